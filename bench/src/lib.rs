@@ -1,0 +1,1 @@
+//! Benchmarks of Starling beside its floors and its peers.

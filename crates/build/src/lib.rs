@@ -1,0 +1,1 @@
+//! Compiles .proto files to Starling messages and stubs, from build.rs.

@@ -1,0 +1,1 @@
+//! One thread's event loop: sessions, handlers, continuations.

@@ -1,0 +1,1 @@
+//! Packet I/O over shared memory between processes of one host.

@@ -1,0 +1,76 @@
+//! Errors of devices: what happened, who is at fault, what to do.
+
+use std::fmt;
+
+/// Who has to act to mend an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The caller: a malformed address, a flag that makes no sense.
+    Caller,
+    /// This host: a missing capability, a limit, a name already taken.
+    Host,
+    /// The other end: not there, or it misbehaved.
+    Peer,
+}
+
+/// An error of a device. Its text has three parts: what was tried, what happened, what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{attempt}: {problem}; {remedy}")]
+pub struct IoError {
+    /// What was tried: `bind udp://127.0.0.1:80`.
+    pub attempt: String,
+    /// What happened: `permission denied (os error 13)`.
+    pub problem: String,
+    /// What to do about it: `use a port above 1023, or run with CAP_NET_BIND_SERVICE`.
+    pub remedy: String,
+    /// Who has to do it.
+    pub fault: Fault,
+    /// The operating system's error, if that is where it came from.
+    #[source]
+    pub source: Option<std::io::Error>,
+}
+
+impl IoError {
+    /// An error with no system call behind it.
+    pub fn new(
+        fault: Fault,
+        attempt: impl Into<String>,
+        problem: impl fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            attempt: attempt.into(),
+            problem: problem.to_string(),
+            remedy: remedy.into(),
+            fault,
+            source: None,
+        }
+    }
+
+    /// An error that a system call returned.
+    pub fn from_os(
+        fault: Fault,
+        attempt: impl Into<String>,
+        source: std::io::Error,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            attempt: attempt.into(),
+            problem: source.to_string(),
+            remedy: remedy.into(),
+            fault,
+            source: Some(source),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_what_happened_and_what_to_do() {
+        let error = IoError::new(Fault::Caller, "open udp://x", "no port", "write host:port");
+        assert_eq!(error.to_string(), "open udp://x: no port; write host:port");
+    }
+}

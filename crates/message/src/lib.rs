@@ -1,0 +1,1 @@
+//! Typed messages in memory: layout, views, validation, protobuf encoding.

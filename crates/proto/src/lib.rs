@@ -1,0 +1,1 @@
+//! The session protocol of Starling as a pure state machine.

@@ -1,0 +1,1 @@
+//! Starling: datacenter RPC in microseconds.

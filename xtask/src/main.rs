@@ -1,0 +1,2 @@
+//! Set-up, demo and tests in one command.
+fn main() {}
