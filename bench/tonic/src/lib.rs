@@ -1,0 +1,1 @@
+//! The benchmarks' gRPC peer: the same services over tonic.
