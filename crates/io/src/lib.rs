@@ -199,4 +199,13 @@ pub trait PacketTx {
 
     /// Makes a peer of a stranger's address.
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError>;
+
+    /// The largest datagram payload that the path to `peer` takes, in bytes: what
+    /// [`PacketIo::max_datagram`] says, for who holds only this half (a peer is admitted, and
+    /// told its limit, in the middle of a burst). Unless overridden, what every path takes:
+    /// IPv6's minimum MTU of 1280 bytes less 80 of headers.
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        let _ = peer;
+        1200
+    }
 }
