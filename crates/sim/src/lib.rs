@@ -1,1 +1,27 @@
 //! A deterministic fabric in virtual time that implements the packet I/O traits.
+//!
+//! The code that ships runs in it unchanged: an event loop takes a [`SimIo`] for its device and a
+//! [`SimClock`] for its clock and does not notice. What is lost, duplicated, reordered, corrupted
+//! or delayed, who pauses, crashes and comes back, is decided by rules and one seeded
+//! generator, so that a seed and a commit reproduce any run bit for bit.
+//!
+//! ```text
+//!   harness: scenario from a seed ── hosts that run the protocol ── checkers
+//!                                        │ SimIo, SimClock
+//!   fabric:  links ── rules (faults) ── receive queues ── heap of (time, sequence) ── trace
+//! ```
+//!
+//! Nothing that ships depends on this crate.
+
+#![forbid(unsafe_code)]
+
+pub mod fabric;
+mod io;
+pub mod rng;
+pub mod trace;
+
+pub use fabric::{
+    Counters, Fabric, FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule, SharedFabric,
+    Step,
+};
+pub use io::{SimClock, SimIo, SimRx, SimTx};

@@ -1,0 +1,328 @@
+//! A host's device: [`PacketIo`] over the fabric, and its clock.
+//!
+//! It behaves as a UDP socket does: one address, a bounded receive queue, bundling per peer, a
+//! send queue that fills when the link is slower than its user. Two things differ because virtual
+//! time stands still during a turn: [`PacketIo::wait`] returns at once, after telling the
+//! fabric when the host wants its next turn; and nothing arrives between two calls of one turn.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use starling_io::{
+    Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx,
+    PacketTx, PeerId, Source, TxError, Wake,
+};
+
+use crate::fabric::{HostId, Received, SharedFabric};
+
+/// Datagrams that a device holds for a link whose queue is full.
+const SEND_QUEUE_DATAGRAMS: usize = 256;
+
+/// A host's device.
+pub struct SimIo {
+    fabric: SharedFabric,
+    host: HostId,
+    capabilities: Capabilities,
+    rx: SimRx,
+    tx: SimTx,
+    waker: Arc<SimWaker>,
+}
+
+impl SimIo {
+    /// The device of `host`. One at a time: after a crash, drop the old one and make a new one.
+    pub fn new(fabric: &SharedFabric, host: HostId) -> Self {
+        let config = fabric.borrow().config().clone();
+        let waker = Arc::new(SimWaker::default());
+        Self {
+            fabric: fabric.clone(),
+            host,
+            capabilities: Capabilities {
+                scheme: "sim",
+                reliable: false,
+                ecn: true,
+                rx_queue_bytes: config.receive.bytes,
+                rx_queue_datagrams: config.receive.datagrams,
+                max_datagram: config.max_datagram,
+            },
+            rx: SimRx {
+                fabric: fabric.clone(),
+                host,
+                burst: Vec::with_capacity(MAX_BURST),
+            },
+            tx: SimTx {
+                fabric: fabric.clone(),
+                host,
+                max_datagram: config.max_datagram,
+                open: Vec::new(),
+                ready: VecDeque::new(),
+            },
+            waker,
+        }
+    }
+
+    /// The host whose device this is.
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// How many peers are open: a checker's view, to find those that nobody closes.
+    pub fn peer_count(&self) -> usize {
+        self.fabric.borrow().host(self.host).peers.len()
+    }
+}
+
+impl PacketIo for SimIo {
+    type Rx = SimRx;
+    type Tx = SimTx;
+
+    fn split(&mut self) -> (&mut SimRx, &mut SimTx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn local_address(&self) -> String {
+        format!("sim://{}", self.fabric.borrow().address(self.host))
+    }
+
+    fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
+        let socket: Option<SocketAddr> = address
+            .strip_prefix("sim://")
+            .and_then(|socket| socket.parse().ok());
+        let socket = socket.ok_or_else(|| {
+            IoError::new(
+                Fault::Caller,
+                format!("open {address}"),
+                "not an address of a simulated host",
+                "write sim://10.x.y.z:port",
+            )
+        })?;
+        Ok(self.tx.open_socket(socket))
+    }
+
+    fn close_peer(&mut self, peer: PeerId) {
+        let address = self
+            .fabric
+            .borrow_mut()
+            .host_mut(self.host)
+            .peers
+            .close(peer);
+        if let Some(address) = address {
+            self.tx.forget(peer, address);
+        }
+    }
+
+    fn max_datagram(&self, _peer: PeerId) -> usize {
+        self.capabilities.max_datagram
+    }
+
+    fn poll_event(&mut self) -> Option<IoEvent> {
+        let mut fabric = self.fabric.borrow_mut();
+        fabric.host_mut(self.host).events.pop_front()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
+        let mut fabric = self.fabric.borrow_mut();
+        let now_ns = fabric.now_ns();
+        let awake = self.waker.0.swap(false, Ordering::Relaxed);
+        let (waiting, _) = fabric.receive_queue(self.host);
+        if awake || waiting > 0 || !fabric.host(self.host).events.is_empty() {
+            let at_ns = now_ns + fabric.config().poll_ns;
+            fabric.wake_at(self.host, at_ns);
+        } else if let Some(timeout) = timeout {
+            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            fabric.wake_at(self.host, now_ns.saturating_add(timeout_ns));
+        }
+        Ok(())
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.waker.clone()
+    }
+}
+
+/// Ends the wait of its own host only when that host next waits: a simulation has one thread, so
+/// nobody can be asleep while somebody else runs.
+#[derive(Default)]
+struct SimWaker(AtomicBool);
+
+impl Wake for SimWaker {
+    fn wake(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The receiving half of a [`SimIo`].
+pub struct SimRx {
+    fabric: SharedFabric,
+    host: HostId,
+    burst: Vec<(Source, Received)>,
+}
+
+impl PacketRx for SimRx {
+    fn rx_burst(&mut self) -> Result<usize, IoError> {
+        self.burst.clear();
+        let mut fabric = self.fabric.borrow_mut();
+        let host = fabric.host_mut(self.host);
+        while self.burst.len() < MAX_BURST {
+            let Some(received) = host.dequeue() else {
+                break;
+            };
+            let source = match host.peers.number(received.source) {
+                Some(peer) => Source::Peer(peer),
+                None => Source::Stranger(received.source),
+            };
+            self.burst.push((source, received));
+        }
+        Ok(self.burst.len())
+    }
+
+    fn datagram(&self, index: usize) -> Datagram<'_> {
+        let (source, received) = &self.burst[index];
+        Datagram {
+            source: *source,
+            ecn: received.ecn,
+            bytes: &received.bytes,
+        }
+    }
+}
+
+/// The sending half of a [`SimIo`].
+pub struct SimTx {
+    fabric: SharedFabric,
+    host: HostId,
+    max_datagram: usize,
+    /// The datagram open for each peer, by number; empty if none is.
+    open: Vec<Vec<u8>>,
+    /// Closed datagrams in their order.
+    ready: VecDeque<(SocketAddr, Vec<u8>)>,
+}
+
+impl SimTx {
+    fn open_socket(&mut self, address: SocketAddr) -> PeerId {
+        let mut fabric = self.fabric.borrow_mut();
+        let peer = fabric.host_mut(self.host).peers.open(address);
+        let needed = peer.0 as usize + 1;
+        if self.open.len() < needed {
+            self.open.resize_with(needed, Vec::new);
+        }
+        peer
+    }
+
+    fn forget(&mut self, peer: PeerId, address: SocketAddr) {
+        if let Some(open) = self.open.get_mut(peer.0 as usize) {
+            open.clear();
+        }
+        self.ready.retain(|(to, _)| *to != address);
+    }
+
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.fabric.borrow().host(self.host).peers.address(peer)
+    }
+}
+
+impl PacketTx for SimTx {
+    fn append(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), TxError> {
+        let size = head.len() + body.len() + tail.len();
+        assert!(
+            preamble.len() + size <= self.max_datagram,
+            "a frame of {size} bytes does not fit a datagram of {}",
+            self.max_datagram
+        );
+        if self.address(peer).is_none() {
+            return Err(TxError::Gone);
+        }
+        let index = peer.0 as usize;
+        if self.open[index].len() + size > self.max_datagram {
+            self.seal(peer);
+        }
+        let full = self.ready.len() >= SEND_QUEUE_DATAGRAMS;
+        let open = &mut self.open[index];
+        if open.is_empty() {
+            if full {
+                return Err(TxError::Full);
+            }
+            open.extend_from_slice(preamble);
+        }
+        open.extend_from_slice(head);
+        open.extend_from_slice(body);
+        open.extend_from_slice(tail);
+        Ok(())
+    }
+
+    fn seal(&mut self, peer: PeerId) {
+        let Some(address) = self.address(peer) else {
+            return;
+        };
+        let bytes = std::mem::take(&mut self.open[peer.0 as usize]);
+        if !bytes.is_empty() {
+            self.ready.push_back((address, bytes));
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), IoError> {
+        for index in 0..self.open.len() {
+            if !self.open[index].is_empty() {
+                self.seal(PeerId(index as u32));
+            }
+        }
+        let mut fabric = self.fabric.borrow_mut();
+        while let Some((to, bytes)) = self.ready.pop_front() {
+            if let Err(bytes) = fabric.send(self.host, to, Ecn::Capable, bytes) {
+                self.ready.push_front((to, bytes));
+                let again_ns = fabric.link_room_at_ns(self.host);
+                fabric.wake_at(self.host, again_ns);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
+        // Best effort: what the link has no room for is lost, as in a kernel.
+        let mut fabric = self.fabric.borrow_mut();
+        let _ = fabric.send(self.host, to, Ecn::NotCapable, datagram.to_vec());
+    }
+
+    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
+        Ok(self.open_socket(stranger))
+    }
+}
+
+/// A host's monotonic clock.
+#[derive(Clone)]
+pub struct SimClock {
+    fabric: SharedFabric,
+    host: HostId,
+}
+
+impl SimClock {
+    /// The clock of `host`.
+    pub fn new(fabric: &SharedFabric, host: HostId) -> Self {
+        Self {
+            fabric: fabric.clone(),
+            host,
+        }
+    }
+}
+
+impl Clock for SimClock {
+    fn now_ns(&self) -> u64 {
+        self.fabric.borrow().host_now_ns(self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests;
