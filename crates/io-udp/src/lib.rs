@@ -1,1 +1,30 @@
-//! Packet I/O over kernel UDP sockets.
+//! Packet I/O over kernel UDP sockets: no privileges, no special network card.
+//!
+//! [`UdpIo`] is a [`starling_io::PacketIo`]. Where the time goes, and what is done about it:
+//!
+//! | cost | answer |
+//! |---|---|
+//! | a system call for each datagram received | `recvmmsg` when more than one is likely there, `recvfrom` when not (see the module `rx`) |
+//! | a system call for each datagram sent | frames to one peer share datagrams; `sendmmsg` for several, `sendto` for one (see the module `tx`) |
+//! | the way through the kernel for each 1500 bytes | GSO and GRO: it is gone once for up to 64 KiB; 64 KiB datagrams where the path takes them |
+//! | copying large bodies | the kernel gathers them from where they are |
+//! | waking other threads | an eventfd is written only if the thread sleeps (see the module `wake`) |
+//!
+//! All `unsafe` code is in the module `sys`.
+
+#![allow(unsafe_code)]
+
+mod address;
+mod device;
+mod path;
+mod rx;
+mod shared;
+mod staging;
+mod sys;
+mod tx;
+mod wake;
+
+pub use address::UdpAddress;
+pub use device::{MAX_PEERS, UdpConfig, UdpIo};
+pub use rx::UdpRx;
+pub use tx::UdpTx;

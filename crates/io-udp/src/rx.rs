@@ -1,0 +1,266 @@
+//! The receiving half: which system call to receive with, and who sent what.
+//!
+//! One datagram at a time is what a lightly loaded server and every waiting client see, and there
+//! the price of the system call is latency; under load many must come with each call. So the
+//! last calls predict the next:
+//!
+//! ```text
+//!              nothing                          nothing, or one
+//!             ┌───────┐                        ┌───────────────┐
+//!             ▼       │    one datagram        ▼               │
+//!          single ────┴──────────────────▶ recvmmsg ───────────┘ (back to single)
+//!                                              │ ▲
+//!                                              └─┘ two or more
+//! ```
+//!
+//! A *single* is `recvfrom` if it can be: that call tells neither ECN bits nor the boundaries
+//! between datagrams that GRO merged. Neither matters as long as all peers are on paths of 64 KiB
+//! MTU, which are loopback: GRO is off, no switch marks. There one datagram in
+//! [`SAMPLE_EVERY`] is taken by `recvmsg` to see its ECN bits, so that marks by a queueing
+//! discipline on loopback do not stay unseen, and after a mark all are for a while. As soon as a
+//! peer is behind a smaller MTU, `recvmsg` takes every single and GRO is on, for good.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use starling_io::{Datagram, Ecn, Fault, IoError, MAX_BURST, PacketRx, PeerId, Source};
+
+use crate::shared::Shared;
+use crate::sys::addr::RawAddr;
+use crate::sys::recv::{Received, RecvBatch};
+
+/// On loopback, every how many singles one is taken with its ECN bits.
+const SAMPLE_EVERY: u32 = 16;
+
+/// On loopback, how many singles are taken with their ECN bits after a congestion mark.
+const AFTER_MARK: u32 = 1024;
+
+/// The receiving half of a [`UdpIo`](crate::UdpIo).
+pub struct UdpRx {
+    shared: Arc<Shared>,
+    batch: RecvBatch,
+    /// Slots of `batch` that the last call filled; those from `next_slot` on are yet to be given
+    /// out, the first of them from `next_start` on.
+    filled: usize,
+    next_slot: usize,
+    next_start: usize,
+    burst: [Place; MAX_BURST],
+    burst_len: usize,
+    ecn: bool,
+    /// The next call is `recvmmsg`.
+    many: bool,
+    /// Singles until one is taken with its ECN bits.
+    until_sample: u32,
+    /// Singles left that are all taken with their ECN bits.
+    after_mark: u32,
+    /// The last look-up of a sender.
+    last: Cell<LookUp>,
+}
+
+/// Where a datagram of the burst lies.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: u16,
+    ecn: Ecn,
+    start: u32,
+    len: u32,
+}
+
+/// What `address` was when the table of peers had `version`.
+#[derive(Clone, Copy)]
+struct LookUp {
+    address: RawAddr,
+    version: u32,
+    peer: Option<PeerId>,
+}
+
+/// The ways to receive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Plain,
+    One,
+    Many,
+}
+
+impl UdpRx {
+    pub(crate) fn new(shared: Arc<Shared>, ecn: bool) -> Self {
+        let nowhere = Place {
+            slot: 0,
+            ecn: Ecn::NotCapable,
+            start: 0,
+            len: 0,
+        };
+        // No datagram comes from the zero address, so this entry is never hit.
+        let nobody = LookUp {
+            address: RawAddr::default(),
+            version: 0,
+            peer: None,
+        };
+        Self {
+            shared,
+            batch: RecvBatch::new(),
+            filled: 0,
+            next_slot: 0,
+            next_start: 0,
+            burst: [nowhere; MAX_BURST],
+            burst_len: 0,
+            ecn,
+            many: false,
+            until_sample: SAMPLE_EVERY,
+            after_mark: 0,
+            last: Cell::new(nobody),
+        }
+    }
+
+    /// Datagrams that the kernel has given already wait for the next burst.
+    pub(crate) fn has_leftovers(&self) -> bool {
+        self.next_slot < self.filled
+    }
+
+    #[inline]
+    fn way(&self) -> Way {
+        if self.many {
+            Way::Many
+        } else if self.shared.wants_control.load(Ordering::Relaxed)
+            || (self.ecn && (self.until_sample == 0 || self.after_mark > 0))
+        {
+            Way::One
+        } else {
+            Way::Plain
+        }
+    }
+
+    /// Prepares the choice of the next way, after this one found `received` datagrams.
+    #[inline]
+    fn learn(&mut self, way: Way, received: usize) {
+        self.many = received > 1 || (received == 1 && way != Way::Many);
+        if received == 1 {
+            match way {
+                Way::Plain => self.until_sample = self.until_sample.saturating_sub(1),
+                Way::One if self.after_mark > 0 => self.after_mark -= 1,
+                Way::One => self.until_sample = SAMPLE_EVERY,
+                Way::Many => {}
+            }
+        }
+    }
+
+    /// Gives out datagrams that are in the slots, as many as a burst may have.
+    #[inline]
+    fn fill_burst(&mut self) {
+        while self.next_slot < self.filled && self.burst_len < MAX_BURST {
+            let slot = self.next_slot;
+            let Received { len, segment, ecn } = self.batch.received(slot);
+            if ecn == Ecn::CongestionExperienced {
+                self.after_mark = AFTER_MARK;
+            }
+            // At least once: a datagram may be empty.
+            loop {
+                let start = self.next_start;
+                let end = (start + segment).min(len);
+                self.burst[self.burst_len] = Place {
+                    slot: slot as u16,
+                    ecn,
+                    start: start as u32,
+                    len: (end - start) as u32,
+                };
+                self.burst_len += 1;
+                self.next_start = end;
+                if end == len {
+                    self.next_slot += 1;
+                    self.next_start = 0;
+                    break;
+                }
+                if self.burst_len == MAX_BURST {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl PacketRx for UdpRx {
+    /// What of a merged run of datagrams did not fit into the last burst comes before anything
+    /// new is received.
+    ///
+    /// # Errors
+    /// Only if the socket is unusable. Errors about peers come up as events.
+    #[inline]
+    fn rx_burst(&mut self) -> Result<usize, IoError> {
+        self.burst_len = 0;
+        if self.has_leftovers() {
+            self.fill_burst();
+            return Ok(self.burst_len);
+        }
+        let way = self.way();
+        let fd = self.shared.fd();
+        let result = match way {
+            Way::Plain => self.batch.recv_plain(fd).map(|()| 1),
+            Way::One => self.batch.recv_one(fd).map(|()| 1),
+            Way::Many => self.batch.recv_many(fd),
+        };
+        let received = match result {
+            Ok(received) => received,
+            Err(error) => self.handle_error(error)?,
+        };
+        self.learn(way, received);
+        self.filled = received;
+        self.next_slot = 0;
+        self.next_start = 0;
+        self.fill_burst();
+        Ok(self.burst_len)
+    }
+
+    #[inline]
+    fn datagram(&self, index: usize) -> Datagram<'_> {
+        assert!(
+            index < self.burst_len,
+            "datagram {index} of {}",
+            self.burst_len
+        );
+        let place = self.burst[index];
+        let slot = usize::from(place.slot);
+        let address = self.batch.name(slot);
+        let version = self.shared.version();
+        let mut last = self.last.get();
+        if last.address != *address || last.version != version {
+            last = LookUp {
+                address: *address,
+                version,
+                peer: self.shared.find(address),
+            };
+            self.last.set(last);
+        }
+        let source = match last.peer {
+            Some(peer) => Source::Peer(peer),
+            None => Source::Stranger(address.to_std()),
+        };
+        Datagram {
+            source,
+            ecn: place.ecn,
+            bytes: self
+                .batch
+                .bytes(slot, place.start as usize, place.len as usize),
+        }
+    }
+}
+
+impl UdpRx {
+    /// Zero datagrams, if the error is no more than that none is there or that one sent earlier
+    /// did not arrive.
+    #[inline]
+    fn handle_error(&self, error: io::Error) -> Result<usize, IoError> {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+            Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => {
+                let remedy = "this is a defect of the device: report it";
+                Err(IoError::from_os(Fault::Host, "receive", error, remedy))
+            }
+            _ => {
+                self.shared.errors_waiting.store(true, Ordering::Relaxed);
+                Ok(0)
+            }
+        }
+    }
+}

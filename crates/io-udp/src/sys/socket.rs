@@ -1,0 +1,100 @@
+//! Socket options that no safe crate knows, and the error queue.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::addr::RawAddr;
+use super::{Control, empty_header, for_each_control};
+
+/// Sets an option whose value is an `int`.
+pub(crate) fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Reads an option whose value is an `int`.
+pub(crate) fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw mut value).cast(),
+            &mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value)
+}
+
+/// Why an earlier datagram did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nobody listens on the port.
+    PortUnreachable,
+    /// It was larger than the path takes.
+    TooLarge,
+    /// Anything else: routes that come and go, filters.
+    Other,
+}
+
+/// Takes the oldest entry of the socket's error queue: where the datagram was sent, and what
+/// became of it. The queue being empty is the error `WouldBlock`.
+pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<(RawAddr, Failure)> {
+    let mut name = RawAddr::default();
+    let mut control = ErrorControl([0; 512]);
+    let mut header = empty_header();
+    header.msg_name = (&raw mut name).cast();
+    header.msg_namelen = size_of::<RawAddr>() as libc::socklen_t;
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of::<ErrorControl>();
+    // No room for the payload: the part of the datagram that comes back is of no interest.
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: the header points to variables of this function, of the lengths it says.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut failure = Failure::Other;
+    // SAFETY: the kernel has just filled the buffer; nothing refers to it mutably.
+    unsafe {
+        for_each_control(&header, |level, kind, data| {
+            let is_error = matches!(
+                (level, kind),
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+            );
+            // `sock_extended_err` begins with the error number.
+            if let (true, Some(errno)) = (is_error, super::control_int(data)) {
+                failure = match errno {
+                    libc::ECONNREFUSED => Failure::PortUnreachable,
+                    libc::EMSGSIZE => Failure::TooLarge,
+                    _ => Failure::Other,
+                };
+            }
+        });
+    }
+    Ok((name, failure))
+}
+
+/// Room for the control messages of an entry of the error queue.
+#[repr(C, align(8))]
+struct ErrorControl([u8; 512]);
+
+const _: () = assert!(align_of::<Control>() == align_of::<ErrorControl>());

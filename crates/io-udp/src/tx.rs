@@ -1,0 +1,453 @@
+//! The sending half: one open datagram for each peer, and as few system calls as can be.
+//!
+//! What is appended is copied into a slot of the staging memory, whose order of beginning is the
+//! order of leaving. A flush sends a lone datagram by `sendto` and more by `sendmmsg`, in which
+//! consecutive full datagrams to one peer are a single message that the kernel or the network
+//! card takes apart (GSO). When the slots run out the flush comes early.
+//!
+//! A frame with a large body is not copied: it leaves at once, gathered by the kernel from the
+//! open datagram, the frame's parts and nothing else, unless datagrams to the same peer that
+//! would have to leave before it cannot.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
+
+use crate::path;
+use crate::shared::Shared;
+use crate::staging::{SLOTS, Slot, Staging};
+use crate::sys::addr::RawAddr;
+use crate::sys::send::{SendBatch, SendScratch, send_gathered, send_one};
+use crate::sys::socket;
+
+/// Bodies from this size on are gathered by the kernel instead of copied into the datagram.
+const GATHER_FROM: usize = 8 << 10;
+
+/// The most datagrams in one GSO message: Linux's `UDP_MAX_SEGMENTS` before it was doubled.
+const MAX_SEGMENTS: usize = 64;
+
+/// The most bytes in one GSO message: what fits an IP packet of either version with its headers.
+const MAX_SEGMENTED_BYTES: usize = 65_487;
+
+/// No slot.
+const NONE: Slot = Slot::MAX;
+
+/// The sending half of a [`UdpIo`](crate::UdpIo).
+pub struct UdpTx {
+    shared: Arc<Shared>,
+    staging: Staging,
+    scratch: SendScratch,
+    peers: Vec<TxPeer>,
+    /// Numbers of closed peers, to be used again.
+    vacant: Vec<u32>,
+    max_peers: usize,
+    largest: usize,
+    /// GSO may be used: configured, and the kernel has not refused it.
+    gso: bool,
+    gro: bool,
+    ecn: bool,
+}
+
+#[derive(Clone, Copy)]
+struct TxPeer {
+    address: RawAddr,
+    max_datagram: u32,
+    /// The slot that frames are appended to.
+    open: Slot,
+    /// Slots in the queue that go to this peer, the open one included.
+    queued: u16,
+    live: bool,
+    /// Several of its full datagrams fit one GSO message.
+    segmented: bool,
+}
+
+/// What to do with the oldest datagram after an attempt to send it failed.
+enum Verdict {
+    /// The kernel has no room: keep it for later.
+    Keep,
+    /// Try again now.
+    Retry,
+    /// It can never be sent.
+    Drop,
+}
+
+/// What the sending half takes from the configuration.
+pub(crate) struct TxSettings {
+    pub(crate) max_peers: usize,
+    /// The largest payload for any peer.
+    pub(crate) largest: usize,
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+    pub(crate) ecn: bool,
+}
+
+impl UdpTx {
+    pub(crate) fn new(shared: Arc<Shared>, settings: &TxSettings) -> Self {
+        Self {
+            shared,
+            staging: Staging::new(),
+            scratch: SendScratch::new(SLOTS),
+            peers: Vec::new(),
+            vacant: Vec::new(),
+            max_peers: settings.max_peers,
+            largest: settings.largest,
+            gso: settings.gso,
+            gro: settings.gro,
+            ecn: settings.ecn,
+        }
+    }
+
+    /// The largest payload to a peer now; zero for one that is closed.
+    pub(crate) fn max_datagram(&self, peer: PeerId) -> usize {
+        let peer = self.peers.get(peer.0 as usize).filter(|peer| peer.live);
+        peer.map_or(0, |peer| peer.max_datagram as usize)
+    }
+
+    /// Datagrams wait for the kernel to have room.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.staging.queue().is_empty()
+    }
+
+    /// The peer at `address`, a new one if there is none yet.
+    pub(crate) fn add_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
+        let attempt = || format!("make a peer of udp://{address}");
+        let refuse =
+            |problem: String, remedy| IoError::new(Fault::Caller, attempt(), problem, remedy);
+        if address.port() == 0 || address.ip().is_unspecified() {
+            let problem = "nothing can be sent there".to_owned();
+            return Err(refuse(problem, "use the peer's own address and port"));
+        }
+        let raw = RawAddr::new(address, self.shared.family).ok_or_else(|| {
+            let problem = "an IPv4 socket cannot reach an IPv6 address".to_owned();
+            refuse(problem, "bind this end to udp://[::]:0")
+        })?;
+        if let Some(peer) = self.shared.find(&raw) {
+            return Ok(peer);
+        }
+        if self.vacant.is_empty() && self.peers.len() == self.max_peers {
+            let problem = format!("there are {} peers already", self.max_peers);
+            return Err(refuse(problem, "close some, or use another endpoint"));
+        }
+        let max_datagram = self.measure(raw)?;
+        let peer = TxPeer {
+            address: raw,
+            max_datagram: max_datagram as u32,
+            open: NONE,
+            queued: 0,
+            live: true,
+            segmented: 2 * max_datagram <= MAX_SEGMENTED_BYTES,
+        };
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.peers[number as usize] = peer;
+                number
+            }
+            None => {
+                self.peers.push(peer);
+                self.peers.len() as u32 - 1
+            }
+        };
+        self.shared.insert(raw, PeerId(number));
+        Ok(PeerId(number))
+    }
+
+    /// Forgets a peer, and drops what waits to be sent to it. Not a peer: nothing happens.
+    pub(crate) fn remove_peer(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0 as usize).filter(|peer| peer.live) else {
+            return;
+        };
+        peer.live = false;
+        self.shared.remove(&peer.address);
+        self.staging.release_all_of(id.0);
+        self.vacant.push(id.0);
+    }
+
+    /// Asks the kernel again how large a datagram to `peer` may be.
+    pub(crate) fn remeasure(&mut self, id: PeerId) {
+        let address = self.peers[id.0 as usize].address;
+        // No route: the peer's datagrams are dropped for another reason than their size.
+        if let Ok(max_datagram) = self.measure(address) {
+            let peer = &mut self.peers[id.0 as usize];
+            peer.max_datagram = peer.max_datagram.min(max_datagram as u32);
+            peer.segmented = 2 * max_datagram <= MAX_SEGMENTED_BYTES;
+        }
+    }
+
+    /// The largest datagram to `address`. On a path where datagrams are merged and marked, all
+    /// of them are taken with their control messages from now on.
+    fn measure(&self, address: RawAddr) -> Result<usize, IoError> {
+        let payload = path::measure(&self.shared, address)?;
+        if 2 * payload <= MAX_SEGMENTED_BYTES && (self.gro || self.ecn) {
+            let first = !self.shared.wants_control.swap(true, Ordering::Relaxed);
+            if first && self.gro {
+                // A kernel that does not know it just merges nothing.
+                let fd = self.shared.fd();
+                let _ = socket::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+            }
+        }
+        Ok(payload.min(self.largest))
+    }
+
+    /// Sends what is queued, oldest first, until nothing is left or the kernel has no room.
+    fn send_queued(&mut self) {
+        let mut failed = 0;
+        while !self.staging.queue().is_empty() {
+            match self.send_some() {
+                Ok(sent) => {
+                    self.release_oldest(sent);
+                    failed = 0;
+                }
+                Err(error) => {
+                    failed += 1;
+                    let peer = PeerId(self.staging.peer(self.staging.queue()[0]));
+                    match self.judge(&error, failed, self.first_run() > 1, peer) {
+                        Verdict::Keep => break,
+                        Verdict::Retry => {}
+                        Verdict::Drop => {
+                            self.release_oldest(1);
+                            failed = 0;
+                        }
+                    }
+                }
+            }
+        }
+        // What the kernel had no room for is closed, too: nothing is appended behind its back.
+        for &slot in self.staging.queue() {
+            self.peers[self.staging.peer(slot) as usize].open = NONE;
+        }
+    }
+
+    /// One system call's worth of the queue; returns how many datagrams left, at least one.
+    #[inline]
+    fn send_some(&mut self) -> io::Result<usize> {
+        let Self {
+            shared,
+            staging,
+            scratch,
+            peers,
+            gso,
+            ..
+        } = self;
+        let queue = staging.queue();
+        if let [slot] = *queue {
+            let peer = &peers[staging.peer(slot) as usize];
+            send_one(shared.fd(), staging.datagram(slot), &peer.address)?;
+            return Ok(1);
+        }
+        let mut batch: SendBatch<'_, '_> = scratch.batch();
+        let mut rest = queue;
+        while !rest.is_empty() {
+            let count = run_length(staging, peers, *gso, rest);
+            let (run, behind) = rest.split_at(count);
+            let segment = (count > 1).then(|| staging.len(run[0]) as u16);
+            batch.push_message(&peers[staging.peer(run[0]) as usize].address, segment);
+            for &slot in run {
+                batch.push_datagram(staging.datagram(slot));
+            }
+            rest = behind;
+        }
+        let messages = batch.send(shared.fd())?;
+        let mut sent = 0;
+        for _ in 0..messages {
+            sent += run_length(staging, peers, *gso, &queue[sent..]);
+        }
+        Ok(sent)
+    }
+
+    /// Datagrams in the first message that the queue would be sent as.
+    fn first_run(&self) -> usize {
+        run_length(&self.staging, &self.peers, self.gso, self.staging.queue())
+    }
+
+    #[inline]
+    fn release_oldest(&mut self, count: usize) {
+        let peers = &mut self.peers;
+        self.staging.release_oldest(count, |peer, slot| {
+            let peer = &mut peers[peer as usize];
+            peer.queued -= 1;
+            if peer.open == slot {
+                peer.open = NONE;
+            }
+        });
+    }
+
+    /// What an error means for a datagram to `peer` whose sending failed `failed` times in a row.
+    ///
+    /// An error may be a late report about an earlier datagram, to anyone: the kernel tells it
+    /// once, in place of doing what it was asked to. So whatever is not about room is tried again
+    /// once, and only then held against this datagram, which is then lost as if on the network.
+    #[cold]
+    fn judge(&mut self, error: &io::Error, failed: u32, segmented: bool, peer: PeerId) -> Verdict {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Verdict::Keep,
+            Some(libc::EINTR) => Verdict::Retry,
+            Some(libc::EIO | libc::EINVAL) if segmented => {
+                // No checksum offload on the device, or a kernel that limits runs otherwise.
+                self.gso = false;
+                Verdict::Retry
+            }
+            errno => {
+                self.shared.errors_waiting.store(true, Ordering::Relaxed);
+                if failed == 1 {
+                    return Verdict::Retry;
+                }
+                if errno == Some(libc::EMSGSIZE) {
+                    self.remeasure(peer);
+                }
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// Sends a frame with a large body at once, without copying it. `Ok(false)` if it has to be
+    /// queued after all.
+    fn gather(&mut self, id: PeerId, preamble: &[u8; 8], [head, body, tail]: [&[u8]; 3]) -> bool {
+        let frame = head.len() + body.len() + tail.len();
+        let peer = self.peers[id.0 as usize];
+        let is_open = peer.open != NONE;
+        let fits = is_open
+            && self.staging.len(peer.open) + frame <= peer.max_datagram as usize
+            && peer.queued == 1;
+        if !fits && peer.queued > 0 {
+            self.send_queued();
+            if self.peers[id.0 as usize].queued > 0 {
+                return false;
+            }
+        }
+        let mut failed = 0;
+        loop {
+            let start = if fits {
+                self.staging.datagram(peer.open)
+            } else {
+                preamble
+            };
+            let parts = [start, head, body, tail].map(IoSlice::new);
+            let Err(error) = send_gathered(self.shared.fd(), &parts, &peer.address) else {
+                break;
+            };
+            failed += 1;
+            match self.judge(&error, failed, false, id) {
+                Verdict::Keep => return false,
+                Verdict::Retry => {}
+                Verdict::Drop => break,
+            }
+        }
+        if fits {
+            self.staging.release(peer.open);
+            let peer = &mut self.peers[id.0 as usize];
+            peer.open = NONE;
+            peer.queued -= 1;
+        }
+        true
+    }
+}
+
+/// How many of the datagrams at the start of `queue` can leave as one message: all go to one
+/// peer, and all but the last have the same size.
+#[inline]
+fn run_length(staging: &Staging, peers: &[TxPeer], gso: bool, queue: &[Slot]) -> usize {
+    let peer = staging.peer(queue[0]);
+    if !gso || !peers[peer as usize].segmented {
+        return 1;
+    }
+    let segment = staging.len(queue[0]);
+    let mut total = segment;
+    let mut count = 1;
+    for &slot in &queue[1..queue.len().min(MAX_SEGMENTS)] {
+        let len = staging.len(slot);
+        if staging.peer(slot) != peer || len > segment || total + len > MAX_SEGMENTED_BYTES {
+            break;
+        }
+        total += len;
+        count += 1;
+        if len < segment {
+            break;
+        }
+    }
+    count
+}
+
+impl PacketTx for UdpTx {
+    /// # Panics
+    /// If the frame and its preamble are larger than any datagram of this device can be.
+    #[inline]
+    fn append(
+        &mut self,
+        id: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), TxError> {
+        let frame = head.len() + body.len() + tail.len();
+        assert!(
+            preamble.len() + frame <= self.largest,
+            "a frame of {frame} bytes fits no datagram of this device"
+        );
+        let peer = match self.peers.get_mut(id.0 as usize) {
+            Some(peer) if peer.live => peer,
+            _ => return Err(TxError::Gone),
+        };
+        if body.len() >= GATHER_FROM {
+            if self.gather(id, preamble, [head, body, tail]) {
+                return Ok(());
+            }
+        } else if peer.open != NONE
+            && self.staging.len(peer.open) + frame <= peer.max_datagram as usize
+        {
+            self.staging.push(peer.open, [head, body, tail]);
+            return Ok(());
+        }
+        if self.staging.is_full() {
+            self.send_queued();
+            if self.staging.is_full() {
+                return Err(TxError::Full);
+            }
+        }
+        let slot = self.staging.begin(id.0);
+        self.staging.push(slot, [preamble, &[], &[]]);
+        self.staging.push(slot, [head, body, tail]);
+        let peer = &mut self.peers[id.0 as usize];
+        peer.open = slot;
+        peer.queued += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn seal(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id.0 as usize) {
+            peer.open = NONE;
+        }
+    }
+
+    /// Never fails: what the kernel has no room for is kept, and what can never be sent is lost,
+    /// as on a network.
+    #[inline]
+    fn flush(&mut self) -> Result<(), IoError> {
+        if !self.staging.queue().is_empty() {
+            self.send_queued();
+        }
+        Ok(())
+    }
+
+    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
+        let Some(to) = RawAddr::new(to, self.shared.family) else {
+            return;
+        };
+        // Twice, because the first may fail with a late report about another datagram.
+        for _ in 0..2 {
+            match send_one(self.shared.fd(), datagram, &to) {
+                Ok(()) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.shared.errors_waiting.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+
+    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
+        self.add_peer(stranger)
+    }
+}

@@ -1,0 +1,74 @@
+//! Waking a sleeping thread from others, with no system call when nobody sleeps.
+//!
+//! ```text
+//!                 wake: no system call              wake: writes the eventfd
+//!              ┌────────────────────────▶ WOKEN ◀────────────────────────┐
+//!              │                            │                            │
+//!            AWAKE ◀────────────────────────┘ end of wait                │
+//!              │                                                         │
+//!              └──────────────────── wait, then poll ────────────────▶ ASLEEP
+//! ```
+//!
+//! No wake is lost: one that comes before the sleeper's step to `ASLEEP` is found by that step,
+//! which then does not sleep; one that comes after it writes the eventfd, which ends the poll,
+//! even a poll that has not begun yet. A write that comes late, after the sleeper has left for
+//! another reason, ends the next wait early, which is allowed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+use starling_io::Wake;
+
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+const WOKEN: u8 = 2;
+
+/// State shared by the one thread that sleeps and all that may wake it.
+pub(crate) struct Waker {
+    state: AtomicU8,
+    event: OwnedFd,
+}
+
+impl Waker {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            state: AtomicU8::new(AWAKE),
+            event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        })
+    }
+
+    /// The sleeper announces that it is about to poll. False if it was woken already: it must
+    /// not sleep. In both cases [`Waker::end_sleep`] follows.
+    pub(crate) fn begin_sleep(&self) -> bool {
+        self.state
+            .compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    /// The sleeper is awake; whoever calls [`Wake::wake`] from now on means the next sleep.
+    pub(crate) fn end_sleep(&self) {
+        self.state.store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// What to poll for readability; [`Waker::drain`] when it is readable.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Makes the eventfd unreadable again.
+    pub(crate) fn drain(&self) {
+        // The only possible error is that the counter is zero, and then there is nothing to do.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        if self.state.swap(WOKEN, Ordering::SeqCst) == ASLEEP {
+            // The only possible error is that the counter is at its maximum: readable already.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+}
