@@ -299,6 +299,10 @@ impl PacketTx for SimTx {
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
         Ok(self.open_socket(stranger))
     }
+
+    fn max_datagram(&self, _peer: PeerId) -> usize {
+        self.max_datagram
+    }
 }
 
 /// A host's monotonic clock.

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod fabric;
 mod io;
 pub mod rng;

@@ -1,0 +1,60 @@
+//! Checkers: what must hold in every run, whatever the network does.
+//!
+//! Each checker is a small ledger that the harness tells what it sees from outside the protocol
+//! (what the application handed in, what came out) and that answers with a [`Violation`] the
+//! moment the account cannot be right. Each has tests in which a deliberately broken trace trips
+//! it: a checker that never complained proves nothing.
+//!
+//! | checker | what it holds |
+//! |---|---|
+//! | [`AtMostOnce`] | a request's handler runs at most once, over retransmissions, replays, restarts |
+//! | [`Calls`] | every call ends, once, within its bound; nothing ends that was not begun |
+//! | [`content`] | a handler sees the request that was sent, a caller the response that was made |
+//! | [`Buffers`] | a buffer handed in comes back exactly once, unchanged |
+//! | [`Credits`] | credits held and credits in use add up to credits granted |
+//! | [`queue_within`], [`no_overflow`] | a receive queue keeps its limits, and without faults never fills |
+//! | [`Remains`] | after the last close nothing is left |
+
+mod at_most_once;
+mod buffers;
+mod calls;
+pub mod content;
+mod credits;
+mod queues;
+mod remains;
+
+use std::fmt;
+
+pub use at_most_once::AtMostOnce;
+pub use buffers::Buffers;
+pub use calls::{Calls, Tag};
+pub use credits::Credits;
+pub use queues::{no_overflow, queue_within};
+pub use remains::Remains;
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which checker found it.
+    pub checker: &'static str,
+    /// What it found.
+    pub detail: String,
+}
+
+impl Violation {
+    /// What `checker` found.
+    pub fn new(checker: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            checker,
+            detail: detail.into(),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.checker, self.detail)
+    }
+}
+
+impl std::error::Error for Violation {}

@@ -1,0 +1,111 @@
+//! A handler runs at most once for each request.
+//!
+//! The ledger is global: it survives the crash of a server, because a request must not run again
+//! at the next incarnation either. It counts by content, not by what the protocol says about
+//! identity, so that a protocol that confuses two requests is found out too.
+
+use std::collections::HashMap;
+
+use super::Violation;
+
+/// Requests sent and handlers run, by the request's key (see [`content`](super::content)).
+///
+/// Requests too short to be told apart share a key, and then as many may run as were sent.
+#[derive(Debug, Default)]
+pub struct AtMostOnce {
+    counts: HashMap<u64, Count>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    issued: u32,
+    executed: u32,
+}
+
+impl AtMostOnce {
+    /// A request with this key was handed to the protocol.
+    pub fn issued(&mut self, key: u64) {
+        self.counts.entry(key).or_default().issued += 1;
+    }
+
+    /// A handler is run for a request with this key.
+    pub fn executed(&mut self, key: u64) -> Result<(), Violation> {
+        let Some(count) = self.counts.get_mut(&key) else {
+            return Err(violation(format!(
+                "request {key:#x} ran but nobody sent it"
+            )));
+        };
+        count.executed += 1;
+        if count.executed > count.issued {
+            return Err(violation(format!(
+                "request {key:#x} ran {} times and was sent {} times",
+                count.executed, count.issued
+            )));
+        }
+        Ok(())
+    }
+
+    /// Somebody was promised that this request did not run.
+    pub fn must_not_have_run(&self, key: u64) -> Result<(), Violation> {
+        match self.counts.get(&key) {
+            Some(count) if count.executed == count.issued => Err(violation(format!(
+                "request {key:#x} ran although its caller was told that it did not"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A response came back for a request with this key: it must have run.
+    pub fn must_have_run(&self, key: u64) -> Result<(), Violation> {
+        match self.counts.get(&key) {
+            Some(count) if count.executed > 0 => Ok(()),
+            _ => Err(violation(format!(
+                "request {key:#x} was answered but never ran"
+            ))),
+        }
+    }
+}
+
+fn violation(detail: String) -> Violation {
+    Violation::new("at most once", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_run_twice_is_found() {
+        let mut ledger = AtMostOnce::default();
+        ledger.issued(7);
+        assert_eq!(ledger.executed(7), Ok(()));
+        let found = ledger.executed(7).unwrap_err();
+        assert_eq!(found.detail, "request 0x7 ran 2 times and was sent 1 times");
+    }
+
+    #[test]
+    fn requests_that_share_a_key_may_all_run() {
+        let mut ledger = AtMostOnce::default();
+        ledger.issued(0);
+        ledger.issued(0);
+        assert_eq!(ledger.executed(0), Ok(()));
+        assert_eq!(ledger.executed(0), Ok(()));
+        assert!(ledger.executed(0).is_err());
+    }
+
+    #[test]
+    fn a_request_out_of_nowhere_is_found() {
+        assert!(AtMostOnce::default().executed(1).is_err());
+    }
+
+    #[test]
+    fn false_promises_are_found() {
+        let mut ledger = AtMostOnce::default();
+        ledger.issued(3);
+        assert_eq!(ledger.must_not_have_run(3), Ok(()));
+        assert!(ledger.must_have_run(3).is_err());
+        ledger.executed(3).unwrap();
+        assert!(ledger.must_not_have_run(3).is_err());
+        assert_eq!(ledger.must_have_run(3), Ok(()));
+    }
+}

@@ -1,0 +1,203 @@
+//! What the messages of a simulation say: everything in them follows from a few numbers, so that
+//! either side can tell a whole message from a broken or exchanged one.
+//!
+//! ```text
+//!  request   key (8) │ response length (4) │ handler's delay in us (4) │ stream of the key and length
+//!  response  stream of the request's key, complemented
+//! ```
+//!
+//! A request shorter than that header has the beginning of the stream only. Its key is made of
+//! its bytes, and its response is short and immediate.
+
+use super::Violation;
+use crate::rng::mix;
+
+/// Bytes of a request that say what the server shall do.
+pub const HEADER: usize = 16;
+
+/// Marks the keys of requests too short to have one of their own.
+const SHORT: u64 = 1 << 63;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Names the request; for a request shorter than [`HEADER`], all those of the same bytes.
+    pub key: u64,
+    /// Length of the response, bytes.
+    pub response_len: u32,
+    /// How long the handler takes, us.
+    pub delay_us: u32,
+}
+
+/// The bytes of a request of `len` bytes. Returns them with the order that a server will read,
+/// which differs from the one asked for if `len` is too short to say it.
+pub fn request(order: Order, len: usize) -> (Vec<u8>, Order) {
+    debug_assert_eq!(order.key & SHORT, 0, "the top bit marks short requests");
+    let mut bytes = vec![0; len];
+    if len < HEADER {
+        stream(order.key, &mut bytes);
+        let order = short_order(&bytes);
+        return (bytes, order);
+    }
+    bytes[..8].copy_from_slice(&order.key.to_le_bytes());
+    bytes[8..12].copy_from_slice(&order.response_len.to_le_bytes());
+    bytes[12..16].copy_from_slice(&order.delay_us.to_le_bytes());
+    stream(request_seed(order, len), &mut bytes[HEADER..]);
+    (bytes, order)
+}
+
+/// Reads a request as the server does.
+pub fn read_request(bytes: &[u8]) -> Result<Order, Violation> {
+    if bytes.len() < HEADER {
+        return Ok(short_order(bytes));
+    }
+    let word = |at: usize| -> [u8; 4] { bytes[at..at + 4].try_into().expect("four bytes") };
+    let order = Order {
+        key: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
+        response_len: u32::from_le_bytes(word(8)),
+        delay_us: u32::from_le_bytes(word(12)),
+    };
+    match first_difference(request_seed(order, bytes.len()), &bytes[HEADER..]) {
+        None => Ok(order),
+        Some(at) => Err(violation(format!(
+            "request {:#x} of {} bytes is wrong from byte {} on",
+            order.key,
+            bytes.len(),
+            HEADER + at
+        ))),
+    }
+}
+
+/// The response to `order`, written into `bytes`.
+pub fn respond(order: Order, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    bytes.resize(order.response_len as usize, 0);
+    stream(!order.key, bytes);
+}
+
+/// Whether `bytes` are the response to `order`.
+pub fn check_response(order: Order, bytes: &[u8]) -> Result<(), Violation> {
+    if bytes.len() != order.response_len as usize {
+        return Err(violation(format!(
+            "the response to {:#x} has {} bytes instead of {}",
+            order.key,
+            bytes.len(),
+            order.response_len
+        )));
+    }
+    match first_difference(!order.key, bytes) {
+        None => Ok(()),
+        Some(at) => Err(violation(format!(
+            "the response to {:#x} of {} bytes is wrong from byte {at} on",
+            order.key,
+            bytes.len()
+        ))),
+    }
+}
+
+/// Whether requests of this key can be told apart.
+pub fn is_unique(key: u64) -> bool {
+    key & SHORT == 0
+}
+
+fn short_order(bytes: &[u8]) -> Order {
+    let mut padded = [0; 16];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    let hash = mix(mix(u128::from_le_bytes(padded) as u64)
+        ^ (u128::from_le_bytes(padded) >> 64) as u64
+        ^ bytes.len() as u64);
+    Order {
+        key: hash | SHORT,
+        response_len: (hash % 24) as u32,
+        delay_us: 0,
+    }
+}
+
+fn request_seed(order: Order, len: usize) -> u64 {
+    mix(order.key)
+        ^ mix(u64::from(order.response_len) << 32 | u64::from(order.delay_us))
+        ^ len as u64
+}
+
+fn stream(seed: u64, bytes: &mut [u8]) {
+    for (index, chunk) in bytes.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&stream_word(seed, index)[..chunk.len()]);
+    }
+}
+
+fn first_difference(seed: u64, bytes: &[u8]) -> Option<usize> {
+    for (index, chunk) in bytes.chunks(8).enumerate() {
+        let word = stream_word(seed, index);
+        if *chunk != word[..chunk.len()] {
+            let within = chunk.iter().zip(word).position(|(&a, b)| a != b);
+            return Some(index * 8 + within.unwrap_or(0));
+        }
+    }
+    None
+}
+
+fn stream_word(seed: u64, index: usize) -> [u8; 8] {
+    mix(seed.wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
+}
+
+fn violation(detail: String) -> Violation {
+    Violation::new("content", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDER: Order = Order {
+        key: 17,
+        response_len: 100,
+        delay_us: 3,
+    };
+
+    #[test]
+    fn whole_messages_pass_at_every_length() {
+        for len in 0..200 {
+            let (bytes, order) = request(ORDER, len);
+            assert_eq!(bytes.len(), len);
+            assert_eq!(read_request(&bytes), Ok(order));
+            assert_eq!(is_unique(order.key), len >= HEADER);
+            let mut response = vec![9; 3];
+            respond(order, &mut response);
+            assert_eq!(check_response(order, &response), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_broken_request_is_found() {
+        let (good, _) = request(ORDER, 100);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(read_request(&bad).is_err(), "byte {at}");
+        }
+        assert!(read_request(&good[..99]).is_err(), "cut");
+        let mut swapped = good.clone();
+        swapped[32..64].rotate_left(16);
+        assert!(read_request(&swapped).is_err(), "fragments exchanged");
+    }
+
+    #[test]
+    fn a_broken_or_exchanged_response_is_found() {
+        let mut response = Vec::new();
+        respond(ORDER, &mut response);
+        let other = Order { key: 18, ..ORDER };
+        assert!(check_response(other, &response).is_err(), "of another call");
+        assert!(check_response(ORDER, &response[..99]).is_err(), "cut");
+        response[99] ^= 1;
+        let found = check_response(ORDER, &response).unwrap_err();
+        assert!(found.detail.contains("from byte 99"), "{found}");
+    }
+
+    #[test]
+    fn short_requests_of_the_same_bytes_share_a_key() {
+        let (a, order_a) = request(ORDER, 1);
+        let (b, order_b) = request(Order { key: 18, ..ORDER }, 1);
+        assert_eq!(order_a.key == order_b.key, a == b);
+        assert_ne!(request(ORDER, 0).1.key, request(ORDER, 1).1.key);
+    }
+}
