@@ -1,1 +1,47 @@
-//! Typed messages in memory: layout, views, validation, protobuf encoding.
+//! Typed messages in memory.
+//!
+//! A message is a run of bytes in one fixed layout (`LAYOUT.md`): position independent, little-endian,
+//! without alignment. It is built in place at the end of a vector ([`Arena`]), sent by handing its
+//! memory over, and read where it lies after one [`validate`] pass. Generated types give it accessors;
+//! everything else works on static tables ([`MessageLayout`]).
+//!
+//! ```text
+//!  .proto ──starling-build──▶ Foo, FooView, FooMut + MessageLayout
+//!                                 │                    │
+//!                    typed access │                    ├─ validate: bytes from a peer ─▶ views
+//!                                 ▼                    ├─ protobuf: encode, decode
+//!                     Reader / Writer over bytes       ├─ reflect: compare, copy, print
+//!                                                      └─ schema: hash, compatibility of two peers
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod arena;
+mod descriptor;
+mod element;
+mod generated;
+mod layout;
+mod map;
+mod message;
+pub mod protobuf;
+mod reader;
+pub mod reflect;
+mod repeated;
+pub mod schema;
+mod validate;
+mod writer;
+
+pub use arena::{Arena, MAX_MESSAGE_BYTES};
+pub use bytes::Bytes;
+pub use descriptor::{MethodDescriptor, Mode, ServiceDescriptor, method_id};
+pub use element::{Element, Scalar, Value};
+pub use layout::{
+    EnumLayout, FieldLayout, Kind, MAX_DEPTH, MessageLayout, Nested, Place, Plan, PlanError,
+    PlanField, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET, plan,
+};
+pub use map::{MapMut, MapView};
+pub use message::{AsReader, Message};
+pub use reader::Reader;
+pub use repeated::{RepeatedIter, RepeatedMut, RepeatedView};
+pub use validate::{ValidationError, ValidationErrorKind, validate};
+pub use writer::Writer;

@@ -1,0 +1,334 @@
+//! The memory that a message is built in.
+//!
+//! ```text
+//!   Vec<u8>:  │ caller's header │ root's fixed part │ parts, in the order they were set │   tail: Bytes
+//!             0                base                                                     │  (at most one)
+//!                               ◀──────────────────── the message ────────────────────────────────────▶
+//! ```
+//!
+//! A message is sent by handing these bytes over; there is no encoding step. One large bytes field
+//! may be held by reference: it stays where it is and counts as the end of the message, so that the
+//! transport gathers it (offset [`TAIL_OFFSET`]: wherever the message ends, that is where it is).
+//!
+//! Parts are appended and never move, but for growing arrays. An array that is not the last part
+//! moves to the end when it is full, with room for twice its elements; that room is sent too, unless
+//! it was reserved exactly. Setting bytes again reuses their place when the new ones fit.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::element::Scalar;
+use crate::layout::{MessageLayout, TAIL_OFFSET};
+use crate::reader::Reader;
+use crate::validate::{ValidationError, validate_and_find_tail};
+use crate::writer::Writer;
+
+/// The largest message that can be built, in bytes. Transports allow less.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 31;
+
+/// Offset of a set but empty string or bytes field. Anything but zero within the message would do;
+/// whoever holds a reference is at least this large.
+const EMPTY_OFFSET: u32 = 8;
+
+/// Elements that an array gets room for when it first has to move.
+const FIRST_CAPACITY: u32 = 4;
+
+/// One message under construction, at the end of a vector.
+#[derive(Clone, Debug, Default)]
+pub struct Arena {
+    bytes: Vec<u8>,
+    base: usize,
+    tail: Option<Tail>,
+    /// Start of each array that has spare room: elements it has room for.
+    capacities: BTreeMap<u32, u32>,
+    /// The bytes came from elsewhere: parts may overlap, so none is overwritten.
+    adopted: bool,
+}
+
+/// A bytes field held by reference.
+#[derive(Clone, Debug)]
+struct Tail {
+    /// Position of the reference to it.
+    slot: u32,
+    bytes: Bytes,
+}
+
+impl Arena {
+    /// Begins an empty message of this layout at the end of `bytes`; what is in it stays in front.
+    #[inline]
+    pub fn begin(mut bytes: Vec<u8>, layout: &MessageLayout) -> Arena {
+        let base = bytes.len();
+        bytes.resize(base + layout.size as usize, 0);
+        Arena {
+            bytes,
+            base,
+            tail: None,
+            capacities: BTreeMap::new(),
+            adopted: false,
+        }
+    }
+
+    /// Takes over received bytes without copying them: the message is what follows `base`.
+    ///
+    /// # Panics
+    /// If `base` is beyond the end.
+    pub fn adopt(
+        bytes: Vec<u8>,
+        base: usize,
+        layout: &'static MessageLayout,
+    ) -> Result<Arena, ValidationError> {
+        let tail = validate_and_find_tail(layout, &bytes[base..])?;
+        let mut arena = Arena {
+            bytes,
+            base,
+            tail: None,
+            capacities: BTreeMap::new(),
+            adopted: true,
+        };
+        if let Some(slot) = tail {
+            // The end may move from now on: refer to the tail by where it is.
+            let (_, length) = arena.reference(slot);
+            arena.set_reference(slot, arena.head_len() as u32 - length, length);
+        }
+        Ok(arena)
+    }
+
+    /// Back to an empty message of this layout. Keeps the memory, and what stands in front.
+    pub fn clear(&mut self, layout: &MessageLayout) {
+        self.bytes.truncate(self.base);
+        self.bytes.resize(self.base + layout.size as usize, 0);
+        self.tail = None;
+        self.capacities.clear();
+        self.adopted = false;
+    }
+
+    /// The message: its head, and the bytes that follow it.
+    #[inline]
+    pub fn parts(&self) -> (&[u8], Option<&Bytes>) {
+        (
+            &self.bytes[self.base..],
+            self.tail.as_ref().map(|tail| &tail.bytes),
+        )
+    }
+
+    /// Hands the memory over: the whole vector with whatever stood in front of the message, and
+    /// the bytes that follow it.
+    pub fn into_parts(self) -> (Vec<u8>, Option<Bytes>) {
+        (self.bytes, self.tail.map(|tail| tail.bytes))
+    }
+
+    /// Size of the message in bytes, head and tail.
+    pub fn message_len(&self) -> usize {
+        self.head_len() + self.tail.as_ref().map_or(0, |tail| tail.bytes.len())
+    }
+
+    /// Bytes that stand in front of the message.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// For writing at the root.
+    #[inline]
+    pub fn root(&mut self) -> Writer<'_> {
+        Writer::new(self, 0)
+    }
+
+    /// For reading at the root.
+    #[inline]
+    pub fn reader(&self) -> Reader<'_> {
+        let (head, tail) = self.parts();
+        Reader::in_parts(head, tail)
+    }
+
+    #[inline]
+    fn head_len(&self) -> usize {
+        self.bytes.len() - self.base
+    }
+
+    /// Makes room for `more` bytes at the end.
+    ///
+    /// # Panics
+    /// If the message would exceed [`MAX_MESSAGE_BYTES`].
+    #[inline]
+    fn end_for(&self, more: usize) -> u32 {
+        let end = self.head_len();
+        assert!(
+            more <= MAX_MESSAGE_BYTES - end.min(MAX_MESSAGE_BYTES),
+            "a message of {end} bytes cannot grow by {more}: the limit is {MAX_MESSAGE_BYTES} bytes"
+        );
+        end as u32
+    }
+
+    fn append_zeros(&mut self, count: usize) -> u32 {
+        let at = self.end_for(count);
+        self.bytes.resize(self.bytes.len() + count, 0);
+        at
+    }
+
+    /// Writes a scalar at a position.
+    #[inline]
+    pub fn write<T: Scalar>(&mut self, at: u32, value: T) {
+        let from = self.base + at as usize;
+        value.to_le(&mut self.bytes[from..from + T::WIDTH]);
+    }
+
+    #[inline]
+    pub(crate) fn read<T: Scalar>(&self, at: u32) -> T {
+        let from = self.base + at as usize;
+        T::from_le(&self.bytes[from..from + T::WIDTH])
+    }
+
+    /// Zeroes a slot, whatever it held.
+    pub(crate) fn zero(&mut self, at: u32, length: u32) {
+        self.drop_tail(at);
+        let from = self.base + at as usize;
+        self.bytes[from..from + length as usize].fill(0);
+    }
+
+    #[inline]
+    fn reference(&self, slot: u32) -> (u32, u32) {
+        let both = self.read::<u64>(slot);
+        (both as u32, (both >> 32) as u32)
+    }
+
+    #[inline]
+    fn set_reference(&mut self, slot: u32, offset: u32, length: u32) {
+        self.write(slot, u64::from(offset) | (u64::from(length) << 32));
+    }
+
+    /// Sets the reference at `slot` to a copy of `value`. With `explicit`, empty is not unset.
+    #[inline]
+    pub(crate) fn write_bytes(&mut self, slot: u32, value: &[u8], explicit: bool) {
+        if self.read::<u64>(slot) != 0 {
+            return self.rewrite_bytes(slot, value, explicit);
+        }
+        if value.is_empty() {
+            return self.set_reference(slot, if explicit { EMPTY_OFFSET } else { 0 }, 0);
+        }
+        let at = self.end_for(value.len());
+        self.bytes.extend_from_slice(value);
+        self.set_reference(slot, at, value.len() as u32);
+    }
+
+    fn rewrite_bytes(&mut self, slot: u32, value: &[u8], explicit: bool) {
+        self.drop_tail(slot);
+        let (at, length) = self.reference(slot);
+        let end = at as usize + length as usize;
+        // A part of ours is overlapped by no other one.
+        if !self.adopted && at != TAIL_OFFSET && length > 0 && !value.is_empty() {
+            if end == self.head_len() {
+                self.bytes.truncate(self.base + at as usize);
+            } else if value.len() <= length as usize {
+                let from = self.base + at as usize;
+                self.bytes[from..from + value.len()].copy_from_slice(value);
+                return self.set_reference(slot, at, value.len() as u32);
+            }
+        }
+        self.set_reference(slot, 0, 0);
+        self.write_bytes(slot, value, explicit);
+    }
+
+    /// Sets the reference at `slot` to `value` without copying it, if no other field is held by
+    /// reference yet; otherwise copies.
+    pub(crate) fn write_shared(&mut self, slot: u32, value: Bytes, explicit: bool) {
+        self.drop_tail(slot);
+        if value.is_empty() || self.tail.is_some() || value.len() > MAX_MESSAGE_BYTES {
+            return self.write_bytes(slot, &value, explicit);
+        }
+        self.set_reference(slot, TAIL_OFFSET, value.len() as u32);
+        self.tail = Some(Tail { slot, bytes: value });
+    }
+
+    /// Forgets the tail if the reference at `slot` is the one to it.
+    fn drop_tail(&mut self, slot: u32) {
+        if self.tail.as_ref().is_some_and(|tail| tail.slot == slot) {
+            self.tail = None;
+            self.set_reference(slot, 0, 0);
+        }
+    }
+
+    /// Unsets the reference at `slot`.
+    pub(crate) fn clear_reference(&mut self, slot: u32) {
+        self.drop_tail(slot);
+        self.set_reference(slot, 0, 0);
+    }
+
+    /// The sub-message behind the reference at `slot`, made if it is not there.
+    #[inline]
+    pub(crate) fn child(&mut self, slot: u32, stride: u32) -> u32 {
+        let (at, _) = self.reference(slot);
+        if at != 0 {
+            return at;
+        }
+        let at = self.append_zeros(stride as usize);
+        self.set_reference(slot, at, 1);
+        at
+    }
+
+    /// Appends a zeroed element to the array behind the reference at `slot`; returns its position.
+    #[inline]
+    pub(crate) fn push(&mut self, slot: u32, stride: u32) -> u32 {
+        let (start, count) = self.reference(slot);
+        let used = count as usize * stride as usize;
+        if count == 0 && !self.capacities.contains_key(&start) {
+            let at = self.append_zeros(stride as usize);
+            self.set_reference(slot, at, 1);
+            return at;
+        }
+        if start as usize + used == self.head_len() {
+            let at = self.append_zeros(stride as usize);
+            self.set_reference(slot, start, count + 1);
+            return at;
+        }
+        let has_room = self
+            .capacities
+            .get(&start)
+            .is_some_and(|capacity| count < *capacity);
+        let start = if has_room {
+            start
+        } else {
+            self.relocate(slot, stride, FIRST_CAPACITY.max(count.saturating_mul(2)))
+        };
+        self.set_reference(slot, start, count + 1);
+        start + used as u32
+    }
+
+    /// Makes room for at least `more` elements beyond those of the array behind `slot`.
+    pub(crate) fn reserve(&mut self, slot: u32, stride: u32, more: u32) {
+        let (start, count) = self.reference(slot);
+        let wanted = count.saturating_add(more);
+        let capacity = self.capacities.get(&start).copied().unwrap_or(count);
+        if more > 0 && capacity < wanted {
+            self.relocate(slot, stride, wanted);
+        }
+    }
+
+    /// Moves an array to the end, with room for `capacity` elements; returns its new start.
+    fn relocate(&mut self, slot: u32, stride: u32, capacity: u32) -> u32 {
+        let (start, count) = self.reference(slot);
+        let used = count as usize * stride as usize;
+        let to = self.append_zeros(capacity as usize * stride as usize);
+        let from = self.base + start as usize;
+        self.bytes
+            .copy_within(from..from + used, self.base + to as usize);
+        self.capacities.remove(&start);
+        self.capacities.insert(to, capacity);
+        if let Some(tail) = &mut self.tail
+            && (start..start + used as u32).contains(&tail.slot)
+        {
+            tail.slot += to - start;
+        }
+        self.set_reference(slot, to, count);
+        to
+    }
+
+    /// Appends scalars to the array behind `slot`.
+    pub(crate) fn extend<T: Scalar>(&mut self, slot: u32, values: &[T]) {
+        let stride = T::WIDTH as u32;
+        for value in values {
+            let at = self.push(slot, stride);
+            self.write(at, *value);
+        }
+    }
+}

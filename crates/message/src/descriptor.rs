@@ -1,0 +1,75 @@
+//! What generated code says about services.
+
+use crate::layout::MessageLayout;
+
+/// Where a method's handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// In the dispatch thread, to completion: for handlers of at most some microseconds.
+    Inline,
+    /// In a worker thread: for handlers that compute or block for longer.
+    Worker,
+    /// In the dispatch thread, answering later: for handlers that wait for calls of their own.
+    Nested,
+}
+
+/// A method of a service: a static table made by generated code.
+#[derive(Debug)]
+pub struct MethodDescriptor {
+    /// As gRPC names it: `/kv.Kv/Get`.
+    pub path: &'static str,
+    /// [`method_id`] of the path, unique in its service.
+    pub id: u32,
+    /// Where its handler runs unless the server says otherwise.
+    pub mode: Mode,
+    /// The request's layout.
+    pub request: &'static MessageLayout,
+    /// The response's layout.
+    pub response: &'static MessageLayout,
+    /// The client sends a stream of requests.
+    pub client_streaming: bool,
+    /// The server sends a stream of responses.
+    pub server_streaming: bool,
+}
+
+/// A service: a static table made by generated code.
+#[derive(Debug)]
+pub struct ServiceDescriptor {
+    /// Full name: `kv.Kv`.
+    pub name: &'static str,
+    /// Its methods, in the order of the `.proto` file.
+    pub methods: &'static [MethodDescriptor],
+    /// Equal on both sides: every message has the same layout. See [`crate::schema`].
+    pub schema_hash: u64,
+    /// The compact form that peers with different hashes exchange. See [`crate::schema`].
+    pub schema: &'static [u8],
+    /// An encoded `google.protobuf.FileDescriptorSet` with all that the service needs, for reflection.
+    pub file_descriptor_set: &'static [u8],
+}
+
+/// The number by which a method goes on the wire: the 64-bit FNV-1a hash of its path, its halves
+/// combined by exclusive or.
+pub fn method_id(path: &str) -> u32 {
+    let hash = fnv1a(path.as_bytes());
+    (hash ^ (hash >> 32)) as u32
+}
+
+/// 64-bit FNV-1a: short, well known, the same everywhere. It guards against mistakes, not against
+/// malice; nothing that relies on it trusts the bytes that follow.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fnv1a_matches_its_published_vectors() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

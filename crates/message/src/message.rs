@@ -1,0 +1,94 @@
+//! What every generated message type implements.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+
+use crate::arena::Arena;
+use crate::layout::MessageLayout;
+use crate::protobuf::{self, DecodeError, EncodeError};
+use crate::reader::Reader;
+use crate::reflect;
+use crate::validate::{ValidationError, validate};
+use crate::writer::Writer;
+
+/// An owned message. Reading and writing go through [`Message::View`] and [`Message::Mut`], which
+/// work the same on an owned message, in a packet buffer and in a response under construction.
+pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
+    /// For reading: a position in borrowed bytes.
+    type View<'a>: Copy + AsReader<'a>;
+    /// For writing: a position in a borrowed arena.
+    type Mut<'a>;
+    /// Where its fields lie.
+    const LAYOUT: &'static MessageLayout;
+
+    /// The message that this arena holds, which was begun, or adopted, with this layout.
+    fn from_arena(arena: Arena) -> Self;
+    /// Its memory.
+    fn arena(&self) -> &Arena;
+    /// Its memory, for writing.
+    fn arena_mut(&mut self) -> &mut Arena;
+    /// Hands over its memory.
+    fn into_arena(self) -> Arena;
+    /// The view at a position that holds such a message.
+    fn view_of(reader: Reader<'_>) -> Self::View<'_>;
+    /// The mutable view at a position that holds such a message.
+    fn mut_of(writer: Writer<'_>) -> Self::Mut<'_>;
+
+    /// For reading.
+    #[inline]
+    fn view(&self) -> Self::View<'_> {
+        Self::view_of(self.arena().reader())
+    }
+
+    /// For writing.
+    #[inline]
+    fn as_mut(&mut self) -> Self::Mut<'_> {
+        Self::mut_of(self.arena_mut().root())
+    }
+
+    /// Unsets every field. Keeps the memory.
+    fn clear(&mut self) {
+        self.arena_mut().clear(Self::LAYOUT);
+    }
+
+    /// Validates a received message and reads it where it lies.
+    #[inline]
+    fn parse(bytes: &[u8]) -> Result<Self::View<'_>, ValidationError> {
+        validate(Self::LAYOUT, bytes)?;
+        Ok(Self::view_of(Reader::root(bytes)))
+    }
+
+    /// An owned copy of what a view shows.
+    fn from_view(view: Self::View<'_>) -> Self {
+        let mut arena = Arena::begin(Vec::new(), Self::LAYOUT);
+        reflect::copy(Self::LAYOUT, view.as_reader(), &mut arena.root());
+        Self::from_arena(arena)
+    }
+
+    /// Encodes as protobuf.
+    fn to_protobuf(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut out = Vec::new();
+        protobuf::encode(Self::LAYOUT, self.arena().reader(), &mut out)?;
+        Ok(out)
+    }
+
+    /// Decodes protobuf. The message may take at most `max_bytes` in memory.
+    fn from_protobuf(bytes: &[u8], max_bytes: usize) -> Result<Self, DecodeError> {
+        let mut arena = Arena::begin(Vec::new(), Self::LAYOUT);
+        protobuf::decode(Self::LAYOUT, bytes, &mut arena, max_bytes)?;
+        Ok(Self::from_arena(arena))
+    }
+
+    /// The message's memory: its head, and the bytes that logically follow it.
+    #[inline]
+    fn parts(&self) -> (&[u8], Option<&Bytes>) {
+        self.arena().parts()
+    }
+}
+
+/// A view, as the position that it stands for.
+pub trait AsReader<'a> {
+    /// The position.
+    fn as_reader(self) -> Reader<'a>;
+}

@@ -1,0 +1,206 @@
+//! Protobuf to memory. Any bytes give a message or a typed error, in time and memory that are
+//! bounded by the input's size and the given limit.
+
+use super::wire::{Cursor, WireType};
+use crate::arena::{Arena, MAX_MESSAGE_BYTES};
+use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, Shape};
+use crate::reflect::set_raw;
+use crate::writer::Writer;
+
+/// Bytes are not the protobuf encoding of the expected type. The sender is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid protobuf: {message} field {number} before byte {offset}: {kind}")]
+pub struct DecodeError {
+    /// Full name of the message type that the fault is in.
+    pub message: &'static str,
+    /// Number of the field, or 0 if it is not known.
+    pub number: u32,
+    /// How far decoding came, in bytes from the start of the input.
+    pub offset: usize,
+    /// What is wrong.
+    pub kind: DecodeErrorKind,
+}
+
+/// What is wrong with encoded bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeErrorKind {
+    /// The input ends within a value.
+    #[error("truncated")]
+    Truncated,
+    /// A varint of more than 64 bits.
+    #[error("a varint has more than 64 bits")]
+    Varint,
+    /// No field number, or no such wire type.
+    #[error("not a tag")]
+    Tag,
+    /// A known field with the wire type of another kind of field.
+    #[error("the wire type is not the field's")]
+    WireType,
+    /// A group ends that did not begin.
+    #[error("a group ends that did not begin")]
+    Group,
+    /// Not UTF-8.
+    #[error("text is not UTF-8")]
+    Utf8,
+    /// Nested too deeply.
+    #[error("nested more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// The message would take more memory than allowed.
+    #[error("larger than allowed")]
+    TooLarge,
+}
+
+/// Decodes into `arena`, which holds a message of this layout: fields that are set there are merged
+/// with, as protobuf merges. The message may take at most `max_bytes` (and a quarter of
+/// [`MAX_MESSAGE_BYTES`]) in memory. After an error the message holds what came before it.
+pub fn decode(
+    layout: &'static MessageLayout,
+    bytes: &[u8],
+    arena: &mut Arena,
+    max_bytes: usize,
+) -> Result<(), DecodeError> {
+    let mut decoder = Decoder {
+        total: bytes.len(),
+        after: 0,
+        max_bytes: max_bytes.min(MAX_MESSAGE_BYTES / 4),
+    };
+    decoder.message(layout, Cursor::new(bytes), &mut arena.root(), 1)
+}
+
+struct Decoder {
+    /// Length of the input.
+    total: usize,
+    /// Bytes that follow the message being decoded.
+    after: usize,
+    max_bytes: usize,
+}
+
+impl Decoder {
+    fn message(
+        &mut self,
+        layout: &'static MessageLayout,
+        mut cursor: Cursor<'_>,
+        to: &mut Writer<'_>,
+        depth: u32,
+    ) -> Result<(), DecodeError> {
+        let after = self.after;
+        while !cursor.is_empty() {
+            let fault = |number, left: usize, kind| DecodeError {
+                message: layout.name,
+                number,
+                offset: self.total - after - left,
+                kind,
+            };
+            let (number, wire) = cursor.tag().map_err(|kind| fault(0, cursor.len(), kind))?;
+            let Some(field) = layout.field(number) else {
+                let skipped = cursor.skip(number, wire, MAX_DEPTH - depth);
+                skipped.map_err(|kind| fault(number, cursor.len(), kind))?;
+                continue;
+            };
+            match field.message() {
+                None => {
+                    let done = value(field, wire, &mut cursor, to);
+                    done.map_err(|kind| fault(number, cursor.len(), kind))?;
+                }
+                Some(child) => {
+                    let inner = delimited(wire, &mut cursor, depth);
+                    let inner = inner.map_err(|kind| fault(number, cursor.len(), kind))?;
+                    self.after = after + cursor.len();
+                    let mut to = if field.shape == Shape::Singular {
+                        set(field, to);
+                        to.reborrow().child(field.offset, child.stride())
+                    } else {
+                        let slot = to.slot(field.offset);
+                        let at = to.arena().push(slot, child.stride());
+                        Writer::new(to.arena(), at)
+                    };
+                    self.message(child, Cursor::new(inner), &mut to, depth + 1)?;
+                }
+            }
+            if to.arena().message_len() > self.max_bytes {
+                return Err(DecodeError {
+                    message: layout.name,
+                    number,
+                    offset: self.total - after - cursor.len(),
+                    kind: DecodeErrorKind::TooLarge,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn delimited<'a>(
+    wire: WireType,
+    cursor: &mut Cursor<'a>,
+    depth: u32,
+) -> Result<&'a [u8], DecodeErrorKind> {
+    if wire != WireType::Delimited {
+        return Err(DecodeErrorKind::WireType);
+    }
+    if depth == MAX_DEPTH {
+        return Err(DecodeErrorKind::TooDeep);
+    }
+    cursor.delimited()
+}
+
+/// Marks a singular field as set.
+fn set(field: &FieldLayout, to: &mut Writer<'_>) {
+    match field.presence {
+        Presence::Bit { byte, mask } => to.set_bit(byte, mask, true),
+        Presence::Oneof { discriminant, case } => {
+            to.set_case(discriminant, case, field.offset, field.kind.slot_size());
+        }
+        Presence::Implicit | Presence::Reference => {}
+    }
+}
+
+/// Reads a field that holds no messages.
+fn value(
+    field: &FieldLayout,
+    wire: WireType,
+    cursor: &mut Cursor<'_>,
+    to: &mut Writer<'_>,
+) -> Result<(), DecodeErrorKind> {
+    let expected = WireType::of(field.kind);
+    let repeated = field.shape != Shape::Singular;
+    let slot = to.slot(field.offset);
+    if expected == WireType::Delimited {
+        if wire != expected {
+            return Err(DecodeErrorKind::WireType);
+        }
+        let bytes = cursor.delimited()?;
+        if field.kind == Kind::String && str::from_utf8(bytes).is_err() {
+            return Err(DecodeErrorKind::Utf8);
+        }
+        if repeated {
+            let at = to.arena().push(slot, field.stride());
+            to.arena().write_bytes(at, bytes, false);
+        } else {
+            set(field, to);
+            to.set_bytes(field.offset, bytes, field.presence != Presence::Implicit);
+        }
+        return Ok(());
+    }
+    if repeated && wire == WireType::Delimited {
+        let mut packed = Cursor::new(cursor.delimited()?);
+        while !packed.is_empty() {
+            let bits = packed.scalar(field.kind)?;
+            let at = to.arena().push(slot, field.stride());
+            set_raw(to, at, field.kind, bits);
+        }
+        return Ok(());
+    }
+    if wire != expected {
+        return Err(DecodeErrorKind::WireType);
+    }
+    let bits = cursor.scalar(field.kind)?;
+    let at = if repeated {
+        to.arena().push(slot, field.stride())
+    } else {
+        set(field, to);
+        slot
+    };
+    set_raw(to, at, field.kind, bits);
+    Ok(())
+}

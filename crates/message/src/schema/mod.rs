@@ -1,0 +1,128 @@
+//! Schemas as peers exchange them, and their hashes.
+//!
+//! A schema lists methods and the messages that they reach, in one canonical order: methods by path;
+//! messages as a depth-first walk meets them, from each method's request, then its response, fields by
+//! number. The hash covers what decides layouts and calls: paths, streaming, field numbers, types,
+//! `optional`, oneofs, maps. It does not cover names of messages, fields and enumerations, nor the
+//! values of enumerations, which no call carries: renaming them changes nothing.
+//!
+//! The compact form, little-endian base-128 varints, strings with their length in front:
+//!
+//! ```text
+//! schema  = version:1  count message*  count method*
+//! message = name  count field*                          fields by ascending number
+//! field   = number kind flags [oneof] name [message]    oneof if flags & 8: its lowest field number
+//!                                                       message if kind = 11: index of its type
+//! flags   = shape (0 singular, 1 repeated, 2 map) | optional << 2 | in a oneof << 3
+//! method  = path  flags (1 client streams, 2 server streams)  request  response
+//! ```
+
+mod compatible;
+mod encoded;
+
+pub use compatible::{Compatibility, check_compatible, check_method_compatible};
+
+use crate::descriptor::fnv1a;
+use crate::layout::{Kind, PlanField, Shape};
+
+/// A schema: methods and the messages that they reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schema {
+    /// The messages, in canonical order.
+    pub messages: Vec<MessageSchema>,
+    /// The methods, by path.
+    pub methods: Vec<MethodSchema>,
+}
+
+/// A message in a [`Schema`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageSchema {
+    /// Full name.
+    pub name: String,
+    /// The fields, by ascending number.
+    pub fields: Vec<FieldSchema>,
+}
+
+/// A field in a [`MessageSchema`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldSchema {
+    /// Its name.
+    pub name: String,
+    /// Field number.
+    pub number: u32,
+    /// Type of the value, or of each value.
+    pub kind: Kind,
+    /// Singular, repeated or map.
+    pub shape: Shape,
+    /// Declared `optional`.
+    pub optional: bool,
+    /// If it is in a oneof: the lowest field number in that oneof.
+    pub oneof: Option<u32>,
+    /// Index of its type among the messages, if its kind is [`Kind::Message`].
+    pub message: Option<u32>,
+}
+
+impl FieldSchema {
+    /// What the layout rule needs to know.
+    pub fn plan_field(&self) -> PlanField {
+        PlanField {
+            number: self.number,
+            kind: self.kind,
+            shape: self.shape,
+            optional: self.optional,
+            oneof: self.oneof,
+        }
+    }
+}
+
+/// A method in a [`Schema`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MethodSchema {
+    /// As gRPC names it: `/kv.Kv/Get`.
+    pub path: String,
+    /// The client sends a stream of requests.
+    pub client_streaming: bool,
+    /// The server sends a stream of responses.
+    pub server_streaming: bool,
+    /// Index of the request's type among the messages.
+    pub request: u32,
+    /// Index of the response's type among the messages.
+    pub response: u32,
+}
+
+/// Two peers cannot talk about a service.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    /// A schema is not in the compact form. Who sent it is at fault.
+    #[error("malformed schema: {0}")]
+    Malformed(&'static str),
+    /// Comparing would take too long.
+    #[error("the schemas are too large to compare")]
+    TooComplex,
+    /// Both know a field (or a method), but not as something that protobuf could convert.
+    #[error("incompatible schemas: {field} is {ours} here and {theirs} at the peer")]
+    Incompatible {
+        /// Full name at our side: `kv.PutRequest.value`, or a method's path.
+        field: String,
+        /// What we know it as.
+        ours: String,
+        /// What the peer knows it as.
+        theirs: String,
+    },
+}
+
+impl Schema {
+    /// The hash: see the module's documentation.
+    pub fn hash(&self) -> u64 {
+        let mut covered = Vec::new();
+        self.encode_into(&mut covered, false);
+        fnv1a(&covered)
+    }
+
+    /// The compact form.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode_into(&mut out, true);
+        out
+    }
+}

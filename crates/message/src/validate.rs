@@ -1,0 +1,245 @@
+//! One pass over received bytes, before any view of them exists.
+//!
+//! Every reference must lie within the message and every text be UTF-8. The work is bounded: each
+//! byte may be referred to once on average. What is referred to is charged against a budget of the
+//! message's own size, so references that all point at the same bytes run out of it, and a message
+//! of n bytes costs O(n) whatever it says. Nesting is bounded by [`MAX_DEPTH`].
+
+use crate::layout::{
+    FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET,
+};
+use crate::reader::Reader;
+
+/// Received bytes are not a message of the expected type. The sender is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid message: {message}{dot}{field} at byte {offset}: {kind}", dot = if self.field.is_empty() { "" } else { "." })]
+pub struct ValidationError {
+    /// Full name of the message type that the fault is in.
+    pub message: &'static str,
+    /// Name of the field; empty if it is about the message as such.
+    pub field: &'static str,
+    /// Number of the field, or 0.
+    pub number: u32,
+    /// Where the field lies, in bytes from the message's start.
+    pub offset: u32,
+    /// What is wrong.
+    pub kind: ValidationErrorKind,
+}
+
+/// What is wrong with received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValidationErrorKind {
+    /// Shorter than the type's fixed part.
+    #[error("shorter than its fixed part")]
+    Truncated,
+    /// Longer than 32-bit offsets reach.
+    #[error("too large")]
+    TooLarge,
+    /// A reference to bytes that are not there.
+    #[error("refers to bytes outside the message")]
+    OutOfBounds,
+    /// Offset zero with a length.
+    #[error("absent, but with a length")]
+    AbsentWithLength,
+    /// A sub-message's count is not 1.
+    #[error("a sub-message's count must be 1")]
+    Count,
+    /// Parts overlap so much that together they are larger than the message.
+    #[error("parts overlap")]
+    Overlap,
+    /// Nested too deeply.
+    #[error("nested more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// Not UTF-8.
+    #[error("text is not UTF-8")]
+    Utf8,
+    /// A oneof's discriminant is none of its cases.
+    #[error("no such case of a oneof")]
+    Case,
+    /// More than one field is the tail.
+    #[error("more than one field at the message's end")]
+    Tail,
+}
+
+/// Checks that `bytes` are a message of this layout.
+#[inline]
+pub fn validate(layout: &'static MessageLayout, bytes: &[u8]) -> Result<(), ValidationError> {
+    validate_and_find_tail(layout, bytes).map(drop)
+}
+
+/// As [`validate`]; returns the position of the reference to the message's tail, if it has one.
+#[inline]
+pub(crate) fn validate_and_find_tail(
+    layout: &'static MessageLayout,
+    bytes: &[u8],
+) -> Result<Option<u32>, ValidationError> {
+    let whole = |kind| ValidationError {
+        message: layout.name,
+        field: "",
+        number: 0,
+        offset: 0,
+        kind,
+    };
+    if bytes.len() < layout.size as usize {
+        return Err(whole(ValidationErrorKind::Truncated));
+    }
+    if bytes.len() >= TAIL_OFFSET as usize {
+        return Err(whole(ValidationErrorKind::TooLarge));
+    }
+    let mut pass = Pass {
+        bytes,
+        budget: bytes.len() - layout.size as usize,
+        tail: None,
+    };
+    pass.message(layout, Reader::root(bytes), 1)?;
+    Ok(pass.tail)
+}
+
+struct Pass<'a> {
+    bytes: &'a [u8],
+    /// Bytes that may still be referred to.
+    budget: usize,
+    /// Position of the reference to the tail.
+    tail: Option<u32>,
+}
+
+/// A fault, to be given a place.
+type Fault = ValidationErrorKind;
+
+impl<'a> Pass<'a> {
+    /// Checks what a fixed part, which lies within the bytes, refers to.
+    fn message(
+        &mut self,
+        layout: &'static MessageLayout,
+        reader: Reader<'a>,
+        depth: u32,
+    ) -> Result<(), ValidationError> {
+        for field in layout.fields {
+            if let Presence::Oneof { discriminant, case } = field.presence {
+                let set: u8 = reader.scalar(discriminant);
+                if case == 1 && set > cases(layout, discriminant) {
+                    return Err(at(layout, field, reader, Fault::Case));
+                }
+                if set != case {
+                    continue;
+                }
+            }
+            if field.shape == Shape::Singular && !field.kind.is_reference() {
+                continue;
+            }
+            let (start, length) = reader.reference(field.offset);
+            if start == 0 && length == 0 {
+                continue;
+            }
+            let fault = |fault| at(layout, field, reader, fault);
+            match (field.shape, field.kind) {
+                (Shape::Singular, Kind::Message) => {
+                    if length != 1 {
+                        return Err(fault(Fault::Count));
+                    }
+                    self.array(field, start, 1).map_err(fault)?;
+                    if depth == MAX_DEPTH {
+                        return Err(fault(Fault::TooDeep));
+                    }
+                    if let Some(child) = field.message() {
+                        self.message(child, reader.moved_to(start), depth + 1)?;
+                    }
+                }
+                (Shape::Singular, kind) => {
+                    let slot = reader.position() + field.offset;
+                    self.blob(kind, slot, start, length).map_err(fault)?;
+                }
+                (Shape::Repeated, Kind::String | Kind::Bytes) => {
+                    self.array(field, start, length).map_err(fault)?;
+                    let array = reader.moved_to(start);
+                    for index in 0..length {
+                        let element = array.element(index, REFERENCE_SIZE);
+                        let (start, length) = element.reference(0);
+                        self.blob(field.kind, element.position(), start, length)
+                            .map_err(fault)?;
+                    }
+                }
+                _ => {
+                    self.array(field, start, length).map_err(fault)?;
+                    let Some(child) = field.message() else {
+                        continue;
+                    };
+                    if depth == MAX_DEPTH {
+                        return Err(fault(Fault::TooDeep));
+                    }
+                    let array = reader.moved_to(start);
+                    for index in 0..length {
+                        self.message(child, array.element(index, child.stride()), depth + 1)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks and charges an array, or a sub-message as an array of one.
+    fn array(&mut self, field: &FieldLayout, start: u32, count: u32) -> Result<(), Fault> {
+        self.charge(start, u64::from(count) * u64::from(field.stride()))
+    }
+
+    fn charge(&mut self, start: u32, length: u64) -> Result<(), Fault> {
+        if start == 0 {
+            return Err(Fault::AbsentWithLength);
+        }
+        if u64::from(start) + length > self.bytes.len() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // Within the bytes, so it fits a usize.
+        self.budget = self
+            .budget
+            .checked_sub(length as usize)
+            .ok_or(Fault::Overlap)?;
+        Ok(())
+    }
+
+    fn blob(&mut self, kind: Kind, slot: u32, start: u32, length: u32) -> Result<(), Fault> {
+        if start == 0 && length == 0 {
+            return Ok(());
+        }
+        let bytes = self.bytes;
+        let start = if start == TAIL_OFFSET {
+            if self.tail.replace(slot).is_some() {
+                return Err(Fault::Tail);
+            }
+            // The bytes are fewer than u32::MAX.
+            (bytes.len() as u32)
+                .checked_sub(length)
+                .ok_or(Fault::OutOfBounds)?
+        } else {
+            start
+        };
+        self.charge(start, u64::from(length))?;
+        let blob = &bytes[start as usize..][..length as usize];
+        if kind == Kind::String && str::from_utf8(blob).is_err() {
+            return Err(Fault::Utf8);
+        }
+        Ok(())
+    }
+}
+
+/// How many cases the oneof with this discriminant has.
+fn cases(layout: &MessageLayout, discriminant: u32) -> u8 {
+    let of_it = |field: &&FieldLayout| matches!(field.presence, Presence::Oneof { discriminant: d, .. } if d == discriminant);
+    layout.fields.iter().filter(of_it).count() as u8
+}
+
+#[cold]
+fn at(
+    layout: &'static MessageLayout,
+    field: &'static FieldLayout,
+    reader: Reader<'_>,
+    kind: ValidationErrorKind,
+) -> ValidationError {
+    ValidationError {
+        message: layout.name,
+        field: field.name,
+        number: field.number,
+        offset: reader.position() + field.offset,
+        kind,
+    }
+}
