@@ -1,0 +1,240 @@
+//! The floor of UDP: connected sockets, polled without blocking, one datagram for each message.
+
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+use std::time::Instant;
+
+use super::{IN_FLIGHT, Period, SILENCE, SMALL_BYTES, Spin};
+use crate::contest::{Context, Sample};
+use crate::error::BenchError;
+use crate::latency::Latencies;
+use crate::process::announce;
+use crate::row::Metric;
+
+/// Role of the echo server.
+pub const ROLE: &str = "udp-echo";
+
+/// Tries between two readings of the clock while waiting for an answer.
+const TRIES: u32 = 1000;
+
+type Message = [u8; SMALL_BYTES];
+
+/// The echo server: answers the first client that it hears. Its argument is [`Spin::name`].
+pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
+    let spin = match arguments {
+        [name] => Spin::from_name(name),
+        _ => None,
+    };
+    let spin = spin.ok_or_else(|| BenchError::BadRoleArguments {
+        role: ROLE.into(),
+        why: "expected `spin` or `yield`".into(),
+    })?;
+    let socket = UdpSocket::bind("127.0.0.1:0").map_err(BenchError::io("binding a UDP socket"))?;
+    let address = socket
+        .local_addr()
+        .map_err(BenchError::io("asking for the socket's address"))?;
+    announce(&address.to_string())?;
+    echo(&socket, spin, u64::MAX).map_err(BenchError::io("echoing datagrams"))
+}
+
+/// Echoes `count` datagrams.
+fn echo(socket: &UdpSocket, spin: Spin, count: u64) -> io::Result<()> {
+    let mut message = [0; SMALL_BYTES];
+    let (length, client) = socket.recv_from(&mut message)?;
+    socket.connect(client)?;
+    socket.send(&message[..length])?;
+    socket.set_nonblocking(true)?;
+    for _ in 1..count {
+        while try_receive(socket, &mut message)?.is_none() {
+            spin.turn();
+        }
+        // A full send buffer loses the datagram, as a full queue anywhere else would.
+        match socket.send(&message) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn try_receive(socket: &UdpSocket, message: &mut Message) -> io::Result<Option<()>> {
+    match socket.recv(message) {
+        Ok(_) => Ok(Some(())),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The client's side.
+struct Client {
+    socket: UdpSocket,
+    spin: Spin,
+    sent: u64,
+    received: u64,
+}
+
+impl Client {
+    fn new(server: &str, spin: Spin) -> Result<Self, BenchError> {
+        let socket =
+            UdpSocket::bind("127.0.0.1:0").map_err(BenchError::io("binding a UDP socket"))?;
+        socket
+            .connect(server)
+            .and_then(|()| socket.set_nonblocking(true))
+            .map_err(BenchError::io(format!("connecting to {server}")))?;
+        Ok(Self {
+            socket,
+            spin,
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    #[inline]
+    fn send(&mut self) -> Result<(), BenchError> {
+        let mut message = [0; SMALL_BYTES];
+        message[..8].copy_from_slice(&self.sent.to_le_bytes());
+        self.socket
+            .send(&message)
+            .map_err(BenchError::io("sending a datagram"))?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Takes one answer if it is there. Loopback neither loses nor reorders what one thread
+    /// sends, as long as the receive buffer takes it.
+    #[inline]
+    fn try_receive(&mut self) -> Result<bool, BenchError> {
+        let mut message = [0; SMALL_BYTES];
+        let there = try_receive(&self.socket, &mut message)
+            .map_err(BenchError::io("receiving a datagram"))?;
+        if there.is_none() {
+            return Ok(false);
+        }
+        if message[..8] != self.received.to_le_bytes() {
+            return Err(BenchError::WrongEcho {
+                plane: "udp",
+                system: "raw",
+                what: format!("expected number {}, got {:?}", self.received, &message[..8]),
+            });
+        }
+        self.received += 1;
+        Ok(true)
+    }
+
+    /// Waits for one answer.
+    #[inline]
+    fn receive(&mut self) -> Result<(), BenchError> {
+        let mut silent_since = None;
+        loop {
+            for _ in 0..TRIES {
+                if self.try_receive()? {
+                    return Ok(());
+                }
+                self.spin.turn();
+            }
+            if silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE {
+                return Err(BenchError::NoAnswer {
+                    plane: "udp",
+                    system: "raw",
+                    after: SILENCE,
+                });
+            }
+        }
+    }
+
+    fn round_trip(&mut self) -> Result<(), BenchError> {
+        self.send()?;
+        self.receive()
+    }
+}
+
+/// Latencies of single round trips.
+pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
+    let spin = Spin::on(context.cores);
+    let server = context.launcher.start(ROLE, &[spin.name()])?;
+    let mut client = Client::new(server.address(), spin)?;
+    let warm_up = Period::warm_up(context);
+    while !warm_up.over() {
+        client.round_trip()?;
+    }
+    let mut latencies = Latencies::new();
+    let period = Period::measured(context);
+    let mut last = Instant::now();
+    while !period.over() {
+        for _ in 0..16 {
+            client.round_trip()?;
+            let now = Instant::now();
+            latencies.record((now - last).as_nanos() as u64);
+            last = now;
+        }
+    }
+    Ok(latencies.sample())
+}
+
+/// Rate with [`IN_FLIGHT`] messages in flight.
+pub fn rate(context: &Context) -> Result<Sample, BenchError> {
+    let spin = Spin::on(context.cores);
+    let server = context.launcher.start(ROLE, &[spin.name()])?;
+    let mut client = Client::new(server.address(), spin)?;
+    client.round_trip()?;
+    for _ in 0..IN_FLIGHT {
+        client.send()?;
+    }
+    let mut run = |period: Period| {
+        let begin = client.received;
+        while !period.over() {
+            for _ in 0..16 {
+                client.receive()?;
+                let mut came = 1;
+                while came < IN_FLIGHT && client.try_receive()? {
+                    came += 1;
+                }
+                for _ in 0..came {
+                    client.send()?;
+                }
+            }
+        }
+        Ok::<_, BenchError>(period.rate_of(client.received - begin))
+    };
+    run(Period::warm_up(context))?;
+    Ok(vec![(Metric::Rate, run(Period::measured(context))?)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_come_back_in_order() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        let spin = Spin { yields: true };
+        std::thread::scope(|scope| {
+            scope.spawn(|| echo(&server, spin, 100).unwrap());
+            let mut client = Client::new(&address, spin).unwrap();
+            for _ in 0..100 {
+                client.round_trip().unwrap();
+            }
+            assert_eq!(client.received, 100);
+        });
+    }
+
+    #[test]
+    fn the_role_wants_to_know_how_to_wait() {
+        assert!(serve(&[]).is_err());
+        assert!(serve(&["sleep".into()]).is_err());
+    }
+
+    #[test]
+    fn an_answer_out_of_turn_is_an_error() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        let mut client = Client::new(&address, Spin { yields: true }).unwrap();
+        client.send().unwrap();
+        let (_, from) = server.recv_from(&mut [0; SMALL_BYTES]).unwrap();
+        server.send_to(&[9; SMALL_BYTES], from).unwrap();
+        let error = client.receive().unwrap_err();
+        assert!(error.to_string().contains("expected number 0"), "{error}");
+    }
+}

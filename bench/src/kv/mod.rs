@@ -1,0 +1,28 @@
+//! The key-value load: YCSB's workloads, and a model that knows every right answer.
+//!
+//! ```text
+//!             poll                  call, any system
+//!   Load ───────────▶ Op, Ticket ────────────────────▶ server: Store
+//!    │ Zipf, Workload                                     │
+//!    │ Model          handle_*                            │
+//!    ◀──────────────── Ticket, answer ◀───────────────────
+//!    verdict, latency
+//! ```
+//!
+//! [`load::Load`] does no I/O and reads no clock: whoever drives it, over Starling or over gRPC,
+//! takes the next operation, makes the call, and hands the answer back. The operations are the
+//! same for the same seed whatever carries them, as far as answers come back in the same order.
+//!
+//! The workloads follow "Benchmarking Cloud Serving Systems with YCSB" (SoCC'10), table 2.
+
+pub mod load;
+pub mod model;
+pub mod random;
+pub mod record;
+pub mod store;
+pub mod workload;
+
+pub use load::{Load, Op, Ticket};
+pub use model::{Model, WrongAnswer};
+pub use store::Store;
+pub use workload::Workload;

@@ -1,0 +1,522 @@
+//! What the store may answer.
+//!
+//! Every write of a record has a version, counted from 1 in the order of issue; removals count
+//! too. Writes in flight at the same time may take effect in either order, so the model keeps for
+//! each record the *window* of versions that a read may return:
+//!
+//! ```text
+//!   version   1     2     3     4     5
+//!             done  done  done  in flight
+//!                         ▲           ▲
+//!                      floor        issued        a read that starts now may see 3, 4 or 5
+//! ```
+//!
+//! `floor` rises when a write ends: versions whose own writes had ended before that one was issued
+//! are then overwritten for good. A read takes `floor` when it is issued and `issued` when its
+//! answer comes. Without concurrent writes the window holds exactly one version.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::record::{FIRST_VERSION, id_at, key_at, place, place_of, version_of};
+
+/// An answer that no right store can give.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongAnswer {
+    /// A record that must be there was not.
+    #[error("key {key}: not found, but write {floor} had ended before the call began")]
+    Missing {
+        /// The key.
+        key: String,
+        /// The oldest version that the answer could have been.
+        floor: u32,
+    },
+    /// A value that belongs to no write of its key.
+    #[error("key {key}: its value is that of no write")]
+    Corrupt {
+        /// The key.
+        key: String,
+    },
+    /// A value that had been overwritten before the call began.
+    #[error("key {key}: the value of write {version}, but {floor} had ended before the call began")]
+    Stale {
+        /// The key.
+        key: String,
+        /// The version answered.
+        version: u32,
+        /// The oldest version that the answer could have been.
+        floor: u32,
+    },
+    /// A value of a write that has not been issued.
+    #[error("key {key}: the value of write {version}, but only {issued} were issued")]
+    Unwritten {
+        /// The key.
+        key: String,
+        /// The version answered.
+        version: u32,
+        /// The last version issued.
+        issued: u32,
+    },
+    /// A scan returned a key that was never written.
+    #[error("a scan returned the key {key}, which was never written")]
+    UnknownKey {
+        /// The key.
+        key: String,
+    },
+    /// A scan returned keys out of order, twice, or from before its start.
+    #[error("a scan from {start} returned the key {key} out of order")]
+    OutOfOrder {
+        /// The key where the scan began.
+        start: String,
+        /// The key that is out of order.
+        key: String,
+    },
+    /// An answer with more or fewer parts than asked for.
+    #[error("{what}: {expected} expected, got {got}")]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// How many were asked for.
+        expected: usize,
+        /// How many came; of a surplus only the first is counted.
+        got: usize,
+    },
+    /// A removal said that the record was there, or that it was not, and the opposite is true.
+    #[error("key {key}: a removal said existed = {said}")]
+    Existed {
+        /// The key.
+        key: String,
+        /// What it said.
+        said: bool,
+    },
+    /// An answer of another kind than the operation.
+    #[error("an answer to {asked} came as one to {got}")]
+    Kind {
+        /// The operation.
+        asked: &'static str,
+        /// The answer's kind.
+        got: &'static str,
+    },
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// The last version issued; 0: never written.
+    issued: u32,
+    /// The oldest version that a read which starts now may return.
+    floor: u32,
+    /// The last version that is a removal, or 0, the absence at the start.
+    removed: u32,
+}
+
+/// A moment in the model's history, for reads of many records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+/// The records that the store holds, as far as that can be known.
+#[derive(Debug)]
+pub struct Model {
+    states: Vec<State>,
+    /// The places of all records ever written.
+    places: BTreeSet<u64>,
+    /// Floors before they rose, newest last, kept while a scan in flight may need them.
+    risen: VecDeque<(u64, u32)>,
+    /// The moment of `risen[0]`.
+    risen_from: Moment,
+    /// When each scan in flight began, oldest first.
+    scans: VecDeque<Moment>,
+}
+
+impl Model {
+    /// A store with `records` records at their first version.
+    pub fn new(records: u64) -> Self {
+        let loaded = State {
+            issued: FIRST_VERSION,
+            floor: FIRST_VERSION,
+            removed: 0,
+        };
+        Self {
+            states: vec![loaded; records as usize],
+            places: (0..records).map(place).collect(),
+            risen: VecDeque::new(),
+            risen_from: Moment(0),
+            scans: VecDeque::new(),
+        }
+    }
+
+    /// How many records were ever written; the next new one has this number.
+    pub fn records(&self) -> u64 {
+        self.states.len() as u64
+    }
+
+    /// A write is issued; returns its version. `id` is at most [`Model::records`].
+    pub(crate) fn begin_put(&mut self, id: u64) -> u32 {
+        if id == self.records() {
+            self.states.push(State::default());
+            self.places.insert(place(id));
+        }
+        let state = &mut self.states[id as usize];
+        state.issued += 1;
+        state.issued
+    }
+
+    /// A removal is issued. Returns its version, and whether it must find the record; `None` if
+    /// either can be.
+    pub(crate) fn begin_delete(&mut self, id: u64) -> (u32, Option<bool>) {
+        let state = &mut self.states[id as usize];
+        let existed = (state.floor == state.issued).then_some(state.removed != state.issued);
+        state.issued += 1;
+        state.removed = state.issued;
+        (state.issued, existed)
+    }
+
+    /// A write or removal has ended. `oldest` is the oldest version of the record that was in
+    /// flight when this one was issued, itself included.
+    pub(crate) fn end_write(&mut self, id: u64, oldest: u32) {
+        let state = &mut self.states[id as usize];
+        if oldest > state.floor {
+            if !self.scans.is_empty() {
+                self.risen.push_back((id, state.floor));
+            }
+            state.floor = oldest;
+        }
+    }
+
+    /// The last version issued.
+    pub(crate) fn issued(&self, id: u64) -> u32 {
+        self.states[id as usize].issued
+    }
+
+    /// A read is issued; returns the floor for [`Model::check`].
+    pub(crate) fn floor(&self, id: u64) -> u32 {
+        self.states[id as usize].floor
+    }
+
+    /// Judges what a read found.
+    pub(crate) fn check(
+        &self,
+        id: u64,
+        floor: u32,
+        found: Option<&[u8]>,
+    ) -> Result<(), WrongAnswer> {
+        let state = self.states[id as usize];
+        let key = || name(place(id));
+        let Some(bytes) = found else {
+            // Only the last removal matters: an earlier one in the window is below it.
+            if state.removed >= floor {
+                return Ok(());
+            }
+            return Err(WrongAnswer::Missing { key: key(), floor });
+        };
+        match version_of(id, bytes) {
+            None => Err(WrongAnswer::Corrupt { key: key() }),
+            Some(version) if version > state.issued => Err(WrongAnswer::Unwritten {
+                key: key(),
+                version,
+                issued: state.issued,
+            }),
+            Some(version) if version < floor => Err(WrongAnswer::Stale {
+                key: key(),
+                version,
+                floor,
+            }),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// A scan is issued.
+    pub(crate) fn begin_scan(&mut self) -> Moment {
+        let now = Moment(self.risen_from.0 + self.risen.len() as u64);
+        self.scans.push_back(now);
+        now
+    }
+
+    /// Judges what a scan found, and forgets it. `began` is of [`Model::begin_scan`].
+    pub(crate) fn end_scan<'a>(
+        &mut self,
+        began: Moment,
+        start: u64,
+        limit: usize,
+        found: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<(), WrongAnswer> {
+        let verdict = self.check_scan(began, start, limit, found);
+        let index = self.scans.iter().position(|&scan| scan == began);
+        self.scans
+            .remove(index.expect("a scan ends once, after it began"));
+        let keep_from = self.scans.front().map_or(
+            Moment(self.risen_from.0 + self.risen.len() as u64),
+            |&oldest| oldest,
+        );
+        self.risen
+            .drain(..(keep_from.0 - self.risen_from.0) as usize);
+        self.risen_from = keep_from;
+        verdict
+    }
+
+    fn check_scan<'a>(
+        &self,
+        began: Moment,
+        start: u64,
+        limit: usize,
+        found: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<(), WrongAnswer> {
+        let risen = self.risen.range((began.0 - self.risen_from.0) as usize..);
+        // A handful of floors rise during a scan: looking through them beats any index.
+        let floor = |id| {
+            let before = risen.clone().find(|(risen, _)| *risen == id);
+            before.map_or_else(|| self.floor(id), |&(_, floor)| floor)
+        };
+        let must_be_absent = |place| {
+            let id = id_at(place);
+            self.check(id, floor(id), None)
+        };
+        let mut known = self.places.range(start..).copied();
+        let mut count = 0;
+        for (key, value) in found {
+            count += 1;
+            if count > limit {
+                return Err(WrongAnswer::Count {
+                    what: "records of a scan",
+                    expected: limit,
+                    got: count,
+                });
+            }
+            let unknown = || WrongAnswer::UnknownKey {
+                key: String::from_utf8_lossy(key).into_owned(),
+            };
+            let place = place_of(key).ok_or_else(unknown)?;
+            let id = id_at(place);
+            if id >= self.records() {
+                return Err(unknown());
+            }
+            loop {
+                match known.next() {
+                    Some(skipped) if skipped < place => must_be_absent(skipped)?,
+                    Some(same) if same == place => break,
+                    _ => {
+                        return Err(WrongAnswer::OutOfOrder {
+                            start: name(start),
+                            key: name(place),
+                        });
+                    }
+                }
+            }
+            self.check(id, floor(id), Some(value))?;
+        }
+        if count < limit {
+            // The scan says that it reached the end.
+            known.try_for_each(must_be_absent)?;
+        }
+        Ok(())
+    }
+}
+
+fn name(place: u64) -> String {
+    String::from_utf8_lossy(&key_at(place)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Key, Value, value};
+    use super::*;
+
+    /// The keys of the first `count` records in order, with their values at `version`.
+    fn records(count: u64, version: u32) -> Vec<(Key, Value)> {
+        let mut places: Vec<u64> = (0..count).map(place).collect();
+        places.sort_unstable();
+        let record = |place| (key_at(place), value(id_at(place), version));
+        places.into_iter().map(record).collect()
+    }
+
+    fn slices(records: &[(Key, Value)]) -> impl Iterator<Item = (&[u8], &[u8])> {
+        records.iter().map(|(key, value)| (&key[..], &value[..]))
+    }
+
+    fn scan(model: &mut Model, limit: usize, records: &[(Key, Value)]) -> Result<(), WrongAnswer> {
+        let began = model.begin_scan();
+        model.end_scan(began, 0, limit, slices(records))
+    }
+
+    #[test]
+    fn without_concurrency_one_version_is_right() {
+        let mut model = Model::new(10);
+        let version = model.begin_put(3);
+        model.end_write(3, version);
+        let floor = model.floor(3);
+        assert_eq!(model.check(3, floor, Some(&value(3, 2))), Ok(()));
+        assert!(matches!(
+            model.check(3, floor, Some(&value(3, 1))),
+            Err(WrongAnswer::Stale {
+                version: 1,
+                floor: 2,
+                ..
+            })
+        ));
+        assert!(matches!(
+            model.check(3, floor, Some(&value(3, 3))),
+            Err(WrongAnswer::Unwritten {
+                version: 3,
+                issued: 2,
+                ..
+            })
+        ));
+        assert!(matches!(
+            model.check(3, floor, Some(&value(4, 2))),
+            Err(WrongAnswer::Corrupt { .. })
+        ));
+        assert!(matches!(
+            model.check(3, floor, None),
+            Err(WrongAnswer::Missing { floor: 2, .. })
+        ));
+    }
+
+    #[test]
+    fn a_read_beside_a_write_may_see_either() {
+        let mut model = Model::new(1);
+        let floor = model.floor(0);
+        let version = model.begin_put(0);
+        for seen in [1, 2] {
+            assert_eq!(model.check(0, floor, Some(&value(0, seen))), Ok(()));
+        }
+        model.end_write(0, version);
+        // The read that began before the write may still; one that begins now may not.
+        assert_eq!(model.check(0, floor, Some(&value(0, 1))), Ok(()));
+        assert!(model.check(0, model.floor(0), Some(&value(0, 1))).is_err());
+    }
+
+    #[test]
+    fn concurrent_writes_may_end_in_either_order() {
+        let mut model = Model::new(1);
+        let first = model.begin_put(0);
+        model.begin_put(0);
+        // The second was issued while the first was in flight: `oldest` is the first.
+        model.end_write(0, first);
+        model.end_write(0, first);
+        for seen in [2, 3] {
+            assert_eq!(
+                model.check(0, model.floor(0), Some(&value(0, seen))),
+                Ok(())
+            );
+        }
+        assert!(model.check(0, model.floor(0), Some(&value(0, 1))).is_err());
+        // A write on its own settles it.
+        let third = model.begin_put(0);
+        model.end_write(0, third);
+        assert!(model.check(0, model.floor(0), Some(&value(0, 3))).is_err());
+    }
+
+    #[test]
+    fn removed_records_are_absent_until_written_again() {
+        let mut model = Model::new(1);
+        let (version, existed) = model.begin_delete(0);
+        assert_eq!(existed, Some(true));
+        model.end_write(0, version);
+        let floor = model.floor(0);
+        assert_eq!(model.check(0, floor, None), Ok(()));
+        assert!(model.check(0, floor, Some(&value(0, 1))).is_err());
+        let (_, existed) = model.begin_delete(0);
+        assert_eq!(existed, Some(false));
+        let (_, unknown) = model.begin_delete(0);
+        assert_eq!(unknown, None);
+        let version = model.begin_put(0);
+        model.end_write(0, version);
+        assert!(model.check(0, model.floor(0), None).is_err());
+    }
+
+    #[test]
+    fn a_scan_is_whole_in_order_and_within_bounds() {
+        let mut model = Model::new(10);
+        let all = records(10, 1);
+        assert_eq!(scan(&mut model, 10, &all), Ok(()));
+        assert_eq!(scan(&mut model, 20, &all), Ok(()));
+        assert_eq!(scan(&mut model, 4, &all[..4]), Ok(()));
+        assert!(matches!(
+            scan(&mut model, 4, &all[..5]),
+            Err(WrongAnswer::Count {
+                expected: 4,
+                got: 5,
+                ..
+            })
+        ));
+        // One left out in the middle, and one at the end.
+        let mut gap = all.clone();
+        gap.remove(4);
+        assert!(matches!(
+            scan(&mut model, 9, &gap),
+            Err(WrongAnswer::Missing { .. })
+        ));
+        assert!(matches!(
+            scan(&mut model, 10, &all[..9]),
+            Err(WrongAnswer::Missing { .. })
+        ));
+        let mut swapped = all.clone();
+        swapped.swap(2, 3);
+        assert!(scan(&mut model, 10, &swapped).is_err());
+        let twice = [all[0], all[0]];
+        assert!(matches!(
+            scan(&mut model, 2, &twice),
+            Err(WrongAnswer::OutOfOrder { .. })
+        ));
+        let strange = [(*b"not a key at all", all[0].1)];
+        assert!(matches!(
+            scan(&mut model, 1, &strange),
+            Err(WrongAnswer::UnknownKey { .. })
+        ));
+        let never_written = [(super::super::record::key(10), value(10, 1))];
+        assert!(matches!(
+            scan(&mut model, 1, &never_written),
+            Err(WrongAnswer::UnknownKey { .. })
+        ));
+    }
+
+    #[test]
+    fn a_scan_starts_where_it_was_told() {
+        let mut model = Model::new(10);
+        let all = records(10, 1);
+        let third = place_of(&all[3].0).unwrap();
+        let began = model.begin_scan();
+        assert_eq!(model.end_scan(began, third, 3, slices(&all[3..6])), Ok(()));
+        let began = model.begin_scan();
+        assert!(matches!(
+            model.end_scan(began, third, 3, slices(&all[2..5])),
+            Err(WrongAnswer::OutOfOrder { .. })
+        ));
+        // Nothing is left after the last key.
+        let end = place_of(&all[9].0).unwrap() + 1;
+        let began = model.begin_scan();
+        assert_eq!(model.end_scan(began, end, 3, slices(&[])), Ok(()));
+    }
+
+    #[test]
+    fn a_scan_beside_writes_may_see_what_was_there_when_it_began() {
+        let mut model = Model::new(2);
+        let old = records(2, 1);
+        let began = model.begin_scan();
+        // An update and an insert begin and end while the scan is under way.
+        let version = model.begin_put(0);
+        model.end_write(0, version);
+        let version = model.begin_put(2);
+        model.end_write(2, version);
+        assert_eq!(model.end_scan(began, 0, 10, slices(&old)), Ok(()));
+        // A scan that begins now must see both.
+        assert!(scan(&mut model, 10, &old).is_err());
+        assert!(model.risen.is_empty() && model.scans.is_empty());
+    }
+
+    #[test]
+    fn history_is_kept_for_the_oldest_scan_only() {
+        let mut model = Model::new(1);
+        let first = model.begin_scan();
+        let version = model.begin_put(0);
+        model.end_write(0, version);
+        let second = model.begin_scan();
+        assert_eq!(model.risen.len(), 1);
+        assert_eq!(model.end_scan(first, 0, 1, slices(&records(1, 1))), Ok(()));
+        assert_eq!(model.risen.len(), 0);
+        assert!(
+            model
+                .end_scan(second, 0, 1, slices(&records(1, 1)))
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Random numbers that are the same everywhere for the same seed, and Zipf's distribution of them.
+
+/// A bijection of 64-bit numbers that leaves no visible order: the output function of SplitMix64
+/// (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA'14).
+pub const fn mix(number: u64) -> u64 {
+    let z = (number ^ (number >> 30)).wrapping_mul(MIX_A);
+    let z = (z ^ (z >> 27)).wrapping_mul(MIX_B);
+    z ^ (z >> 31)
+}
+
+/// The inverse of [`mix`].
+pub const fn unmix(mixed: u64) -> u64 {
+    // Shifting by s and folding is undone by folding the shifts by s, 2s, ... below 64.
+    let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
+    let z = z.wrapping_mul(inverse(MIX_B));
+    let z = z ^ (z >> 27) ^ (z >> 54);
+    let z = z.wrapping_mul(inverse(MIX_A));
+    z ^ (z >> 30) ^ (z >> 60)
+}
+
+const MIX_A: u64 = 0xbf58_476d_1ce4_e5b9;
+const MIX_B: u64 = 0x94d0_49bb_1331_11eb;
+
+/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number
+/// of right bits, and the start has three.
+const fn inverse(odd: u64) -> u64 {
+    let mut x = odd;
+    let mut bits = 3;
+    while bits < 64 {
+        x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+        bits *= 2;
+    }
+    x
+}
+
+/// SplitMix64: one addition and [`mix`] for each number.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A sequence that depends on `seed` alone.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
+    }
+
+    /// A number in [0, 1).
+    #[inline]
+    pub fn unit(&mut self) -> f64 {
+        // The 53 bits that a double holds exactly.
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number below `bound`, which must not be 0. Its bias is below 2^-32 for bounds below 2^32.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Ranks 0 to n-1, rank k with a probability in proportion to 1 / (k + 1)^theta: the approximation
+/// of Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD'94), section 5,
+/// which YCSB uses too.
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    ranks: f64,
+    alpha: f64,
+    zeta: f64,
+    eta: f64,
+    second: f64,
+}
+
+impl Zipf {
+    /// The distribution over `ranks` ranks, at least 2, with 0 < `theta` < 1. Takes a time in
+    /// proportion to `ranks`.
+    pub fn new(ranks: u64, theta: f64) -> Self {
+        assert!(ranks >= 2 && theta > 0.0 && theta < 1.0);
+        let zeta: f64 = (1..=ranks).map(|k| (k as f64).powf(-theta)).sum();
+        let second = 1.0 + 0.5f64.powf(theta);
+        let ranks = ranks as f64;
+        Self {
+            ranks,
+            alpha: 1.0 / (1.0 - theta),
+            zeta,
+            eta: (1.0 - (2.0 / ranks).powf(1.0 - theta)) / (1.0 - second / zeta),
+            second,
+        }
+    }
+
+    /// One rank.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        let unit = random.unit();
+        let scaled = unit * self.zeta;
+        if scaled < 1.0 {
+            0
+        } else if scaled < self.second {
+            1
+        } else {
+            let rank = self.ranks * (self.eta * unit - self.eta + 1.0).powf(self.alpha);
+            (rank as u64).min(self.ranks as u64 - 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixing_is_undone() {
+        let mut random = Random::new(1);
+        for number in (0..1000).chain([u64::MAX]) {
+            assert_eq!(unmix(mix(number)), number);
+        }
+        for _ in 0..1000 {
+            let number = random.next_u64();
+            assert_eq!(unmix(mix(number)), number);
+        }
+    }
+
+    #[test]
+    fn the_sequence_is_that_of_splitmix64() {
+        // The first numbers of the reference program for seed 1234567.
+        let mut random = Random::new(1_234_567);
+        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn numbers_stay_below_their_bound_and_reach_it() {
+        let mut random = Random::new(2);
+        let mut seen = [false; 7];
+        for _ in 0..1000 {
+            seen[random.below(7) as usize] = true;
+            assert!((0.0..1.0).contains(&random.unit()));
+        }
+        assert_eq!(seen, [true; 7]);
+    }
+
+    #[test]
+    fn ranks_are_as_frequent_as_zipf_says() {
+        const RANKS: u64 = 1000;
+        const DRAWS: u64 = 200_000;
+        let theta = 0.99;
+        let zipf = Zipf::new(RANKS, theta);
+        let mut random = Random::new(3);
+        let mut counts = vec![0u64; RANKS as usize];
+        for _ in 0..DRAWS {
+            counts[zipf.draw(&mut random) as usize] += 1;
+        }
+        let zeta: f64 = (1..=RANKS).map(|k| (k as f64).powf(-theta)).sum();
+        // The first two ranks are exact; for the others the method is an approximation.
+        for (rank, tolerance) in [(0, 0.02), (1, 0.03), (9, 0.25), (99, 0.25)] {
+            let expected = DRAWS as f64 / ((rank + 1) as f64).powf(theta) / zeta;
+            let actual = counts[rank] as f64;
+            assert!(
+                (actual / expected - 1.0).abs() < tolerance,
+                "rank {rank}: {actual} draws, expected about {expected:.0}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_ranks() {
+        let zipf = Zipf::new(1_000, 0.99);
+        let draws = |seed| {
+            let mut random = Random::new(seed);
+            (0..50).map(|_| zipf.draw(&mut random)).collect::<Vec<_>>()
+        };
+        assert_eq!(draws(7), draws(7));
+        assert_ne!(draws(7), draws(8));
+    }
+}

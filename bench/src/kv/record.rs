@@ -1,0 +1,129 @@
+//! Keys and values that prove what they are.
+//!
+//! Record number `id` has its *place* in key order by [`mix`], so that neighbours in popularity
+//! are strangers in order; its key is the place in 16 hexadecimal digits. A value holds the id,
+//! the version of the write that put it there, and six words that follow from both: a value that
+//! was mixed up, torn, or kept from an earlier write shows it.
+
+use super::random::{mix, unmix};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+
+/// Bytes of a value.
+pub const VALUE_BYTES: usize = 64;
+
+/// A key.
+pub type Key = [u8; KEY_BYTES];
+
+/// A value.
+pub type Value = [u8; VALUE_BYTES];
+
+/// Where record `id` stands in key order.
+pub fn place(id: u64) -> u64 {
+    mix(id)
+}
+
+/// The record at a place.
+pub fn id_at(place: u64) -> u64 {
+    unmix(place)
+}
+
+/// The key at a place.
+pub fn key_at(place: u64) -> Key {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    std::array::from_fn(|digit| DIGITS[(place >> (60 - 4 * digit)) as usize & 15])
+}
+
+/// The key of a record.
+pub fn key(id: u64) -> Key {
+    key_at(place(id))
+}
+
+/// The place of a key, if [`key_at`] can have made it.
+pub fn place_of(key: &[u8]) -> Option<u64> {
+    if key.len() != KEY_BYTES {
+        return None;
+    }
+    key.iter().try_fold(0, |place, digit| {
+        let value = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(place << 4 | u64::from(value))
+    })
+}
+
+/// The value that write number `version` of record `id` puts there.
+pub fn value(id: u64, version: u32) -> Value {
+    let version = u64::from(version);
+    let seed = mix(id ^ version.rotate_left(40));
+    let mut value = [0; VALUE_BYTES];
+    for (index, word) in value.chunks_exact_mut(8).enumerate() {
+        let number = match index {
+            0 => id,
+            1 => version,
+            _ => mix(seed ^ index as u64),
+        };
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    value
+}
+
+/// Which write of record `id` put `bytes` there; `None` if none can have.
+pub fn version_of(id: u64, bytes: &[u8]) -> Option<u32> {
+    let word = bytes.get(8..16)?.try_into().ok()?;
+    let version = u32::try_from(u64::from_le_bytes(word)).ok()?;
+    (bytes == value(id, version)).then_some(version)
+}
+
+/// The records that a store starts with: `count` of them at version 1, in no order.
+pub fn initial(count: u64) -> impl Iterator<Item = (Key, Value)> {
+    (0..count).map(|id| (key(id), value(id, FIRST_VERSION)))
+}
+
+/// The version of the records that are there from the start. Version 0 is absence.
+pub const FIRST_VERSION: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_in_the_order_of_their_places_and_lead_back() {
+        let mut places: Vec<u64> = (0..1000).map(place).collect();
+        places.sort_unstable();
+        let keys: Vec<Key> = places.iter().copied().map(key_at).collect();
+        assert!(keys.is_sorted());
+        for (place, key) in places.iter().zip(&keys) {
+            assert_eq!(place_of(key), Some(*place));
+            assert!(id_at(*place) < 1000);
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_key() {
+        assert_eq!(place_of(b"0123456789abcdeF"), None);
+        assert_eq!(place_of(b"0123456789abcde"), None);
+        assert_eq!(place_of(b""), None);
+        assert_eq!(place_of(&[0xff; KEY_BYTES]), None);
+    }
+
+    #[test]
+    fn a_value_names_its_write_and_no_other() {
+        let bytes = value(42, 7);
+        assert_eq!(version_of(42, &bytes), Some(7));
+        assert_eq!(version_of(43, &bytes), None);
+        assert_eq!(version_of(42, &bytes[..63]), None);
+        for index in 0..VALUE_BYTES {
+            let mut damaged = bytes;
+            damaged[index] ^= 1;
+            assert_eq!(version_of(42, &damaged), None, "byte {index}");
+        }
+        // Half of one write and half of the next.
+        let mut torn = value(42, 8);
+        torn[32..].copy_from_slice(&bytes[32..]);
+        assert_eq!(version_of(42, &torn), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! Server processes: this very program, started in a server's role.
+//!
+//! ```text
+//!  client process                        server process
+//!    Launcher::start ──── spawn ───────▶  ROLE CORE ARGS...
+//!         │                               pin to CORE, listen
+//!         │ ◀──── "ready ADDRESS\n" ────  announce()          (its standard output)
+//!         ⋮                               serve
+//!    drop: closes the pipe ────────────▶  end of file on standard input: exit
+//! ```
+//!
+//! A server that reads the end of its standard input goes, so it cannot outlive its client,
+//! however that one ends.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::BenchError;
+use crate::pin::{Cores, pin_thread};
+
+/// How long a server may take to be ready. Loading a million records takes a second or two.
+const READY_WITHIN: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
+
+/// How long a server may take to go before it is killed.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Knows how to start this program in a server's role.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    program: PathBuf,
+    leading: Vec<String>,
+    server_core: usize,
+}
+
+impl Launcher {
+    /// A launcher of `program` with `leading` before the role's own arguments.
+    pub fn new(program: PathBuf, leading: &[&str], cores: Cores) -> Self {
+        Self {
+            program,
+            leading: leading.iter().map(ToString::to_string).collect(),
+            server_core: cores.server,
+        }
+    }
+
+    /// Starts a server on the server's core and waits until it is ready.
+    pub fn start(&self, role: &str, arguments: &[&str]) -> Result<ServerProcess, BenchError> {
+        let mut child = Command::new(&self.program)
+            .args(&self.leading)
+            .arg(role)
+            .arg(self.server_core.to_string())
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(BenchError::io(format!("starting the server `{role}`")))?;
+        let address = read_ready_line(role, &mut child);
+        // From here on the drop of `process` ends the child, whatever it said.
+        let process = ServerProcess {
+            child,
+            address: String::new(),
+        };
+        Ok(ServerProcess::ready(process, address?))
+    }
+}
+
+/// Waits for `ready ADDRESS` on a child's standard output.
+fn read_ready_line(role: &str, child: &mut Child) -> Result<String, BenchError> {
+    let not_ready = |said: &str| BenchError::ServerNotReady {
+        role: role.to_string(),
+        said: said.to_string(),
+    };
+    let stdout = child.stdout.as_mut().expect("the child's output is piped");
+    let mut descriptors = [PollFd::new(stdout, PollFlags::IN)];
+    let readable = poll(&mut descriptors, Some(&READY_WITHIN))
+        .map_err(|e| BenchError::io(format!("waiting for the server `{role}`"))(e.into()))?;
+    if readable == 0 {
+        return Err(not_ready("nothing for a minute"));
+    }
+    let mut line = String::new();
+    // The line is short and written at once; a server that writes without end is cut off.
+    BufReader::new(stdout.take(4096))
+        .read_line(&mut line)
+        .map_err(BenchError::io(format!("reading from the server `{role}`")))?;
+    match line.trim_end().strip_prefix("ready ") {
+        Some(address) => Ok(address.to_string()),
+        None if line.is_empty() => Err(not_ready("it ended; its message is above")),
+        None => Err(not_ready(&line)),
+    }
+}
+
+/// A running server. Dropping it ends the process and waits for its end.
+#[derive(Debug)]
+pub struct ServerProcess {
+    child: Child,
+    address: String,
+}
+
+impl ServerProcess {
+    fn ready(self, address: String) -> Self {
+        let mut process = self;
+        process.address = address;
+        process
+    }
+
+    /// Where it listens, in its own notation.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Processor time that it used since its start, user and system together, in ns; in steps of
+    /// the kernel's tick (10 ms). 0 if it is gone.
+    pub fn cpu_ns(&self) -> u64 {
+        std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
+            .ok()
+            .and_then(|stat| cpu_ns_of(&stat, rustix::param::clock_ticks_per_second()))
+            .unwrap_or(0)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + GONE_WITHIN;
+        while Instant::now() < deadline {
+            if self.child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.child.kill()?;
+        self.child.wait().map(|_| ())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Nothing is left to do about a child that cannot even be killed.
+        let _ = self.end();
+    }
+}
+
+/// Fields 14 and 15 of a `/proc/PID/stat` line, in ns. The second field, the program's name, is in
+/// parentheses and may hold anything, so fields are counted from its end.
+fn cpu_ns_of(stat: &str, ticks_per_second: u64) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let mut fields = after_name.split(' ').skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((user + system) * (1_000_000_000 / ticks_per_second))
+}
+
+/// Called by a server process first: pins it, and ends it once its standard input ends.
+/// `arguments` are what followed the role; returns those behind the core.
+pub fn begin_server(role: &str, arguments: &[String]) -> Result<Vec<String>, BenchError> {
+    let bad = |why: &str| BenchError::BadRoleArguments {
+        role: role.to_string(),
+        why: why.to_string(),
+    };
+    let (core, rest) = arguments
+        .split_first()
+        .ok_or_else(|| bad("the first is the number of a core"))?;
+    let core = core
+        .parse()
+        .map_err(|_| bad("the first is the number of a core"))?;
+    std::thread::Builder::new()
+        .name("stdin".into())
+        .spawn(|| {
+            // An error ends the server just as the end of the input does.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            std::process::exit(0);
+        })
+        .map_err(BenchError::io("starting a thread"))?;
+    pin_thread(core)?;
+    Ok(rest.to_vec())
+}
+
+/// Called by a server process once it listens.
+pub fn announce(address: &str) -> Result<(), BenchError> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "ready {address}")
+        .and_then(|()| stdout.flush())
+        .map_err(BenchError::io("writing to the client"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Launcher {
+        Launcher::new(
+            "/bin/sh".into(),
+            &["-c", script],
+            Cores {
+                client: 0,
+                server: 7,
+            },
+        )
+    }
+
+    #[test]
+    fn a_server_is_ready_with_its_address_and_is_told_its_core() {
+        let server = shell("echo ready udp://here:$1; cat")
+            .start("role", &[])
+            .unwrap();
+        assert_eq!(server.address(), "udp://here:7");
+    }
+
+    #[test]
+    fn dropping_a_server_ends_it() {
+        let server = shell("echo ready x; cat").start("role", &[]).unwrap();
+        let stat = format!("/proc/{}/stat", server.pid());
+        assert!(std::fs::exists(&stat).unwrap());
+        drop(server);
+        assert!(!std::fs::exists(&stat).unwrap());
+    }
+
+    #[test]
+    fn a_server_that_ends_or_says_something_else_is_an_error() {
+        let ended = shell("exit 3").start("gone", &[]).unwrap_err();
+        assert!(ended.to_string().contains("`gone` did not start: it ended"));
+        let chatty = shell("echo hello; cat").start("chatty", &[]).unwrap_err();
+        assert!(chatty.to_string().contains("hello"));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error() {
+        let launcher = Launcher::new(
+            "/nonexistent/program".into(),
+            &[],
+            Cores {
+                client: 0,
+                server: 0,
+            },
+        );
+        let error = launcher.start("role", &[]).unwrap_err();
+        assert!(error.to_string().starts_with("starting the server `role`"));
+    }
+
+    #[test]
+    fn processor_time_is_read_past_any_program_name() {
+        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 7 8";
+        assert_eq!(cpu_ns_of(stat, 100), Some(2_000_000_000));
+        assert_eq!(cpu_ns_of("garbage", 100), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! The suites: which contestants answer which question.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::contest::Contestant;
+use crate::error::BenchError;
+use crate::floor::{cache_line, memcpy, ring, tcp, udp};
+use crate::process::begin_server;
+
+/// Sizes of the requests in [`Suite::Large`], in bytes.
+pub const LARGE_BYTES: [usize; 3] = [64 << 10, 1 << 20, 8 << 20];
+
+/// A set of measurements that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// How long one call takes: 32 bytes each way, one call at a time.
+    Rtt,
+    /// How many calls a second: 32 bytes each way, one client thread and one server thread.
+    Rate,
+    /// How fast large requests go: 64 KiB, 1 MiB and 8 MiB with a 32-byte reply, one at a time.
+    Large,
+}
+
+impl Suite {
+    /// Every suite, in the order that they are run in.
+    pub const ALL: [Self; 3] = [Self::Rtt, Self::Rate, Self::Large];
+
+    /// Its name on the command line and in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rtt => "rtt",
+            Self::Rate => "rate",
+            Self::Large => "large",
+        }
+    }
+
+    /// What it measures, in one line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Rtt => "latency of one 32-byte call at a time",
+            Self::Rate => "32-byte calls per second, one thread on either side",
+            Self::Large => "throughput of 64 KiB, 1 MiB and 8 MiB requests",
+        }
+    }
+
+    /// The contestants that this package has for it: the floors, and peers that need no library.
+    pub fn floors(self) -> Vec<Contestant> {
+        match self {
+            Self::Rtt => vec![
+                Contestant::new("udp", "raw", "", udp::latencies),
+                Contestant::new("shm", "raw", "", cache_line::latencies),
+            ],
+            Self::Rate => vec![
+                Contestant::new("udp", "raw", "", udp::rate),
+                Contestant::new("shm", "raw", "", ring::rate),
+            ],
+            Self::Large => LARGE_BYTES
+                .into_iter()
+                .flat_map(|size| {
+                    let case = size_case(size);
+                    [
+                        Contestant::new("tcp", "tcp", &case, move |context| {
+                            tcp::throughput(context, size)
+                        }),
+                        Contestant::new("memory", "memcpy", &case, move |context| {
+                            memcpy::throughput(context, size)
+                        }),
+                    ]
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The case of a contestant that moves `bytes` at a time: `64KiB`, `8MiB`.
+pub fn size_case(bytes: usize) -> String {
+    if bytes >= 1 << 20 {
+        format!("{}MiB", bytes >> 20)
+    } else {
+        format!("{}KiB", bytes >> 10)
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Suite {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|suite| suite.name() == name)
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::name).join(", ");
+                format!("there is no such suite; there are {names}")
+            })
+    }
+}
+
+/// Runs the server of a role that this package has, until its standard input ends. `None`: the
+/// role is not one of them.
+pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    let server: fn(&[String]) -> Result<(), BenchError> = match role {
+        udp::ROLE => udp::serve,
+        tcp::ROLE => tcp::serve,
+        _ => return None,
+    };
+    Some(begin_server(role, arguments).and_then(|rest| server(&rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_suite_is_found_by_its_name() {
+        for suite in Suite::ALL {
+            assert_eq!(suite.name().parse(), Ok(suite));
+            assert!(!suite.floors().is_empty());
+        }
+        let error = "speed".parse::<Suite>().unwrap_err();
+        assert!(error.contains("rtt, rate, large"), "{error}");
+    }
+
+    #[test]
+    fn sizes_are_named_in_binary_units() {
+        assert_eq!(LARGE_BYTES.map(size_case), ["64KiB", "1MiB", "8MiB"]);
+    }
+
+    #[test]
+    fn a_role_of_somebody_else_is_left_to_them() {
+        assert!(serve("somebody-else", &[]).is_none());
+    }
+}

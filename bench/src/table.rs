@@ -1,0 +1,141 @@
+//! Rows as a table for people.
+
+use std::collections::BTreeSet;
+
+use crate::row::{Metric, Row};
+
+/// The rows of one suite as lines of a table: a line for each contestant and case, a column for
+/// each metric, the spread of the rounds in brackets.
+pub fn render(rows: &[Row]) -> String {
+    let metrics: BTreeSet<Metric> = rows.iter().map(|row| row.metric).collect();
+    let mut header: Vec<String> = ["plane", "system", "case"].map(String::from).to_vec();
+    header.extend(metrics.iter().map(|metric| metric.name().to_string()));
+    let mut lines: Vec<Vec<String>> = vec![header];
+    let mut last: Option<[&str; 3]> = None;
+    for row in rows {
+        let group = [row.plane, row.system, row.case.as_str()];
+        if last != Some(group) {
+            let mut line = group.map(String::from).to_vec();
+            line.resize(3 + metrics.len(), String::new());
+            lines.push(line);
+            last = Some(group);
+        }
+        let column = 3 + metrics.iter().take_while(|&&m| m != row.metric).count();
+        let line = lines.last_mut().expect("the row's line was just pushed");
+        line[column] = cell(row);
+    }
+    align(&lines)
+}
+
+fn cell(row: &Row) -> String {
+    let value = human(row.metric, row.value);
+    if row.rounds == 1 {
+        return value;
+    }
+    let low = human(row.metric, row.low);
+    let high = human(row.metric, row.high);
+    format!("{value} [{low} .. {high}]")
+}
+
+/// A value with three figures and a unit that suits its size.
+pub fn human(metric: Metric, value: f64) -> String {
+    match metric {
+        Metric::P50 | Metric::P99 | Metric::P999 => {
+            scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")])
+        }
+        Metric::Rate => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
+        Metric::Throughput => scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")]),
+        Metric::Memory => scaled(value, &[(1_048_576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")]),
+    }
+}
+
+fn scaled(value: f64, units: &[(f64, &str)]) -> String {
+    let &(scale, unit) = units
+        .iter()
+        .find(|(scale, _)| value >= *scale)
+        .unwrap_or(&units[units.len() - 1]);
+    let value = value / scale;
+    let decimals = match value {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// Columns of equal width, text on the left; figures (the columns after the third) on the right.
+pub fn align(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let mut padded = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let width = widths[column];
+            let cell = if column < 3 {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            };
+            padded.push_str(&cell);
+            padded.push_str("  ");
+        }
+        text.push_str(padded.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(system: &'static str, metric: Metric, value: f64, rounds: usize) -> Row {
+        Row {
+            bench: "rtt",
+            plane: "udp",
+            system,
+            case: String::new(),
+            metric,
+            value,
+            low: value / 2.0,
+            high: value * 2.0,
+            rounds,
+        }
+    }
+
+    #[test]
+    fn a_line_for_each_contestant_and_a_column_for_each_metric() {
+        let rows = [
+            row("raw", Metric::P50, 4200.0, 1),
+            row("raw", Metric::P99, 9000.0, 1),
+            row("tonic", Metric::P50, 76_000.0, 1),
+        ];
+        let expected = "\
+plane  system  case      p50      p99
+udp    raw           4.20 us  9.00 us
+udp    tonic         76.0 us
+";
+        assert_eq!(render(&rows), expected);
+    }
+
+    #[test]
+    fn several_rounds_show_their_spread() {
+        let text = render(&[row("raw", Metric::Rate, 2e6, 5)]);
+        assert!(text.contains("2.00 M/s [1.00 M/s .. 4.00 M/s]"), "{text}");
+    }
+
+    #[test]
+    fn units_suit_the_size() {
+        assert_eq!(human(Metric::P50, 119.6), "120 ns");
+        assert_eq!(human(Metric::P99, 0.0), "0.00 ns");
+        assert_eq!(human(Metric::P999, 2.5e6), "2.50 ms");
+        assert_eq!(human(Metric::Rate, 97_000.0), "97.0 k/s");
+        assert_eq!(human(Metric::Throughput, 1.48e9), "1.48 GB/s");
+        assert_eq!(human(Metric::Memory, 2048.0), "2.00 KiB");
+    }
+}
