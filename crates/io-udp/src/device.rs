@@ -14,7 +14,7 @@ use starling_io::{
 };
 
 use crate::address::UdpAddress;
-use crate::path::largest_payload;
+use crate::path::{Probe, largest_payload};
 use crate::rx::UdpRx;
 use crate::shared::Shared;
 use crate::sys::addr::{Family, RawAddr};
@@ -133,7 +133,7 @@ impl UdpIo {
         };
         Ok(Self {
             rx: UdpRx::new(Arc::clone(&shared), config.ecn),
-            tx: UdpTx::new(Arc::clone(&shared), &settings),
+            tx: UdpTx::new(Arc::clone(&shared), Probe::new(local)?, &settings),
             shared,
             waker: Arc::new(Waker::new()?),
             capabilities: Capabilities {

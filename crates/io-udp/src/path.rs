@@ -1,12 +1,12 @@
 //! How large a datagram may be on the path to a peer.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use starling_io::{Fault, IoError};
 
-use crate::shared::Shared;
 use crate::sys::addr::{Family, RawAddr};
 use crate::sys::socket;
 
@@ -28,47 +28,61 @@ pub(crate) fn largest_payload(family: Family) -> usize {
     }
 }
 
-/// The largest UDP payload that the kernel now believes the path to `peer` takes in one packet.
+/// Asks the kernel what it knows about paths.
 ///
-/// The kernel tells it only for connected sockets, so one is made for the question; it sends
-/// nothing.
-///
-/// # Errors
-/// If there is no route to the peer, or no file descriptor left.
-pub(crate) fn measure(shared: &Shared, peer: RawAddr) -> Result<usize, IoError> {
-    let address = peer.to_std();
-    let family = Family::of(&address);
-    let mtu = path_mtu(shared, peer, family).map_err(|error| {
-        let remedy = "check the address, and the routes of this host";
-        IoError::from_os(
-            Fault::Host,
-            format!("find the path to udp://{address}"),
-            error,
-            remedy,
-        )
-    })?;
-    let header = match family {
-        Family::V4 => IPV4_HEADER,
-        Family::V6 => IPV6_HEADER,
-    };
-    let payload = mtu.saturating_sub(header + UDP_HEADER);
-    Ok(payload.min(largest_payload(family)))
+/// The kernel tells the path MTU only of connected sockets, so one is kept for the question. It
+/// is made together with the device's own socket, because it has to be in the same network
+/// namespace whichever thread asks. It sends nothing and holds no port between questions.
+pub(crate) struct Probe {
+    socket: Socket,
 }
 
-fn path_mtu(shared: &Shared, peer: RawAddr, family: Family) -> io::Result<usize> {
-    let (domain, level, name) = match family {
-        Family::V4 => (Domain::IPV4, libc::IPPROTO_IP, libc::IP_MTU),
-        Family::V6 => (Domain::IPV6, libc::IPPROTO_IPV6, libc::IPV6_MTU),
-    };
-    let probe = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    // The route may depend on the address that datagrams come from.
-    if let Some(mut local) = shared.socket.local_addr()?.as_socket() {
-        local.set_port(0);
-        if !local.ip().is_unspecified() && Family::of(&local) == family {
-            probe.bind(&SockAddr::from(local))?;
+impl Probe {
+    /// A probe for paths from `local`, an address of this host or a wildcard.
+    pub(crate) fn new(mut local: SocketAddr) -> io::Result<Self> {
+        let domain = Domain::for_address(local);
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        if local.is_ipv6() {
+            socket.set_only_v6(false)?;
         }
+        // The route may depend on the address that datagrams come from.
+        if !local.ip().is_unspecified() {
+            local.set_port(0);
+            socket.bind(&SockAddr::from(local))?;
+        }
+        Ok(Self { socket })
     }
-    probe.connect(&SockAddr::from(peer.to_std()))?;
-    let mtu = socket::int(probe.as_fd(), level, name)?;
-    Ok(usize::try_from(mtu).unwrap_or(0))
+
+    /// The largest UDP payload that the kernel now believes the path to `peer` takes in one
+    /// packet.
+    ///
+    /// # Errors
+    /// If there is no route to the peer.
+    pub(crate) fn largest_payload(&self, peer: RawAddr) -> Result<usize, IoError> {
+        let address = peer.to_std();
+        let family = Family::of(&address);
+        let mtu = self.mtu(&peer, family).map_err(|error| {
+            let attempt = format!("find the path to udp://{address}");
+            let remedy = "check the address, and the routes of this host";
+            IoError::from_os(Fault::Host, attempt, error, remedy)
+        })?;
+        let header = match family {
+            Family::V4 => IPV4_HEADER,
+            Family::V6 => IPV6_HEADER,
+        };
+        let payload = mtu.saturating_sub(header + UDP_HEADER);
+        Ok(payload.min(largest_payload(family)))
+    }
+
+    fn mtu(&self, peer: &RawAddr, family: Family) -> io::Result<usize> {
+        let fd = self.socket.as_fd();
+        socket::connect(fd, peer)?;
+        let mtu = match family {
+            Family::V4 => socket::int(fd, libc::IPPROTO_IP, libc::IP_MTU),
+            Family::V6 => socket::int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        // Else the source address of this path would stick to the next.
+        rustix::net::connect_unspec(fd)?;
+        Ok(usize::try_from(mtu?).unwrap_or(0))
+    }
 }

@@ -264,3 +264,71 @@ impl UdpRx {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::addr::Family;
+    use crate::sys::send::SendScratch;
+    use crate::sys::socket;
+    use socket2::{Domain, SockAddr, Socket, Type};
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::os::fd::AsFd;
+
+    fn socket() -> Socket {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        socket.bind(&SockAddr::from(any_port)).expect("loopback");
+        socket
+    }
+
+    #[test]
+    fn merged_datagrams_come_apart_over_as_many_bursts_as_it_takes() {
+        let receiver = socket();
+        socket::set_int(receiver.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).expect("Linux 5.0");
+        let address = receiver.local_addr().expect("bound").as_socket();
+        let to = RawAddr::new(address.expect("IP"), Family::V4).expect("IPv4");
+
+        // Three messages of 40 datagrams: ten bytes each, and the last of a message only seven.
+        let datagram = [1; 10];
+        let mut scratch = SendScratch::new(120);
+        let mut batch = scratch.batch();
+        for _ in 0..3 {
+            batch.push_message(&to, Some(10));
+            for _ in 0..39 {
+                batch.push_datagram(&datagram);
+            }
+            batch.push_datagram(&datagram[..7]);
+        }
+        assert_eq!(batch.send(socket().as_fd()).expect("loopback"), 3);
+
+        let shared = Arc::new(Shared::new(receiver, Family::V4));
+        shared.wants_control.store(true, Ordering::Relaxed);
+        let mut rx = UdpRx::new(shared, true);
+        let mut bursts = Vec::new();
+        let mut lens = Vec::new();
+        loop {
+            let burst = rx.rx_burst().expect("a healthy socket");
+            if burst == 0 {
+                break;
+            }
+            bursts.push(burst);
+            lens.extend((0..burst).map(|index| rx.datagram(index).bytes.len()));
+        }
+        assert_eq!(
+            bursts,
+            [40, MAX_BURST, 16],
+            "one message alone, then two at once"
+        );
+        let mut expected = [10; 40];
+        expected[39] = 7;
+        assert_eq!(lens, expected.repeat(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "datagram 0 of 0")]
+    fn a_datagram_beyond_the_burst_is_a_defect() {
+        let rx = UdpRx::new(Arc::new(Shared::new(socket(), Family::V4)), true);
+        let _ = rx.datagram(0);
+    }
+}

@@ -16,15 +16,17 @@ use std::sync::atomic::Ordering;
 
 use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
 
-use crate::path;
+use crate::path::Probe;
 use crate::shared::Shared;
 use crate::staging::{SLOTS, Slot, Staging};
 use crate::sys::addr::RawAddr;
 use crate::sys::send::{SendBatch, SendScratch, send_gathered, send_one};
 use crate::sys::socket;
 
-/// Bodies from this size on are gathered by the kernel instead of copied into the datagram.
-const GATHER_FROM: usize = 8 << 10;
+/// Bodies from this size on are gathered by the kernel instead of copied into the datagram. Below
+/// it, sharing a system call with other datagrams is worth more than the copy costs (measured on
+/// loopback: even at 16 KB, 15% slower at 8 KB, 10% faster at 64 KB).
+const GATHER_FROM: usize = 16 << 10;
 
 /// The most datagrams in one GSO message: Linux's `UDP_MAX_SEGMENTS` before it was doubled.
 const MAX_SEGMENTS: usize = 64;
@@ -38,6 +40,7 @@ const NONE: Slot = Slot::MAX;
 /// The sending half of a [`UdpIo`](crate::UdpIo).
 pub struct UdpTx {
     shared: Arc<Shared>,
+    probe: Probe,
     staging: Staging,
     scratch: SendScratch,
     peers: Vec<TxPeer>,
@@ -85,9 +88,10 @@ pub(crate) struct TxSettings {
 }
 
 impl UdpTx {
-    pub(crate) fn new(shared: Arc<Shared>, settings: &TxSettings) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, probe: Probe, settings: &TxSettings) -> Self {
         Self {
             shared,
+            probe,
             staging: Staging::new(),
             scratch: SendScratch::new(SLOTS),
             peers: Vec::new(),
@@ -98,12 +102,6 @@ impl UdpTx {
             gro: settings.gro,
             ecn: settings.ecn,
         }
-    }
-
-    /// The largest payload to a peer now; zero for one that is closed.
-    pub(crate) fn max_datagram(&self, peer: PeerId) -> usize {
-        let peer = self.peers.get(peer.0 as usize).filter(|peer| peer.live);
-        peer.map_or(0, |peer| peer.max_datagram as usize)
     }
 
     /// Datagrams wait for the kernel to have room.
@@ -179,7 +177,7 @@ impl UdpTx {
     /// The largest datagram to `address`. On a path where datagrams are merged and marked, all
     /// of them are taken with their control messages from now on.
     fn measure(&self, address: RawAddr) -> Result<usize, IoError> {
-        let payload = path::measure(&self.shared, address)?;
+        let payload = self.probe.largest_payload(address)?;
         if 2 * payload <= MAX_SEGMENTED_BYTES && (self.gro || self.ecn) {
             let first = !self.shared.wants_control.swap(true, Ordering::Relaxed);
             if first && self.gro {
@@ -449,5 +447,44 @@ impl PacketTx for UdpTx {
 
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
         self.add_peer(stranger)
+    }
+
+    /// Zero for a peer that is closed.
+    #[inline]
+    fn max_datagram(&self, id: PeerId) -> usize {
+        let peer = self.peers.get(id.0 as usize).filter(|peer| peer.live);
+        peer.map_or(0, |peer| peer.max_datagram as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::addr::Family;
+    use socket2::{Domain, Socket, Type};
+
+    #[test]
+    fn the_number_of_peers_has_a_bound_and_numbers_are_used_again() {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        let settings = TxSettings {
+            max_peers: 3,
+            largest: 1000,
+            gso: true,
+            gro: true,
+            ecn: true,
+        };
+        let probe = Probe::new(([0, 0, 0, 0], 0).into()).expect("a socket");
+        let shared = Arc::new(Shared::new(socket, Family::V4));
+        let mut tx = UdpTx::new(shared, probe, &settings);
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        for number in 0..3 {
+            let peer = tx.admit(address(100 + number)).expect("room");
+            assert_eq!(peer, PeerId(number.into()));
+        }
+        let error = tx.admit(address(200)).expect_err("the fourth");
+        assert!(error.to_string().contains("3 peers already"), "{error}");
+        assert_eq!(tx.admit(address(101)).expect("known"), PeerId(1));
+        tx.remove_peer(PeerId(1));
+        assert_eq!(tx.admit(address(200)).expect("room again"), PeerId(1));
     }
 }

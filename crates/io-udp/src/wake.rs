@@ -72,3 +72,33 @@ impl Wake for Waker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_readable(waker: &Waker) -> bool {
+        rustix::io::read(&waker.event, &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn waking_who_is_awake_costs_no_system_call_and_ends_the_next_sleep() {
+        let waker = Waker::new().expect("an eventfd");
+        waker.wake();
+        waker.wake();
+        assert!(!is_readable(&waker));
+        assert!(!waker.begin_sleep(), "woken already");
+        waker.end_sleep();
+        assert!(waker.begin_sleep(), "once only");
+    }
+
+    #[test]
+    fn waking_a_sleeper_writes_once() {
+        let waker = Waker::new().expect("an eventfd");
+        assert!(waker.begin_sleep());
+        waker.wake();
+        waker.wake();
+        assert!(is_readable(&waker));
+        assert!(!is_readable(&waker));
+    }
+}

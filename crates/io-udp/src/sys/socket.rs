@@ -44,6 +44,16 @@ pub(crate) fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> 
     Ok(value)
 }
 
+/// Connects to `to`, in the form that the device's own socket would name it by.
+pub(crate) fn connect(fd: BorrowedFd<'_>, to: &RawAddr) -> io::Result<()> {
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe { libc::connect(fd.as_raw_fd(), (&raw const *to).cast(), to.len()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Why an earlier datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
