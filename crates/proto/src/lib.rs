@@ -1,1 +1,56 @@
 //! The session protocol of Starling as a pure state machine.
+//!
+//! eRPC's protocol (Kalia et al., NSDI'19, sections 4 and 5) and what that paper leaves open:
+//! selective acknowledgement, cumulative credit returns and requests for response, credits shared
+//! by demand, a timeout that follows the round-trip time, session management in band, and failure
+//! detection. PROTOCOL.md is the normative text.
+//!
+//! Nothing here touches a clock, a socket, a thread or a source of randomness: time, bytes, peers
+//! and secrets are arguments, frames go to a [`FrameSink`]. So the same code runs over every
+//! device and in the simulator, where a seed reproduces a run bit for bit.
+//!
+//! # Order of calls in one turn of an event loop
+//!
+//! ```text
+//!  now = clock                                    once per turn
+//!  for each datagram:  open, then next until None    handlers run: respond, request, ...
+//!  user work:          request, respond, cancel, connect, close
+//!  poll_event until None
+//!  flush                                          what was held back leaves together
+//!  (flush the device)
+//!  sleep until next_timeout at most
+//! ```
+#![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod congestion;
+mod cookie;
+mod error;
+mod ids;
+mod msgbuf;
+mod peer;
+mod protocol;
+mod rtt;
+mod server;
+mod shared;
+mod sink;
+mod stats;
+mod table;
+mod transfer;
+mod wheel;
+mod wire;
+
+pub use config::{Config, ConfigError, Congestion, Factors, Secrets};
+pub use error::{
+    ConnectError, Event, Refusal, RejectReason, Rejected, Rejection, RequestError, RespondReason,
+    SessionError, Unsent,
+};
+pub use ids::{PeerId, RequestId, RequestNumber, SessionId, Source, Tag};
+pub use msgbuf::Msgbuf;
+pub use protocol::{Body, Frames, Incoming, Protocol};
+pub use sink::{FrameSink, SinkError};
+pub use stats::Stats;
+pub use wire::{
+    DatagramError, FRAGMENT_BYTES, FrameError, HEADER_BYTES, MIN_DATAGRAM, PREAMBLE_BYTES, VERSION,
+};

@@ -1,0 +1,269 @@
+//! The client side: opening, closing and losing sessions.
+
+use super::Client;
+use super::session::{Slot, State, slots_mask};
+use crate::peer::preamble;
+use crate::shared::Shared;
+use crate::wire::{
+    Accept, Challenge, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
+    PREAMBLE_BYTES, Refuse, Reset,
+};
+use crate::{Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
+
+impl Client {
+    fn find_connecting(&self, peer: PeerId, frame: &Frame<'_>) -> Option<SessionId> {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = self.sessions.get(id)?;
+        (session.peer == peer && session.state == State::Connecting).then_some(id)
+    }
+
+    /// The server wants to see that the address is ours: say it again with the cookie.
+    pub(crate) fn on_challenge(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+        let found = self
+            .find_connecting(peer, &frame)
+            .zip(Challenge::parse(frame.payload));
+        let Some((id, (challenge, _))) = found else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let session = self.sessions.get_mut(id).expect("just found");
+        let cookie = (challenge.cookie_time, challenge.cookie_mac);
+        // A duplicate of the same challenge must not start another round.
+        if session.cookie != cookie {
+            session.cookie = cookie;
+            self.connecting.push_back(id);
+        }
+    }
+
+    pub(crate) fn on_accept<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let Some((accept, _)) = Accept::parse(frame.payload) else {
+            shared.stats.frames_malformed += 1;
+            return;
+        };
+        let Some(id) = self.find_connecting(peer, &frame) else {
+            let id = SessionId::from_wire(frame.header.session);
+            if self.sessions.get(id).is_none() && accept.token != 0 {
+                // Opened after this side gave up: the server must not keep it.
+                let header = Header {
+                    kind: Kind::Close,
+                    flags: 0,
+                    slot: 0,
+                    session: accept.session,
+                    number: u64::from(frame.header.session),
+                };
+                Shared::send_alone(sink, Source::Peer(peer), accept.token, header, &[]);
+            }
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let width = sink.max_datagram(peer) as u32;
+        let asked = &shared.config;
+        let sound = accept.token != 0
+            && (MIN_DATAGRAM as u32..=width).contains(&accept.max_datagram)
+            && (1..=asked.slots).contains(&accept.slots)
+            && (1..=asked.credits).contains(&accept.credits)
+            && accept.max_message as usize >= MIN_DATAGRAM
+            && accept.window >= 1;
+        if !sound {
+            shared.stats.frames_malformed += 1;
+            return;
+        }
+        self.learn_token(shared, now, peer, accept.token, id, sink);
+        let session = self.sessions.get_mut(id).expect("just found");
+        session.remote = accept.session;
+        session.preamble = preamble(accept.token);
+        session.state = State::Open;
+        session.retries = 0;
+        session.credits = accept.credits;
+        session.window = accept.window.min(u32::from(u16::MAX)) as u16;
+        session.fragment =
+            accept.max_datagram - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
+        session.receive_window =
+            (shared.config.rx_queue_bytes / 2 / accept.max_datagram as usize).clamp(1, 1024) as u16;
+        session.max_message = session.max_message.min(accept.max_message);
+        session.slots = (0..accept.slots).map(|_| Slot::idle()).collect();
+        session.free = slots_mask(usize::from(accept.slots));
+        session.direct = session.control.is_unpaced();
+        shared.events.push_back(Event::Connected { session: id });
+        // What was queued before the server's limit was known may be too large for it.
+        let max = session.max_message as usize;
+        while let Some(at) = session.queue.iter().position(|q| q.message.len() > max) {
+            let queued = session.queue.remove(at).expect("its position was found");
+            shared.events.push_back(Event::RequestFailed {
+                session: id,
+                number: queued.number,
+                tag: queued.tag,
+                request: queued.message,
+                error: crate::Rejection::TooLarge.into(),
+            });
+        }
+        self.advance(shared, now, id, sink);
+    }
+
+    /// The peer is incarnation `token`. Sessions with another one of it are over.
+    fn learn_token<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        token: u32,
+        opening: SessionId,
+        sink: &mut S,
+    ) {
+        let entry = shared
+            .peers
+            .get_mut(peer)
+            .expect("a session refers to the peer");
+        let before = std::mem::replace(&mut entry.token, token);
+        entry.heard_at = now;
+        entry.unanswered = 0;
+        if before != token {
+            sink.seal(peer);
+            if before != 0 {
+                self.fail_open(shared, peer, SessionError::PeerRestarted, Some(opening));
+            }
+        }
+    }
+
+    pub(crate) fn on_refuse(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+        let found = self
+            .find_connecting(peer, &frame)
+            .zip(Refuse::parse(frame.payload));
+        let Some((id, (refuse, _))) = found else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let refusal = Refusal::from_wire(refuse.code, refuse.detail);
+        self.fail_session(shared, id, refusal.into());
+    }
+
+    /// The peer does not know one of our sessions, or none of them.
+    pub(crate) fn on_reset(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+        let known = shared.peers.get(peer).map_or(0, |peer| peer.token);
+        let Some((reset, _)) = Reset::parse(frame.payload) else {
+            shared.stats.frames_malformed += 1;
+            return;
+        };
+        // Only who has seen our datagrams knows the token that they carry.
+        if known == 0 || reset.token != known {
+            shared.stats.frames_stale += 1;
+            return;
+        }
+        if reset.endpoint != 0 {
+            if let Some(entry) = shared.peers.get_mut(peer) {
+                entry.token = 0;
+            }
+            self.fail_open(shared, peer, SessionError::PeerRestarted, None);
+            return;
+        }
+        let session = self
+            .sessions
+            .iter()
+            .find(|(_, s)| {
+                s.peer == peer && s.remote == frame.header.session && s.state != State::Connecting
+            })
+            .map(|(id, _)| id);
+        if let Some(id) = session {
+            self.fail_session(shared, id, SessionError::PeerDropped);
+        }
+    }
+
+    /// Ends the sessions with a peer that were open, but for one.
+    fn fail_open(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        error: SessionError,
+        except: Option<SessionId>,
+    ) {
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get(id).expect("just named");
+            if session.peer == peer && session.state != State::Connecting && Some(id) != except {
+                self.fail_session(shared, id, error);
+            }
+        }
+    }
+
+    /// Ends all sessions with a peer.
+    pub(crate) fn fail_peer(&mut self, shared: &mut Shared, peer: PeerId, error: SessionError) {
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            if self.sessions.get(id).expect("just named").peer == peer {
+                self.fail_session(shared, id, error);
+            }
+        }
+    }
+
+    /// The network suspects that nobody listens there: believed at once of a session that is
+    /// still connecting; an open one is asked first.
+    pub(crate) fn suspect_peer(&mut self, shared: &mut Shared, peer: PeerId) {
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get(id).expect("just named");
+            if session.peer == peer && session.state == State::Connecting {
+                self.fail_session(shared, id, SessionError::Unreachable);
+            }
+        }
+    }
+
+    pub(crate) fn close<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        match session.state {
+            State::Closing => {}
+            State::Connecting => self.fail_session(shared, id, SessionError::Closed),
+            State::Open => {
+                self.fail_requests(shared, id, SessionError::Closed);
+                shared.events.push_back(Event::SessionEnded {
+                    session: id,
+                    error: SessionError::Closed,
+                });
+                let session = self.sessions.get_mut(id).expect("just found");
+                session.state = State::Closing;
+                session.direct = false;
+                session.began_at = now;
+                session.said_at = now;
+                session.retries = 0;
+                session.push_close(sink);
+                if !session.timer_armed {
+                    super::arm(&mut self.timers, session, now, shared);
+                }
+            }
+        }
+    }
+
+    /// The server has forgotten the session, as it was told.
+    pub(crate) fn on_closed(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+        let id = SessionId::from_wire(frame.header.session);
+        let closing = self
+            .sessions
+            .get(id)
+            .is_some_and(|session| session.peer == peer && session.state == State::Closing);
+        if closing {
+            self.fail_session(shared, id, SessionError::Closed);
+        } else {
+            shared.stats.frames_stale += 1;
+        }
+    }
+}

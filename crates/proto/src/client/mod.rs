@@ -1,0 +1,413 @@
+//! The client side: sessions that this endpoint opened.
+//!
+//! Only this side keeps timers and decides what is sent again, as in eRPC (NSDI'19, section 5).
+
+mod manage;
+mod receive;
+mod session;
+mod timer;
+
+use std::collections::VecDeque;
+
+use crate::congestion::Controller;
+use crate::msgbuf::Msgbuf;
+use crate::peer::Role;
+use crate::rtt::Rtt;
+use crate::shared::Shared;
+use crate::table::Table;
+use crate::wheel::Wheel;
+use crate::wire::MIN_DATAGRAM;
+use crate::{
+    ConnectError, Event, FrameSink, PeerId, RejectReason, Rejected, RequestError, RequestNumber,
+    SessionError, SessionId, SinkError, Tag,
+};
+use session::{ClientSession, Large, Phase, Pumped, Queued, State};
+
+/// Ticks of the retransmission timers: 65.5 us; the wheel reaches 67 ms ahead.
+const TIMER_SHIFT: u32 = 16;
+/// Ticks of pacing: 1.02 us; the wheel reaches 1 ms ahead.
+const PACER_SHIFT: u32 = 10;
+
+pub(crate) struct Client {
+    pub(crate) sessions: Table<ClientSession>,
+    timers: Wheel,
+    pacer: Wheel,
+    /// Sessions that found the sink full.
+    blocked: VecDeque<SessionId>,
+    /// Slots that have to ask for more of a response.
+    asking: VecDeque<(SessionId, u8)>,
+    /// Sessions whose connect has to be said (again).
+    connecting: VecDeque<SessionId>,
+    /// Scratch of `flush`.
+    due: Vec<u32>,
+}
+
+impl Client {
+    pub(crate) fn new(max_sessions: usize, now: u64) -> Self {
+        Self {
+            sessions: Table::new(max_sessions),
+            timers: Wheel::new(TIMER_SHIFT, now),
+            pacer: Wheel::new(PACER_SHIFT, now),
+            blocked: VecDeque::new(),
+            asking: VecDeque::new(),
+            connecting: VecDeque::new(),
+            due: Vec::new(),
+        }
+    }
+
+    pub(crate) fn connect<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        sink: &S,
+    ) -> Result<SessionId, ConnectError> {
+        let width = sink.max_datagram(peer);
+        if width < MIN_DATAGRAM {
+            return Err(ConnectError::PathTooNarrow(width));
+        }
+        let control = Controller::new(&shared.config);
+        let id = self
+            .sessions
+            .insert(|id| ClientSession {
+                id,
+                peer,
+                remote: 0,
+                preamble: [0; 8],
+                state: State::Connecting,
+                direct: false,
+                timer_armed: true,
+                in_pacer: false,
+                blocked: false,
+                want: false,
+                retries: 0,
+                credits: 0,
+                in_flight: 0,
+                window: 0,
+                fragments_in_flight: 0,
+                receive_window: 1,
+                credit_number: 0,
+                fragment: 0,
+                max_message: shared.config.max_message,
+                free: 0,
+                pending: 0,
+                sending: 0,
+                turn: 0,
+                next_number: 1,
+                rtt: Rtt::default(),
+                control,
+                slots: Box::new([]),
+                queue: VecDeque::new(),
+                began_at: now,
+                said_at: now,
+                cookie: (0, 0),
+            })
+            .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
+        shared.peers.retain(peer, Role::Client, now);
+        self.connecting.push_back(id);
+        self.timers
+            .insert(id.index(), now + shared.config.rto_min_ns);
+        Ok(id)
+    }
+
+    #[inline]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the fast path: nothing to fill and empty"
+    )]
+    pub(crate) fn request<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        message: Msgbuf,
+        ext: bool,
+        tag: Tag,
+        sink: &mut S,
+    ) -> Result<RequestNumber, Rejected> {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return Err(rejected(message, RejectReason::UnknownSession));
+        };
+        let number = session.next_number;
+        let straight = session.direct
+            && session.free != 0
+            && session.in_flight < session.credits
+            && message.len() <= session.fragment as usize;
+        if !straight {
+            return self.request_slow(shared, now, id, message, ext, tag, sink);
+        }
+        session.next_number = number + 1;
+        let index = session.free.trailing_zeros() as usize;
+        session.free &= session.free - 1;
+        let slot = &mut session.slots[index];
+        slot.number = number;
+        slot.tag = tag;
+        slot.message = message;
+        slot.ext = ext;
+        slot.active_at = now;
+        slot.retries = 0;
+        slot.phase = Phase::Single;
+        if session.push_single(index, sink).is_ok() {
+            session.slots[index].credits = 1;
+            session.in_flight += 1;
+            shared.stats.requests_sent += 1;
+            if !session.timer_armed {
+                arm(&mut self.timers, session, now, shared);
+            }
+        } else {
+            self.hold(shared, now, id, index);
+        }
+        Ok(number)
+    }
+
+    /// The sink was full: the slot waits for the next flush.
+    #[cold]
+    fn hold(&mut self, shared: &mut Shared, now: u64, id: SessionId, index: usize) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        session.pending |= 1 << index;
+        session.direct = false;
+        shared.stats.sink_full += 1;
+        block(&mut self.blocked, session);
+        if !session.timer_armed {
+            arm(&mut self.timers, session, now, shared);
+        }
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "those of the fast path")]
+    fn request_slow<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        message: Msgbuf,
+        ext: bool,
+        tag: Tag,
+        sink: &mut S,
+    ) -> Result<RequestNumber, Rejected> {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        if session.state == State::Closing {
+            return Err(rejected(message, RejectReason::UnknownSession));
+        }
+        let (len, max) = (message.len(), session.max_message as usize);
+        if len > max {
+            return Err(rejected(message, RejectReason::TooLarge { len, max }));
+        }
+        let number = session.next_number;
+        let request = Queued {
+            number,
+            tag,
+            message,
+            ext,
+        };
+        if session.free == 0 {
+            if session.queue.len() >= shared.config.max_queued {
+                return Err(rejected(request.message, RejectReason::QueueFull));
+            }
+            session.queue.push_back(request);
+        } else {
+            session.fill(now, request);
+            self.pump(shared, now, id, sink);
+        }
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        session.next_number = number + 1;
+        Ok(number)
+    }
+
+    /// Sends what the session has pending, and sees to it that the rest is sent later.
+    fn pump<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, id: SessionId, sink: &mut S) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        match session.pump(now, sink, &mut shared.stats) {
+            Pumped::Done => {}
+            Pumped::Full => block(&mut self.blocked, session),
+            Pumped::Paced(at) => {
+                if !session.in_pacer {
+                    session.in_pacer = true;
+                    self.pacer.insert(id.index(), at);
+                }
+            }
+        }
+        if !session.timer_armed && session.state == State::Open {
+            arm(&mut self.timers, session, now, shared);
+        }
+    }
+
+    /// Fills slots that became free from the queue, and sends.
+    fn advance<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        while session.free != 0 {
+            let Some(request) = session.queue.pop_front() else {
+                break;
+            };
+            session.fill(now, request);
+        }
+        self.pump(shared, now, id, sink);
+    }
+
+    pub(crate) fn cancel<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        number: RequestNumber,
+        sink: &mut S,
+    ) -> Option<(Tag, Msgbuf)> {
+        let session = self.sessions.get_mut(id)?;
+        if let Some(at) = session.queue.iter().position(|q| q.number == number) {
+            let queued = session.queue.remove(at).expect("its position was found");
+            return Some((queued.tag, queued.message));
+        }
+        let index = session
+            .slots
+            .iter()
+            .position(|slot| slot.phase != Phase::Idle && slot.number == number)?;
+        if session.state == State::Open {
+            session.push_cancel(index, sink);
+        }
+        let tag = session.slots[index].tag;
+        let (message, large) = session.finish(index);
+        abandon(shared, large);
+        self.advance(shared, now, id, sink);
+        Some((tag, message))
+    }
+
+    /// Ends one request with an error.
+    fn fail_request<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        index: usize,
+        error: RequestError,
+        sink: &mut S,
+    ) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let (number, tag) = (session.slots[index].number, session.slots[index].tag);
+        let (request, large) = session.finish(index);
+        abandon(shared, large);
+        shared.events.push_back(Event::RequestFailed {
+            session: id,
+            number,
+            tag,
+            request,
+            error,
+        });
+        self.advance(shared, now, id, sink);
+    }
+
+    /// Ends all requests of a session with an error.
+    fn fail_requests(&mut self, shared: &mut Shared, id: SessionId, error: SessionError) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        for index in 0..session.slots.len() {
+            if session.slots[index].phase == Phase::Idle {
+                continue;
+            }
+            let (number, tag) = (session.slots[index].number, session.slots[index].tag);
+            let (request, large) = session.finish(index);
+            abandon(shared, large);
+            shared.events.push_back(Event::RequestFailed {
+                session: id,
+                number,
+                tag,
+                request,
+                error: error.into(),
+            });
+        }
+        for queued in session.queue.drain(..) {
+            shared.events.push_back(Event::RequestFailed {
+                session: id,
+                number: queued.number,
+                tag: queued.tag,
+                request: queued.message,
+                error: error.into(),
+            });
+        }
+    }
+
+    /// Ends a session and all that it holds.
+    fn fail_session(&mut self, shared: &mut Shared, id: SessionId, error: SessionError) {
+        self.fail_requests(shared, id, error);
+        let session = self.sessions.remove(id).expect("the caller has it");
+        debug_assert_eq!(session.in_flight, 0, "credits leaked");
+        debug_assert_eq!(session.fragments_in_flight, 0, "credits leaked");
+        if session.state != State::Closing {
+            shared
+                .events
+                .push_back(Event::SessionEnded { session: id, error });
+        }
+        shared
+            .peers
+            .release(session.peer, Role::Client, &mut shared.events);
+    }
+
+    /// Requests that were taken and did not end yet.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.sessions
+            .iter()
+            .map(|(_, session)| {
+                let busy = session.slots.len() - session.free.count_ones() as usize;
+                busy + session.queue.len()
+            })
+            .sum()
+    }
+
+    /// When `flush` has something to do next.
+    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
+        if !self.blocked.is_empty() || !self.asking.is_empty() || !self.connecting.is_empty() {
+            return Some(now);
+        }
+        match (self.timers.next(), self.pacer.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The books of a session, for checkers: `(credits in use, credits, slots busy)`.
+    pub(crate) fn books(&self, id: SessionId) -> Option<(u16, u16, usize)> {
+        let session = self.sessions.get(id)?;
+        let by_slot: u16 = session.slots.iter().map(|slot| slot.credits).sum();
+        assert_eq!(by_slot, session.in_flight, "credits by slot and in all");
+        let busy = session.slots.len() - session.free.count_ones() as usize;
+        Some((session.in_flight, session.credits, busy))
+    }
+}
+
+fn rejected(message: Msgbuf, reason: RejectReason) -> Rejected {
+    Rejected { message, reason }
+}
+
+/// Gives back what a transfer that will not be finished held.
+fn abandon(shared: &mut Shared, large: Option<Box<Large>>) {
+    if let Some(Large::Receive(window)) = large.map(|large| *large) {
+        shared.unreserve(window.arrived.total());
+        shared.pool.give(window.arrived.into_buffer());
+    }
+}
+
+fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
+    if !session.blocked {
+        session.blocked = true;
+        session.direct = false;
+        blocked.push_back(session.id);
+    }
+}
+
+fn arm(timers: &mut Wheel, session: &mut ClientSession, now: u64, shared: &Shared) {
+    session.timer_armed = true;
+    let config = &shared.config;
+    let timeout = session
+        .rtt
+        .timeout_ns(0, config.rto_min_ns, config.rto_max_ns);
+    timers.insert(session.id.index(), now + timeout);
+}
+
+/// A sink error that only means "later".
+fn is_full(result: Result<(), SinkError>) -> bool {
+    result == Err(SinkError::Full)
+}

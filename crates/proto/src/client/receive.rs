@@ -1,0 +1,272 @@
+//! The client side: what servers send.
+
+use super::session::{Large, Phase, State};
+use super::{Client, abandon};
+use crate::msgbuf::Msgbuf;
+use crate::shared::Shared;
+use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
+use crate::wire::{CreditReturn, Fragment, Frame, Limit, Reject, flags};
+use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId};
+
+impl Client {
+    /// The slot that a frame of the server is about, if the request is still the one it means.
+    #[inline]
+    fn find(&mut self, peer: PeerId, frame: &Frame<'_>) -> Option<(SessionId, usize)> {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = self.sessions.get(id)?;
+        let index = usize::from(frame.header.slot);
+        let slot = session.slots.get(index)?;
+        let current =
+            session.peer == peer && slot.number == frame.header.number && slot.phase != Phase::Idle;
+        current.then_some((id, index))
+    }
+
+    /// A whole response.
+    #[inline]
+    pub(crate) fn on_response<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let id = SessionId::from_wire(frame.header.session);
+        let index = usize::from(frame.header.slot);
+        let number = frame.header.number;
+        let session = match self.sessions.get_mut(id) {
+            Some(session)
+                if session.peer == peer
+                    && session
+                        .slots
+                        .get(index)
+                        .is_some_and(|slot| slot.number == number && slot.phase != Phase::Idle) =>
+            {
+                session
+            }
+            _ => {
+                shared.stats.frames_stale += 1;
+                return None;
+            }
+        };
+        let slot = &mut session.slots[index];
+        let tag = slot.tag;
+        if slot.retries == 0 {
+            let rtt_ns = now - slot.active_at;
+            session.rtt.sample(rtt_ns);
+            // An answer from a later turn of the server says nothing about the network.
+            if frame.header.flags & flags::LATE == 0 {
+                let unpaced = session.control.on_rtt(now, rtt_ns);
+                session.direct &= unpaced;
+            }
+        }
+        let (request, large) = session.finish(index);
+        let more = !session.queue.is_empty() || session.pending != 0 || !session.direct;
+        if large.is_some() {
+            abandon(shared, large);
+        }
+        shared.stats.responses_received += 1;
+        if more {
+            self.advance(shared, now, id, sink);
+        }
+        Some(Incoming::Response {
+            session: id,
+            number,
+            tag,
+            ext: frame.header.flags & flags::EXT != 0,
+            body: Body::Borrowed(frame.payload),
+            request,
+        })
+    }
+
+    /// A part of a response.
+    pub(crate) fn on_response_fragment<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let found = self.find(peer, &frame).zip(Fragment::parse(frame.payload));
+        let Some(((id, index), (fragment, data))) = found else {
+            shared.stats.frames_stale += 1;
+            return None;
+        };
+        let session = self.sessions.get_mut(id)?;
+        if session.slots[index].phase != Phase::Receiving {
+            if fragment.index != 0 || fragment_count(fragment.total, session.fragment) < 2 {
+                shared.stats.frames_malformed += 1;
+                return None;
+            }
+            let error = if fragment.total > shared.config.max_message {
+                Some(RequestError::ResponseTooLarge)
+            } else if !shared.reserve(fragment.total) {
+                Some(RequestError::NoMemory)
+            } else {
+                None
+            };
+            if let Some(error) = error {
+                session.push_cancel(index, sink);
+                self.fail_request(shared, now, id, index, error, sink);
+                return None;
+            }
+            // The first part of the response says that the whole request arrived.
+            session.settle(index, 0);
+            let bit = 1u64 << index;
+            session.pending &= !bit;
+            session.sending &= !bit;
+            let buffer = shared.pool.take_large(fragment.total as usize);
+            let arrived = ReceiveWindow::new(fragment.total, session.fragment, buffer);
+            let slot = &mut session.slots[index];
+            slot.phase = Phase::Receiving;
+            slot.large = Some(Box::new(Large::Receive(ResponseWindow::new(arrived))));
+        }
+        let slot = &mut session.slots[index];
+        let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+            unreachable!("a slot that receives fragments has a window");
+        };
+        match window.accept(fragment.total, fragment.index, data) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(_) => {
+                shared.stats.frames_malformed += 1;
+                return None;
+            }
+        }
+        slot.active_at = now;
+        slot.retries = 0;
+        let complete = window.arrived.is_complete();
+        let outstanding = window.outstanding() as u16;
+        if !complete {
+            if !slot.asking {
+                slot.asking = true;
+                self.asking.push_back((id, index as u8));
+            }
+            session.settle(index, outstanding);
+            return None;
+        }
+        // Tells the server that it may forget the response. If that is lost, it forgets later.
+        let count = window.arrived.count();
+        let (tag, number) = (slot.tag, slot.number);
+        let _ = session.push_rfr(index, count, 0, sink);
+        let (request, large) = session.finish(index);
+        let Some(Large::Receive(window)) = large.map(|large| *large) else {
+            unreachable!("checked above");
+        };
+        shared.unreserve(window.arrived.total());
+        let body = window.arrived.into_buffer();
+        shared.stats.responses_received += 1;
+        self.advance(shared, now, id, sink);
+        Some(Incoming::Response {
+            session: id,
+            number,
+            tag,
+            ext: frame.header.flags & flags::EXT != 0,
+            body: Body::Owned(body),
+            request,
+        })
+    }
+
+    /// What arrived of a request.
+    pub(crate) fn on_credit_return<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let found = self
+            .find(peer, &frame)
+            .zip(CreditReturn::parse(frame.payload));
+        let Some(((id, index), (ack, _))) = found else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let srtt_ns = session.rtt.smoothed_ns();
+        let slot = &mut session.slots[index];
+        let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
+            // A request of one packet that is being executed: there is nothing to send.
+            return;
+        };
+        if !window.on_ack(ack.next, ack.sack, now, srtt_ns) {
+            return;
+        }
+        slot.active_at = now;
+        slot.retries = 0;
+        let outstanding = window.outstanding() as u16;
+        let sample = timed.take_if(|(fragment, _)| *fragment < ack.next);
+        if let Some((_, sent_at)) = sample {
+            session.rtt.sample(now - sent_at);
+            session.control.on_rtt(now, now - sent_at);
+        }
+        session.settle(index, outstanding);
+        // The session's share of the receiver's queue became larger for all of its slots.
+        session.pending |= session.sending;
+        self.pump(shared, now, id, sink);
+    }
+
+    /// The request will have no response.
+    pub(crate) fn on_reject<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let found = self.find(peer, &frame).zip(Reject::parse(frame.payload));
+        let Some(((id, index), (reject, _))) = found else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let error = Rejection::from_wire(reject.code).into();
+        self.fail_request(shared, now, id, index, error, sink);
+    }
+
+    /// More or fewer credits.
+    pub(crate) fn on_credit<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = self
+            .sessions
+            .get_mut(id)
+            .filter(|session| session.peer == peer && session.state == State::Open);
+        let (Some(session), Some((limit, _))) = (session, Limit::parse(frame.payload)) else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let asked = u32::from(shared.config.credits);
+        // Credit frames are numbered: a delayed one must not undo a later one.
+        if !(1..=asked).contains(&limit.credits) || frame.header.number <= session.credit_number {
+            shared.stats.frames_stale += 1;
+            return;
+        }
+        session.credit_number = frame.header.number;
+        session.credits = limit.credits as u16;
+        session.want = false;
+        session.push_credit_ack(limit, sink);
+        self.pump(shared, now, id, sink);
+    }
+}
+
+/// A buffer for the pool, from a response that nobody took over.
+impl Body<'_> {
+    /// The message's buffer, if the body owns one.
+    pub fn into_buffer(self) -> Option<Msgbuf> {
+        match self {
+            Self::Borrowed(_) => None,
+            Self::Owned(buffer) => Some(buffer),
+        }
+    }
+}

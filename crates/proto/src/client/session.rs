@@ -1,0 +1,432 @@
+//! A client session: slots, the queue behind them, credits, and what is sent when.
+//!
+//! ```text
+//!  request ──▶ queue ──▶ slot ──▶ pending ──▶ outstanding ──▶ complete
+//!              (all       (has a   (no credit,   (timer runs)
+//!              slots       place)   paced, or
+//!              busy)                sink full)
+//! ```
+//! An uncongested session with credits skips `pending`: its frame goes to the sink at once.
+
+use std::collections::VecDeque;
+
+use crate::congestion::Controller;
+use crate::msgbuf::Msgbuf;
+use crate::rtt::Rtt;
+use crate::transfer::{ResponseWindow, SendWindow, fragment_count};
+use crate::wire::{
+    FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
+};
+use crate::{FrameSink, PeerId, RequestNumber, SessionId, SinkError, Stats, Tag};
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Connect sent, requests queue.
+    Connecting,
+    /// Requests flow.
+    Open,
+    /// Close sent, waiting for the server to have heard it.
+    Closing,
+}
+
+/// Where a slot's request is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No request.
+    Idle,
+    /// A request of one packet, pending or outstanding.
+    Single,
+    /// A request of several packets, on its way or waiting for its response.
+    Sending,
+    /// The first packet of a response of several arrived.
+    Receiving,
+}
+
+/// State that only messages of several packets need.
+#[derive(Debug)]
+pub(crate) enum Large {
+    Send {
+        window: SendWindow,
+        /// A fragment being timed, and when it left.
+        timed: Option<(u32, u64)>,
+    },
+    Receive(ResponseWindow),
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) number: RequestNumber,
+    pub(crate) tag: Tag,
+    pub(crate) message: Msgbuf,
+    /// When something of this request was last sent, or last made progress.
+    pub(crate) active_at: u64,
+    pub(crate) large: Option<Box<Large>>,
+    pub(crate) phase: Phase,
+    pub(crate) ext: bool,
+    pub(crate) retries: u8,
+    /// A request for response is due at the next flush.
+    pub(crate) asking: bool,
+    /// Credits that this slot holds.
+    pub(crate) credits: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) number: RequestNumber,
+    pub(crate) tag: Tag,
+    pub(crate) message: Msgbuf,
+    pub(crate) ext: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct ClientSession {
+    pub(crate) id: SessionId,
+    pub(crate) peer: PeerId,
+    /// The server's number of this session.
+    pub(crate) remote: u32,
+    pub(crate) preamble: [u8; PREAMBLE_BYTES],
+    pub(crate) state: State,
+    /// Nothing stands between a request of one packet and the sink but credits.
+    pub(crate) direct: bool,
+    pub(crate) timer_armed: bool,
+    pub(crate) in_pacer: bool,
+    pub(crate) blocked: bool,
+    /// More is pending than the credits allow: tell the server.
+    pub(crate) want: bool,
+    pub(crate) retries: u8,
+    pub(crate) credits: u16,
+    /// Credits in use, all slots together.
+    pub(crate) in_flight: u16,
+    /// Fragments that may be outstanding, all slots together.
+    pub(crate) window: u16,
+    pub(crate) fragments_in_flight: u16,
+    /// Fragments of responses that this side's receive queue can take at once.
+    pub(crate) receive_window: u16,
+    /// The last credit frame that was taken.
+    pub(crate) credit_number: u64,
+    /// Data bytes of a full fragment; also the largest request of one packet.
+    pub(crate) fragment: u32,
+    pub(crate) max_message: u32,
+    /// Slots without a request.
+    pub(crate) free: u64,
+    /// Slots with something to send now.
+    pub(crate) pending: u64,
+    /// Slots in phase `Sending`.
+    pub(crate) sending: u64,
+    /// Where the next look for a pending slot starts, so that none starves.
+    pub(crate) turn: u8,
+    pub(crate) next_number: RequestNumber,
+    pub(crate) rtt: Rtt,
+    pub(crate) control: Controller,
+    pub(crate) slots: Box<[Slot]>,
+    pub(crate) queue: VecDeque<Queued>,
+    /// Connecting, closing: when that began, and when it was last said.
+    pub(crate) began_at: u64,
+    pub(crate) said_at: u64,
+    pub(crate) cookie: (u64, u64),
+}
+
+impl Slot {
+    pub(crate) fn idle() -> Self {
+        Self {
+            number: 0,
+            tag: 0,
+            message: Msgbuf::new(),
+            active_at: 0,
+            large: None,
+            phase: Phase::Idle,
+            ext: false,
+            retries: 0,
+            asking: false,
+            credits: 0,
+        }
+    }
+}
+
+/// The `n` lowest slots.
+pub(crate) fn slots_mask(n: usize) -> u64 {
+    if n >= 64 { !0 } else { (1 << n) - 1 }
+}
+
+impl ClientSession {
+    fn header(&self, kind: Kind, slot: usize) -> Header {
+        let request = &self.slots[slot];
+        let mut flags = 0;
+        if request.ext {
+            flags |= flags::EXT;
+        }
+        if self.want {
+            flags |= flags::WANT;
+        }
+        Header {
+            kind,
+            flags,
+            slot: slot as u8,
+            session: self.remote,
+            number: request.number,
+        }
+    }
+
+    /// Sends the request of one packet in `slot`. Touches no accounting.
+    #[inline]
+    pub(crate) fn push_single<S: FrameSink>(
+        &self,
+        slot: usize,
+        sink: &mut S,
+    ) -> Result<(), SinkError> {
+        let message = &self.slots[slot].message;
+        let head = self.header(Kind::Request, slot).to_bytes(message.len());
+        sink.push(
+            self.peer,
+            &self.preamble,
+            &head,
+            message.head(),
+            message.tail(),
+        )
+    }
+
+    /// Sends fragment `index` of the request in `slot`. Touches no accounting.
+    pub(crate) fn push_fragment<S: FrameSink>(
+        &self,
+        slot: usize,
+        index: u32,
+        sink: &mut S,
+    ) -> Result<usize, SinkError> {
+        let message = &self.slots[slot].message;
+        let from = index as usize * self.fragment as usize;
+        let to = (from + self.fragment as usize).min(message.len());
+        let len = FRAGMENT_BYTES + to - from;
+        let fragment = Fragment {
+            total: message.len() as u32,
+            index,
+        };
+        let mut head = [0; HEADER_BYTES + FRAGMENT_BYTES];
+        head[..HEADER_BYTES]
+            .copy_from_slice(&self.header(Kind::RequestFragment, slot).to_bytes(len));
+        head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
+        let (body, tail) = message.range(from, to);
+        sink.push(self.peer, &self.preamble, &head, body, tail)?;
+        Ok(head.len() + to - from)
+    }
+
+    /// Sends a request for the fragments `want` above `base`.
+    pub(crate) fn push_rfr<S: FrameSink>(
+        &self,
+        slot: usize,
+        base: u32,
+        want: u64,
+        sink: &mut S,
+    ) -> Result<(), SinkError> {
+        let body = crate::wire::RequestForResponse {
+            base,
+            reserved: 0,
+            want,
+        }
+        .to_bytes();
+        let head = self
+            .header(Kind::RequestForResponse, slot)
+            .to_bytes(body.len());
+        sink.push(self.peer, &self.preamble, &head, &body, &[])
+    }
+
+    /// Tells the server that the session is over; repeated until it says that it knows.
+    pub(crate) fn push_close<S: FrameSink>(&self, sink: &mut S) {
+        let head = Header {
+            kind: Kind::Close,
+            flags: 0,
+            slot: 0,
+            session: self.remote,
+            number: u64::from(self.id.to_wire()),
+        }
+        .to_bytes(0);
+        let _ = sink.push(self.peer, &self.preamble, &head, &[], &[]);
+    }
+
+    /// Tells the server that its last word on credits is in force.
+    pub(crate) fn push_credit_ack<S: FrameSink>(&self, limit: Limit, sink: &mut S) {
+        let body = limit.to_bytes();
+        let head = Header {
+            kind: Kind::CreditAck,
+            flags: 0,
+            slot: 0,
+            session: self.remote,
+            number: self.credit_number,
+        }
+        .to_bytes(body.len());
+        let _ = sink.push(self.peer, &self.preamble, &head, &body, &[]);
+    }
+
+    /// Tells the server that the request in `slot` is not wanted any more, best effort.
+    pub(crate) fn push_cancel<S: FrameSink>(&self, slot: usize, sink: &mut S) {
+        let head = self.header(Kind::Cancel, slot).to_bytes(0);
+        // If it is lost, the server does work that nobody wants, no more.
+        let _ = sink.push(self.peer, &self.preamble, &head, &[], &[]);
+    }
+
+    /// Puts a request into a free slot; it is sent by [`ClientSession::pump`].
+    pub(crate) fn fill(&mut self, now: u64, request: Queued) {
+        let index = self.free.trailing_zeros() as usize;
+        self.free &= self.free - 1;
+        self.pending |= 1 << index;
+        self.direct = false;
+        let len = request.message.len();
+        let slot = &mut self.slots[index];
+        slot.number = request.number;
+        slot.tag = request.tag;
+        slot.message = request.message;
+        slot.ext = request.ext;
+        slot.active_at = now;
+        slot.retries = 0;
+        if len <= self.fragment as usize {
+            slot.phase = Phase::Single;
+        } else {
+            slot.phase = Phase::Sending;
+            slot.large = Some(Box::new(Large::Send {
+                window: SendWindow::new(fragment_count(len as u32, self.fragment)),
+                timed: None,
+            }));
+            self.sending |= 1 << index;
+        }
+    }
+
+    /// Sends what is pending and allowed. `true`: the sink was full.
+    pub(crate) fn pump<S: FrameSink>(
+        &mut self,
+        now: u64,
+        sink: &mut S,
+        stats: &mut Stats,
+    ) -> Pumped {
+        let pumped = self.pump_pending(now, sink, stats);
+        self.direct = self.state == State::Open
+            && self.pending == 0
+            && !self.blocked
+            && self.control.is_unpaced();
+        pumped
+    }
+
+    fn pump_pending<S: FrameSink>(&mut self, now: u64, sink: &mut S, stats: &mut Stats) -> Pumped {
+        if self.state != State::Open {
+            return Pumped::Done;
+        }
+        while self.pending != 0 {
+            if self.in_flight >= self.credits {
+                self.want = true;
+                return Pumped::Done;
+            }
+            let paced = !self.control.is_unpaced();
+            if paced && self.control.next_send_ns() > now {
+                return Pumped::Paced(self.control.next_send_ns());
+            }
+            let above = self.pending & (!0 << self.turn);
+            let from = if above != 0 { above } else { self.pending };
+            let index = from.trailing_zeros() as usize;
+            self.turn = (index as u8 + 1) % 64;
+            match self.transmit(index, now, sink, stats) {
+                Ok(bytes) if paced => self.control.on_sent(now, bytes),
+                Ok(_) => {}
+                Err(SinkError::Full) => {
+                    stats.sink_full += 1;
+                    return Pumped::Full;
+                }
+                // The device will say that the peer is gone.
+                Err(SinkError::Gone) => return Pumped::Done,
+            }
+        }
+        Pumped::Done
+    }
+
+    /// Sends one packet of `index`; returns its size, zero if there was none to send.
+    fn transmit<S: FrameSink>(
+        &mut self,
+        index: usize,
+        now: u64,
+        sink: &mut S,
+        stats: &mut Stats,
+    ) -> Result<usize, SinkError> {
+        let bit = 1u64 << index;
+        match self.slots[index].phase {
+            Phase::Single => {
+                self.push_single(index, sink)?;
+                stats.requests_sent += 1;
+                self.pending &= !bit;
+                self.slots[index].active_at = now;
+                self.settle(index, 1);
+                Ok(HEADER_BYTES + self.slots[index].message.len())
+            }
+            Phase::Sending => {
+                let Some(Large::Send { window, .. }) = self.slots[index].large.as_deref() else {
+                    unreachable!("a slot that sends fragments has a window");
+                };
+                let Some(fragment) = window
+                    .next_to_send()
+                    .filter(|_| self.fragments_in_flight < self.window)
+                else {
+                    // The next credit return wakes it.
+                    self.pending &= !bit;
+                    return Ok(0);
+                };
+                let bytes = self.push_fragment(index, fragment, sink)?;
+                let slot = &mut self.slots[index];
+                let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
+                    unreachable!("checked above");
+                };
+                let outstanding = window.outstanding();
+                window.on_sent(fragment);
+                debug_assert_eq!(window.outstanding(), outstanding + 1);
+                if timed.is_none() && slot.retries == 0 {
+                    *timed = Some((fragment, now));
+                }
+                if fragment == 0 {
+                    stats.requests_sent += 1;
+                }
+                if outstanding == 0 {
+                    slot.active_at = now;
+                }
+                let outstanding = window.outstanding() as u16;
+                self.settle(index, outstanding);
+                Ok(bytes)
+            }
+            Phase::Idle | Phase::Receiving => {
+                unreachable!("slot {index} is pending but has nothing to send")
+            }
+        }
+    }
+
+    /// Slot `index` holds `credits` credits from now on.
+    #[inline]
+    pub(crate) fn settle(&mut self, index: usize, credits: u16) {
+        let slot = &mut self.slots[index];
+        self.in_flight = self.in_flight - slot.credits + credits;
+        if slot.phase != Phase::Single {
+            self.fragments_in_flight = self.fragments_in_flight - slot.credits + credits;
+        }
+        slot.credits = credits;
+    }
+
+    /// The request in `index` is over: gives its buffer back and frees the slot.
+    #[inline]
+    pub(crate) fn finish(&mut self, index: usize) -> (Msgbuf, Option<Box<Large>>) {
+        self.settle(index, 0);
+        let bit = 1u64 << index;
+        self.pending &= !bit;
+        self.free |= bit;
+        let slot = &mut self.slots[index];
+        if slot.phase == Phase::Sending {
+            self.sending &= !bit;
+        }
+        slot.phase = Phase::Idle;
+        (std::mem::take(&mut slot.message), slot.large.take())
+    }
+}
+
+/// Why [`ClientSession::pump`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// Nothing is pending, or credits are out: an arrival will continue it.
+    Done,
+    /// The sink is full: continue at the next flush.
+    Full,
+    /// The rate allows the next packet at this time.
+    Paced(u64),
+}

@@ -1,0 +1,341 @@
+//! The client side: what happens because time passed.
+
+use super::session::{Large, Phase, State, slots_mask};
+use super::{Client, arm, is_full};
+use crate::shared::Shared;
+use crate::wire::{Connect, Header, Kind};
+use crate::{FrameSink, SessionError, SessionId, Source};
+
+impl Client {
+    /// Does what is due. Cheap when nothing is.
+    #[inline]
+    pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        self.timers.expire(now, &mut self.due);
+        if !self.due.is_empty() {
+            self.fire(shared, now, sink);
+        }
+        self.pacer.expire(now, &mut self.due);
+        if !self.due.is_empty() {
+            self.resume_paced(shared, now, sink);
+        }
+        if !self.blocked.is_empty() {
+            self.resume_blocked(shared, now, sink);
+        }
+        if !self.asking.is_empty() {
+            self.ask(shared, now, sink);
+        }
+        if !self.connecting.is_empty() {
+            self.say_connects(shared, now, sink);
+        }
+    }
+
+    #[cold]
+    fn fire<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let mut due = std::mem::take(&mut self.due);
+        for index in due.drain(..) {
+            let Some(id) = self.sessions.id_at(index as usize) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            session.timer_armed = false;
+            match session.state {
+                State::Connecting => self.on_connect_timer(shared, now, id),
+                State::Closing => self.on_close_timer(shared, now, id, sink),
+                State::Open => self.on_request_timer(shared, now, id, sink),
+            }
+        }
+        self.due = due;
+    }
+
+    fn on_connect_timer(&mut self, shared: &mut Shared, now: u64, id: SessionId) {
+        let config = &shared.config;
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        if now >= session.began_at + config.connect_timeout_ns {
+            self.fail_session(shared, id, SessionError::ConnectTimeout);
+            return;
+        }
+        let wait = session
+            .rtt
+            .timeout_ns(session.retries, config.rto_min_ns, config.rto_max_ns);
+        let mut at = session.said_at + wait;
+        if now >= at {
+            session.retries = session.retries.saturating_add(1);
+            session.said_at = now;
+            self.connecting.push_back(id);
+            at = now + 2 * wait;
+        }
+        session.timer_armed = true;
+        let end = session.began_at + config.connect_timeout_ns;
+        self.timers.insert(id.index(), at.min(end));
+    }
+
+    fn on_close_timer<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
+        let config = &shared.config;
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        // A server that never hears the close drops the session with its peer.
+        if now >= session.began_at + config.peer_timeout_ns {
+            self.fail_session(shared, id, SessionError::Closed);
+            return;
+        }
+        let wait = session
+            .rtt
+            .timeout_ns(session.retries, config.rto_min_ns, config.rto_max_ns);
+        if now >= session.said_at + wait {
+            session.retries = session.retries.saturating_add(1);
+            session.said_at = now;
+            session.push_close(sink);
+        }
+        session.timer_armed = true;
+        self.timers.insert(id.index(), session.said_at + wait);
+    }
+
+    fn on_request_timer<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
+        let (min, max) = (shared.config.rto_min_ns, shared.config.rto_max_ns);
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let mut busy = slots_mask(session.slots.len()) & !session.free;
+        let mut next = None;
+        let mut resend = false;
+        while busy != 0 {
+            let index = busy.trailing_zeros() as usize;
+            busy &= busy - 1;
+            let slot = &session.slots[index];
+            let waits = slot.phase == Phase::Single && session.pending & 1 << index != 0;
+            if !waits {
+                let at = slot.active_at + session.rtt.timeout_ns(slot.retries, min, max);
+                if now >= at {
+                    shared.stats.retransmissions += 1;
+                    resend |= retransmit(&mut self.asking, session, index, now, sink);
+                }
+            }
+            let slot = &session.slots[index];
+            let at = slot.active_at.max(if waits { now } else { 0 })
+                + session.rtt.timeout_ns(slot.retries, min, max);
+            next = Some(next.map_or(at, |next: u64| next.min(at)));
+        }
+        if let Some(at) = next {
+            session.timer_armed = true;
+            self.timers.insert(id.index(), at);
+        }
+        if resend {
+            self.pump(shared, now, id, sink);
+        }
+    }
+
+    #[cold]
+    fn resume_paced<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let mut due = std::mem::take(&mut self.due);
+        for index in due.drain(..) {
+            let Some(id) = self.sessions.id_at(index as usize) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            session.in_pacer = false;
+            self.pump(shared, now, id, sink);
+        }
+        self.due = due;
+    }
+
+    #[cold]
+    fn resume_blocked<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        // Each once: a session that finds the sink full again goes to the back.
+        for _ in 0..self.blocked.len() {
+            let Some(id) = self.blocked.pop_front() else {
+                break;
+            };
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.blocked = false;
+                self.pump(shared, now, id, sink);
+            }
+        }
+    }
+
+    /// Sends the requests for response that are due, one for each slot whatever arrived since.
+    #[cold]
+    fn ask<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        for _ in 0..self.asking.len() {
+            let Some((id, index)) = self.asking.pop_front() else {
+                break;
+            };
+            let index = usize::from(index);
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let free = session.credits.saturating_sub(session.in_flight);
+            let room = session
+                .receive_window
+                .saturating_sub(session.fragments_in_flight);
+            let srtt_ns = session.rtt.smoothed_ns();
+            let slot = &mut session.slots[index];
+            slot.asking = false;
+            let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+                continue;
+            };
+            // With nothing on its way nothing would ever free a credit: one is always allowed.
+            let idle = window.outstanding() == 0;
+            let credits = u32::from(free.min(room)).max(u32::from(idle));
+            let Some((base, want)) = window.want(now, srtt_ns, credits) else {
+                continue;
+            };
+            let sent = session.push_rfr(index, base, want, sink);
+            let slot = &mut session.slots[index];
+            let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+                unreachable!("checked above");
+            };
+            if sent.is_err() {
+                window.unsent(want);
+                if is_full(sent) {
+                    shared.stats.sink_full += 1;
+                    slot.asking = true;
+                    self.asking.push_back((id, index as u8));
+                }
+            }
+            let outstanding = window.outstanding() as u16;
+            session.settle(index, outstanding);
+            if !session.timer_armed {
+                arm(&mut self.timers, session, now, shared);
+            }
+        }
+    }
+
+    /// Says the connects that are due, those to one peer in as few datagrams as fit.
+    #[cold]
+    fn say_connects<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let preamble = crate::peer::preamble(0);
+        let mut open = None;
+        for _ in 0..self.connecting.len() {
+            let Some(id) = self.connecting.pop_front() else {
+                break;
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            if session.state != State::Connecting {
+                continue;
+            }
+            session.said_at = now;
+            if open != Some(session.peer) {
+                if let Some(peer) = open {
+                    sink.seal(peer);
+                }
+                sink.seal(session.peer);
+                open = Some(session.peer);
+            }
+            let body = Connect {
+                token: shared.token,
+                session: id.to_wire(),
+                max_datagram: sink.max_datagram(session.peer) as u32,
+                max_message: shared.config.max_message,
+                slots: shared.config.slots,
+                credits: shared.config.credits,
+                cookie_time: session.cookie.0,
+                cookie_mac: session.cookie.1,
+            }
+            .to_bytes();
+            let head = Header {
+                kind: Kind::Connect,
+                flags: 0,
+                slot: 0,
+                session: 0,
+                number: 0,
+            }
+            .to_bytes(body.len());
+            // Repeated by the timer until it is answered.
+            let _ = sink.push(session.peer, &preamble, &head, &body, &[]);
+        }
+        if let Some(peer) = open {
+            sink.seal(peer);
+        }
+    }
+
+    /// Asks silent peers, and gives up on those that were asked in vain.
+    pub(crate) fn ping<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let (keepalive, timeout) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
+        let mut dead = Vec::new();
+        for (id, peer) in shared.peers.iter_mut() {
+            // Connecting sessions have a limit of their own.
+            if peer.client_sessions == 0 || peer.token == 0 {
+                continue;
+            }
+            let silent = now.saturating_sub(peer.heard_at);
+            if silent >= timeout && peer.unanswered >= 2 {
+                dead.push(id);
+            } else if silent >= keepalive && now >= peer.pinged_at + keepalive {
+                peer.pinged_at = now;
+                peer.unanswered += 1;
+                let header = Header {
+                    kind: Kind::Ping,
+                    flags: 0,
+                    slot: 0,
+                    session: 0,
+                    number: u64::from(peer.unanswered),
+                };
+                Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
+            }
+        }
+        for peer in dead {
+            shared.stats.peers_failed += 1;
+            self.fail_peer(shared, peer, SessionError::PeerSilent);
+        }
+    }
+}
+
+/// Sends again what is outstanding in a slot; returns whether the session has to be pumped.
+fn retransmit<S: FrameSink>(
+    asking: &mut std::collections::VecDeque<(SessionId, u8)>,
+    session: &mut super::session::ClientSession,
+    index: usize,
+    now: u64,
+    sink: &mut S,
+) -> bool {
+    let slot = &mut session.slots[index];
+    slot.retries = slot.retries.saturating_add(1);
+    slot.active_at = now;
+    match slot.phase {
+        Phase::Idle => unreachable!("an idle slot has no timer"),
+        Phase::Single => {
+            // If the sink is full, the next timeout tries again.
+            let _ = session.push_single(index, sink);
+            false
+        }
+        Phase::Sending => {
+            let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
+                unreachable!("a slot that sends fragments has a window");
+            };
+            *timed = None;
+            if window.is_complete() {
+                // All arrived and no answer: ask with the last fragment.
+                let last = window.last();
+                let _ = session.push_fragment(index, last, sink);
+                return false;
+            }
+            window.on_timeout(now);
+            session.settle(index, 0);
+            session.pending |= 1 << index;
+            true
+        }
+        Phase::Receiving => {
+            let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+                unreachable!("a slot that receives fragments has a window");
+            };
+            window.on_timeout(now);
+            if !slot.asking {
+                slot.asking = true;
+                asking.push_back((session.id, index as u8));
+            }
+            session.settle(index, 0);
+            false
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Every limit and every timer of an endpoint's protocol, with its default and the reason for it.
+
+use crate::wire::MIN_DATAGRAM;
+
+/// Nanoseconds in a millisecond.
+const MS: u64 = 1_000_000;
+
+/// Which congestion control the client side of sessions runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// None: credits alone bound what is outstanding.
+    Off,
+    /// Timely (SIGCOMM 2015), RTT-based.
+    Timely,
+}
+
+/// The common-case optimisations of eRPC (NSDI'19, section 5.2.2, table 3), each of which can be
+/// turned off to see what it is worth. All on by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Factors {
+    /// No rate update for a short RTT on a session at full rate.
+    pub timely_bypass: bool,
+    /// No pacing for a session at full rate.
+    pub pacing_bypass: bool,
+    /// The buffer of a slot's last response is the next one's.
+    pub preallocated_responses: bool,
+    /// Single-packet requests are handed over in the receive buffer.
+    pub zero_copy_requests: bool,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        Self {
+            timely_bypass: true,
+            pacing_bypass: true,
+            preallocated_responses: true,
+            zero_copy_requests: true,
+        }
+    }
+}
+
+/// Configuration of an endpoint's protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Requests outstanding on a session, 1 to 64; further ones queue. Default 8, as in eRPC.
+    pub slots: u16,
+    /// Packets outstanding on a session, 1 to 1024. Default 32: 100 Gb/s times 6 us in packets
+    /// of 2 KiB, rounded up.
+    pub credits: u16,
+    /// Largest message sent or taken, in bytes. Default 64 MiB, at most 1 GiB.
+    pub max_message: u32,
+    /// Requests queued behind the slots of one session. Default 4096.
+    pub max_queued: usize,
+    /// Sessions of each kind (client, server). Default 65,536, at most 2^24 - 1.
+    pub max_sessions: usize,
+    /// Memory for messages that are being reassembled, all sessions together, in bytes.
+    /// Default 512 MiB; no less than `max_message`.
+    pub reassembly_bytes: usize,
+    /// Datagrams that the device's receive queue holds. Credits granted to others never exceed
+    /// it times `overcommit`.
+    pub rx_queue_datagrams: usize,
+    /// Bytes that the device's receive queue holds: bounds the fragments outstanding on a session.
+    pub rx_queue_bytes: usize,
+    /// How many credits are granted for a place in the receive queue. Default 8: sessions are
+    /// mostly idle and frames are bundled, and a queue that does overflow costs a retransmission.
+    pub overcommit: usize,
+    /// The device loses nothing and the kernel vouches for its peers (shared memory): no cookie
+    /// is asked for.
+    pub reliable: bool,
+    /// Shortest retransmission timeout. Default 2 ms: above the wake-up of a sleeping thread.
+    pub rto_min_ns: u64,
+    /// Longest retransmission timeout, and the interval at which a long-running request is asked
+    /// after. Default 50 ms.
+    pub rto_max_ns: u64,
+    /// A peer that is silent this long although it was asked is dead. Default 2 s.
+    pub peer_timeout_ns: u64,
+    /// A client asks a silent peer after this long. Default 500 ms.
+    pub keepalive_ns: u64,
+    /// A session that is not open by then fails. Default 2 s.
+    pub connect_timeout_ns: u64,
+    /// A large response that nobody acknowledged is kept this long. Default 10 s; it must exceed
+    /// `peer_timeout_ns`.
+    pub response_retention_ns: u64,
+    /// Congestion control. Default Timely.
+    pub congestion: Congestion,
+    /// Rate of the link, the rate that an uncongested session starts at. Default 100 Gb/s.
+    pub link_rate_bps: u64,
+    /// Optimisations that can be turned off.
+    pub factors: Factors,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            slots: 8,
+            credits: 32,
+            max_message: 64 << 20,
+            max_queued: 4096,
+            max_sessions: 1 << 16,
+            reassembly_bytes: 512 << 20,
+            rx_queue_datagrams: 4096,
+            rx_queue_bytes: 4 << 20,
+            overcommit: 8,
+            reliable: false,
+            rto_min_ns: 2 * MS,
+            rto_max_ns: 50 * MS,
+            peer_timeout_ns: 2000 * MS,
+            keepalive_ns: 500 * MS,
+            connect_timeout_ns: 2000 * MS,
+            response_retention_ns: 10_000 * MS,
+            congestion: Congestion::Timely,
+            link_rate_bps: 100_000_000_000,
+            factors: Factors::default(),
+        }
+    }
+}
+
+/// A configuration that cannot work. The caller is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {value}, it must be {must}")]
+pub struct ConfigError {
+    /// The field.
+    pub field: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What it may be.
+    pub must: &'static str,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let checks = [
+            (
+                "slots",
+                u64::from(self.slots),
+                (1..=64).contains(&self.slots),
+                "1 to 64",
+            ),
+            (
+                "credits",
+                u64::from(self.credits),
+                (1..=1024).contains(&self.credits),
+                "1 to 1024",
+            ),
+            (
+                "max_message",
+                u64::from(self.max_message),
+                self.max_message as usize >= MIN_DATAGRAM && self.max_message <= 1 << 30,
+                "512 bytes to 1 GiB",
+            ),
+            (
+                "max_sessions",
+                self.max_sessions as u64,
+                (1..=crate::SessionId::MAX_INDEX).contains(&self.max_sessions),
+                "1 to 2^24 - 1",
+            ),
+            (
+                "reassembly_bytes",
+                self.reassembly_bytes as u64,
+                self.reassembly_bytes >= self.max_message as usize,
+                "at least max_message",
+            ),
+            (
+                "rx_queue_datagrams",
+                self.rx_queue_datagrams as u64,
+                self.rx_queue_datagrams >= 1,
+                "at least 1",
+            ),
+            (
+                "overcommit",
+                self.overcommit as u64,
+                (1..=1024).contains(&self.overcommit),
+                "1 to 1024",
+            ),
+            (
+                "rto_min_ns",
+                self.rto_min_ns,
+                self.rto_min_ns >= 1000 && self.rto_min_ns <= self.rto_max_ns,
+                "at least 1 us and at most rto_max_ns",
+            ),
+            (
+                "keepalive_ns",
+                self.keepalive_ns,
+                self.keepalive_ns >= MS && self.keepalive_ns < self.peer_timeout_ns,
+                "at least 1 ms and below peer_timeout_ns",
+            ),
+            (
+                "connect_timeout_ns",
+                self.connect_timeout_ns,
+                self.connect_timeout_ns >= MS,
+                "at least 1 ms",
+            ),
+            (
+                "response_retention_ns",
+                self.response_retention_ns,
+                self.response_retention_ns > self.peer_timeout_ns,
+                "above peer_timeout_ns",
+            ),
+            (
+                "link_rate_bps",
+                self.link_rate_bps,
+                self.link_rate_bps >= 1_000_000,
+                "at least 1 Mb/s",
+            ),
+        ];
+        for (field, value, good, must) in checks {
+            if !good {
+                return Err(ConfigError { field, value, must });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an endpoint must draw at random each time it starts.
+#[derive(Clone, Copy)]
+pub struct Secrets {
+    /// Names this incarnation of the endpoint. Zero is replaced by one: zero means "unknown".
+    pub token: u32,
+    /// Key of the cookies.
+    pub cookie_key: [u8; 16],
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_sound_and_errors_name_the_field() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let bad = Config {
+            slots: 65,
+            ..Config::default()
+        };
+        let error = bad.check().unwrap_err();
+        assert_eq!(error.to_string(), "slots is 65, it must be 1 to 64");
+    }
+}

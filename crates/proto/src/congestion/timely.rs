@@ -1,0 +1,172 @@
+//! Timely (SIGCOMM 2015), in the form that Zhu et al. (CoNEXT 2016, section 5) give a fixed point:
+//! the gradient decides how much to decrease by, the distance to a reference RTT by how much.
+//!
+//! One thing is added. A virtual machine's core is descheduled for milliseconds now and then, and
+//! every packet in flight then has a huge RTT although no queue stood anywhere. So the rate is
+//! updated once per window with the *smallest* RTT seen in it, and a window spans at least two
+//! receive bursts: a queue raises every sample of a window, a stall only those of one burst.
+
+use super::RateControl;
+
+/// Below this there is no queue to speak of: additive increase.
+pub(super) const LOW_NS: u64 = 50_000;
+/// Above this: multiplicative decrease whatever the gradient says.
+const HIGH_NS: f64 = 1_000_000.0;
+/// The RTT that the gradient's decrease steers towards.
+const REFERENCE_NS: f64 = 50_000.0;
+/// Weight of a new RTT difference.
+const ALPHA: f64 = 0.46;
+/// Strength of a decrease.
+const BETA: f64 = 0.26;
+/// RTT that normalises the gradient.
+const BASE_NS: f64 = 20_000.0;
+/// Low windows in a row before the increase becomes five times as fast.
+const HASTE_AFTER: u8 = 5;
+/// No session is throttled below this: one small packet every few tens of microseconds.
+const FLOOR_BPS: f64 = 15_000_000.0;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Timely {
+    rate_bps: f64,
+    link_rate_bps: f64,
+    /// Additive increase, a thousandth of the link.
+    step_bps: f64,
+    last_ns: f64,
+    /// Smoothed difference between successive windows' RTTs.
+    difference_ns: f64,
+    low_windows: u8,
+    window: Window,
+}
+
+/// The smallest RTT of a stretch of time.
+#[derive(Clone, Debug)]
+struct Window {
+    ends: u64,
+    burst_at: u64,
+    bursts: u8,
+    smallest_ns: u64,
+}
+
+impl Timely {
+    pub(super) fn new(link_rate_bps: f64) -> Self {
+        Self {
+            rate_bps: link_rate_bps,
+            link_rate_bps,
+            step_bps: link_rate_bps / 1000.0,
+            last_ns: 0.0,
+            difference_ns: 0.0,
+            low_windows: 0,
+            window: Window {
+                ends: 0,
+                burst_at: 0,
+                bursts: 0,
+                smallest_ns: u64::MAX,
+            },
+        }
+    }
+
+    fn update(&mut self, rtt_ns: f64) {
+        let difference = if self.last_ns == 0.0 {
+            0.0
+        } else {
+            rtt_ns - self.last_ns
+        };
+        self.last_ns = rtt_ns;
+        self.difference_ns = (1.0 - ALPHA) * self.difference_ns + ALPHA * difference;
+
+        if rtt_ns < LOW_NS as f64 {
+            self.low_windows = self.low_windows.saturating_add(1);
+            let haste = if self.low_windows >= HASTE_AFTER {
+                5.0
+            } else {
+                1.0
+            };
+            self.rate_bps += haste * self.step_bps;
+        } else {
+            self.low_windows = 0;
+            if rtt_ns > HIGH_NS {
+                self.rate_bps *= 1.0 - BETA * (1.0 - HIGH_NS / rtt_ns);
+            } else {
+                let gradient = self.difference_ns / BASE_NS;
+                let weight = (2.0 * gradient + 0.5).clamp(0.0, 1.0);
+                let error = ((rtt_ns - REFERENCE_NS) / REFERENCE_NS).min(1.0);
+                self.rate_bps =
+                    self.step_bps * (1.0 - weight) + self.rate_bps * (1.0 - BETA * weight * error);
+            }
+        }
+        self.rate_bps = self.rate_bps.clamp(FLOOR_BPS, self.link_rate_bps);
+    }
+}
+
+impl RateControl for Timely {
+    fn on_rtt(&mut self, now: u64, rtt_ns: u64) {
+        let window = &mut self.window;
+        window.smallest_ns = window.smallest_ns.min(rtt_ns);
+        if now != window.burst_at {
+            window.burst_at = now;
+            window.bursts = window.bursts.saturating_add(1);
+        }
+        if window.bursts < 2 || now < window.ends {
+            return;
+        }
+        let smallest_ns = window.smallest_ns;
+        *window = Window {
+            ends: now + smallest_ns,
+            burst_at: now,
+            bursts: 0,
+            smallest_ns: u64::MAX,
+        };
+        self.update(smallest_ns as f64);
+    }
+
+    fn rate_bps(&self) -> f64 {
+        self.rate_bps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: f64 = 25e9;
+
+    fn run(timely: &mut Timely, now: &mut u64, rtts: impl IntoIterator<Item = u64>) {
+        for rtt in rtts {
+            *now += rtt;
+            timely.on_rtt(*now, rtt);
+        }
+    }
+
+    #[test]
+    fn standing_queues_lower_the_rate_and_their_end_restores_it() {
+        let mut timely = Timely::new(LINK);
+        let mut now = 1;
+        run(&mut timely, &mut now, (0..200).map(|i| 60_000 + i * 8_000));
+        assert!(timely.rate_bps() < LINK / 2.0, "{}", timely.rate_bps());
+        run(&mut timely, &mut now, [10_000; 3000]);
+        assert_eq!(timely.rate_bps(), LINK);
+    }
+
+    #[test]
+    fn a_stall_of_one_burst_does_not_throttle() {
+        let mut timely = Timely::new(LINK);
+        let mut now = 1;
+        for _ in 0..50 {
+            run(&mut timely, &mut now, [10_000; 40]);
+            // The core was away for 5 ms: sixty packets come out of the queue in one burst.
+            now += 5_000_000;
+            for _ in 0..60 {
+                timely.on_rtt(now, 5_000_000);
+            }
+        }
+        assert_eq!(timely.rate_bps(), LINK);
+    }
+
+    #[test]
+    fn the_rate_stays_within_its_bounds() {
+        let mut timely = Timely::new(LINK);
+        let mut now = 1;
+        run(&mut timely, &mut now, [u64::from(u32::MAX); 500]);
+        assert_eq!(timely.rate_bps(), FLOOR_BPS);
+    }
+}

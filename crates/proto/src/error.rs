@@ -1,0 +1,250 @@
+//! Why sessions and requests end: typed, and naming the side at fault.
+
+use crate::{Msgbuf, PeerId, RequestNumber, SessionId, Tag};
+
+/// Why a server did not open a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// All places in its session table are taken.
+    #[error("the server is full: it has its limit of {limit} sessions")]
+    SessionLimit {
+        /// Its limit.
+        limit: u32,
+    },
+    /// Its receive queue has no credit left to give.
+    #[error(
+        "the server is full: all {limit} credits of its receive queue are granted; \
+         raise its receive buffer or close idle sessions"
+    )]
+    CreditLimit {
+        /// Credits in all.
+        limit: u32,
+    },
+    /// It speaks another version of the protocol.
+    #[error("the server speaks protocol version {version}, this client another")]
+    Version {
+        /// Its version.
+        version: u32,
+    },
+    /// It is shutting down.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// A parameter of the connect makes no sense to it.
+    #[error("the server finds the connect malformed")]
+    Malformed,
+    /// A later version's reason.
+    #[error("the server refused, code {0}")]
+    Other(u32),
+}
+
+impl Refusal {
+    pub(crate) fn to_wire(self) -> (u32, u32) {
+        match self {
+            Self::SessionLimit { limit } => (1, limit),
+            Self::CreditLimit { limit } => (2, limit),
+            Self::Version { version } => (3, version),
+            Self::ShuttingDown => (4, 0),
+            Self::Malformed => (5, 0),
+            Self::Other(code) => (code, 0),
+        }
+    }
+
+    pub(crate) fn from_wire(code: u32, detail: u32) -> Self {
+        match code {
+            1 => Self::SessionLimit { limit: detail },
+            2 => Self::CreditLimit { limit: detail },
+            3 => Self::Version { version: detail },
+            4 => Self::ShuttingDown,
+            5 => Self::Malformed,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Why a server will not answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The message is larger than the server takes.
+    #[error("the request is larger than the server takes")]
+    TooLarge,
+    /// No memory to reassemble it now. Nothing was run: it is safe to try again.
+    #[error("the server has no memory for large requests now; the request was not run")]
+    NoMemory,
+    /// The request was run, but its response is no longer kept.
+    #[error("the request was run, its response is no longer kept by the server")]
+    ResponseExpired,
+    /// The fragments contradict each other.
+    #[error("the server finds the request's fragments malformed")]
+    Malformed,
+    /// A later version's reason.
+    #[error("the server rejected the request, code {0}")]
+    Other(u32),
+}
+
+impl Rejection {
+    pub(crate) fn to_wire(self) -> u32 {
+        match self {
+            Self::TooLarge => 1,
+            Self::NoMemory => 2,
+            Self::ResponseExpired => 3,
+            Self::Malformed => 4,
+            Self::Other(code) => code,
+        }
+    }
+
+    pub(crate) fn from_wire(code: u32) -> Self {
+        match code {
+            1 => Self::TooLarge,
+            2 => Self::NoMemory,
+            3 => Self::ResponseExpired,
+            4 => Self::Malformed,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Why a session failed or ended. Requests that were outstanding on it may or may not have run,
+/// unless the session never opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The server said no.
+    #[error("session refused: {0}")]
+    Refused(#[from] Refusal),
+    /// Nothing answered the connect in time.
+    #[error("nothing answered the connect in time: is a server running there?")]
+    ConnectTimeout,
+    /// The network says that nothing listens there, or the peer's process is gone.
+    #[error("nothing listens at the peer's address (any more)")]
+    Unreachable,
+    /// The peer stopped answering.
+    #[error("the peer stopped answering: its host or process died, is stopped, or is cut off")]
+    PeerSilent,
+    /// The peer is another incarnation now.
+    #[error("the peer was restarted; it does not know what the one before it ran")]
+    PeerRestarted,
+    /// The peer dropped the session.
+    #[error("the peer dropped the session")]
+    PeerDropped,
+    /// This side closed the session.
+    #[error("the session was closed on this side")]
+    Closed,
+}
+
+/// Why a request ended without a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Its session ended.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The server will not answer it.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// The response is larger than this endpoint takes.
+    #[error("the response is larger than this endpoint takes")]
+    ResponseTooLarge,
+    /// No memory to reassemble the response now.
+    #[error("no memory to reassemble the response now")]
+    NoMemory,
+}
+
+/// Why [`crate::Protocol::request`] did not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RejectReason {
+    /// The session is over, or never was.
+    #[error("the session is over")]
+    UnknownSession,
+    /// The queue behind the slots is full: the caller is faster than the server.
+    #[error("the session's queue is full")]
+    QueueFull,
+    /// Larger than both ends take.
+    #[error("the message has {len} bytes, the session takes {max}")]
+    TooLarge {
+        /// The message.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// A request that was not taken, with its buffer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejected {
+    /// The request's buffer, back.
+    pub message: Msgbuf,
+    /// Why.
+    pub reason: RejectReason,
+}
+
+/// Why [`crate::Protocol::respond`] sent nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RespondReason {
+    /// The client is gone, cancelled the request, or was answered already.
+    #[error("nobody waits for this response (any more)")]
+    Stale,
+    /// Larger than the client takes.
+    #[error("the response has {len} bytes, the client takes {max}")]
+    TooLarge {
+        /// The message.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// A response that was not sent, with its buffer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unsent {
+    /// The response's buffer, back.
+    pub message: Msgbuf,
+    /// Why.
+    pub reason: RespondReason,
+}
+
+/// Why [`crate::Protocol::connect`] began nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// This endpoint's own session table is full.
+    #[error("this endpoint has its limit of {0} client sessions")]
+    SessionLimit(usize),
+    /// The path is too narrow for the protocol.
+    #[error("the path carries datagrams of {0} bytes, the protocol needs 512")]
+    PathTooNarrow(usize),
+}
+
+/// What happened outside the flow of responses. Drained with [`crate::Protocol::poll_event`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The session is open: what was queued on it is on its way.
+    Connected {
+        /// Which.
+        session: SessionId,
+    },
+    /// The session is over, and so is its handle. Comes after the failures of its requests.
+    SessionEnded {
+        /// Which.
+        session: SessionId,
+        /// Why.
+        error: SessionError,
+    },
+    /// A request ended without a response.
+    RequestFailed {
+        /// Its session.
+        session: SessionId,
+        /// Its number.
+        number: RequestNumber,
+        /// The caller's word.
+        tag: Tag,
+        /// Its buffer, back.
+        request: Msgbuf,
+        /// Why.
+        error: RequestError,
+    },
+    /// No session of either kind refers to the peer any more: its place on the device can be
+    /// given up, after the next flush of the device.
+    PeerReleased {
+        /// Which.
+        peer: PeerId,
+    },
+}

@@ -1,0 +1,87 @@
+//! Names of things: peers, sessions, requests.
+
+use std::net::SocketAddr;
+
+/// A peer endpoint, as the device of this endpoint numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+/// Where a datagram came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A peer that the device knows.
+    Peer(PeerId),
+    /// An address that is no peer: only session management is accepted from it.
+    Stranger(SocketAddr),
+}
+
+/// The caller's own word for a request; it comes back with the response.
+pub type Tag = u64;
+
+/// Number of a request within its session: starts at 1, grows by one, never wraps (64 bits).
+pub type RequestNumber = u64;
+
+/// A place in a session table and how often that place was used before, in one word, so that
+/// a handle or a frame that names an earlier user of the place is recognised.
+///
+/// ```text
+///  31      24 23                      0
+/// ┌──────────┬─────────────────────────┐
+/// │generation│          index          │
+/// └──────────┴─────────────────────────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(u32);
+
+impl SessionId {
+    /// The largest number of places in a table.
+    pub const MAX_INDEX: usize = (1 << 24) - 1;
+
+    pub(crate) fn new(index: usize, generation: u8) -> Self {
+        debug_assert!(index <= Self::MAX_INDEX);
+        Self(u32::from(generation) << 24 | index as u32)
+    }
+
+    /// From the wire.
+    #[inline]
+    pub(crate) fn from_wire(word: u32) -> Self {
+        Self(word)
+    }
+
+    /// For the wire, and for traces.
+    #[inline]
+    pub fn to_wire(self) -> u32 {
+        self.0
+    }
+
+    /// The place in the table.
+    #[inline]
+    pub fn index(self) -> usize {
+        (self.0 & 0x00ff_ffff) as usize
+    }
+
+    #[inline]
+    pub(crate) fn generation(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+}
+
+/// Server side: the request that a response answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    pub(crate) session: SessionId,
+    pub(crate) slot: u8,
+    pub(crate) number: RequestNumber,
+}
+
+impl RequestId {
+    /// The server session that the request came in on.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The request's number within its session.
+    pub fn number(&self) -> RequestNumber {
+        self.number
+    }
+}

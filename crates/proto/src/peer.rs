@@ -1,0 +1,121 @@
+//! Peer endpoints: which incarnation is there, and whether it is alive.
+//!
+//! Liveness is a matter of endpoints, not of sessions: one silent peer with ten thousand sessions
+//! is asked once. Clients ask (ping); whatever arrives from the peer's current incarnation is an
+//! answer. A server hears its clients' pings and drops a client that is silent for longer than
+//! the client itself would tolerate.
+
+use std::collections::VecDeque;
+
+use crate::wire::Preamble;
+use crate::{Event, PeerId};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// Its incarnation; zero until known.
+    pub(crate) token: u32,
+    pub(crate) heard_at: u64,
+    pub(crate) pinged_at: u64,
+    /// Pings since it was last heard.
+    pub(crate) unanswered: u32,
+    pub(crate) client_sessions: u32,
+    pub(crate) server_sessions: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    list: Vec<Peer>,
+}
+
+/// How a session refers to its peer's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+impl Peers {
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Peer> {
+        self.list.get(peer.0 as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        self.list.get_mut(peer.0 as usize)
+    }
+
+    /// A session begins to refer to the peer.
+    pub(crate) fn retain(&mut self, peer: PeerId, role: Role, now: u64) -> &mut Peer {
+        let index = peer.0 as usize;
+        if index >= self.list.len() {
+            let nobody = Peer {
+                token: 0,
+                heard_at: now,
+                pinged_at: now,
+                unanswered: 0,
+                client_sessions: 0,
+                server_sessions: 0,
+            };
+            self.list.resize(index + 1, nobody);
+        }
+        let peer = &mut self.list[index];
+        if peer.client_sessions + peer.server_sessions == 0 {
+            peer.token = 0;
+            peer.heard_at = now;
+            peer.pinged_at = now;
+            peer.unanswered = 0;
+        }
+        match role {
+            Role::Client => peer.client_sessions += 1,
+            Role::Server => peer.server_sessions += 1,
+        }
+        peer
+    }
+
+    /// A session does not refer to the peer any more.
+    pub(crate) fn release(&mut self, peer: PeerId, role: Role, events: &mut VecDeque<Event>) {
+        let entry = &mut self.list[peer.0 as usize];
+        match role {
+            Role::Client => entry.client_sessions -= 1,
+            Role::Server => entry.server_sessions -= 1,
+        }
+        if entry.client_sessions + entry.server_sessions == 0 {
+            entry.token = 0;
+            events.push_back(Event::PeerReleased { peer });
+        }
+    }
+
+    /// Something arrived from the peer's current incarnation.
+    #[inline]
+    pub(crate) fn heard(&mut self, peer: PeerId, now: u64) {
+        if let Some(peer) = self.list.get_mut(peer.0 as usize) {
+            peer.heard_at = now;
+            peer.unanswered = 0;
+        }
+    }
+
+    /// This endpoint itself was away for `gap_ns`: the peers' silence in that time means nothing.
+    pub(crate) fn forgive(&mut self, gap_ns: u64) {
+        for peer in &mut self.list {
+            peer.heard_at += gap_ns;
+        }
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PeerId, &mut Peer)> {
+        self.list
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, peer)| peer.client_sessions + peer.server_sessions > 0)
+            .map(|(index, peer)| (PeerId(index as u32), peer))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list
+            .iter()
+            .all(|peer| peer.client_sessions + peer.server_sessions == 0)
+    }
+}
+
+/// The preamble of datagrams for incarnation `token`.
+pub(crate) fn preamble(token: u32) -> [u8; 8] {
+    Preamble { token }.to_bytes()
+}

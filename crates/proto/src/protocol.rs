@@ -1,0 +1,519 @@
+//! The protocol of one endpoint: what arrives and what is asked for goes in, frames come out.
+
+use std::collections::VecDeque;
+
+use crate::client::Client;
+use crate::cookie::Jar;
+use crate::msgbuf::{Msgbuf, Pool};
+use crate::peer::Peers;
+use crate::server::Server;
+use crate::shared::Shared;
+use crate::wire::{
+    Connect, DatagramError, Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset,
+    VERSION, read_preamble, split_frame,
+};
+use crate::{
+    Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Refusal, Rejected, RequestId,
+    RequestNumber, Secrets, SessionError, SessionId, Source, Stats, Tag, Unsent,
+};
+
+/// Peers are looked after this often.
+const TICK_NS: u64 = 50_000_000;
+
+/// A frame that the layer above has to act on.
+#[derive(Debug)]
+pub enum Incoming<'a> {
+    /// A request to run, once. Every one of them must be answered by [`Protocol::respond`].
+    Request {
+        /// What to answer to.
+        id: RequestId,
+        /// Who asks.
+        peer: PeerId,
+        /// The client's extension bit.
+        ext: bool,
+        /// The message.
+        body: Body<'a>,
+        /// An empty buffer for the response, so that none has to be allocated.
+        response: Msgbuf,
+    },
+    /// The response to a request of ours.
+    Response {
+        /// The session of the request.
+        session: SessionId,
+        /// The request.
+        number: RequestNumber,
+        /// The caller's word for it.
+        tag: Tag,
+        /// The server's extension bit.
+        ext: bool,
+        /// The message.
+        body: Body<'a>,
+        /// The request's buffer, back.
+        request: Msgbuf,
+    },
+    /// The client does not want the answer any more. It may be given all the same.
+    Cancelled {
+        /// To what.
+        id: RequestId,
+    },
+}
+
+/// Bytes of a received message.
+#[derive(Debug)]
+pub enum Body<'a> {
+    /// In the receive buffer: good until the datagram is given back.
+    Borrowed(&'a [u8]),
+    /// Put together from several packets. Give it to [`Protocol::recycle`] afterwards.
+    Owned(Msgbuf),
+}
+
+impl Body<'_> {
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(buffer) => buffer.head(),
+        }
+    }
+}
+
+/// The frames of one datagram that are still to be read.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    source: Source,
+    /// Addressed to no incarnation in particular: only session management is read.
+    tokenless: bool,
+    rest: &'a [u8],
+}
+
+/// The protocol state of one endpoint. See the crate's documentation for the order of calls.
+pub struct Protocol {
+    shared: Shared,
+    client: Client,
+    server: Server,
+    next_tick: u64,
+    last_turn: u64,
+}
+
+impl Protocol {
+    /// The state of an endpoint that starts now.
+    ///
+    /// # Errors
+    /// If the configuration cannot work.
+    pub fn new(config: Config, secrets: Secrets, now: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            client: Client::new(config.max_sessions, now),
+            server: Server::new(config.max_sessions),
+            shared: Shared {
+                config,
+                token: secrets.token.max(1),
+                jar: Jar::new(secrets.cookie_key),
+                peers: Peers::default(),
+                pool: Pool::new(),
+                events: VecDeque::new(),
+                stats: Stats::default(),
+                reassembling: 0,
+            },
+            next_tick: now + TICK_NS,
+            last_turn: now,
+        })
+    }
+
+    /// Begins to open a session to `peer`. [`Event::Connected`] or [`Event::SessionEnded`]
+    /// follows; requests can be made at once and are sent when it is open.
+    pub fn connect<S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        sink: &mut S,
+    ) -> Result<SessionId, ConnectError> {
+        self.client.connect(&mut self.shared, now, peer, sink)
+    }
+
+    /// Sends a request, or queues it behind those that are outstanding. It ends with
+    /// [`Incoming::Response`] or [`Event::RequestFailed`], either of which gives `message` back.
+    #[inline]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call per request: no struct to fill"
+    )]
+    pub fn request<S: FrameSink>(
+        &mut self,
+        now: u64,
+        session: SessionId,
+        message: Msgbuf,
+        ext: bool,
+        tag: Tag,
+        sink: &mut S,
+    ) -> Result<RequestNumber, Rejected> {
+        self.client
+            .request(&mut self.shared, now, session, message, ext, tag, sink)
+    }
+
+    /// Gives up on a request: neither a response nor an event will follow. `None` if it is over.
+    pub fn cancel<S: FrameSink>(
+        &mut self,
+        now: u64,
+        session: SessionId,
+        number: RequestNumber,
+        sink: &mut S,
+    ) -> Option<(Tag, Msgbuf)> {
+        self.client
+            .cancel(&mut self.shared, now, session, number, sink)
+    }
+
+    /// Closes a session. Its requests fail, then [`Event::SessionEnded`] follows.
+    pub fn close<S: FrameSink>(&mut self, now: u64, session: SessionId, sink: &mut S) {
+        self.client.close(&mut self.shared, now, session, sink);
+    }
+
+    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`].
+    ///
+    /// # Errors
+    /// What is wrong with it; it was answered if there is an answer, and counted.
+    #[inline]
+    pub fn open<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        datagram: &'a [u8],
+        sink: &mut S,
+    ) -> Result<Frames<'a>, DatagramError> {
+        match read_preamble(datagram) {
+            Ok((preamble, rest)) if preamble.token == self.shared.token => {
+                if let Source::Peer(peer) = source {
+                    self.shared.peers.heard(peer, now);
+                    return Ok(Frames {
+                        source,
+                        tokenless: false,
+                        rest,
+                    });
+                }
+                self.stray(source, preamble.token, rest, sink)
+            }
+            Ok((preamble, rest)) => self.stray(source, preamble.token, rest, sink),
+            Err(error) => {
+                self.shared.stats.datagrams_dropped += 1;
+                if matches!(error, DatagramError::Version(_)) {
+                    self.refuse_version(source, datagram, sink);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A datagram that is not plainly one of a peer's for this incarnation.
+    #[cold]
+    fn stray<'a, S: FrameSink>(
+        &mut self,
+        source: Source,
+        token: u32,
+        rest: &'a [u8],
+        sink: &mut S,
+    ) -> Result<Frames<'a>, DatagramError> {
+        if token == 0 {
+            return Ok(Frames {
+                source,
+                tokenless: true,
+                rest,
+            });
+        }
+        self.shared.stats.datagrams_dropped += 1;
+        // The sender talks to someone who was here before, or whom this endpoint has forgotten.
+        let header = control(Kind::Reset, 0);
+        let body = Reset { token, endpoint: 1 }.to_bytes();
+        // No answer may be larger than what it answers.
+        if rest.len() >= HEADER_BYTES + body.len() {
+            Shared::send_alone(sink, source, 0, header, &body);
+        }
+        Err(match source {
+            Source::Peer(_) => DatagramError::StaleToken,
+            Source::Stranger(_) => DatagramError::Stranger,
+        })
+    }
+
+    /// Tells a client of another version which one is spoken here. The layout of preamble and
+    /// connect is the same in all versions as far as it is read here.
+    #[cold]
+    fn refuse_version<S: FrameSink>(&mut self, source: Source, datagram: &[u8], sink: &mut S) {
+        let Ok((frame, _)) = split_frame(&datagram[PREAMBLE_BYTES..]) else {
+            return;
+        };
+        if frame.header.kind != Kind::Connect {
+            return;
+        }
+        if let Some((connect, _)) = Connect::parse(frame.payload) {
+            let (code, detail) = Refusal::Version {
+                version: u32::from(VERSION),
+            }
+            .to_wire();
+            let header = control(Kind::Refuse, connect.session);
+            let body = Refuse { code, detail }.to_bytes();
+            Shared::send_alone(sink, source, connect.token, header, &body);
+        }
+    }
+
+    /// Reads on in a datagram until there is something to act on. `None`: all is read.
+    #[inline]
+    pub fn next<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        frames: &mut Frames<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        while !frames.rest.is_empty() {
+            let frame = match split_frame(frames.rest) {
+                Ok((frame, rest)) => {
+                    frames.rest = rest;
+                    frame
+                }
+                Err(_) => {
+                    frames.rest = &[];
+                    self.shared.stats.frames_malformed += 1;
+                    return None;
+                }
+            };
+            let incoming = match (frame.header.kind, frames.source) {
+                (Kind::Request, Source::Peer(peer)) if !frames.tokenless => {
+                    self.server
+                        .on_request(&mut self.shared, now, peer, frame, sink)
+                }
+                (Kind::Response, Source::Peer(peer)) if !frames.tokenless => self
+                    .client
+                    .on_response(&mut self.shared, now, peer, frame, sink),
+                (_, source) => self.uncommon(now, source, frames.tokenless, frame, sink),
+            };
+            if incoming.is_some() {
+                return incoming;
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn uncommon<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        tokenless: bool,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let Self {
+            shared,
+            client,
+            server,
+            ..
+        } = self;
+        let kind = frame.header.kind;
+        if kind == Kind::Connect {
+            server.on_connect(shared, now, source, frame, sink);
+            return None;
+        }
+        let Source::Peer(peer) = source else {
+            shared.stats.frames_stale += 1;
+            return None;
+        };
+        if kind == Kind::Reset {
+            client.on_reset(shared, peer, frame);
+            return None;
+        }
+        if tokenless {
+            shared.stats.frames_stale += 1;
+            return None;
+        }
+        match kind {
+            Kind::RequestFragment => {
+                return server.on_request_fragment(shared, now, peer, frame, sink);
+            }
+            Kind::ResponseFragment => {
+                return client.on_response_fragment(shared, now, peer, frame, sink);
+            }
+            Kind::Cancel => return server.on_cancel(shared, peer, frame, sink),
+            Kind::CreditReturn => client.on_credit_return(shared, now, peer, frame, sink),
+            Kind::RequestForResponse => {
+                server.on_request_for_response(shared, now, peer, frame, sink);
+            }
+            Kind::Reject => client.on_reject(shared, now, peer, frame, sink),
+            Kind::Challenge => client.on_challenge(shared, peer, frame),
+            Kind::Accept => client.on_accept(shared, now, peer, frame, sink),
+            Kind::Refuse => client.on_refuse(shared, peer, frame),
+            Kind::Close => server.on_close(shared, peer, frame, sink),
+            Kind::Closed => client.on_closed(shared, peer, frame),
+            Kind::Credit => client.on_credit(shared, now, peer, frame, sink),
+            Kind::CreditAck => server.on_credit_ack(shared, peer, frame),
+            Kind::Ping => {
+                let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+                if token != 0 {
+                    let mut header = control(Kind::Pong, 0);
+                    header.number = frame.header.number;
+                    Shared::send_alone(sink, source, token, header, &[]);
+                }
+            }
+            // That it arrived is all there is to know.
+            Kind::Pong => {}
+            Kind::Request | Kind::Response | Kind::Connect | Kind::Reset => {
+                unreachable!("handled before")
+            }
+        }
+        None
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// Gives the buffer back if nobody waits for it any more, or if the client takes no message
+    /// of this size: then a smaller answer must be given.
+    #[inline]
+    pub fn respond<S: FrameSink>(
+        &mut self,
+        now: u64,
+        id: RequestId,
+        message: Msgbuf,
+        ext: bool,
+        sink: &mut S,
+    ) -> Result<(), Unsent> {
+        self.server
+            .respond(&mut self.shared, now, id, message, ext, sink)
+    }
+
+    /// Whether the client still waits for the answer to `id`.
+    pub fn is_wanted(&self, id: RequestId) -> bool {
+        self.server.is_wanted(id)
+    }
+
+    /// The end of a turn: sends what was held back to be sent together, and does what is due.
+    #[inline]
+    pub fn flush<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        self.server.flush(&mut self.shared, now, sink);
+        if now >= self.next_tick {
+            self.tick(now, sink);
+        }
+        self.client.flush(&mut self.shared, now, sink);
+        self.last_turn = now;
+    }
+
+    #[cold]
+    fn tick<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        // A turn that comes much later than planned means that this thread was away; what the
+        // peers sent meanwhile is not read yet, so their silence means nothing.
+        let late = now - self.next_tick;
+        if late > 2 * TICK_NS {
+            self.shared.peers.forgive(late);
+        }
+        self.next_tick = now + TICK_NS;
+        self.client.ping(&mut self.shared, now, sink);
+        self.server.drop_silent(&mut self.shared, now);
+    }
+
+    /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.
+    pub fn next_timeout(&self) -> Option<u64> {
+        let tick = (!self.shared.peers.is_empty()).then_some(self.next_tick);
+        [
+            tick,
+            self.client.next_timeout(self.last_turn),
+            self.server.next_timeout(self.last_turn),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// The next event, if any.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// The device says that a peer is gone: `certain` if the kernel saw it end, else the network
+    /// only suspects it.
+    pub fn peer_gone<S: FrameSink>(&mut self, now: u64, peer: PeerId, certain: bool, sink: &mut S) {
+        if certain {
+            self.client
+                .fail_peer(&mut self.shared, peer, SessionError::Unreachable);
+            self.server.drop_peer(&mut self.shared, peer);
+            return;
+        }
+        self.client.suspect_peer(&mut self.shared, peer);
+        if let Some(entry) = self.shared.peers.get_mut(peer) {
+            // Asked at the next tick, and given up soon if it stays silent.
+            let early = self.shared.config.keepalive_ns;
+            entry.pinged_at = entry.pinged_at.min(now.saturating_sub(early));
+            entry.heard_at = entry
+                .heard_at
+                .min(now.saturating_sub(self.shared.config.peer_timeout_ns.saturating_sub(early)));
+        }
+        self.next_tick = self.next_tick.min(now);
+        sink.seal(peer);
+    }
+
+    /// Refuses new sessions from now on; open ones go on.
+    pub fn drain(&mut self) {
+        self.server.draining = true;
+    }
+
+    /// An empty buffer that may have memory already.
+    #[inline]
+    pub fn buffer(&mut self) -> Msgbuf {
+        self.shared.pool.take()
+    }
+
+    /// Takes a buffer that nobody needs any more.
+    #[inline]
+    pub fn recycle(&mut self, message: Msgbuf) {
+        self.shared.pool.give(message);
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    /// Sessions: `(opened by this endpoint, opened by others)`.
+    pub fn session_counts(&self) -> (usize, usize) {
+        (self.client.sessions.len(), self.server.sessions.len())
+    }
+
+    /// Requests of this endpoint that did not end yet, queued ones included. Walks all sessions.
+    pub fn outstanding(&self) -> usize {
+        self.client.outstanding()
+    }
+
+    /// Requests of others that were handed over and not answered yet. Walks all sessions.
+    pub fn executing(&self) -> usize {
+        self.server.executing()
+    }
+
+    /// Memory promised to messages that are being reassembled, in bytes.
+    pub fn reassembling(&self) -> usize {
+        self.shared.reassembling
+    }
+
+    /// The books of a client session, for checkers: credits in use, credits, busy slots.
+    ///
+    /// # Panics
+    /// If the books contradict each other.
+    pub fn books(&self, session: SessionId) -> Option<(u16, u16, usize)> {
+        self.client.books(session)
+    }
+
+    /// The largest message of a single packet on a client session, in bytes; zero until open.
+    pub fn single_packet_bytes(&self, session: SessionId) -> usize {
+        self.client
+            .sessions
+            .get(session)
+            .map_or(0, |session| session.fragment as usize)
+    }
+}
+
+fn control(kind: Kind, session: u32) -> Header {
+    Header {
+        kind,
+        flags: 0,
+        slot: 0,
+        session,
+        number: 0,
+    }
+}

@@ -1,0 +1,226 @@
+//! The server side: opening and closing sessions.
+
+use super::Server;
+use super::session::{ServerSession, Slot};
+use crate::peer::{Role, preamble};
+use crate::shared::Shared;
+use crate::wire::{
+    Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
+    PREAMBLE_BYTES, Refuse, Reset,
+};
+use crate::{FrameSink, PeerId, Refusal, SessionId, Source};
+
+fn control(kind: Kind, session: u32) -> Header {
+    Header {
+        kind,
+        flags: 0,
+        slot: 0,
+        session,
+        number: 0,
+    }
+}
+
+impl Server {
+    /// Someone wants a session. Nothing is kept before the address is proven.
+    pub(crate) fn on_connect<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        source: Source,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let Some((connect, _)) = Connect::parse(frame.payload).filter(|(c, _)| c.token != 0) else {
+            shared.stats.frames_malformed += 1;
+            return;
+        };
+        let cookie = (connect.cookie_time, connect.cookie_mac);
+        let proven = shared.config.reliable
+            || shared
+                .jar
+                .is_good(now, source, connect.token, connect.session, cookie);
+        if !proven {
+            shared.stats.challenges += 1;
+            let challenge = Challenge {
+                cookie_time: now,
+                cookie_mac: shared.jar.mac(now, source, connect.token, connect.session),
+            };
+            let header = control(Kind::Challenge, connect.session);
+            Shared::send_alone(sink, source, connect.token, header, &challenge.to_bytes());
+            return;
+        }
+        if let Source::Peer(peer) = source {
+            let key = (peer, connect.token, connect.session);
+            if let Some(id) = self.by_client.get(&key) {
+                let accept = self.accept(shared, *id);
+                self.say_accept(shared, *id, accept, sink);
+                return;
+            }
+        }
+        match self.admit(shared, now, source, &connect, sink) {
+            Ok(id) => {
+                let accept = self.accept(shared, id);
+                self.say_accept(shared, id, accept, sink);
+            }
+            Err(refusal) => {
+                shared.stats.sessions_refused += 1;
+                let (code, detail) = refusal.to_wire();
+                let header = control(Kind::Refuse, connect.session);
+                let body = Refuse { code, detail }.to_bytes();
+                Shared::send_alone(sink, source, connect.token, header, &body);
+            }
+        }
+    }
+
+    fn admit<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        source: Source,
+        connect: &Connect,
+        sink: &mut S,
+    ) -> Result<SessionId, Refusal> {
+        if self.draining {
+            return Err(Refusal::ShuttingDown);
+        }
+        if (connect.max_datagram as usize) < MIN_DATAGRAM
+            || (connect.max_message as usize) < MIN_DATAGRAM
+            || connect.slots == 0
+            || connect.credits == 0
+        {
+            return Err(Refusal::Malformed);
+        }
+        if let Source::Peer(peer) = source {
+            let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+            if token != 0 && token != connect.token {
+                // The client was restarted: what its earlier life held is nobody's.
+                self.drop_peer(shared, peer);
+            }
+        }
+        let limit = shared.config.max_sessions as u32;
+        if self.sessions.is_full() {
+            return Err(Refusal::SessionLimit { limit });
+        }
+        let wanted = connect.credits.min(shared.config.credits);
+        let granted = self
+            .first_grant(shared, wanted)
+            .ok_or(Refusal::CreditLimit {
+                limit: Self::credit_limit(shared) as u32,
+            })?;
+        let peer = match source {
+            Source::Peer(peer) => peer,
+            Source::Stranger(address) => {
+                sink.admit(address).ok_or(Refusal::SessionLimit { limit })?
+            }
+        };
+        let width = sink.max_datagram(peer).min(connect.max_datagram as usize) as u32;
+        let slots = connect.slots.min(shared.config.slots);
+        let id = self
+            .sessions
+            .insert(|_| ServerSession {
+                peer,
+                remote: connect.session,
+                token: connect.token,
+                preamble: preamble(connect.token),
+                fragment: width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32,
+                max_message: connect.max_message.min(1 << 30),
+                granted,
+                wanted,
+                revoking: false,
+                credit_number: 0,
+                active_at: now,
+                pending: 0,
+                blocked: false,
+                slots: (0..slots).map(|_| Slot::idle()).collect(),
+            })
+            .expect("the table is not full");
+        self.granted += usize::from(granted);
+        self.by_client
+            .insert((peer, connect.token, connect.session), id);
+        let entry = shared.peers.retain(peer, Role::Server, now);
+        entry.heard_at = now;
+        if entry.token != connect.token {
+            entry.token = connect.token;
+            sink.seal(peer);
+        }
+        Ok(id)
+    }
+
+    fn accept(&self, shared: &Shared, id: SessionId) -> Accept {
+        let session = self.sessions.get(id).expect("the caller has it");
+        let max_datagram =
+            session.fragment + (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
+        // Half of the queue for one session's fragments: large messages of two sessions fit.
+        let window = (shared.config.rx_queue_bytes / 2 / max_datagram as usize).clamp(1, 1024);
+        Accept {
+            token: shared.token,
+            session: id.to_wire(),
+            max_datagram,
+            max_message: shared.config.max_message,
+            slots: session.slots.len() as u16,
+            credits: session.granted,
+            window: window as u32,
+        }
+    }
+
+    fn say_accept<S: FrameSink>(
+        &self,
+        shared: &mut Shared,
+        id: SessionId,
+        accept: Accept,
+        sink: &mut S,
+    ) {
+        let session = self.sessions.get(id).expect("the caller has it");
+        let body = accept.to_bytes();
+        let head = control(Kind::Accept, session.remote).to_bytes(body.len());
+        // A client that misses it asks again.
+        if sink
+            .push(session.peer, &session.preamble, &head, &body, &[])
+            .is_err()
+        {
+            shared.stats.sink_full += 1;
+        }
+    }
+
+    /// The client is done with a session.
+    pub(crate) fn on_close<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let id = SessionId::from_wire(frame.header.session);
+        let remote = frame.header.number as u32;
+        let known = self
+            .sessions
+            .get(id)
+            .is_some_and(|session| session.peer == peer && session.remote == remote);
+        let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+        if known {
+            self.drop_session(shared, id);
+        }
+        if token != 0 {
+            let header = control(Kind::Closed, remote);
+            Shared::send_alone(sink, Source::Peer(peer), token, header, &[]);
+        }
+    }
+
+    /// Answers a frame for a session that is not there.
+    #[cold]
+    pub(super) fn reset<S: FrameSink>(
+        &self,
+        shared: &mut Shared,
+        peer: PeerId,
+        frame: &Frame<'_>,
+        sink: &mut S,
+    ) {
+        shared.stats.frames_stale += 1;
+        let body = Reset {
+            token: shared.token,
+            endpoint: 0,
+        };
+        let header = control(Kind::Reset, frame.header.session);
+        Shared::send_alone(sink, Source::Peer(peer), 0, header, &body.to_bytes());
+    }
+}

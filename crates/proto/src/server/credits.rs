@@ -1,0 +1,108 @@
+//! Credits: how many packets each client may have on the way to this endpoint.
+//!
+//! eRPC splits its receive queue evenly and for good (NSDI'19, section 4.3.1). Here the queue's
+//! places are shared by demand: a session always has one credit; more are lent to whoever says
+//! that it has more to send, and taken back from sessions that are idle when others are short.
+//! A credit counts as given until the client has confirmed that it came down.
+
+use super::Server;
+use crate::shared::Shared;
+use crate::wire::{Frame, Limit};
+use crate::{FrameSink, PeerId, SessionId};
+
+/// A session without traffic for this long can be asked for its credits.
+const IDLE_NS: u64 = 1_000_000;
+/// Places looked at for one demand.
+const SEARCH: usize = 64;
+
+impl Server {
+    /// Credits that can be granted in all.
+    pub(super) fn credit_limit(shared: &Shared) -> usize {
+        shared.config.rx_queue_datagrams * shared.config.overcommit
+    }
+
+    /// Credits for a new session that could use `wanted`; `None` if not even one is left.
+    pub(super) fn first_grant(&self, shared: &Shared, wanted: u16) -> Option<u16> {
+        let left = Self::credit_limit(shared).saturating_sub(self.granted);
+        // The last quarter is kept for sessions that come later.
+        let reserve = Self::credit_limit(shared) / 4;
+        let generous = left.saturating_sub(reserve).min(usize::from(wanted)) as u16;
+        (left > 0).then_some(generous.max(1))
+    }
+
+    /// A session has more to send than its credits allow.
+    #[cold]
+    pub(super) fn on_want<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
+        let left = Self::credit_limit(shared).saturating_sub(self.granted);
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let missing = usize::from(session.wanted - session.granted.min(session.wanted));
+        if missing == 0 || session.revoking {
+            return;
+        }
+        let more = missing.min(left);
+        if more > 0 {
+            session.granted += more as u16;
+            self.granted += more;
+            let credits = session.granted;
+            session.push_credit(credits, sink);
+        }
+        if more < missing {
+            self.revoke(shared, now, id, missing - more, sink);
+        }
+    }
+
+    /// Asks idle sessions to come down to one credit.
+    fn revoke<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        except: SessionId,
+        mut missing: usize,
+        sink: &mut S,
+    ) {
+        for _ in 0..SEARCH.min(self.sessions.places()) {
+            self.reclaim_at = (self.reclaim_at + 1) % self.sessions.places();
+            let Some(id) = self.sessions.id_at(self.reclaim_at) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            let idle = now.saturating_sub(session.active_at) >= IDLE_NS;
+            if id == except || session.granted <= 1 || !idle {
+                continue;
+            }
+            session.revoking = true;
+            shared.stats.credits_revoked += u64::from(session.granted - 1);
+            missing = missing.saturating_sub(usize::from(session.granted - 1));
+            session.push_credit(1, sink);
+            if missing == 0 {
+                break;
+            }
+        }
+    }
+
+    /// A client has come down to (or up to) what it was told.
+    pub(crate) fn on_credit_ack(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = self
+            .sessions
+            .get_mut(id)
+            .filter(|session| session.peer == peer);
+        let (Some(session), Some((limit, _))) = (session, Limit::parse(frame.payload)) else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        if frame.header.number != session.credit_number || !session.revoking {
+            return;
+        }
+        let credits = limit.credits.clamp(1, u32::from(session.granted)) as u16;
+        session.revoking = false;
+        self.granted -= usize::from(session.granted - credits);
+        session.granted = credits;
+    }
+}

@@ -1,0 +1,573 @@
+//! The server side: sessions that others opened to this endpoint.
+//!
+//! It only answers: it keeps no timers for requests and sends nothing again unasked.
+
+mod admit;
+mod credits;
+mod session;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::msgbuf::Msgbuf;
+use crate::peer::Role;
+use crate::shared::Shared;
+use crate::table::Table;
+use crate::transfer::{ReceiveWindow, fragment_count};
+use crate::wire::{Fragment, Frame, RequestForResponse, flags};
+use crate::{
+    Body, FrameSink, Incoming, PeerId, Rejection, RequestId, RespondReason, SessionId, SinkError,
+    Unsent,
+};
+use session::{Large, Phase, ServerSession, Slot};
+
+/// A response with no more memory than this stays in its slot until the slot's next request.
+const FREELY_KEPT_BYTES: usize = 512;
+
+pub(crate) struct Server {
+    pub(crate) sessions: Table<ServerSession>,
+    /// By the client's incarnation and number, so that a repeated connect finds its session.
+    by_client: BTreeMap<(PeerId, u32, u32), SessionId>,
+    /// Credits granted in all.
+    granted: usize,
+    /// Where the search for idle credits continues.
+    reclaim_at: usize,
+    /// Slots that have to say what arrived.
+    acking: VecDeque<(SessionId, u8)>,
+    /// Sessions that found the sink full.
+    blocked: VecDeque<SessionId>,
+    /// Responses that are kept for a limited time, by when it is over. A slot is in it once.
+    kept: VecDeque<(u64, SessionId, u8)>,
+    /// New sessions are refused.
+    pub(crate) draining: bool,
+}
+
+impl Server {
+    pub(crate) fn new(max_sessions: usize) -> Self {
+        Self {
+            sessions: Table::new(max_sessions),
+            by_client: BTreeMap::new(),
+            granted: 0,
+            reclaim_at: 0,
+            acking: VecDeque::new(),
+            blocked: VecDeque::new(),
+            kept: VecDeque::new(),
+            draining: false,
+        }
+    }
+
+    /// A whole request.
+    #[inline]
+    pub(crate) fn on_request<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.peer == peer => session,
+            _ => {
+                self.reset(shared, peer, &frame, sink);
+                return None;
+            }
+        };
+        let index = usize::from(frame.header.slot);
+        session.active_at = now;
+        let Some(slot) = session.slots.get_mut(index) else {
+            shared.stats.frames_malformed += 1;
+            return None;
+        };
+        let number = frame.header.number;
+        if number <= slot.number {
+            self.on_duplicate(shared, id, index, number, sink);
+            return None;
+        }
+        if slot.large.is_some() {
+            forget(shared, slot);
+        }
+        // That the slot is used again says that its last response arrived.
+        let mut response = std::mem::take(&mut slot.response);
+        slot.number = number;
+        slot.phase = Phase::Executing;
+        slot.arrived_at = now;
+        slot.fragments = 0;
+        if shared.config.factors.preallocated_responses {
+            response.clear();
+            if response.capacity() == 0 {
+                response = shared.pool.take();
+            }
+        } else {
+            response = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
+        }
+        let request = session.request_id(id, index);
+        if frame.header.flags & flags::WANT != 0 {
+            self.on_want(shared, now, id, sink);
+        }
+        shared.stats.requests_received += 1;
+        let body = if shared.config.factors.zero_copy_requests {
+            Body::Borrowed(frame.payload)
+        } else {
+            let mut copy = shared.pool.take();
+            copy.head_mut().extend_from_slice(frame.payload);
+            Body::Owned(copy)
+        };
+        Some(Incoming::Request {
+            id: request,
+            peer,
+            ext: frame.header.flags & flags::EXT != 0,
+            body,
+            response,
+        })
+    }
+
+    /// A request that arrived before. It is answered from the slot, and never run again.
+    #[cold]
+    fn on_duplicate<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        id: SessionId,
+        index: usize,
+        number: u64,
+        sink: &mut S,
+    ) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let slot = &session.slots[index];
+        if number < slot.number {
+            shared.stats.frames_stale += 1;
+            return;
+        }
+        shared.stats.duplicates += 1;
+        // Each is best effort: the client asks again.
+        match slot.phase {
+            Phase::Idle => {}
+            Phase::Receiving | Phase::Executing => {
+                let _ = session.push_credit_return(index, sink);
+            }
+            Phase::Done => {
+                let _ = session.push_response(index, sink);
+            }
+            Phase::Over => {
+                session.push_reject(index, number, Rejection::ResponseExpired, sink);
+            }
+        }
+    }
+
+    /// A part of a request.
+    pub(crate) fn on_request_fragment<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.peer == peer => session,
+            _ => {
+                self.reset(shared, peer, &frame, sink);
+                return None;
+            }
+        };
+        let index = usize::from(frame.header.slot);
+        session.active_at = now;
+        let Some((fragment, data)) = Fragment::parse(frame.payload)
+            .filter(|(fragment, _)| fragment_count(fragment.total, session.fragment) > 1)
+            .filter(|_| index < session.slots.len())
+        else {
+            shared.stats.frames_malformed += 1;
+            return None;
+        };
+        let number = frame.header.number;
+        let slot = &mut session.slots[index];
+        if number < slot.number || (number == slot.number && slot.phase != Phase::Receiving) {
+            self.on_duplicate(shared, id, index, number, sink);
+            return None;
+        }
+        if number > slot.number {
+            let refusal = if fragment.total > shared.config.max_message {
+                Some(Rejection::TooLarge)
+            } else if !shared.reserve(fragment.total) {
+                Some(Rejection::NoMemory)
+            } else {
+                None
+            };
+            if let Some(why) = refusal {
+                // The slot stays as it is: the next fragment is answered in the same way.
+                session.push_reject(index, number, why, sink);
+                return None;
+            }
+            forget(shared, slot);
+            let response = std::mem::take(&mut slot.response);
+            shared.pool.give(response);
+            slot.number = number;
+            slot.phase = Phase::Receiving;
+            slot.fragments = fragment_count(fragment.total, session.fragment);
+            let buffer = shared.pool.take_large(fragment.total as usize);
+            let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
+            slot.large = Some(Box::new(Large::Receive(window)));
+        }
+        let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+            unreachable!("a slot that receives fragments has a window");
+        };
+        if window.accept(fragment.total, fragment.index, data).is_err() {
+            shared.stats.frames_malformed += 1;
+            return None;
+        }
+        let complete = window.is_complete();
+        if !complete {
+            if !slot.acking {
+                slot.acking = true;
+                self.acking.push_back((id, index as u8));
+            }
+            if frame.header.flags & flags::WANT != 0 {
+                self.on_want(shared, now, id, sink);
+            }
+            return None;
+        }
+        let total = window.total();
+        let Some(Large::Receive(window)) = slot.large.take().map(|large| *large) else {
+            unreachable!("checked above");
+        };
+        shared.unreserve(total);
+        slot.phase = Phase::Executing;
+        slot.arrived_at = now;
+        let request = session.request_id(id, index);
+        shared.stats.requests_received += 1;
+        Some(Incoming::Request {
+            id: request,
+            peer,
+            ext: frame.header.flags & flags::EXT != 0,
+            body: Body::Owned(window.into_buffer()),
+            response: shared.pool.take(),
+        })
+    }
+
+    /// The client wants parts of a response.
+    pub(crate) fn on_request_for_response<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.peer == peer => session,
+            _ => return self.reset(shared, peer, &frame, sink),
+        };
+        session.active_at = now;
+        let index = usize::from(frame.header.slot);
+        let current = session
+            .slots
+            .get(index)
+            .is_some_and(|slot| slot.number == frame.header.number);
+        let Some((rfr, _)) = RequestForResponse::parse(frame.payload).filter(|_| current) else {
+            shared.stats.frames_stale += 1;
+            return;
+        };
+        let slot = &mut session.slots[index];
+        match slot.phase {
+            Phase::Done if rfr.want == 0 => {
+                // All of it arrived.
+                let response = std::mem::take(&mut slot.response);
+                slot.large = None;
+                slot.phase = Phase::Over;
+                shared.pool.give(response);
+            }
+            Phase::Done => {
+                let left = session.push_fragments(index, rfr.base, rfr.want, sink);
+                if left != 0 {
+                    shared.stats.sink_full += 1;
+                    session.slots[index].large = Some(Box::new(Large::Owed {
+                        base: rfr.base,
+                        want: left,
+                    }));
+                    session.pending |= 1 << index;
+                    block(&mut self.blocked, session, id);
+                }
+            }
+            Phase::Over if rfr.want != 0 => {
+                session.push_reject(index, frame.header.number, Rejection::ResponseExpired, sink);
+            }
+            _ => shared.stats.frames_stale += 1,
+        }
+    }
+
+    /// The client does not want an answer any more.
+    pub(crate) fn on_cancel<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let id = SessionId::from_wire(frame.header.session);
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.peer == peer => session,
+            _ => {
+                self.reset(shared, peer, &frame, sink);
+                return None;
+            }
+        };
+        let index = usize::from(frame.header.slot);
+        let number = frame.header.number;
+        let slot = session.slots.get_mut(index)?;
+        if number < slot.number || (number == slot.number && slot.phase == Phase::Over) {
+            shared.stats.frames_stale += 1;
+            return None;
+        }
+        // A request that arrives after its cancellation is a duplicate of one that is over.
+        let executing = number == slot.number && slot.phase == Phase::Executing;
+        forget(shared, slot);
+        let response = std::mem::take(&mut slot.response);
+        shared.pool.give(response);
+        slot.number = number;
+        slot.phase = Phase::Over;
+        session.pending &= !(1 << index);
+        let request = session.request_id(id, index);
+        executing.then_some(Incoming::Cancelled { id: request })
+    }
+
+    /// Whether the client still waits for the answer.
+    pub(crate) fn is_wanted(&self, id: RequestId) -> bool {
+        self.sessions.get(id.session).is_some_and(|session| {
+            let slot = &session.slots[usize::from(id.slot)];
+            slot.number == id.number && slot.phase == Phase::Executing
+        })
+    }
+
+    #[inline]
+    pub(crate) fn respond<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: RequestId,
+        message: Msgbuf,
+        ext: bool,
+        sink: &mut S,
+    ) -> Result<(), Unsent> {
+        let index = usize::from(id.slot);
+        let session = match self.sessions.get_mut(id.session) {
+            Some(session)
+                if session.slots[index].number == id.number
+                    && session.slots[index].phase == Phase::Executing =>
+            {
+                session
+            }
+            _ => {
+                shared.stats.responses_unwanted += 1;
+                return Err(Unsent {
+                    message,
+                    reason: RespondReason::Stale,
+                });
+            }
+        };
+        let len = message.len();
+        if len > session.max_message as usize {
+            let max = session.max_message as usize;
+            return Err(Unsent {
+                message,
+                reason: RespondReason::TooLarge { len, max },
+            });
+        }
+        let kept_bytes = message.capacity();
+        let slot = &mut session.slots[index];
+        slot.response = message;
+        slot.ext = ext;
+        slot.late = now != slot.arrived_at;
+        slot.phase = Phase::Done;
+        shared.stats.responses_sent += 1;
+        if kept_bytes > FREELY_KEPT_BYTES && !slot.listed {
+            slot.listed = true;
+            let until = now + shared.config.response_retention_ns;
+            self.kept.push_back((until, id.session, id.slot));
+        }
+        if session.push_response(index, sink) == Err(SinkError::Full) {
+            shared.stats.sink_full += 1;
+            session.pending |= 1 << index;
+            block(&mut self.blocked, session, id.session);
+        }
+        Ok(())
+    }
+
+    /// Does what is due. Cheap when nothing is.
+    #[inline]
+    pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        if !self.blocked.is_empty() {
+            self.resume_blocked(shared, sink);
+        }
+        if !self.acking.is_empty() {
+            self.acknowledge(sink);
+        }
+        if self.kept.front().is_some_and(|(until, ..)| *until <= now) {
+            self.expire_responses(shared, now);
+        }
+    }
+
+    #[cold]
+    fn resume_blocked<S: FrameSink>(&mut self, shared: &mut Shared, sink: &mut S) {
+        for _ in 0..self.blocked.len() {
+            let Some(id) = self.blocked.pop_front() else {
+                break;
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            session.blocked = false;
+            while session.pending != 0 {
+                let index = session.pending.trailing_zeros() as usize;
+                let slot = &mut session.slots[index];
+                let full = if slot.phase != Phase::Done {
+                    false
+                } else if let Some(Large::Owed { base, want }) = slot.large.as_deref() {
+                    let (base, want) = (*base, *want);
+                    let left = session.push_fragments(index, base, want, sink);
+                    let owed = (left != 0).then(|| Box::new(Large::Owed { base, want: left }));
+                    session.slots[index].large = owed;
+                    left != 0
+                } else {
+                    session.push_response(index, sink) == Err(SinkError::Full)
+                };
+                if full {
+                    shared.stats.sink_full += 1;
+                    block(&mut self.blocked, session, id);
+                    break;
+                }
+                session.pending &= !(1 << index);
+            }
+        }
+    }
+
+    /// One credit return for each slot that fragments arrived for, however many.
+    #[cold]
+    fn acknowledge<S: FrameSink>(&mut self, sink: &mut S) {
+        for _ in 0..self.acking.len() {
+            let Some((id, index)) = self.acking.pop_front() else {
+                break;
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let slot = &mut session.slots[usize::from(index)];
+            slot.acking = false;
+            // Once the request is complete, its response says so.
+            if slot.phase != Phase::Receiving {
+                continue;
+            }
+            let sent = session.push_credit_return(usize::from(index), sink);
+            if sent == Err(SinkError::Full) {
+                session.slots[usize::from(index)].acking = true;
+                self.acking.push_back((id, index));
+            }
+        }
+    }
+
+    /// Forgets large responses that were kept long enough for any client that lives.
+    #[cold]
+    fn expire_responses(&mut self, shared: &mut Shared, now: u64) {
+        while let Some(&(until, id, index)) = self.kept.front() {
+            if until > now {
+                break;
+            }
+            self.kept.pop_front();
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let idle_since = session.active_at;
+            let slot = &mut session.slots[usize::from(index)];
+            slot.listed = false;
+            if slot.phase != Phase::Done || slot.response.capacity() <= FREELY_KEPT_BYTES {
+                continue;
+            }
+            let until = idle_since.max(slot.arrived_at) + shared.config.response_retention_ns;
+            if until > now {
+                slot.listed = true;
+                self.kept.push_back((until, id, index));
+                continue;
+            }
+            let response = std::mem::take(&mut slot.response);
+            slot.large = None;
+            slot.phase = Phase::Over;
+            shared.pool.give(response);
+        }
+    }
+
+    /// When `flush` has something to do next.
+    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
+        if !self.blocked.is_empty() || !self.acking.is_empty() {
+            return Some(now);
+        }
+        self.kept.front().map(|(until, ..)| *until)
+    }
+
+    /// Requests that handlers have not answered yet.
+    pub(crate) fn executing(&self) -> usize {
+        self.sessions
+            .iter()
+            .flat_map(|(_, session)| session.slots.iter())
+            .filter(|slot| slot.phase == Phase::Executing)
+            .count()
+    }
+
+    fn drop_session(&mut self, shared: &mut Shared, id: SessionId) {
+        let Some(mut session) = self.sessions.remove(id) else {
+            return;
+        };
+        for slot in &mut session.slots {
+            forget(shared, slot);
+            shared.pool.give(std::mem::take(&mut slot.response));
+        }
+        self.granted -= usize::from(session.granted);
+        self.by_client
+            .remove(&(session.peer, session.token, session.remote));
+        shared
+            .peers
+            .release(session.peer, Role::Server, &mut shared.events);
+    }
+
+    /// Drops all sessions of a client.
+    pub(crate) fn drop_peer(&mut self, shared: &mut Shared, peer: PeerId) {
+        let from = (peer, 0, 0);
+        let to = (peer, u32::MAX, u32::MAX);
+        let ids: Vec<SessionId> = self.by_client.range(from..=to).map(|(_, id)| *id).collect();
+        for id in ids {
+            self.drop_session(shared, id);
+        }
+    }
+
+    /// Drops clients that are silent for longer than they would tolerate themselves.
+    pub(crate) fn drop_silent(&mut self, shared: &mut Shared, now: u64) {
+        let limit = 2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns;
+        let dead: Vec<PeerId> = shared
+            .peers
+            .iter_mut()
+            .filter(|(_, peer)| {
+                peer.server_sessions > 0 && now.saturating_sub(peer.heard_at) >= limit
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for peer in dead {
+            shared.stats.peers_failed += 1;
+            self.drop_peer(shared, peer);
+        }
+    }
+}
+
+/// Gives back what a request that is not complete held.
+fn forget(shared: &mut Shared, slot: &mut Slot) {
+    if let Some(Large::Receive(window)) = slot.large.take().map(|large| *large) {
+        shared.unreserve(window.total());
+        shared.pool.give(window.into_buffer());
+    }
+}
+
+fn block(blocked: &mut VecDeque<SessionId>, session: &mut ServerSession, id: SessionId) {
+    if !session.blocked {
+        session.blocked = true;
+        blocked.push_back(id);
+    }
+}

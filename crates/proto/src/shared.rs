@@ -1,0 +1,65 @@
+//! What the client side and the server side of an endpoint have in common.
+
+use std::collections::VecDeque;
+
+use crate::cookie::Jar;
+use crate::msgbuf::Pool;
+use crate::peer::{Peers, preamble};
+use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES};
+use crate::{Config, Event, FrameSink, Source, Stats};
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    /// This incarnation of the endpoint.
+    pub(crate) token: u32,
+    pub(crate) jar: Jar,
+    pub(crate) peers: Peers,
+    pub(crate) pool: Pool,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) stats: Stats,
+    /// Memory promised to messages that are being reassembled.
+    pub(crate) reassembling: usize,
+}
+
+impl Shared {
+    /// Promises memory for a message of `total` bytes.
+    pub(crate) fn reserve(&mut self, total: u32) -> bool {
+        let fits = self.reassembling + total as usize <= self.config.reassembly_bytes;
+        if fits {
+            self.reassembling += total as usize;
+        }
+        fits
+    }
+
+    pub(crate) fn unreserve(&mut self, total: u32) {
+        self.reassembling -= total as usize;
+    }
+
+    /// Sends one frame in a datagram of its own, for the incarnation `token`, best effort: for
+    /// session management, which its sender repeats until it is answered.
+    pub(crate) fn send_alone<S: FrameSink>(
+        sink: &mut S,
+        to: Source,
+        token: u32,
+        header: Header,
+        body: &[u8],
+    ) {
+        let head = header.to_bytes(body.len());
+        match to {
+            Source::Peer(peer) => {
+                sink.seal(peer);
+                // Best effort: whoever waits for it asks again.
+                let _ = sink.push(peer, &preamble(token), &head, body, &[]);
+                sink.seal(peer);
+            }
+            Source::Stranger(address) => {
+                let mut datagram = [0; PREAMBLE_BYTES + HEADER_BYTES + 64];
+                let len = PREAMBLE_BYTES + HEADER_BYTES + body.len();
+                datagram[..PREAMBLE_BYTES].copy_from_slice(&preamble(token));
+                datagram[PREAMBLE_BYTES..][..HEADER_BYTES].copy_from_slice(&head);
+                datagram[PREAMBLE_BYTES + HEADER_BYTES..len].copy_from_slice(body);
+                sink.reply(address, &datagram[..len]);
+            }
+        }
+    }
+}

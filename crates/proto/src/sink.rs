@@ -1,0 +1,40 @@
+//! Where frames go: the seam between the protocol and whoever puts frames into datagrams.
+
+use std::net::SocketAddr;
+
+use crate::PeerId;
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkError {
+    /// No room now; the protocol offers the frame again at a later [`crate::Protocol::flush`].
+    Full,
+    /// The peer cannot be reached any more.
+    Gone,
+}
+
+/// Takes frames and bundles them into datagrams.
+pub trait FrameSink {
+    /// Appends one frame, `head` then `body` then `tail`, to the datagram open for `peer`, or to
+    /// a new one that starts with `preamble`. Keeps no reference to the parts.
+    fn push(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SinkError>;
+
+    /// Closes the datagram open for `peer`: later frames belong under another preamble.
+    fn seal(&mut self, peer: PeerId);
+
+    /// Sends a datagram to an address that is no peer, best effort, keeping nothing.
+    fn reply(&mut self, to: SocketAddr, datagram: &[u8]);
+
+    /// Makes a peer of an address that has proved to be its own. `None` if there is no room.
+    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId>;
+
+    /// The largest datagram on the path to `peer`, in bytes.
+    fn max_datagram(&self, peer: PeerId) -> usize;
+}

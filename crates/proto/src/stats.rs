@@ -1,0 +1,36 @@
+//! Counters of an endpoint's protocol. Plain numbers: one thread owns them.
+
+/// What happened since the endpoint started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Datagrams dropped whole: malformed, of another version, stale, or from strangers.
+    pub datagrams_dropped: u64,
+    /// Datagrams of which a malformed rest was dropped.
+    pub frames_malformed: u64,
+    /// Frames that named no session, an old request, or an impossible state.
+    pub frames_stale: u64,
+    /// Client: requests sent, each once.
+    pub requests_sent: u64,
+    /// Client: responses handed over.
+    pub responses_received: u64,
+    /// Client: requests, fragments and requests for response sent again.
+    pub retransmissions: u64,
+    /// Server: requests handed to handlers.
+    pub requests_received: u64,
+    /// Server: requests that arrived again, and were not run again.
+    pub duplicates: u64,
+    /// Server: responses sent, each once.
+    pub responses_sent: u64,
+    /// Server: responses that came too late for anyone to want them.
+    pub responses_unwanted: u64,
+    /// Frames that found the sink full and were offered again.
+    pub sink_full: u64,
+    /// Server: sessions refused.
+    pub sessions_refused: u64,
+    /// Server: connects answered with a challenge, which cost no memory.
+    pub challenges: u64,
+    /// Server: credits taken back from idle sessions to give them to busy ones.
+    pub credits_revoked: u64,
+    /// Peers found dead.
+    pub peers_failed: u64,
+}

@@ -1,0 +1,297 @@
+//! Preamble and frame header: total parsing, any bytes in, an error or a frame out.
+
+use super::{HEADER_BYTES, PREAMBLE_BYTES, VERSION};
+
+pub(crate) const MAGIC: u8 = 0x5a;
+
+/// Flags of a frame: the upper three bits of its first byte.
+pub(crate) mod flags {
+    /// The layer above put an extension before the body.
+    pub(crate) const EXT: u8 = 1 << 5;
+    // Bit 6 is reserved for the echo of a congestion mark (RFC 3168).
+    /// From a client: the session has more to send than its credits allow.
+    pub(crate) const WANT: u8 = 1 << 7;
+    /// From a server: the response comes from a later turn than its request, so that the time
+    /// between them is not the network's.
+    pub(crate) const LATE: u8 = 1 << 7;
+    pub(super) const KIND: u8 = 0x1f;
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Client to server: a whole request.
+    Request = 1,
+    /// Server to client: a whole response.
+    Response = 2,
+    /// Client to server: a part of a request.
+    RequestFragment = 3,
+    /// Server to client: a part of a response.
+    ResponseFragment = 4,
+    /// Server to client: what arrived of a request (eRPC's CR, cumulative and selective).
+    CreditReturn = 5,
+    /// Client to server: which parts of a response to send (eRPC's RFR, cumulative).
+    RequestForResponse = 6,
+    /// Client to server: the request is not wanted any more.
+    Cancel = 7,
+    /// Server to client: the request will have no response.
+    Reject = 8,
+    /// Client to server: open a session.
+    Connect = 9,
+    /// Server to client: prove that the address is yours.
+    Challenge = 10,
+    /// Server to client: the session is open.
+    Accept = 11,
+    /// Server to client: the session is not opened.
+    Refuse = 12,
+    /// Client to server: the session is over.
+    Close = 13,
+    /// Server to client: the session is gone.
+    Closed = 14,
+    /// Either way: the sender knows no such session, or was restarted.
+    Reset = 15,
+    /// Client to server: are you there?
+    Ping = 16,
+    /// Server to client: yes.
+    Pong = 17,
+    /// Server to client: the session's credits from now on.
+    Credit = 18,
+    /// Client to server: the session's lowered credits are in force.
+    CreditAck = 19,
+}
+
+impl Kind {
+    #[inline]
+    fn from_wire(byte: u8) -> Option<Self> {
+        Some(match byte & flags::KIND {
+            1 => Self::Request,
+            2 => Self::Response,
+            3 => Self::RequestFragment,
+            4 => Self::ResponseFragment,
+            5 => Self::CreditReturn,
+            6 => Self::RequestForResponse,
+            7 => Self::Cancel,
+            8 => Self::Reject,
+            9 => Self::Connect,
+            10 => Self::Challenge,
+            11 => Self::Accept,
+            12 => Self::Refuse,
+            13 => Self::Close,
+            14 => Self::Closed,
+            15 => Self::Reset,
+            16 => Self::Ping,
+            17 => Self::Pong,
+            18 => Self::Credit,
+            19 => Self::CreditAck,
+            _ => return None,
+        })
+    }
+}
+
+/// Why a datagram was dropped whole. The sender is at fault, or the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DatagramError {
+    /// Shorter than a preamble and one frame header.
+    #[error("datagram of {0} bytes is shorter than a preamble and a frame")]
+    Truncated(usize),
+    /// The first byte is not Starling's.
+    #[error("datagram starts with {0:#04x}: it is not Starling's")]
+    Magic(u8),
+    /// Another version of the protocol.
+    #[error("datagram is of protocol version {0}, this endpoint speaks {VERSION}")]
+    Version(u8),
+    /// Meant for an earlier life of this endpoint, or a forgery.
+    #[error("datagram names an endpoint that does not exist (any more)")]
+    StaleToken,
+    /// Session traffic from an address that has no session here.
+    #[error("datagram from an address without a session")]
+    Stranger,
+}
+
+/// Why a frame, and what follows it in its datagram, was dropped. The sender is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Fewer bytes left than a frame header.
+    #[error("{0} bytes at the end of a datagram are no frame")]
+    Truncated(usize),
+    /// The payload length points beyond the datagram.
+    #[error("frame claims {claimed} bytes of payload, the datagram has {left}")]
+    Length {
+        /// Length in the header.
+        claimed: usize,
+        /// Bytes that are there.
+        left: usize,
+    },
+    /// A kind of frame that this version does not have.
+    #[error("frame of unknown kind {0}")]
+    Kind(u8),
+}
+
+/// The first bytes of every datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Preamble {
+    pub(crate) token: u32,
+}
+
+impl Preamble {
+    pub(crate) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
+        let t = self.token.to_le_bytes();
+        [MAGIC, VERSION, 0, 0, t[0], t[1], t[2], t[3]]
+    }
+}
+
+#[inline]
+pub(crate) fn read_preamble(datagram: &[u8]) -> Result<(Preamble, &[u8]), DatagramError> {
+    let Some((preamble, rest)) = datagram.split_first_chunk::<PREAMBLE_BYTES>() else {
+        return Err(DatagramError::Truncated(datagram.len()));
+    };
+    if preamble[0] != MAGIC {
+        return Err(DatagramError::Magic(preamble[0]));
+    }
+    if preamble[1] != VERSION {
+        return Err(DatagramError::Version(preamble[1]));
+    }
+    if rest.len() < HEADER_BYTES {
+        return Err(DatagramError::Truncated(datagram.len()));
+    }
+    let token = u32::from_le_bytes([preamble[4], preamble[5], preamble[6], preamble[7]]);
+    Ok((Preamble { token }, rest))
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) slot: u8,
+    pub(crate) session: u32,
+    pub(crate) number: u64,
+}
+
+impl Header {
+    /// As bytes, for a payload of `length` bytes.
+    #[inline]
+    pub(crate) fn to_bytes(self, length: usize) -> [u8; HEADER_BYTES] {
+        debug_assert!(length <= usize::from(u16::MAX));
+        debug_assert_eq!(self.flags & flags::KIND, 0);
+        let low = u64::from(self.kind as u8 | self.flags)
+            | u64::from(self.slot) << 8
+            | (length as u64) << 16
+            | u64::from(self.session) << 32;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&low.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.number.to_le_bytes());
+        bytes
+    }
+}
+
+/// A received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame<'a> {
+    pub(crate) header: Header,
+    pub(crate) payload: &'a [u8],
+}
+
+/// The first frame of `bytes`, and what follows it.
+#[inline]
+pub(crate) fn split_frame(bytes: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(FrameError::Truncated(bytes.len()));
+    };
+    let (low, number) = header.split_at(8);
+    let low = u64::from_le_bytes(low.try_into().expect("eight bytes"));
+    let number = u64::from_le_bytes(number.try_into().expect("eight bytes"));
+    let first = low as u8;
+    let Some(kind) = Kind::from_wire(first) else {
+        return Err(FrameError::Kind(first & flags::KIND));
+    };
+    let claimed = usize::from((low >> 16) as u16);
+    let Some((payload, rest)) = rest.split_at_checked(claimed) else {
+        return Err(FrameError::Length {
+            claimed,
+            left: rest.len(),
+        });
+    };
+    let header = Header {
+        kind,
+        flags: first & !flags::KIND,
+        slot: (low >> 8) as u8,
+        session: (low >> 32) as u32,
+        number,
+    };
+    Ok((Frame { header, payload }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_the_wire() {
+        for kind in 0..=u8::MAX {
+            let Some(kind) = Kind::from_wire(kind) else {
+                continue;
+            };
+            let header = Header {
+                kind,
+                flags: flags::EXT | flags::WANT,
+                slot: 200,
+                session: 0xdead_beef,
+                number: u64::MAX - 3,
+            };
+            let mut bytes = header.to_bytes(3).to_vec();
+            bytes.extend_from_slice(b"abcrest");
+            let (frame, rest) = split_frame(&bytes).expect("a whole frame");
+            assert_eq!(frame.header, header);
+            assert_eq!(frame.payload, b"abc");
+            assert_eq!(rest, b"rest");
+        }
+    }
+
+    #[test]
+    fn malformed_frames_are_named() {
+        assert_eq!(split_frame(&[1; 15]), Err(FrameError::Truncated(15)));
+        assert_eq!(split_frame(&[0x1f; 16]), Err(FrameError::Kind(0x1f)));
+        let header = Header {
+            kind: Kind::Ping,
+            flags: 0,
+            slot: 0,
+            session: 0,
+            number: 0,
+        };
+        let bytes = header.to_bytes(1);
+        assert_eq!(
+            split_frame(&bytes),
+            Err(FrameError::Length {
+                claimed: 1,
+                left: 0
+            })
+        );
+        assert_eq!(
+            read_preamble(&[MAGIC, 9, 0, 0, 0, 0, 0, 0]),
+            Err(DatagramError::Version(9))
+        );
+        assert_eq!(
+            read_preamble(&[0; 40]).unwrap_err(),
+            DatagramError::Magic(0)
+        );
+    }
+
+    /// Any bytes: an error or frames that tile the datagram, never a panic.
+    #[test]
+    fn fuzz_datagram() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let Ok((_, mut rest)) = read_preamble(bytes) else {
+                return;
+            };
+            while !rest.is_empty() {
+                let Ok((frame, after)) = split_frame(rest) else {
+                    return;
+                };
+                assert_eq!(HEADER_BYTES + frame.payload.len() + after.len(), rest.len());
+                rest = after;
+            }
+        });
+    }
+}

@@ -1,0 +1,39 @@
+//! The wire format: datagrams of frames. PROTOCOL.md is the normative text.
+//!
+//! ```text
+//! datagram = preamble (8 bytes), frame, frame, ...
+//!
+//! preamble   0        1        2        3        4                8
+//!           ┌────────┬────────┬─────────────────┬─────────────────┐
+//!           │ magic  │version │ reserved, zero  │ token           │
+//!           └────────┴────────┴─────────────────┴─────────────────┘
+//! frame      0        1        2                 4                8                16
+//!           ┌────────┬────────┬─────────────────┬─────────────────┬───────────────┐
+//!           │kind,flg│ slot   │ payload length  │ session         │ request number│ payload...
+//!           └────────┴────────┴─────────────────┴─────────────────┴───────────────┘
+//! ```
+//!
+//! All numbers are little-endian. `token` names the incarnation of the receiving endpoint: it was
+//! made at random when that endpoint started, so datagrams for an earlier life of it, and blind
+//! injections, are recognised once for a whole bundle. `session` is the receiver's own number.
+
+mod body;
+mod frame;
+
+pub(crate) use body::{
+    Accept, Challenge, Connect, CreditReturn, Fragment, Limit, Refuse, Reject, RequestForResponse,
+    Reset,
+};
+pub use frame::{DatagramError, FrameError};
+pub(crate) use frame::{Frame, Header, Kind, Preamble, flags, read_preamble, split_frame};
+
+/// Bytes before the first frame of a datagram.
+pub const PREAMBLE_BYTES: usize = 8;
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes that precede the data in the payload of a fragment.
+pub const FRAGMENT_BYTES: usize = 8;
+/// The version of the protocol that this crate speaks.
+pub const VERSION: u8 = 1;
+/// The smallest datagram that a path must carry.
+pub const MIN_DATAGRAM: usize = 512;
