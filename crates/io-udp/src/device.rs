@@ -84,8 +84,8 @@ impl UdpIo {
     /// The smallest allowed [`UdpConfig::max_datagram`], in bytes: any path takes it.
     pub const MIN_MAX_DATAGRAM: usize = 508;
 
-    /// A device at `address`, such as `udp://127.0.0.1:9000`; port 0 is any free port, 0.0.0.0
-    /// and [::] are all interfaces, and [::] is reached by IPv4 as well.
+    /// A device at `address`, such as `udp://127.0.0.1:9000`; port 0 is any free port,
+    /// `0.0.0.0` and `[::]` are all interfaces, and `[::]` is reached by IPv4 as well.
     ///
     /// # Errors
     /// If the address is malformed or its name unknown; if it is not one of this host, in use, or
