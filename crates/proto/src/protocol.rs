@@ -476,6 +476,16 @@ impl Protocol {
         (self.client.sessions.len(), self.server.sessions.len())
     }
 
+    /// Whether a session of either kind refers to the peer. If none does, its place on the device
+    /// can be given up: ask before acting on an [`Event::PeerReleased`] that is not of this
+    /// moment, and after a connect that did not begin.
+    pub fn refers_to(&self, peer: PeerId) -> bool {
+        self.shared
+            .peers
+            .get(peer)
+            .is_some_and(|peer| peer.client_sessions + peer.server_sessions > 0)
+    }
+
     /// Requests of this endpoint that did not end yet, queued ones included. Walks all sessions.
     pub fn outstanding(&self) -> usize {
         self.client.outstanding()

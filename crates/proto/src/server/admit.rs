@@ -57,6 +57,14 @@ impl Server {
                 return;
             }
         }
+        if !self.draining
+            && !self.sessions.is_full()
+            && self.first_grant(shared, 1).is_none()
+            && self.make_room(shared, now, sink)
+        {
+            // The client asks again; there is a credit then.
+            return;
+        }
         match self.admit(shared, now, source, &connect, sink) {
             Ok(id) => {
                 let accept = self.accept(shared, id);

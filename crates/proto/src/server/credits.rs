@@ -53,16 +53,32 @@ impl Server {
             session.push_credit(credits, sink);
         }
         if more < missing {
-            self.revoke(shared, now, id, missing - more, sink);
+            let idle_since = now.saturating_sub(IDLE_NS);
+            self.revoke(shared, idle_since, Some(id), missing - more, sink);
         }
     }
 
-    /// Asks idle sessions to come down to one credit.
-    fn revoke<S: FrameSink>(
+    /// A new session finds no credit left: whoever has more than one is asked to share. Returns
+    /// whether that can help, so that the client should ask again.
+    pub(super) fn make_room<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
-        except: SessionId,
+        sink: &mut S,
+    ) -> bool {
+        let can_help = self.granted > self.sessions.len();
+        if can_help {
+            self.revoke(shared, now, None, 1, sink);
+        }
+        can_help
+    }
+
+    /// Asks sessions without traffic since `idle_since` to come down to one credit.
+    fn revoke<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        idle_since: u64,
+        except: Option<SessionId>,
         mut missing: usize,
         sink: &mut S,
     ) {
@@ -72,12 +88,14 @@ impl Server {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
-            let idle = now.saturating_sub(session.active_at) >= IDLE_NS;
-            if id == except || session.granted <= 1 || !idle {
+            let idle = session.active_at <= idle_since;
+            if Some(id) == except || session.granted <= 1 || !idle {
                 continue;
             }
-            session.revoking = true;
-            shared.stats.credits_revoked += u64::from(session.granted - 1);
+            if !session.revoking {
+                session.revoking = true;
+                shared.stats.credits_revoked += u64::from(session.granted - 1);
+            }
             missing = missing.saturating_sub(usize::from(session.granted - 1));
             session.push_credit(1, sink);
             if missing == 0 {

@@ -1,0 +1,6 @@
+//! The protocol between hosts, in virtual time: one test for each thing that PROTOCOL.md says.
+
+mod faults;
+mod net;
+mod sessions;
+mod transfer;

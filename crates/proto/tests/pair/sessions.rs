@@ -1,0 +1,306 @@
+//! Opening, refusing, closing and losing sessions; credits.
+
+use starling_proto::{Config, PeerId, Refusal, RequestError, SessionError};
+
+use crate::net::{Host, Net, Seen};
+
+#[test]
+fn a_request_made_while_connecting_is_answered() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.request(0, session, 7, b"hello");
+    net.run_ms(1);
+    assert_eq!(
+        net.hosts[0].seen,
+        [Seen::Connected(session), Seen::Answer(7, b"olleh".to_vec())]
+    );
+    assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+    // Connect, challenge, connect, accept, request, response.
+    assert_eq!(net.datagrams(), 6);
+}
+
+#[test]
+fn a_spoofed_connect_costs_the_server_nothing() {
+    let mut net = Net::pair();
+    // Whoever forges an address never sees the challenge.
+    let session = net.connect(0, 1);
+    net.fate = Box::new(|_, from, _| usize::from(from == 0));
+    net.run_ms(100);
+    let server = &net.hosts[1].protocol;
+    assert!(server.stats().challenges >= 2);
+    assert_eq!(server.session_counts(), (0, 0));
+    assert_eq!(server.next_timeout(), None);
+    net.run_ms(3000);
+    assert_eq!(
+        net.hosts[0].seen[0],
+        Seen::Ended(session, SessionError::ConnectTimeout)
+    );
+}
+
+#[test]
+fn a_full_server_says_so() {
+    let small = Config {
+        max_sessions: 2,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), small]);
+    let sessions: Vec<_> = (0..3).map(|_| net.connect(0, 1)).collect();
+    net.run_ms(5);
+    let refused = Refusal::SessionLimit { limit: 2 };
+    assert!(net.hosts[0].seen.contains(&Seen::Connected(sessions[0])));
+    assert!(net.hosts[0].seen.contains(&Seen::Connected(sessions[1])));
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Ended(sessions[2], refused.into()))
+    );
+    assert_eq!(net.hosts[1].protocol.stats().sessions_refused, 1);
+}
+
+#[test]
+fn credits_run_out_with_an_error_that_says_so() {
+    let small = Config {
+        rx_queue_datagrams: 3,
+        overcommit: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), small]);
+    // The first gets all credits and has to give some back for each that follows.
+    let sessions: Vec<_> = (0..4)
+        .map(|_| {
+            let session = net.connect(0, 1);
+            net.run_ms(100);
+            session
+        })
+        .collect();
+    let refused = Refusal::CreditLimit { limit: 3 };
+    let ended: Vec<_> = net.hosts[0]
+        .seen
+        .iter()
+        .filter(|seen| matches!(seen, Seen::Ended(..)))
+        .collect();
+    assert_eq!(ended, [&Seen::Ended(sessions[3], refused.into())]);
+    for session in &sessions[..3] {
+        assert_eq!(net.hosts[0].protocol.books(*session).unwrap().1, 1);
+    }
+}
+
+#[test]
+fn credits_move_from_idle_sessions_to_busy_ones() {
+    let small = Config {
+        rx_queue_datagrams: 40,
+        overcommit: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), small]);
+    let first = net.connect(0, 1);
+    net.run_ms(5);
+    assert_eq!(net.hosts[0].protocol.books(first).unwrap().1, 30);
+    let second = net.connect(0, 1);
+    net.run_ms(5);
+    assert_eq!(net.hosts[0].protocol.books(second).unwrap().1, 1);
+    // The second one has much to send.
+    let large = vec![3; 200_000];
+    for tag in 0..4 {
+        net.request(0, second, tag, &large);
+    }
+    net.run_ms(50);
+    assert_eq!(net.hosts[0].protocol.books(first).unwrap().1, 1);
+    let (_, credits, _) = net.hosts[0].protocol.books(second).unwrap();
+    assert!(credits > 30, "{credits}");
+    let answers = net.hosts[0]
+        .seen
+        .iter()
+        .filter(|seen| matches!(seen, Seen::Answer(..)));
+    assert_eq!(answers.count(), 4);
+    assert!(net.hosts[1].protocol.stats().credits_revoked > 0);
+}
+
+#[test]
+fn close_frees_both_ends_even_if_it_is_lost_at_first() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].echo = false;
+    net.request(0, session, 1, b"never answered");
+    net.run_ms(1);
+    net.fate = Box::new(|_, _, _| 0);
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    protocol.close(now, session, wire);
+    net.run_ms(100);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
+    net.fate = Box::new(|_, _, _| 1);
+    net.run_ms(100);
+    assert_eq!(net.hosts[0].protocol.session_counts(), (0, 0));
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 0));
+    assert_eq!(
+        net.hosts[0].seen[1..],
+        [
+            Seen::Failed(1, RequestError::Session(SessionError::Closed)),
+            Seen::Ended(session, SessionError::Closed),
+            Seen::Released(PeerId(1)),
+        ]
+    );
+    let (id, _) = net.hosts[1].ran[0];
+    let now = net.now;
+    assert!(!net.hosts[1].respond(now, id, b"too late"));
+}
+
+#[test]
+fn a_restarted_server_is_told_apart_from_loss() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.request(0, session, 9, b"lost in the restart");
+    net.run_ms(30);
+    let restarted = SessionError::PeerRestarted;
+    assert_eq!(
+        net.hosts[0].seen[1..],
+        [
+            Seen::Failed(9, restarted.into()),
+            Seen::Ended(session, restarted),
+            Seen::Released(PeerId(1)),
+        ]
+    );
+    assert!(net.hosts[1].ran.is_empty());
+    let session = net.connect(0, 1);
+    net.request(0, session, 10, b"again");
+    net.run_ms(30);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Answer(10, b"niaga".to_vec()))
+    );
+}
+
+#[test]
+fn a_restarted_client_does_not_leave_sessions_behind() {
+    let mut net = Net::pair();
+    for _ in 0..5 {
+        net.connect(0, 1);
+    }
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 5));
+    net.hosts[0] = Host::new(0, Config::default(), 2, net.now);
+    net.connect(0, 1);
+    net.run_ms(30);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
+}
+
+#[test]
+fn a_dead_server_is_noticed_within_the_peer_timeout() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].alive = false;
+    net.request(0, session, 1, b"anyone?");
+    net.run_ms(1900);
+    assert_eq!(net.hosts[0].seen.len(), 1);
+    net.run_ms(400);
+    assert_eq!(
+        net.hosts[0].seen[1..],
+        [
+            Seen::Failed(1, SessionError::PeerSilent.into()),
+            Seen::Ended(session, SessionError::PeerSilent),
+            Seen::Released(PeerId(1)),
+        ]
+    );
+}
+
+#[test]
+fn an_idle_session_outlives_silence_and_a_dead_client_is_forgotten() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(60_000);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
+    net.request(0, session, 1, b"still there");
+    net.run_ms(1);
+    assert_eq!(net.hosts[0].seen.len(), 2);
+    net.hosts[0].alive = false;
+    net.run_ms(5_000);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 0));
+    assert_eq!(net.hosts[1].seen, [Seen::Released(PeerId(0))]);
+}
+
+#[test]
+fn a_stopped_client_does_not_blame_its_peer() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(600);
+    // The client's thread is away for ten seconds; the server forgets it meanwhile or not.
+    net.hosts[0].alive = false;
+    net.run_ms(3_000);
+    net.hosts[0].alive = true;
+    net.request(0, session, 1, b"back");
+    net.run_ms(50);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Answer(1, b"kcab".to_vec()))
+    );
+}
+
+#[test]
+fn a_refused_port_ends_a_connect_at_once_and_an_open_session_soon() {
+    let mut net = Net::pair();
+    let open = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].alive = false;
+    let opening = net.connect(0, 1);
+    net.run_ms(1);
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    protocol.peer_gone(now, PeerId(1), false, wire);
+    net.run_ms(1);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Ended(opening, SessionError::Unreachable))
+    );
+    net.run_ms(1_200);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Ended(open, SessionError::PeerSilent))
+    );
+}
+
+#[test]
+fn a_forged_reset_is_ignored() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    let mut forged = vec![0x5a, 1, 0, 0, 0, 0, 0, 0];
+    forged.extend_from_slice(&[15, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    forged.extend_from_slice(&[0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    net.inject(1, 0, forged);
+    net.run_ms(1);
+    net.request(0, session, 1, b"unmoved");
+    net.run_ms(1);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Answer(1, b"devomnu".to_vec()))
+    );
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let mut net = Net::pair();
+    let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
+    connect.extend_from_slice(&[9, 0, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    connect.extend_from_slice(&[7, 0, 0, 0]);
+    connect.extend_from_slice(&[0; 32]);
+    net.inject(0, 1, connect);
+    let answers = std::rc::Rc::new(std::cell::Cell::new(0));
+    let count = answers.clone();
+    net.fate = Box::new(move |_, from, _| {
+        count.set(count.get() + from);
+        0
+    });
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].protocol.stats().datagrams_dropped, 1);
+    assert_eq!(answers.get(), 1);
+}

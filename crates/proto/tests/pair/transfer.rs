@@ -1,0 +1,214 @@
+//! Messages of all sizes, and the packets that they cost.
+
+use starling_proto::{Config, Msgbuf, RejectReason, RequestError};
+
+use crate::net::{Host, Net, Seen};
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 255) as u8).collect()
+}
+
+fn reversed(body: &[u8]) -> Vec<u8> {
+    body.iter().rev().copied().collect()
+}
+
+#[test]
+fn a_small_rpc_costs_one_packet_each_way() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    let before = net.datagrams();
+    for tag in 0..100 {
+        net.request(0, session, tag, &tag.to_le_bytes());
+        net.run_until(net.now + 100_000);
+    }
+    assert_eq!(net.datagrams() - before, 200);
+}
+
+#[test]
+fn what_is_queued_for_a_peer_leaves_in_one_datagram() {
+    let mut net = Net::pair();
+    let sessions: Vec<_> = (0..4).map(|_| net.connect(0, 1)).collect();
+    net.run_ms(1);
+    let before = net.datagrams();
+    for (tag, session) in sessions.iter().enumerate() {
+        for _ in 0..8 {
+            net.request(0, *session, tag as u64, &[1; 20]);
+        }
+    }
+    net.run_until(net.now + 100_000);
+    assert_eq!(net.datagrams() - before, 2);
+    assert_eq!(net.hosts[0].seen.len(), 4 + 32);
+}
+
+#[test]
+fn messages_of_any_size_arrive_whole_both_ways() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    let fragment = net.hosts[0].protocol.single_packet_bytes(session);
+    assert_eq!(fragment, 1500 - 8 - 16 - 8);
+    let sizes = [
+        0,
+        1,
+        fragment - 1,
+        fragment,
+        fragment + 1,
+        2 * fragment,
+        63 * fragment + 1,
+        64 * fragment,
+        65 * fragment,
+        1 << 20,
+    ];
+    for (tag, size) in sizes.into_iter().enumerate() {
+        let body = pattern(size);
+        net.request(0, session, tag as u64, &body);
+        net.run_ms(100);
+        let last = net.hosts[0].seen.pop().unwrap();
+        assert_eq!(last, Seen::Answer(tag as u64, reversed(&body)), "{size}");
+        assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+        assert_eq!(net.hosts[0].protocol.reassembling(), 0);
+        assert_eq!(net.hosts[1].protocol.reassembling(), 0);
+    }
+    assert_eq!(net.hosts[0].protocol.stats().retransmissions, 0);
+    assert_eq!(net.hosts[1].protocol.stats().duplicates, 0);
+}
+
+#[test]
+fn acknowledgements_are_cumulative() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    let fragment = net.hosts[0].protocol.single_packet_bytes(session);
+    let before = net.datagrams();
+    net.request(0, session, 0, &pattern(256 * fragment));
+    net.run_ms(10);
+    let Seen::Answer(0, _) = net.hosts[0].seen.pop().unwrap() else {
+        panic!("no answer")
+    };
+    // 256 packets each way in windows of 32: eight acknowledgements and eight requests for more
+    // in each direction, not 256.
+    let extra = net.datagrams() - before - 2 * 256;
+    assert!(extra <= 24, "{extra} datagrams carry no data");
+}
+
+#[test]
+fn a_sink_without_room_delays_but_loses_nothing() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    for host in &mut net.hosts {
+        host.wire.room = 0;
+    }
+    let large = pattern(100_000);
+    net.request(0, session, 1, b"small");
+    net.request(0, session, 2, &large);
+    for _ in 0..3_000 {
+        for host in &mut net.hosts {
+            host.wire.room = 1;
+        }
+        net.run_until(net.now + 10_000);
+    }
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Answer(1, b"llams".to_vec()))
+    );
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Answer(2, reversed(&large)))
+    );
+    assert!(net.hosts[0].protocol.stats().sink_full > 10);
+    assert!(net.hosts[1].protocol.stats().sink_full > 10);
+}
+
+#[test]
+fn more_requests_than_slots_queue_up_to_the_bound() {
+    let config = Config {
+        max_queued: 10,
+        ..Config::default()
+    };
+    let mut net = Net::new([config, Config::default()]);
+    net.hosts[1].echo = false;
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    for tag in 0..18 {
+        net.request(0, session, tag, b"x");
+    }
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    let message = Msgbuf::from_vec(vec![1; 3]);
+    let rejected = protocol
+        .request(now, session, message.clone(), false, 99, wire)
+        .unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::QueueFull);
+    assert_eq!(rejected.message, message);
+    net.run_ms(5);
+    assert_eq!(net.hosts[1].ran.len(), 8);
+    // Answered out of order, all come back, and the queue moves up.
+    net.hosts[1].echo = true;
+    let now = net.now;
+    let waiting: Vec<_> = net.hosts[1].ran.iter().rev().cloned().collect();
+    for (id, body) in waiting {
+        assert!(net.hosts[1].respond(now, id, &body));
+    }
+    net.run_ms(5);
+    assert_eq!(net.hosts[0].seen.len(), 1 + 18);
+    assert_eq!(net.hosts[0].protocol.outstanding(), 0);
+}
+
+#[test]
+fn messages_beyond_the_limits_are_refused_with_the_limit() {
+    let tight = Config {
+        max_message: 10_000,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), tight]);
+    let session = net.connect(0, 1);
+    net.request(0, session, 1, &pattern(10_001));
+    net.run_ms(1);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Failed(1, starling_proto::Rejection::TooLarge.into()))
+    );
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    let rejected = protocol
+        .request(
+            now,
+            session,
+            Msgbuf::from_vec(pattern(10_001)),
+            false,
+            2,
+            wire,
+        )
+        .unwrap_err();
+    assert_eq!(
+        rejected.reason,
+        RejectReason::TooLarge {
+            len: 10_001,
+            max: 10_000
+        }
+    );
+    // A server without memory for it says so, and that nothing was run.
+    let poor = Config {
+        reassembly_bytes: 10_000,
+        max_message: 10_000,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), poor]);
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    // The first one stays incomplete for a while.
+    let first = net.datagrams();
+    net.fate = Box::new(move |n, _, _| usize::from(n != first + 1));
+    net.request(0, session, 1, &pattern(8_000));
+    net.request(0, session, 2, &pattern(8_000));
+    net.run_ms(100);
+    let no_memory = RequestError::Rejected(starling_proto::Rejection::NoMemory);
+    assert!(net.hosts[0].seen.contains(&Seen::Failed(2, no_memory)));
+    assert_eq!(net.hosts[1].ran.len(), 1);
+    assert_eq!(net.hosts[1].protocol.reassembling(), 0);
+}
