@@ -9,17 +9,17 @@ use starling_proto::{
 };
 
 /// Time that a datagram is on its way.
-pub const FLIGHT_NS: u64 = 5_000;
+pub(crate) const FLIGHT_NS: u64 = 5_000;
 
 /// What a host says to its peers: peer `n` is host `n`.
 #[derive(Default)]
-pub struct Wire {
+pub(crate) struct Wire {
     me: usize,
     open: Vec<(usize, Vec<u8>)>,
     sent: Vec<(usize, Vec<u8>)>,
-    pub mtu: usize,
+    pub(crate) mtu: usize,
     /// Frames that are taken before the sink is full.
-    pub room: usize,
+    pub(crate) room: usize,
     /// Hosts that were admitted as peers.
     known: Vec<usize>,
 }
@@ -88,7 +88,7 @@ impl FrameSink for Wire {
 
 /// What a host's application saw.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum Seen {
     Connected(SessionId),
     Ended(SessionId, SessionError),
     Answer(Tag, Vec<u8>),
@@ -96,28 +96,28 @@ pub enum Seen {
     Released(PeerId),
 }
 
-pub struct Host {
-    pub protocol: Protocol,
-    pub wire: Wire,
-    pub seen: Vec<Seen>,
+pub(crate) struct Host {
+    pub(crate) protocol: Protocol,
+    pub(crate) wire: Wire,
+    pub(crate) seen: Vec<Seen>,
     /// Requests that were handed over, in order, with their bodies.
-    pub ran: Vec<(RequestId, Vec<u8>)>,
+    pub(crate) ran: Vec<(RequestId, Vec<u8>)>,
     /// Answer at once, with the request's bytes reversed.
-    pub echo: bool,
-    pub alive: bool,
+    pub(crate) echo: bool,
+    pub(crate) alive: bool,
 }
 
-pub struct Net {
-    pub now: u64,
-    pub hosts: Vec<Host>,
+pub(crate) struct Net {
+    pub(crate) now: u64,
+    pub(crate) hosts: Vec<Host>,
     flying: VecDeque<(u64, usize, usize, Vec<u8>)>,
     /// Decides the fate of datagram number `n` from one host to another: how many copies arrive.
-    pub fate: Box<dyn FnMut(u64, usize, usize) -> usize>,
+    pub(crate) fate: Box<dyn FnMut(u64, usize, usize) -> usize>,
     count: u64,
 }
 
 impl Host {
-    pub fn new(index: usize, config: Config, incarnation: u32, now: u64) -> Self {
+    pub(crate) fn new(index: usize, config: Config, incarnation: u32, now: u64) -> Self {
         let secrets = Secrets {
             token: 1000 * incarnation + index as u32 + 1,
             cookie_key: [index as u8; 16],
@@ -137,21 +137,21 @@ impl Host {
         }
     }
 
-    pub fn connect(&mut self, now: u64, to: usize) -> SessionId {
+    pub(crate) fn connect(&mut self, now: u64, to: usize) -> SessionId {
         self.wire.known.push(to);
         self.protocol
             .connect(now, PeerId(to as u32), &mut self.wire)
             .expect("room for a session")
     }
 
-    pub fn request(&mut self, now: u64, session: SessionId, tag: Tag, body: &[u8]) -> u64 {
+    pub(crate) fn request(&mut self, now: u64, session: SessionId, tag: Tag, body: &[u8]) -> u64 {
         let message = Msgbuf::from_vec(body.to_vec());
         self.protocol
             .request(now, session, message, false, tag, &mut self.wire)
             .expect("taken")
     }
 
-    pub fn respond(&mut self, now: u64, id: RequestId, body: &[u8]) -> bool {
+    pub(crate) fn respond(&mut self, now: u64, id: RequestId, body: &[u8]) -> bool {
         let message = Msgbuf::from_vec(body.to_vec());
         self.protocol
             .respond(now, id, message, false, &mut self.wire)
@@ -213,7 +213,7 @@ fn owned(body: Body<'_>) -> Vec<u8> {
 
 impl Net {
     /// Host 0 is the client, host 1 the server.
-    pub fn new(configs: impl IntoIterator<Item = Config>) -> Self {
+    pub(crate) fn new(configs: impl IntoIterator<Item = Config>) -> Self {
         Self {
             now: 1_000_000_000,
             hosts: configs
@@ -227,12 +227,12 @@ impl Net {
         }
     }
 
-    pub fn pair() -> Self {
+    pub(crate) fn pair() -> Self {
         Self::new([Config::default(), Config::default()])
     }
 
     /// Sends a datagram as if from `from`, whatever is in it.
-    pub fn inject(&mut self, from: usize, to: usize, datagram: Vec<u8>) {
+    pub(crate) fn inject(&mut self, from: usize, to: usize, datagram: Vec<u8>) {
         self.flying
             .push_back((self.now + FLIGHT_NS, from, to, datagram));
     }
@@ -257,7 +257,7 @@ impl Net {
     }
 
     /// Lets time pass until `until`, from event to event.
-    pub fn run_until(&mut self, until: u64) {
+    pub(crate) fn run_until(&mut self, until: u64) {
         loop {
             for host in self.hosts.iter_mut().filter(|host| host.alive) {
                 host.finish_turn(self.now);
@@ -286,22 +286,28 @@ impl Net {
         }
     }
 
-    pub fn run_ms(&mut self, ms: u64) {
+    pub(crate) fn run_ms(&mut self, ms: u64) {
         self.run_until(self.now + ms * 1_000_000);
     }
 
-    pub fn connect(&mut self, from: usize, to: usize) -> SessionId {
+    pub(crate) fn connect(&mut self, from: usize, to: usize) -> SessionId {
         let now = self.now;
         self.hosts[from].connect(now, to)
     }
 
-    pub fn request(&mut self, from: usize, session: SessionId, tag: Tag, body: &[u8]) -> u64 {
+    pub(crate) fn request(
+        &mut self,
+        from: usize,
+        session: SessionId,
+        tag: Tag,
+        body: &[u8],
+    ) -> u64 {
         let now = self.now;
         self.hosts[from].request(now, session, tag, body)
     }
 
     /// Datagrams sent so far.
-    pub fn datagrams(&self) -> u64 {
+    pub(crate) fn datagrams(&self) -> u64 {
         self.count
     }
 }
