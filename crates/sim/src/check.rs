@@ -11,7 +11,7 @@
 //! | [`Calls`] | every call ends, once, within its bound; nothing ends that was not begun |
 //! | [`content`] | a handler sees the request that was sent, a caller the response that was made |
 //! | [`Buffers`] | a buffer handed in comes back exactly once, unchanged |
-//! | [`Credits`] | credits held and credits in use add up to credits granted |
+//! | [`Credits`] | no more credits are in use than were granted, none without a request |
 //! | [`queue_within`], [`no_overflow`] | a receive queue keeps its limits, and without faults never fills |
 //! | [`Remains`] | after the last close nothing is left |
 

@@ -378,9 +378,9 @@ impl Fabric {
         Ok(())
     }
 
-    /// When `host`'s link will have room again.
-    pub(crate) fn link_room_at_ns(&self, host: HostId) -> u64 {
-        self.links[host.0 as usize].room_at_ns()
+    /// When `host`'s link will have room for a datagram of `len` bytes.
+    pub(crate) fn link_room_at_ns(&self, host: HostId, len: usize) -> u64 {
+        self.links[host.0 as usize].room_at_ns(len as u64 + OVERHEAD_BYTES)
     }
 
     pub(crate) fn host(&self, host: HostId) -> &Host {

@@ -281,9 +281,9 @@ impl PacketTx for SimTx {
         let mut fabric = self.fabric.borrow_mut();
         while let Some((to, bytes)) = self.ready.pop_front() {
             if let Err(bytes) = fabric.send(self.host, to, Ecn::Capable, bytes) {
-                self.ready.push_front((to, bytes));
-                let again_ns = fabric.link_room_at_ns(self.host);
+                let again_ns = fabric.link_room_at_ns(self.host, bytes.len());
                 fabric.wake_at(self.host, again_ns);
+                self.ready.push_front((to, bytes));
                 break;
             }
         }

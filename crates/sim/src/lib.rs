@@ -17,6 +17,7 @@
 
 pub mod check;
 pub mod fabric;
+pub mod harness;
 mod io;
 pub mod rng;
 pub mod trace;

@@ -72,6 +72,11 @@ impl DatagramNote {
             head,
         }
     }
+
+    /// The datagram's first bytes.
+    pub fn head(&self) -> &[u8] {
+        &self.head[..HEAD.min(self.len as usize)]
+    }
 }
 
 /// One entry: when, and what.
@@ -205,7 +210,7 @@ impl fmt::Display for DatagramNote {
             name(self.to),
             self.len
         )?;
-        for chunk in self.head[..HEAD.min(self.len as usize)].chunks(8) {
+        for chunk in self.head().chunks(8) {
             for byte in chunk {
                 write!(f, "{byte:02x}")?;
             }

@@ -1,33 +1,42 @@
-//! Credits are neither made nor lost: what a session holds and what its outstanding packets use
-//! add up to what the server granted, after every turn.
+//! Credits are neither made nor lost.
+//!
+//! A server may lower a session's credits while some are in use, so what can be said at any moment
+//! is that no more are in use than were ever granted, and none when no request is open.
 
 use super::Violation;
 
 /// The credit account of one client session at one moment, as the protocol reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
-    /// Granted when the session opened.
-    pub granted: u64,
-    /// Held: packets that may be sent now.
-    pub available: u64,
-    /// In use: packets sent and not answered, counted from the requests themselves.
-    pub outstanding: u64,
+    /// The most that the session was ever granted.
+    pub granted_most: u64,
+    /// In use: packets sent and not answered.
+    pub in_use: u64,
+    /// Requests that occupy a slot.
+    pub busy_slots: u64,
 }
 
 impl Credits {
     /// Complains if the account does not add up.
     pub fn check(&self) -> Result<(), Violation> {
-        if self.available + self.outstanding == self.granted {
-            return Ok(());
+        if self.in_use > self.granted_most {
+            return Err(violation(format!(
+                "{} credits in use of at most {} granted",
+                self.in_use, self.granted_most
+            )));
         }
-        Err(Violation::new(
-            "credits",
-            format!(
-                "{} held + {} in use are not the {} granted",
-                self.available, self.outstanding, self.granted
-            ),
-        ))
+        if self.in_use > 0 && self.busy_slots == 0 {
+            return Err(violation(format!(
+                "{} credits in use by no request",
+                self.in_use
+            )));
+        }
+        Ok(())
     }
+}
+
+fn violation(detail: String) -> Violation {
+    Violation::new("credits", detail)
 }
 
 #[cfg(test)]
@@ -35,21 +44,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_credit_too_many_or_too_few_is_found() {
+    fn a_credit_too_many_and_a_credit_lost_are_found() {
         let good = Credits {
-            granted: 8,
-            available: 5,
-            outstanding: 3,
+            granted_most: 8,
+            in_use: 8,
+            busy_slots: 1,
         };
         assert_eq!(good.check(), Ok(()));
-        for available in [4, 6] {
-            assert!(Credits { available, ..good }.check().is_err());
-        }
-        let overspent = Credits {
-            granted: 8,
-            available: 0,
-            outstanding: 9,
+        assert!(Credits { in_use: 9, ..good }.check().is_err());
+        let lost = Credits {
+            in_use: 1,
+            busy_slots: 0,
+            ..good
         };
-        assert!(overspent.check().is_err());
+        assert!(lost.check().is_err());
     }
 }

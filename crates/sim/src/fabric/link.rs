@@ -50,10 +50,10 @@ impl Link {
         Some(self.free_at_ns + self.config.propagation_ns)
     }
 
-    /// When the queue will be half empty: a good time to try again.
-    pub(crate) fn room_at_ns(&self) -> u64 {
-        self.free_at_ns
-            .saturating_sub(self.duration_ns(self.config.queue_bytes / 2))
+    /// When the queue will have room for `bytes`.
+    pub(crate) fn room_at_ns(&self, bytes: u64) -> u64 {
+        let may_wait = self.config.queue_bytes.saturating_sub(bytes);
+        self.free_at_ns.saturating_sub(self.duration_ns(may_wait))
     }
 
     fn queued_bytes(&self, now_ns: u64) -> u64 {
@@ -62,7 +62,7 @@ impl Link {
     }
 
     fn duration_ns(&self, bytes: u64) -> u64 {
-        (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(self.config.rate_bps)) as u64
+        (u128::from(bytes) * 8_000_000_000 / u128::from(self.config.rate_bps)) as u64
     }
 }
 
@@ -93,9 +93,15 @@ mod tests {
         assert!(link.transmit(0, 1000).is_some());
         assert!(link.transmit(0, 1000).is_some());
         assert_eq!(link.transmit(0, 1000), None);
-        let again_ns = link.room_at_ns();
+        let again_ns = link.room_at_ns(1000);
+        assert_eq!(again_ns, 8_000);
+        assert_eq!(link.transmit(again_ns - 8, 1000), None);
         assert!(link.transmit(again_ns, 1000).is_some());
         // A datagram larger than the queue still passes when nothing waits.
-        assert!(gigabit(10).transmit(0, 1000).is_some());
+        let mut narrow = gigabit(10);
+        assert!(narrow.transmit(0, 1000).is_some());
+        assert_eq!(narrow.transmit(7_000, 1000), None);
+        assert_eq!(narrow.room_at_ns(1000), 8_000);
+        assert!(narrow.transmit(8_000, 1000).is_some());
     }
 }

@@ -1,0 +1,34 @@
+//! The harness: hosts that run the protocol in a fabric, a random scenario for them, the
+//! checkers around them.
+//!
+//! ```text
+//!  seed ──▶ Scenario ──▶ run ──▶ Report          all promises held
+//!                         │
+//!                         └────▶ Failure ──▶ shrink ──▶ smaller Scenario, same promise broken
+//! ```
+//!
+//! A run has four phases. *Load*: calls, cancels, closes, and all the faults. *Settle*: the faults
+//! have healed, and every call has to end within its bound. *Probe*: every channel has to get one
+//! answer, through a new session if the old one is dead: nothing stays stuck. *Close*: all
+//! sessions are closed, and after a while nothing may be left anywhere.
+
+mod failure;
+mod host;
+mod ledger;
+mod sabotage;
+mod scenario;
+mod shrink;
+mod sink;
+mod world;
+
+pub use failure::Failure;
+pub use ledger::Outcomes;
+pub use sabotage::Sabotage;
+pub use scenario::{CallPlan, ChannelPlan, HostFault, HostFaultKind, Scenario, StrayPlan};
+pub use shrink::shrink;
+pub use world::{Report, run, run_sabotaged};
+
+/// Nanoseconds in a microsecond.
+pub(crate) const US: u64 = 1_000;
+/// Nanoseconds in a millisecond.
+pub(crate) const MS: u64 = 1_000_000;

@@ -1,0 +1,679 @@
+//! A host of the harness: the event loop that an endpoint would run, with the application's part
+//! played by the scenario's plans.
+//!
+//! ```text
+//!  turn:  rx bursts ─▶ open, next ─▶ events ─▶ tasks that are due ─▶ flush ─▶ events ─▶ device
+//!         flush ─▶ peers released ─▶ books checked ─▶ next turn: a task, a timer, a datagram
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use starling_io::{Clock, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
+use starling_proto::{
+    Body, Config, ConnectError, Event, Incoming, Msgbuf, PeerId, Protocol, RequestId,
+    RequestNumber, Secrets, SessionId, Source,
+};
+
+use super::ledger::Ledger;
+use super::sink::{Sent, Sink};
+use super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
+use crate::check::content::{self, Order};
+use crate::check::{Credits, Remains, Tag, Violation, queue_within};
+use crate::fabric::{HostId, SharedFabric};
+use crate::io::{SimClock, SimIo};
+use crate::rng::Rng;
+
+/// Bursts read in one turn before the application gets its part.
+const BURSTS_A_TURN: usize = 4;
+/// A host that is never idle takes this long for a turn.
+const SHORTEST_TURN_NS: u64 = 2 * US;
+/// Turns without the fabric's time moving, after which a host is said to spin.
+const MOST_TURNS_AT_ONCE: u32 = 100;
+/// How often a channel may fail to get an answer after everything has healed: a session may have
+/// to be found dead first, and a server may still have to drop what died before.
+const MOST_PROBES: u32 = 4;
+
+/// What a host's application is going to do.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Issues a planned call.
+    Call(CallPlan),
+    /// Closes a channel's session.
+    Close(usize),
+    /// Gives up on a call.
+    Cancel(Tag),
+    /// Answers a request.
+    Respond {
+        incarnation: u32,
+        id: RequestId,
+        order: Order,
+        response: Msgbuf,
+    },
+    /// Asks for a sign of life on a channel.
+    Probe { channel: usize, attempt: u32 },
+}
+
+pub(super) struct Host {
+    id: HostId,
+    config: Config,
+    fabric: SharedFabric,
+    rng: Rng,
+    channels: Vec<ChannelPlan>,
+    /// The process, unless it crashed.
+    process: Option<Process>,
+    incarnation: u32,
+    agenda: Agenda,
+    /// The time of the last turn, and how many there were at that time.
+    turns: (u64, u32),
+    /// Channels that were not heard from yet since the probes began.
+    pub(super) unheard: BTreeSet<usize>,
+    /// Refusals are in order: the servers have less room than is asked of them.
+    tight: bool,
+    /// Time between two probes of a channel, ns: what is dead is forgotten meanwhile.
+    retry_ns: u64,
+}
+
+/// Tasks by (time, order of entry).
+#[derive(Default)]
+struct Agenda {
+    tasks: BTreeMap<(u64, u64), Task>,
+    entries: u64,
+}
+
+impl Agenda {
+    fn add(&mut self, at_ns: u64, task: Task) {
+        self.entries += 1;
+        self.tasks.insert((at_ns, self.entries), task);
+    }
+
+    fn next_ns(&self) -> Option<u64> {
+        self.tasks.keys().next().map(|&(at_ns, _)| at_ns)
+    }
+
+    fn take_due(&mut self, now_ns: u64) -> Option<Task> {
+        let first = self.tasks.first_entry()?;
+        (first.key().0 <= now_ns).then(|| first.remove())
+    }
+}
+
+/// What a crash takes away.
+struct Process {
+    io: SimIo,
+    clock: SimClock,
+    protocol: Protocol,
+    sessions: BTreeMap<usize, SessionId>,
+    /// Calls that did not end.
+    calls: BTreeMap<Tag, (SessionId, RequestNumber)>,
+    /// The probes among them: channel and attempt.
+    probes: BTreeMap<Tag, (usize, u32)>,
+    released: Vec<PeerId>,
+    sent: Sent,
+}
+
+impl Process {
+    fn start(fabric: &SharedFabric, id: HostId, config: &Config, rng: &mut Rng) -> Self {
+        let clock = SimClock::new(fabric, id);
+        let mut cookie_key = [0; 16];
+        cookie_key[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+        let secrets = Secrets {
+            token: rng.next_u64() as u32,
+            cookie_key,
+        };
+        let protocol = Protocol::new(config.clone(), secrets, clock.now_ns())
+            .expect("scenarios draw sound configurations");
+        Self {
+            io: SimIo::new(fabric, id),
+            clock,
+            protocol,
+            sessions: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            released: Vec::new(),
+            sent: Sent::default(),
+        }
+    }
+}
+
+/// Both halves of what a call into the protocol needs.
+macro_rules! sink {
+    ($process:expr, $ledger:expr) => {
+        Sink::new(
+            $process.io.split().1,
+            ($ledger.sabotage == Some(Sabotage::LostRetransmission)).then_some(&mut $process.sent),
+        )
+    };
+}
+
+impl Host {
+    pub(super) fn new(
+        fabric: &SharedFabric,
+        id: HostId,
+        scenario: &Scenario,
+        mut rng: Rng,
+    ) -> Self {
+        let config = scenario.hosts[id.0 as usize].clone();
+        let process = Process::start(fabric, id, &config, &mut rng);
+        Self {
+            id,
+            config,
+            fabric: fabric.clone(),
+            rng,
+            channels: scenario.channels.clone(),
+            process: Some(process),
+            incarnation: 0,
+            agenda: Agenda::default(),
+            turns: (0, 0),
+            unheard: BTreeSet::new(),
+            tight: scenario.tight,
+            retry_ns: scenario.forgetting_ns(),
+        }
+    }
+
+    /// Puts a task on the agenda and sees to it that there is a turn for it.
+    pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
+        self.agenda.add(at_ns, task);
+        self.fabric.borrow_mut().wake_at(self.id, at_ns);
+    }
+
+    /// The process dies, and with it whoever waited for an answer.
+    pub(super) fn crash(&mut self, ledger: &mut Ledger) {
+        let Some(process) = self.process.take() else {
+            return;
+        };
+        ledger.note(self.id, "crashes", 0, 0);
+        self.fabric.borrow_mut().crash(self.id);
+        for &tag in process.calls.keys() {
+            ledger.abandon(tag);
+        }
+    }
+
+    /// Another process takes its place.
+    pub(super) fn restart(&mut self, ledger: &Ledger) {
+        if self.process.is_some() {
+            return;
+        }
+        ledger.note(self.id, "restarts", 0, 0);
+        self.fabric.borrow_mut().restart(self.id);
+        self.incarnation += 1;
+        let process = Process::start(&self.fabric, self.id, &self.config, &mut self.rng);
+        self.process = Some(process);
+    }
+
+    /// One turn of the event loop.
+    pub(super) fn turn(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+        if self.process.is_none() {
+            return Ok(());
+        }
+        self.check_progress(ledger.now_ns())?;
+        self.receive(ledger)?;
+        self.drain_events(ledger)?;
+        self.work(ledger)?;
+        let process = self.process();
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        process.protocol.flush(now, &mut sink);
+        self.drain_events(ledger)?;
+        let process = self.process();
+        process
+            .io
+            .split()
+            .1
+            .flush()
+            .expect("the device has no errors");
+        self.release_peers();
+        self.check_books(ledger)?;
+        self.schedule(ledger.now_ns());
+        Ok(())
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("only called within a turn")
+    }
+
+    fn receive(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+        let process = self.process.as_mut().expect("within a turn");
+        let now = process.clock.now_ns();
+        while let Some(IoEvent::PeerGone(peer, certainty)) = process.io.poll_event() {
+            let mut sink = sink!(process, ledger);
+            let certain = certainty == PeerGone::Certain;
+            process
+                .protocol
+                .peer_gone(now, PeerId(peer.0), certain, &mut sink);
+        }
+        for _ in 0..BURSTS_A_TURN {
+            let count = process.io.split().0.rx_burst().expect("no errors");
+            for index in 0..count {
+                Self::receive_one(
+                    self.id,
+                    process,
+                    index,
+                    self.incarnation,
+                    &mut self.agenda,
+                    &mut self.unheard,
+                    ledger,
+                )?;
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_one(
+        host: HostId,
+        process: &mut Process,
+        index: usize,
+        incarnation: u32,
+        agenda: &mut Agenda,
+        unheard: &mut BTreeSet<usize>,
+        ledger: &mut Ledger,
+    ) -> Result<(), Violation> {
+        let now = process.clock.now_ns();
+        let (rx, tx) = process.io.split();
+        let datagram = rx.datagram(index);
+        let source = match datagram.source {
+            starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
+            starling_io::Source::Stranger(address) => Source::Stranger(address),
+        };
+        let lossy = ledger.sabotage == Some(Sabotage::LostRetransmission);
+        let mut sink = Sink::new(tx, lossy.then_some(&mut process.sent));
+        let opened = process
+            .protocol
+            .open(now, source, datagram.bytes, &mut sink);
+        let Ok(mut frames) = opened else {
+            return Ok(());
+        };
+        while let Some(incoming) = process.protocol.next(now, &mut frames, &mut sink) {
+            match incoming {
+                Incoming::Request {
+                    id,
+                    ext,
+                    body,
+                    response,
+                    ..
+                } => {
+                    let order = ledger.execute(host, body.bytes())?;
+                    if ledger.saboteur_strikes(Sabotage::HandlerTwice) {
+                        ledger.execute(host, body.bytes())?;
+                    }
+                    ledger.check_ext(order, ext)?;
+                    if let Body::Owned(buffer) = body {
+                        process.protocol.recycle(buffer);
+                    }
+                    if order.delay_us > 0 {
+                        let at_ns = ledger.now_ns() + u64::from(order.delay_us) * US;
+                        let task = Task::Respond {
+                            incarnation,
+                            id,
+                            order,
+                            response,
+                        };
+                        agenda.add(at_ns, task);
+                    } else {
+                        respond(
+                            &mut process.protocol,
+                            now,
+                            id,
+                            order,
+                            response,
+                            &mut sink,
+                            ledger,
+                        );
+                    }
+                }
+                Incoming::Response {
+                    tag,
+                    ext,
+                    body,
+                    request,
+                    ..
+                } => {
+                    process.calls.remove(&tag);
+                    if let Some((channel, _)) = process.probes.remove(&tag) {
+                        unheard.remove(&channel);
+                    }
+                    ledger.answered(host, tag, ext, body.bytes(), &request)?;
+                    process.protocol.recycle(request);
+                    if let Body::Owned(buffer) = body {
+                        process.protocol.recycle(buffer);
+                    }
+                }
+                // The handler cannot be stopped: its answer will find nobody waiting.
+                Incoming::Cancelled { id } => ledger.note(host, "cancel heard", id.number(), 0),
+            }
+        }
+        Ok(())
+    }
+
+    fn drain_events(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+        let retry_ns = self.retry_ns;
+        let process = self.process.as_mut().expect("within a turn");
+        while let Some(event) = process.protocol.poll_event() {
+            match event {
+                Event::Connected { session } => {
+                    ledger.note(
+                        self.id,
+                        "connected: session",
+                        u64::from(session.to_wire()),
+                        0,
+                    );
+                }
+                Event::SessionEnded { session, .. } => {
+                    ledger.note(self.id, "session ended", u64::from(session.to_wire()), 0);
+                    process.sessions.retain(|_, open| *open != session);
+                }
+                Event::RequestFailed {
+                    tag,
+                    request,
+                    error,
+                    ..
+                } => {
+                    process.calls.remove(&tag);
+                    ledger.failed(self.id, tag, error, &request)?;
+                    if ledger.saboteur_strikes(Sabotage::DoubleFailure) {
+                        ledger.failed(self.id, tag, error, &request)?;
+                    }
+                    process.protocol.recycle(request);
+                    if let Some((channel, attempt)) = process.probes.remove(&tag) {
+                        if attempt == MOST_PROBES {
+                            let refused = self.tight.then_some(());
+                            refused.ok_or_else(|| unhealed(self.id, channel, &error))?;
+                            self.unheard.remove(&channel);
+                            continue;
+                        }
+                        let at_ns = ledger.now_ns() + retry_ns;
+                        let attempt = attempt + 1;
+                        self.agenda.add(at_ns, Task::Probe { channel, attempt });
+                    }
+                }
+                Event::PeerReleased { peer } => process.released.push(peer),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the application has to do by now.
+    fn work(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+        let now_ns = ledger.now_ns();
+        while let Some(task) = self.agenda.take_due(now_ns) {
+            match task {
+                Task::Call(plan) => self.call(&plan, None, ledger)?,
+                Task::Probe { channel, attempt } => {
+                    let plan = CallPlan {
+                        at_ns: now_ns,
+                        channel,
+                        request_len: 32,
+                        response_len: 32,
+                        delay_us: 0,
+                        cancel_after_ns: None,
+                        tail_len: 0,
+                    };
+                    self.call(&plan, Some(attempt), ledger)?;
+                }
+                Task::Close(channel) => self.close(channel, ledger),
+                Task::Cancel(tag) => self.cancel(tag, ledger)?,
+                Task::Respond {
+                    incarnation,
+                    id,
+                    order,
+                    response,
+                } => {
+                    if incarnation == self.incarnation {
+                        let process = self.process.as_mut().expect("within a turn");
+                        let now = process.clock.now_ns();
+                        let mut sink = sink!(process, ledger);
+                        let protocol = &mut process.protocol;
+                        respond(protocol, now, id, order, response, &mut sink, ledger);
+                    }
+                }
+            }
+            self.drain_events(ledger)?;
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        plan: &CallPlan,
+        probe: Option<u32>,
+        ledger: &mut Ledger,
+    ) -> Result<(), Violation> {
+        let Some(session) = self.session(plan.channel, ledger)? else {
+            return Ok(());
+        };
+        let process = self.process.as_mut().expect("within a turn");
+        let tag = ledger.new_tag();
+        let wanted = Order {
+            key: tag,
+            response_len: plan.response_len,
+            delay_us: plan.delay_us,
+        };
+        let (mut bytes, order) = content::request(wanted, plan.request_len as usize);
+        let tail = bytes.split_off(bytes.len() - plan.tail_len as usize);
+        let message = Msgbuf::from_parts(bytes, Some(tail.into()));
+        ledger.issue(self.id, tag, order, &message);
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        let ext = ext_of(order);
+        let taken = process
+            .protocol
+            .request(now, session, message, ext, tag, &mut sink);
+        match taken {
+            Ok(number) => {
+                process.calls.insert(tag, (session, number));
+                if let Some(attempt) = probe {
+                    process.probes.insert(tag, (plan.channel, attempt));
+                }
+            }
+            Err(rejected) => {
+                ledger.rejected(self.id, tag, rejected.reason, &rejected.message)?;
+                if probe.is_some() {
+                    self.unheard.remove(&plan.channel);
+                }
+            }
+        }
+        if let Some(after_ns) = plan.cancel_after_ns {
+            let at_ns = ledger.now_ns() + after_ns;
+            self.agenda.add(at_ns, Task::Cancel(tag));
+        }
+        Ok(())
+    }
+
+    /// The channel's session, a new one if it has none.
+    fn session(&mut self, channel: usize, ledger: &Ledger) -> Result<Option<SessionId>, Violation> {
+        let server = self.channels[channel].server;
+        let address = format!("sim://{}", self.fabric.borrow().address(server));
+        let process = self.process.as_mut().expect("within a turn");
+        if let Some(&session) = process.sessions.get(&channel) {
+            return Ok(Some(session));
+        }
+        let peer = process.io.open_peer(&address).expect("a fabric's address");
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        match process.protocol.connect(now, PeerId(peer.0), &mut sink) {
+            Ok(session) => {
+                process.sessions.insert(channel, session);
+                let number = u64::from(session.to_wire());
+                ledger.note(
+                    self.id,
+                    "connects: channel, session",
+                    channel as u64,
+                    number,
+                );
+                Ok(Some(session))
+            }
+            Err(ConnectError::SessionLimit(_)) if self.tight => {
+                process.released.push(PeerId(peer.0));
+                self.unheard.remove(&channel);
+                Ok(None)
+            }
+            Err(error) => Err(Violation::new("connect", error.to_string())),
+        }
+    }
+
+    fn close(&mut self, channel: usize, ledger: &mut Ledger) {
+        let process = self.process.as_mut().expect("within a turn");
+        let Some(session) = process.sessions.remove(&channel) else {
+            return;
+        };
+        ledger.note(self.id, "closes: session", u64::from(session.to_wire()), 0);
+        if ledger.saboteur_strikes(Sabotage::LeakedSession) {
+            return;
+        }
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        process.protocol.close(now, session, &mut sink);
+    }
+
+    fn cancel(&mut self, tag: Tag, ledger: &mut Ledger) -> Result<(), Violation> {
+        let process = self.process.as_mut().expect("within a turn");
+        let Some((session, number)) = process.calls.remove(&tag) else {
+            return Ok(());
+        };
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        match process.protocol.cancel(now, session, number, &mut sink) {
+            None => Err(Violation::new(
+                "every call ends",
+                format!("call {tag} is open, but the protocol says that it is over"),
+            )),
+            Some((its_tag, request)) => {
+                ledger.cancelled(self.id, its_tag, &request)?;
+                process.protocol.recycle(request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the numbers of peers that nobody refers to back to the device.
+    fn release_peers(&mut self) {
+        let process = self.process();
+        for peer in std::mem::take(&mut process.released) {
+            if !process.protocol.refers_to(peer) {
+                process.io.close_peer(starling_io::PeerId(peer.0));
+            }
+        }
+    }
+
+    fn check_progress(&mut self, now_ns: u64) -> Result<(), Violation> {
+        let (last_ns, count) = self.turns;
+        let count = if last_ns == now_ns { count + 1 } else { 0 };
+        self.turns = (now_ns, count);
+        if count > MOST_TURNS_AT_ONCE {
+            return Err(Violation::new(
+                "progress",
+                format!("host {} spins: {count} turns at one time", self.id.0),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_books(&mut self, ledger: &Ledger) -> Result<(), Violation> {
+        let (limits, held) = {
+            let fabric = self.fabric.borrow();
+            (fabric.config().receive, fabric.receive_queue(self.id))
+        };
+        queue_within(limits, held)?;
+        let granted_most = u64::from(self.config.credits);
+        let process = self.process();
+        for &session in process.sessions.values() {
+            let Some((in_use, _, busy)) = process.protocol.books(session) else {
+                continue;
+            };
+            let mut credits = Credits {
+                // A response of several packets may always ask for one of them, so that it gets
+                // on when the session's other slots have all the credits.
+                granted_most: granted_most + busy.saturating_sub(1) as u64,
+                in_use: u64::from(in_use),
+                busy_slots: busy as u64,
+            };
+            if ledger.sabotage == Some(Sabotage::CreditOffByOne) {
+                credits.in_use += 1;
+            }
+            credits.check()?;
+        }
+        Ok(())
+    }
+
+    /// Asks the fabric for the next turn.
+    fn schedule(&mut self, now_ns: u64) {
+        let process = self.process.as_mut().expect("within a turn");
+        let ahead_ns = process.clock.now_ns() - now_ns;
+        let timer_ns = process
+            .protocol
+            .next_timeout()
+            .map(|at_ns| at_ns.saturating_sub(ahead_ns));
+        let mut fabric = self.fabric.borrow_mut();
+        let soonest_ns = now_ns + fabric.config().poll_ns.max(SHORTEST_TURN_NS);
+        let (waiting, _) = fabric.receive_queue(self.id);
+        if waiting > 0 {
+            fabric.wake_at(self.id, soonest_ns);
+        }
+        if let Some(at_ns) = timer_ns {
+            fabric.wake_at(self.id, at_ns.max(soonest_ns));
+        }
+        if let Some(at_ns) = self.agenda.next_ns() {
+            fabric.wake_at(self.id, at_ns);
+        }
+    }
+
+    /// What is left when everything should be over.
+    pub(super) fn remains(&self) -> Remains {
+        let mut counts = vec![("tasks", self.agenda.tasks.len() as u64)];
+        if let Some(process) = &self.process {
+            let protocol = &process.protocol;
+            let (client, server) = protocol.session_counts();
+            counts.push(("client sessions", client as u64));
+            counts.push(("server sessions", server as u64));
+            counts.push(("requests", protocol.outstanding() as u64));
+            counts.push(("requests being handled", protocol.executing() as u64));
+            counts.push(("bytes being reassembled", protocol.reassembling() as u64));
+            counts.push(("peers", process.io.peer_count() as u64));
+            counts.push(("timers", u64::from(protocol.next_timeout().is_some())));
+        }
+        Remains {
+            host: self.id.0,
+            counts,
+        }
+    }
+}
+
+/// The bit that the protocol carries unseen, as the harness sets it.
+pub(super) fn ext_of(order: Order) -> bool {
+    order.key & 1 == 1
+}
+
+fn respond(
+    protocol: &mut Protocol,
+    now: u64,
+    id: RequestId,
+    order: Order,
+    mut response: Msgbuf,
+    sink: &mut Sink<'_>,
+    ledger: &mut Ledger,
+) {
+    let mut said = order;
+    if ledger.saboteur_strikes(Sabotage::ExchangedResponse) {
+        said.key ^= 2;
+    }
+    content::respond(said, response.head_mut());
+    if ledger.saboteur_strikes(Sabotage::TruncatedResponse) {
+        response.head_mut().pop();
+    }
+    // Nobody may be waiting any more; the buffer is what matters then.
+    if let Err(unsent) = protocol.respond(now, id, response, ext_of(order), sink) {
+        protocol.recycle(unsent.message);
+    }
+}
+
+fn unhealed(host: HostId, channel: usize, error: &dyn std::fmt::Display) -> Violation {
+    Violation::new(
+        "nothing stays stuck",
+        format!(
+            "host {} got no answer on channel {channel} in {MOST_PROBES} attempts after \
+             everything had healed: {error}",
+            host.0
+        ),
+    )
+}

@@ -1,0 +1,254 @@
+//! The books of a run: whatever crosses the protocol's edge at any host is entered here, and the
+//! checkers balance it.
+
+use std::collections::HashMap;
+
+use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError};
+
+use super::host::ext_of;
+use super::{Sabotage, Scenario};
+use crate::check::content::{self, Order};
+use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
+use crate::fabric::{HostId, SharedFabric};
+
+/// How the calls of a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// With a response.
+    pub answered: u64,
+    /// With an error.
+    pub failed: u64,
+    /// The caller gave up.
+    pub cancelled: u64,
+    /// Never begun: the queue was full, or the message too large.
+    pub rejected: u64,
+    /// The caller died.
+    pub abandoned: u64,
+    /// Handlers run.
+    pub executed: u64,
+}
+
+pub(super) struct Ledger {
+    pub(super) fabric: SharedFabric,
+    pub(super) sabotage: Option<Sabotage>,
+    struck: bool,
+    pub(super) outcomes: Outcomes,
+    pub(super) calls: Calls,
+    buffers: Buffers,
+    executions: AtMostOnce,
+    orders: HashMap<Tag, Order>,
+    next_tag: Tag,
+    heal_ns: u64,
+    bound_ns: u64,
+    /// Bits may have flipped on the way: what messages say proves nothing.
+    distrusts_content: bool,
+    /// No fault, fast links, ample limits: a call has no reason to fail.
+    calm: bool,
+}
+
+impl Ledger {
+    pub(super) fn new(
+        fabric: SharedFabric,
+        scenario: &Scenario,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        Self {
+            fabric,
+            sabotage,
+            struck: false,
+            outcomes: Outcomes::default(),
+            calls: Calls::default(),
+            buffers: Buffers::default(),
+            executions: AtMostOnce::default(),
+            orders: HashMap::new(),
+            next_tag: 1,
+            heal_ns: scenario.heal_ns,
+            bound_ns: scenario.bound_ns(),
+            distrusts_content: scenario.corrupts(),
+            calm: scenario.is_calm() && sabotage.is_none(),
+        }
+    }
+
+    /// A tag that no call had before.
+    pub(super) fn new_tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        self.next_tag - 1
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.fabric.borrow().now_ns()
+    }
+
+    pub(super) fn note(&self, host: HostId, text: &'static str, a: u64, b: u64) {
+        self.fabric.borrow_mut().note(host, text, a, b);
+    }
+
+    /// A request is about to be handed to the protocol.
+    pub(super) fn issue(&mut self, host: HostId, tag: Tag, order: Order, message: &Msgbuf) {
+        self.note(host, "calls: tag, bytes", tag, message.len() as u64);
+        let now_ns = self.now_ns();
+        let deadline_ns = now_ns.max(self.heal_ns) + self.bound_ns;
+        self.calls.issued(tag, now_ns, deadline_ns);
+        self.buffers.lent(tag, message.head(), message.tail());
+        self.executions.issued(order.key);
+        self.orders.insert(tag, order);
+    }
+
+    /// The protocol did not take it.
+    pub(super) fn rejected(
+        &mut self,
+        host: HostId,
+        tag: Tag,
+        reason: RejectReason,
+        message: &Msgbuf,
+    ) -> Result<(), Violation> {
+        self.note(host, "call rejected: tag", tag, 0);
+        self.outcomes.rejected += 1;
+        if self.calm {
+            return Err(unprovoked(tag, &reason));
+        }
+        let order = self.end(tag, message)?;
+        self.executions.must_not_have_run(order.key)
+    }
+
+    /// A handler begins: returns what the request asks for.
+    pub(super) fn execute(&mut self, host: HostId, body: &[u8]) -> Result<Order, Violation> {
+        self.outcomes.executed += 1;
+        let order = match content::read_request(body) {
+            Ok(order) => order,
+            Err(_) if self.distrusts_content => Order {
+                key: 0,
+                response_len: 8,
+                delay_us: 0,
+            },
+            Err(violation) => return Err(violation),
+        };
+        self.note(host, "handles: key, bytes", order.key, body.len() as u64);
+        match self.executions.executed(order.key) {
+            Err(violation) if !self.distrusts_content => Err(violation),
+            _ => Ok(order),
+        }
+    }
+
+    /// A response came.
+    pub(super) fn answered(
+        &mut self,
+        host: HostId,
+        tag: Tag,
+        ext: bool,
+        body: &[u8],
+        request: &Msgbuf,
+    ) -> Result<(), Violation> {
+        self.note(host, "answered: tag, bytes", tag, body.len() as u64);
+        self.outcomes.answered += 1;
+        let order = self.end(tag, request)?;
+        if self.distrusts_content {
+            return Ok(());
+        }
+        self.executions.must_have_run(order.key)?;
+        self.check_ext(order, ext)?;
+        content::check_response(order, body)
+    }
+
+    /// An error came instead.
+    pub(super) fn failed(
+        &mut self,
+        host: HostId,
+        tag: Tag,
+        error: RequestError,
+        request: &Msgbuf,
+    ) -> Result<(), Violation> {
+        self.note(host, error_text(error), tag, 0);
+        self.outcomes.failed += 1;
+        let order = self.end(tag, request)?;
+        if self.calm && error != RequestError::Session(SessionError::Closed) {
+            return Err(unprovoked(tag, &error));
+        }
+        if self.distrusts_content {
+            return Ok(());
+        }
+        match error {
+            RequestError::Session(SessionError::Refused(_) | SessionError::ConnectTimeout)
+            | RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge) => {
+                self.executions.must_not_have_run(order.key)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The caller gave up and has its buffer back.
+    pub(super) fn cancelled(
+        &mut self,
+        host: HostId,
+        tag: Tag,
+        request: &Msgbuf,
+    ) -> Result<(), Violation> {
+        self.note(host, "cancelled: tag", tag, 0);
+        self.outcomes.cancelled += 1;
+        self.end(tag, request).map(|_| ())
+    }
+
+    /// The caller died.
+    pub(super) fn abandon(&mut self, tag: Tag) {
+        self.outcomes.abandoned += 1;
+        self.calls.abandon(tag);
+        self.buffers.abandon(tag);
+        self.orders.remove(&tag);
+    }
+
+    /// What only holds when no call is open.
+    pub(super) fn check_all_ended(&self) -> Result<(), Violation> {
+        self.buffers.check_all_returned()
+    }
+
+    fn end(&mut self, tag: Tag, request: &Msgbuf) -> Result<Order, Violation> {
+        self.calls.ended(tag, self.now_ns())?;
+        if !self.saboteur_strikes(Sabotage::LeakedBuffer) {
+            self.buffers.returned(tag, request.head(), request.tail())?;
+        }
+        Ok(self.orders.remove(&tag).expect("an open call has an order"))
+    }
+
+    /// Whether this is the moment for a bug that happens once in a run.
+    pub(super) fn saboteur_strikes(&mut self, sabotage: Sabotage) -> bool {
+        let strikes = self.sabotage == Some(sabotage) && !self.struck;
+        self.struck |= strikes;
+        strikes
+    }
+
+    /// The bit that the protocol carries unseen has to arrive as it was sent.
+    pub(super) fn check_ext(&self, order: Order, ext: bool) -> Result<(), Violation> {
+        if ext == ext_of(order) || self.distrusts_content {
+            return Ok(());
+        }
+        Err(Violation::new(
+            "content",
+            format!("the extension bit of {:#x} arrived as {ext}", order.key),
+        ))
+    }
+}
+
+fn unprovoked(tag: Tag, error: &dyn std::fmt::Display) -> Violation {
+    Violation::new(
+        "no failure without a fault",
+        format!("call {tag} failed in a run without faults: {error}"),
+    )
+}
+
+/// What a trace says of an error.
+fn error_text(error: RequestError) -> &'static str {
+    match error {
+        RequestError::Session(error) => match error {
+            SessionError::Refused(_) => "call failed, refused: tag",
+            SessionError::ConnectTimeout => "call failed, connect timeout: tag",
+            SessionError::Unreachable => "call failed, unreachable: tag",
+            SessionError::PeerSilent => "call failed, peer silent: tag",
+            SessionError::PeerRestarted => "call failed, peer restarted: tag",
+            SessionError::PeerDropped => "call failed, peer dropped it: tag",
+            SessionError::Closed => "call failed, closed: tag",
+        },
+        RequestError::Rejected(_) => "call failed, rejected by the server: tag",
+        RequestError::ResponseTooLarge => "call failed, response too large: tag",
+        RequestError::NoMemory => "call failed, no memory: tag",
+    }
+}

@@ -1,0 +1,50 @@
+//! Deliberate bugs, one per kind of promise: a mutation test runs a scenario with each and wants
+//! a checker to complain. They are made at the protocol's edges, so that no code that ships has
+//! a switch for them.
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A request is handed to its handler a second time.
+    HandlerTwice,
+    /// Nothing is ever sent twice: the sender's second copy of a frame is thrown away.
+    LostRetransmission,
+    /// A request's buffer is not given back.
+    LeakedBuffer,
+    /// A response reaches the wrong call.
+    ExchangedResponse,
+    /// A response is cut short by a byte.
+    TruncatedResponse,
+    /// A session has a credit more than it says it has in use.
+    CreditOffByOne,
+    /// A session that is closed is forgotten rather than closed.
+    LeakedSession,
+    /// A failure is reported twice.
+    DoubleFailure,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::HandlerTwice,
+        Self::LostRetransmission,
+        Self::LeakedBuffer,
+        Self::ExchangedResponse,
+        Self::TruncatedResponse,
+        Self::CreditOffByOne,
+        Self::LeakedSession,
+        Self::DoubleFailure,
+    ];
+
+    /// The checker that has to find it, by the name it gives itself.
+    pub fn caught_by(self) -> &'static str {
+        match self {
+            Self::HandlerTwice => "at most once",
+            Self::LostRetransmission | Self::DoubleFailure => "every call ends",
+            Self::LeakedBuffer => "buffers",
+            Self::ExchangedResponse | Self::TruncatedResponse => "content",
+            Self::CreditOffByOne => "credits",
+            Self::LeakedSession => "nothing remains",
+        }
+    }
+}
