@@ -54,6 +54,24 @@ pub fn method_id(path: &str) -> u32 {
     (hash ^ (hash >> 32)) as u32
 }
 
+/// The index of a method, by its name in the `.proto` file, whose handler is not a nested one.
+///
+/// # Panics
+/// If there is no such method.
+#[doc(hidden)]
+pub fn method_index(service: &ServiceDescriptor, name: &str) -> usize {
+    let named = |method: &MethodDescriptor| method.path.rsplit('/').next() == Some(name);
+    let index = service.methods.iter().position(named);
+    let index = index.unwrap_or_else(|| panic!("{} has no method {name}", service.name));
+    let nested = service.methods[index].mode == Mode::Nested;
+    assert!(
+        !nested,
+        "{}.{name} is nested: it always runs in the dispatch thread",
+        service.name
+    );
+    index
+}
+
 /// 64-bit FNV-1a: short, well known, the same everywhere. It guards against mistakes, not against
 /// malice; nothing that relies on it trusts the bytes that follow.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {

@@ -127,9 +127,9 @@ macro_rules! message {
             }
         }
 
-        impl<'a> $crate::AsReader<'a> for $view<'a> {
+        impl<'a> $crate::MessageView<'a> for $view<'a> {
             #[inline]
-            fn as_reader(self) -> $crate::Reader<'a> {
+            fn reader(self) -> $crate::Reader<'a> {
                 self.0
             }
         }

@@ -33,14 +33,14 @@ mod writer;
 
 pub use arena::{Arena, MAX_MESSAGE_BYTES};
 pub use bytes::Bytes;
-pub use descriptor::{MethodDescriptor, Mode, ServiceDescriptor, method_id};
+pub use descriptor::{MethodDescriptor, Mode, ServiceDescriptor, method_id, method_index};
 pub use element::{Element, Scalar, Value};
 pub use layout::{
     EnumLayout, FieldLayout, Kind, MAX_DEPTH, MessageLayout, Nested, Place, Plan, PlanError,
     PlanField, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET, plan,
 };
 pub use map::{MapMut, MapView};
-pub use message::{AsReader, Message};
+pub use message::{Message, MessageView};
 pub use reader::Reader;
 pub use repeated::{RepeatedIter, RepeatedMut, RepeatedView};
 pub use validate::{ValidationError, ValidationErrorKind, validate};

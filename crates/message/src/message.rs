@@ -16,7 +16,7 @@ use crate::writer::Writer;
 /// work the same on an owned message, in a packet buffer and in a response under construction.
 pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
     /// For reading: a position in borrowed bytes.
-    type View<'a>: Copy + AsReader<'a>;
+    type View<'a>: Copy + MessageView<'a>;
     /// For writing: a position in a borrowed arena.
     type Mut<'a>;
     /// Where its fields lie.
@@ -62,7 +62,7 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
     /// An owned copy of what a view shows.
     fn from_view(view: Self::View<'_>) -> Self {
         let mut arena = Arena::begin(Vec::new(), Self::LAYOUT);
-        reflect::copy(Self::LAYOUT, view.as_reader(), &mut arena.root());
+        reflect::copy(Self::LAYOUT, view.reader(), &mut arena.root());
         Self::from_arena(arena)
     }
 
@@ -88,7 +88,7 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
 }
 
 /// A view, as the position that it stands for.
-pub trait AsReader<'a> {
+pub trait MessageView<'a> {
     /// The position.
-    fn as_reader(self) -> Reader<'a>;
+    fn reader(self) -> Reader<'a>;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, REFERENCE_SIZE, Shape};
-use crate::message::{AsReader, Message};
+use crate::message::{Message, MessageView};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
@@ -387,5 +387,5 @@ impl fmt::Debug for DebugValue<'_> {
 
 /// Whether two views of a message type show equal content.
 pub fn equal_views<'a, 'b, M: Message>(a: M::View<'a>, b: M::View<'b>) -> bool {
-    equal(M::LAYOUT, a.as_reader(), b.as_reader())
+    equal(M::LAYOUT, a.reader(), b.reader())
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::arena::Arena;
 use crate::element::{Element, Scalar, Value};
-use crate::message::{AsReader, Message};
+use crate::message::{Message, MessageView};
 use crate::reader::Reader;
 use crate::reflect;
 use crate::writer::Writer;
@@ -233,11 +233,7 @@ impl<M: Message> RepeatedMut<'_, M> {
     /// Appends a copy of what a view shows.
     pub fn push_view(&mut self, view: M::View<'_>) {
         let at = self.add();
-        reflect::copy(
-            M::LAYOUT,
-            view.as_reader(),
-            &mut Writer::new(self.arena, at),
-        );
+        reflect::copy(M::LAYOUT, view.reader(), &mut Writer::new(self.arena, at));
     }
 
     /// Message `index`, for changing it.

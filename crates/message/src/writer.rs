@@ -4,7 +4,9 @@ use bytes::Bytes;
 
 use crate::arena::Arena;
 use crate::element::Scalar;
+use crate::layout::MessageLayout;
 use crate::reader::Reader;
+use crate::reflect;
 
 /// A position in a message under construction: what every `Mut` is made of.
 #[derive(Debug)]
@@ -17,6 +19,12 @@ impl<'a> Writer<'a> {
     #[inline]
     pub(crate) fn new(arena: &'a mut Arena, at: u32) -> Self {
         Writer { arena, at }
+    }
+
+    /// At the root of a message.
+    #[inline]
+    pub fn from_arena(arena: &'a mut Arena) -> Self {
+        Writer { arena, at: 0 }
     }
 
     /// The same position, borrowed for less long.
@@ -81,6 +89,16 @@ impl<'a> Writer<'a> {
     /// Unsets a bytes, string, sub-message, repeated or map field.
     pub fn clear_reference(&mut self, offset: u32) {
         self.arena.clear_reference(self.at + offset);
+    }
+
+    /// Sets a message field to a copy.
+    pub fn set_message(&mut self, offset: u32, layout: &'static MessageLayout, value: Reader<'_>) {
+        self.clear_reference(offset);
+        reflect::copy(
+            layout,
+            value,
+            &mut self.reborrow().child(offset, layout.stride()),
+        );
     }
 
     /// The sub-message of a field, made if it is not there.
