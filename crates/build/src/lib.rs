@@ -1,1 +1,143 @@
-//! Compiles .proto files to Starling messages and stubs, from build.rs.
+//! Compiles `.proto` files to Starling messages and stubs, from `build.rs`. No protoc is needed.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! starling_build::compile(&["proto/kv.proto"], &["proto"])?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each package becomes one file in `OUT_DIR`, `kv.rs` or `google.protobuf.rs`, and `packages.rs` includes
+//! all of them as modules nested like the packages. A package that refers to another one finds it
+//! through the parent modules, so either include `packages.rs`, or nest modules the same way.
+//!
+//! ```text
+//!  .proto ──load──▶ descriptors ──schema──▶ canonical schemas, hashes
+//!                        │                        │
+//!                        ├──message, enumeration──┼──▶ layouts, views, owned types
+//!                        └──service───────────────┴──▶ server trait, server, client
+//! ```
+
+mod comments;
+mod enumeration;
+mod error;
+mod field;
+mod load;
+mod message;
+mod names;
+mod package;
+mod schema;
+mod service;
+
+use std::path::{Path, PathBuf};
+
+pub use error::Error;
+
+/// Compiles `.proto` files, looked up with their imports in `includes`, into `OUT_DIR`.
+pub fn compile(protos: &[impl AsRef<Path>], includes: &[impl AsRef<Path>]) -> Result<(), Error> {
+    Config::new().compile(protos, includes)
+}
+
+/// How to generate code. Nothing needs to be set.
+#[derive(Clone, Debug)]
+pub struct Config {
+    out_dir: Option<PathBuf>,
+    runtime_path: String,
+    extern_paths: Vec<(String, String)>,
+    services: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            out_dir: None,
+            runtime_path: "::starling::stub".to_owned(),
+            extern_paths: Vec::new(),
+            services: true,
+        }
+    }
+}
+
+/// A generated file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GeneratedFile {
+    /// Its name within the output directory.
+    pub name: String,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+impl Config {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Writes to this directory rather than to `OUT_DIR`.
+    pub fn out_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.out_dir = Some(path.into());
+        self
+    }
+
+    /// The Rust path of what generated code builds upon; `::starling::stub` if not set.
+    /// `::starling_message` does for messages alone.
+    pub fn runtime_path(mut self, path: impl Into<String>) -> Self {
+        self.runtime_path = path.into();
+        self
+    }
+
+    /// Does not generate a package but refers to code generated elsewhere, at this Rust path:
+    /// `extern_path("google.protobuf", "::my_protos::google::protobuf")`.
+    pub fn extern_path(mut self, package: impl Into<String>, rust_path: impl Into<String>) -> Self {
+        self.extern_paths.push((package.into(), rust_path.into()));
+        self
+    }
+
+    /// Whether to generate stubs for services; `true` if not set.
+    pub fn services(mut self, yes: bool) -> Self {
+        self.services = yes;
+        self
+    }
+
+    /// Compiles `.proto` files, looked up with their imports in `includes`, and writes the result.
+    /// Called from `build.rs`, it also tells cargo which files to watch.
+    pub fn compile(
+        &self,
+        protos: &[impl AsRef<Path>],
+        includes: &[impl AsRef<Path>],
+    ) -> Result<(), Error> {
+        let out_dir = match &self.out_dir {
+            Some(path) => path.clone(),
+            None => std::env::var_os("OUT_DIR")
+                .map(PathBuf::from)
+                .ok_or(Error::NoOutDir)?,
+        };
+        let loaded = load::load(protos, includes)?;
+        if std::env::var_os("CARGO").is_some() && self.out_dir.is_none() {
+            for path in &loaded.paths {
+                println!("cargo:rerun-if-changed={}", path.display());
+            }
+        }
+        for file in package::generate(self, &loaded.pool)? {
+            let path = out_dir.join(&file.name);
+            // An unchanged file keeps its time stamp, so nothing is compiled again.
+            if std::fs::read(&path).is_ok_and(|old| old == file.content) {
+                continue;
+            }
+            std::fs::write(&path, &file.content).map_err(|source| Error::Io {
+                path: path.display().to_string(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// As [`Config::compile`], but returns the files rather than writing them.
+    pub fn generate(
+        &self,
+        protos: &[impl AsRef<Path>],
+        includes: &[impl AsRef<Path>],
+    ) -> Result<Vec<GeneratedFile>, Error> {
+        package::generate(self, &load::load(protos, includes)?.pool)
+    }
+}

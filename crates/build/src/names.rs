@@ -1,0 +1,167 @@
+//! Names in Rust.
+
+use std::collections::HashMap;
+
+use heck::{ToShoutySnakeCase, ToSnakeCase, ToUpperCamelCase};
+use prost_reflect::{EnumDescriptor, MessageDescriptor};
+
+use crate::error::Error;
+
+/// The module that holds all items of a package, so that one attribute covers them.
+pub(crate) const ITEMS: &str = "__items";
+
+/// What the runtime is imported as in every generated module.
+pub(crate) const RUNTIME: &str = "__rt";
+
+/// Keywords that may not even be raw identifiers.
+const NEVER: [&str; 5] = ["self", "super", "crate", "Self", "_"];
+
+const KEYWORDS: [&str; 48] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let",
+    "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return",
+    "static", "struct", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use",
+    "virtual", "where", "while", "yield",
+];
+
+/// A name as an identifier, whatever it is.
+pub(crate) fn identifier(name: &str) -> String {
+    if NEVER.contains(&name) {
+        format!("{name}_")
+    } else if KEYWORDS.contains(&name) {
+        format!("r#{name}")
+    } else if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        format!("_{name}")
+    } else {
+        name.to_owned()
+    }
+}
+
+/// `FooBar` as `foo_bar`, for methods and modules; not yet an identifier.
+pub(crate) fn snake(name: &str) -> String {
+    name.to_snake_case()
+}
+
+/// `foo_bar` as `FooBar`: a type's name.
+pub(crate) fn camel(name: &str) -> String {
+    identifier(&name.to_upper_camel_case())
+}
+
+/// `FooBar` as `FOO_BAR`: a constant's name.
+pub(crate) fn shouty(name: &str) -> String {
+    identifier(&name.to_shouty_snake_case())
+}
+
+/// The module path of a package: `google.protobuf` as `google`, `protobuf`.
+pub(crate) fn package_modules(package: &str) -> Vec<String> {
+    package
+        .split('.')
+        .filter(|part| !part.is_empty())
+        .map(|part| identifier(&snake(part)))
+        .collect()
+}
+
+/// Where generated code stands, for paths to other types.
+#[derive(Clone)]
+pub(crate) struct Scope<'a> {
+    pub(crate) package: &'a str,
+    /// How many modules deep within the package: one for each enclosing message.
+    pub(crate) depth: usize,
+    /// Packages generated elsewhere, and their Rust paths.
+    pub(crate) extern_paths: &'a [(String, String)],
+    /// What the runtime is called.
+    pub(crate) runtime: &'a str,
+}
+
+impl Scope<'_> {
+    /// Within the module of a message at this scope.
+    pub(crate) fn nested(&self) -> Self {
+        Scope {
+            depth: self.depth + 1,
+            ..self.clone()
+        }
+    }
+
+    /// The path from here to the item `name` beside an element of `package` in these messages.
+    fn path(&self, package: &str, parents: &[String], name: &str) -> String {
+        let mut path: Vec<String> = Vec::new();
+        if package == self.package {
+            path.extend(std::iter::repeat_n("super".to_owned(), self.depth));
+        } else if let Some((_, rust)) = self.extern_paths.iter().find(|(name, _)| name == package) {
+            path.push(rust.clone());
+        } else {
+            let (from, to) = (package_modules(self.package), package_modules(package));
+            let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+            let up = self.depth + 1 + from.len() - common;
+            path.extend(std::iter::repeat_n("super".to_owned(), up));
+            path.extend_from_slice(&to[common..]);
+        }
+        path.extend(parents.iter().cloned());
+        path.push(name.to_owned());
+        path.join("::")
+    }
+
+    /// The path of a message's type, or of an item named after it.
+    pub(crate) fn message(&self, message: &MessageDescriptor, suffix: &str) -> String {
+        let parents = parents(message.parent_message());
+        self.path(
+            message.package_name(),
+            &parents,
+            &(camel(message.name()) + suffix),
+        )
+    }
+
+    /// The path of a message's layout.
+    pub(crate) fn layout(&self, message: &MessageDescriptor) -> String {
+        let parents = parents(message.parent_message());
+        self.path(message.package_name(), &parents, &layout_name(message))
+    }
+
+    /// The path of an enumeration's type.
+    pub(crate) fn enumeration(&self, enumeration: &EnumDescriptor) -> String {
+        let parents = parents(enumeration.parent_message());
+        self.path(
+            enumeration.package_name(),
+            &parents,
+            &camel(enumeration.name()),
+        )
+    }
+}
+
+/// The modules of a message and those around it, outermost first.
+fn parents(message: Option<MessageDescriptor>) -> Vec<String> {
+    let mut modules: Vec<String> = std::iter::successors(message, |m| m.parent_message())
+        .map(|message| message_module(&message))
+        .collect();
+    modules.reverse();
+    modules
+}
+
+/// The module that holds what is declared within a message.
+pub(crate) fn message_module(message: &MessageDescriptor) -> String {
+    identifier(&snake(message.name()))
+}
+
+/// The static that holds a message's layout. A map's entry stands beside the map's message.
+pub(crate) fn layout_name(message: &MessageDescriptor) -> String {
+    shouty(message.name()) + "_LAYOUT"
+}
+
+/// Names taken in one module, and by what.
+#[derive(Default)]
+pub(crate) struct Taken(HashMap<String, String>);
+
+impl Taken {
+    /// Takes a name for an element of a file.
+    pub(crate) fn take(&mut self, file: &str, element: &str, name: String) -> Result<(), Error> {
+        match self.0.insert(name.clone(), element.to_owned()) {
+            None => Ok(()),
+            Some(other) => Err(Error::Clash {
+                file: file.to_owned(),
+                element: element.to_owned(),
+                name,
+                other,
+            }),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Stubs: for each service a descriptor, the server's trait, its server and its client.
+//!
+//! What they need of the runtime path (`::starling::stub` unless configured), beside all of
+//! `starling_message`:
+//!
+//! ```text
+//! struct Request<'a, Q: Message>          message() -> Q::View<'a>, metadata, deadline
+//! struct OwnedRequest<Q: Message>         'static, message() -> Q::View<'_>
+//! struct NestedContext                    'static: how a nested handler makes its calls
+//! struct Response<P: Message>             message() -> P::View<'_>
+//! struct Status, CallOptions: Default
+//!
+//! trait Service: Sized + 'static {
+//!     fn descriptor(&self) -> &'static ServiceDescriptor;
+//!     // Hands each method to the registrar once, in the order of the descriptor.
+//!     fn register<R: Registrar + ?Sized>(self, registrar: &mut R);
+//! }
+//! trait Registrar {
+//!     // mode: Inline or Worker.
+//!     fn unary<Q: Message, P: Message, F>(&mut self, &'static MethodDescriptor, Mode, handler: F)
+//!     where F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static;
+//!     fn nested<Q: Message, P: Message, F, Fut>(&mut self, &'static MethodDescriptor, handler: F)
+//!     where F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
+//!           Fut: Future<Output = Result<P, Status>> + 'static;
+//! }
+//! trait Caller: Clone {
+//!     type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
+//!     fn unary<Q: Message, P: Message>(&self, &'static MethodDescriptor, &Q, &CallOptions) -> Self::Call<P>;
+//! }
+//! ```
+
+use std::collections::{HashMap, HashSet};
+
+use prost_reflect::{MethodDescriptor, ServiceDescriptor, Value};
+use starling_message::{Mode, method_id};
+
+use crate::comments;
+use crate::error::{Error, unsupported};
+use crate::names::{Scope, Taken, camel, identifier, shouty, snake};
+use crate::schema::{method_path, of_service};
+
+/// Methods of a client that are no calls.
+const RESERVED: [&str; 5] = ["new", "caller", "clone", "fmt", "from_arc"];
+
+/// A method, ready to be written.
+struct Method {
+    descriptor: MethodDescriptor,
+    mode: Mode,
+    doc: String,
+    /// The method's name in Rust, not yet an identifier.
+    base: String,
+    request: String,
+    response: String,
+}
+
+pub(crate) fn generate(
+    service: &ServiceDescriptor,
+    scope: &Scope<'_>,
+    descriptor_set: &str,
+    taken: &mut Taken,
+    out: &mut String,
+) -> Result<(), Error> {
+    let (file, name) = (service.parent_file(), camel(service.name()));
+    let constant = shouty(service.name()) + "_SERVICE";
+    for item in [
+        name.clone(),
+        format!("{name}Server"),
+        format!("{name}Client"),
+        constant.clone(),
+    ] {
+        taken.take(file.name(), service.full_name(), item)?;
+    }
+    let methods = methods(service, scope)?;
+    write_descriptor(service, &constant, &methods, scope, descriptor_set, out)?;
+    write_trait(service, &name, &methods, scope, out);
+    write_server(service, &name, &constant, &methods, scope, out);
+    write_client(service, &name, &constant, &methods, scope, out);
+    Ok(())
+}
+
+fn methods(service: &ServiceDescriptor, scope: &Scope<'_>) -> Result<Vec<Method>, Error> {
+    let file = service.parent_file();
+    let mut used: HashSet<String> = RESERVED.iter().map(|name| (*name).to_owned()).collect();
+    let mut ids: HashMap<u32, String> = HashMap::new();
+    let mut methods = Vec::new();
+    for descriptor in service.methods() {
+        let path = method_path(&descriptor);
+        if let Some(other) = ids.insert(method_id(&path), path.clone()) {
+            let problem = format!("its number on the wire is that of {other}; rename one of them");
+            return Err(unsupported(file.name(), descriptor.full_name(), problem));
+        }
+        let mut base = snake(descriptor.name());
+        if used.contains(&base) || used.contains(&format!("{base}_with")) {
+            base.push_str("_call");
+        }
+        if !used.insert(base.clone()) || !used.insert(format!("{base}_with")) {
+            let problem = format!("the method name `{base}` in Rust is already taken");
+            return Err(unsupported(file.name(), descriptor.full_name(), problem));
+        }
+        let fallback = format!("Method `{path}`.");
+        methods.push(Method {
+            mode: mode_of(&descriptor)?,
+            doc: comments::doc(&file, descriptor.path(), &fallback),
+            base,
+            request: scope.message(&descriptor.input(), ""),
+            response: scope.message(&descriptor.output(), ""),
+            descriptor,
+        });
+    }
+    Ok(methods)
+}
+
+/// The option `(starling.mode)`.
+fn mode_of(method: &MethodDescriptor) -> Result<Mode, Error> {
+    let Some(extension) = method.parent_pool().get_extension_by_name("starling.mode") else {
+        return Ok(Mode::Inline);
+    };
+    match method.options().get_extension(&extension).as_ref() {
+        Value::EnumNumber(0) => Ok(Mode::Inline),
+        Value::EnumNumber(1) => Ok(Mode::Worker),
+        Value::EnumNumber(2) => Ok(Mode::Nested),
+        _ => {
+            let problem = "unknown (starling.mode); it is INLINE, WORKER or NESTED";
+            Err(unsupported(
+                method.parent_file().name(),
+                method.full_name(),
+                problem,
+            ))
+        }
+    }
+}
+
+fn write_descriptor(
+    service: &ServiceDescriptor,
+    constant: &str,
+    methods: &[Method],
+    scope: &Scope<'_>,
+    descriptor_set: &str,
+    out: &mut String,
+) -> Result<(), Error> {
+    let rt = scope.runtime;
+    let schema = of_service(service)?;
+    let mut table = String::new();
+    for method in methods {
+        let path = method_path(&method.descriptor);
+        table.push_str(&format!(
+            "{rt}::MethodDescriptor {{
+                path: {path:?}, id: {:#010x}, mode: {rt}::Mode::{:?},
+                request: &{}, response: &{}, client_streaming: {}, server_streaming: {},
+            }},",
+            method_id(&path),
+            method.mode,
+            scope.layout(&method.descriptor.input()),
+            scope.layout(&method.descriptor.output()),
+            method.descriptor.is_client_streaming(),
+            method.descriptor.is_server_streaming(),
+        ));
+    }
+    out.push_str(&format!(
+        "/// What peers agree upon about `{name}`.
+        pub static {constant}: {rt}::ServiceDescriptor = {rt}::ServiceDescriptor {{
+            name: {name:?},
+            methods: &[{table}],
+            schema_hash: {:#018x},
+            schema: b\"{}\",
+            file_descriptor_set: include_bytes!({descriptor_set:?}),
+        }};\n\n",
+        schema.hash(),
+        schema.to_bytes().escape_ascii(),
+        name = service.full_name(),
+    ));
+    Ok(())
+}
+
+fn write_trait(
+    service: &ServiceDescriptor,
+    name: &str,
+    methods: &[Method],
+    scope: &Scope<'_>,
+    out: &mut String,
+) {
+    let rt = scope.runtime;
+    let fallback = format!("Service `{}`.", service.full_name());
+    let doc = comments::doc(&service.parent_file(), service.path(), &fallback);
+    let mut items = String::new();
+    for method in methods {
+        let Method {
+            doc,
+            request,
+            response,
+            ..
+        } = method;
+        let method_name = identifier(&method.base);
+        items.push_str(doc);
+        match method.mode {
+            Mode::Inline | Mode::Worker => {
+                let response = scope.message(&method.descriptor.output(), "Mut");
+                items.push_str(&format!(
+                    "fn {method_name}(&self, request: {rt}::Request<'_, {request}>, response: {response}<'_>)
+                        -> ::core::result::Result<(), {rt}::Status>;\n"
+                ));
+            }
+            Mode::Nested => items.push_str(&format!(
+                "///
+                /// Answers later: an implementation may be an `async fn`.
+                fn {method_name}(self: ::std::sync::Arc<Self>, context: {rt}::NestedContext,
+                    request: {rt}::OwnedRequest<{request}>)
+                    -> impl ::core::future::Future<
+                        Output = ::core::result::Result<{response}, {rt}::Status>> + 'static;\n"
+            )),
+        }
+    }
+    out.push_str(&format!(
+        "{doc} pub trait {name}: ::core::marker::Send + ::core::marker::Sync + 'static {{ {items} }}\n\n"
+    ));
+}
+
+fn write_server(
+    service: &ServiceDescriptor,
+    name: &str,
+    constant: &str,
+    methods: &[Method],
+    scope: &Scope<'_>,
+    out: &mut String,
+) {
+    let (rt, count) = (scope.runtime, methods.len());
+    let mut registrations = String::new();
+    for (
+        index,
+        Method {
+            descriptor,
+            mode,
+            base,
+            request,
+            response,
+            ..
+        },
+    ) in methods.iter().enumerate()
+    {
+        let method = identifier(base);
+        let response_mut = scope.message(&descriptor.output(), "Mut");
+        registrations.push_str("let service = ::std::sync::Arc::clone(&self.service);\n");
+        registrations.push_str(&match mode {
+            Mode::Inline | Mode::Worker => format!(
+                "registrar.unary::<{request}, {response}, _>(
+                    &{constant}.methods[{index}],
+                    self.modes[{index}],
+                    move |request: {rt}::Request<'_, {request}>, response: {response_mut}<'_>| {{
+                        <T as {name}>::{method}(&*service, request, response)
+                    }},
+                );\n"
+            ),
+            Mode::Nested => format!(
+                "registrar.nested::<{request}, {response}, _, _>(
+                    &{constant}.methods[{index}],
+                    move |context, request| {{
+                        <T as {name}>::{method}(::std::sync::Arc::clone(&service), context, request)
+                    }},
+                );\n"
+            ),
+        });
+    }
+    let modes: String = methods
+        .iter()
+        .map(|m| format!("{rt}::Mode::{:?},", m.mode))
+        .collect();
+    out.push_str(&format!(
+        "/// Serves `{full}` by an implementation of [`{name}`].
+        pub struct {name}Server<T> {{
+            service: ::std::sync::Arc<T>,
+            modes: [{rt}::Mode; {count}],
+        }}
+
+        impl<T: {name}> {name}Server<T> {{
+            /// Serves by `service`; methods run as the `.proto` file says.
+            pub fn new(service: T) -> Self {{
+                Self::from_arc(::std::sync::Arc::new(service))
+            }}
+
+            /// As `new`, for a service that is shared with others.
+            pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {{
+                Self {{ service, modes: [{modes}] }}
+            }}
+
+            /// Runs a method, by its name in the `.proto` file, in worker threads.
+            ///
+            /// # Panics
+            /// If there is no such method, or it is a nested one.
+            pub fn worker(self, method: &str) -> Self {{
+                self.with_mode(method, {rt}::Mode::Worker)
+            }}
+
+            /// Runs a method, by its name in the `.proto` file, in the dispatch thread.
+            ///
+            /// # Panics
+            /// If there is no such method, or it is a nested one.
+            pub fn inline(self, method: &str) -> Self {{
+                self.with_mode(method, {rt}::Mode::Inline)
+            }}
+
+            fn with_mode(mut self, method: &str, mode: {rt}::Mode) -> Self {{
+                let index = {rt}::method_index(&{constant}, method);
+                self.modes[index] = mode;
+                self
+            }}
+        }}
+
+        impl<T: {name}> {rt}::Service for {name}Server<T> {{
+            fn descriptor(&self) -> &'static {rt}::ServiceDescriptor {{ &{constant} }}
+
+            fn register<R: {rt}::Registrar + ?::core::marker::Sized>(self, registrar: &mut R) {{
+                {registrations}
+            }}
+        }}\n\n",
+        full = service.full_name(),
+    ));
+}
+
+fn write_client(
+    service: &ServiceDescriptor,
+    name: &str,
+    constant: &str,
+    methods: &[Method],
+    scope: &Scope<'_>,
+    out: &mut String,
+) {
+    let rt = scope.runtime;
+    let mut calls = String::new();
+    for (
+        index,
+        Method {
+            doc,
+            base,
+            request,
+            response,
+            ..
+        },
+    ) in methods.iter().enumerate()
+    {
+        let method = identifier(base);
+        calls.push_str(&format!(
+            "{doc} pub fn {method}(&self, request: &{request}) -> C::Call<{response}> {{
+                self.{base}_with(request, &<{rt}::CallOptions as ::core::default::Default>::default())
+            }}
+
+            /// As `{base}`, with options for this call.
+            pub fn {base}_with(&self, request: &{request}, options: &{rt}::CallOptions)
+                -> C::Call<{response}> {{
+                self.caller.unary::<{request}, {response}>(
+                    &{constant}.methods[{index}], request, options)
+            }}\n"
+        ));
+    }
+    out.push_str(&format!(
+        "/// Calls `{full}`.
+        #[derive(Clone)]
+        pub struct {name}Client<C> {{ caller: C }}
+
+        impl<C: {rt}::Caller> {name}Client<C> {{
+            /// What the server is expected to know about the service.
+            pub const DESCRIPTOR: &'static {rt}::ServiceDescriptor = &{constant};
+
+            /// Calls through `caller`.
+            pub fn new(caller: C) -> Self {{ Self {{ caller }} }}
+
+            /// What it calls through.
+            pub fn caller(&self) -> &C {{ &self.caller }}
+
+            {calls}
+        }}\n\n",
+        full = service.full_name(),
+    ));
+}

@@ -1,0 +1,301 @@
+//! Generated stubs against a minimal runtime: calls reach the right handler, in the right mode.
+
+mod kv {
+    include!("golden/services/kv.rs");
+}
+
+#[allow(unreachable_pub)]
+mod stub {
+    use std::collections::HashMap;
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::rc::Rc;
+
+    pub use starling_message::*;
+
+    #[derive(Debug, PartialEq)]
+    pub struct Status(pub &'static str);
+
+    #[derive(Default)]
+    pub struct CallOptions {
+        pub fail: bool,
+    }
+
+    pub struct Request<'a, Q: Message>(pub Q::View<'a>);
+
+    impl<'a, Q: Message> Request<'a, Q> {
+        pub fn message(&self) -> Q::View<'a> {
+            self.0
+        }
+    }
+
+    pub struct OwnedRequest<Q: Message>(pub Q);
+    pub struct NestedContext;
+
+    #[derive(Debug)]
+    pub struct Response<P: Message>(pub P);
+
+    pub trait Service: Sized + 'static {
+        fn descriptor(&self) -> &'static ServiceDescriptor;
+        fn register<R: Registrar + ?Sized>(self, registrar: &mut R);
+    }
+
+    pub trait Registrar {
+        fn unary<Q: Message, P: Message, F>(
+            &mut self,
+            method: &'static MethodDescriptor,
+            mode: Mode,
+            handler: F,
+        ) where
+            F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status>
+                + Send
+                + Sync
+                + 'static;
+
+        fn nested<Q: Message, P: Message, F, Fut>(
+            &mut self,
+            method: &'static MethodDescriptor,
+            handler: F,
+        ) where
+            F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
+            Fut: Future<Output = Result<P, Status>> + 'static;
+    }
+
+    pub trait Caller: Clone {
+        type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
+        fn unary<Q: Message, P: Message>(
+            &self,
+            method: &'static MethodDescriptor,
+            request: &Q,
+            options: &CallOptions,
+        ) -> Self::Call<P>;
+    }
+
+    type Answer = Pin<Box<dyn Future<Output = Result<Vec<u8>, Status>>>>;
+    type Handler = Box<dyn Fn(&[u8]) -> Answer>;
+
+    /// Server and channel in one.
+    #[derive(Default)]
+    pub struct Table {
+        handlers: HashMap<u32, Handler>,
+        pub modes: Vec<(&'static str, Mode)>,
+    }
+
+    impl Registrar for Table {
+        fn unary<Q: Message, P: Message, F>(
+            &mut self,
+            method: &'static MethodDescriptor,
+            mode: Mode,
+            handler: F,
+        ) where
+            F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status>
+                + Send
+                + Sync
+                + 'static,
+        {
+            self.modes.push((method.path, mode));
+            let run = move |request: &[u8]| {
+                let mut arena = Arena::begin(Vec::new(), P::LAYOUT);
+                let request = Request(Q::parse(request).unwrap());
+                let done = handler(request, P::mut_of(arena.root()));
+                let answer = done.map(|()| arena.into_parts().0);
+                Box::pin(async { answer }) as Answer
+            };
+            self.handlers.insert(method.id, Box::new(run));
+        }
+
+        fn nested<Q: Message, P: Message, F, Fut>(
+            &mut self,
+            method: &'static MethodDescriptor,
+            handler: F,
+        ) where
+            F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
+            Fut: Future<Output = Result<P, Status>> + 'static,
+        {
+            self.modes.push((method.path, method.mode));
+            let run = move |request: &[u8]| {
+                let request = Arena::adopt(request.to_vec(), 0, Q::LAYOUT).unwrap();
+                let answer = handler(NestedContext, OwnedRequest(Q::from_arena(request)));
+                Box::pin(async { answer.await.map(|p| p.into_arena().into_parts().0) }) as Answer
+            };
+            self.handlers.insert(method.id, Box::new(run));
+        }
+    }
+
+    impl Caller for Rc<Table> {
+        type Call<P: Message> = Pin<Box<dyn Future<Output = Result<Response<P>, Status>>>>;
+        fn unary<Q: Message, P: Message>(
+            &self,
+            method: &'static MethodDescriptor,
+            request: &Q,
+            options: &CallOptions,
+        ) -> Self::Call<P> {
+            if options.fail {
+                return Box::pin(async { Err(Status("told to fail")) });
+            }
+            let answer = self.handlers[&method.id](request.parts().0);
+            Box::pin(async {
+                let arena = Arena::adopt(answer.await?, 0, P::LAYOUT).unwrap();
+                Ok(Response(P::from_arena(arena)))
+            })
+        }
+    }
+}
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use kv::{
+    GetRequest, GetResponse, GetResponseMut, KV_SERVICE, Kv, KvClient, KvServer, ScanRequest,
+    ScanResponseMut,
+};
+use stub::{CallOptions, Mode, NestedContext, OwnedRequest, Request, Service, Status, Table};
+
+struct Store;
+
+impl Kv for Store {
+    fn get(
+        &self,
+        request: Request<'_, GetRequest>,
+        mut response: GetResponseMut<'_>,
+    ) -> Result<(), Status> {
+        match request.message().key() {
+            b"broken" => Err(Status("broken")),
+            key => {
+                response.set_found(true);
+                response.set_value(key);
+                Ok(())
+            }
+        }
+    }
+
+    fn scan(
+        &self,
+        request: Request<'_, ScanRequest>,
+        mut response: ScanResponseMut<'_>,
+    ) -> Result<(), Status> {
+        let mut items = response.items_mut();
+        for index in 0..request.message().limit() {
+            let mut item = items.push_default();
+            item.set_key(request.message().from());
+            item.set_value(&[index as u8]);
+        }
+        Ok(())
+    }
+
+    async fn relay(
+        self: Arc<Self>,
+        _: NestedContext,
+        request: OwnedRequest<GetRequest>,
+    ) -> Result<GetResponse, Status> {
+        std::future::ready(()).await;
+        let mut response = GetResponse::new();
+        response.set_value(&[b"relayed ", request.0.key()].concat());
+        Ok(response)
+    }
+}
+
+/// The result of a future that needs no waiting.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("not ready at once"),
+    }
+}
+
+fn client(server: KvServer<Store>) -> KvClient<Rc<Table>> {
+    let mut table = Table::default();
+    server.register(&mut table);
+    KvClient::new(Rc::new(table))
+}
+
+#[test]
+fn calls_reach_their_handlers() {
+    let client = client(KvServer::new(Store));
+    let mut request = GetRequest::new();
+    request.set_key(b"alpha");
+    let response = now(client.get(&request)).unwrap();
+    assert!(response.0.found());
+    assert_eq!(response.0.value(), b"alpha");
+
+    let mut scan = ScanRequest::new();
+    scan.set_from(b"k");
+    scan.set_limit(100);
+    let items = now(client.scan(&scan)).unwrap();
+    assert_eq!(items.0.items().len(), 100);
+    for (index, item) in items.0.items().iter().enumerate() {
+        assert_eq!((item.key(), item.value()), (&b"k"[..], &[index as u8][..]));
+    }
+
+    let relayed = now(client.relay(&request)).unwrap();
+    assert_eq!(relayed.0.value(), b"relayed alpha");
+}
+
+#[test]
+fn a_status_and_options_come_through() {
+    let client = client(KvServer::new(Store));
+    let mut request = GetRequest::new();
+    request.set_key(b"broken");
+    assert_eq!(now(client.get(&request)).unwrap_err(), Status("broken"));
+    let options = CallOptions { fail: true };
+    assert_eq!(
+        now(client.get_with(&request, &options)).unwrap_err(),
+        Status("told to fail")
+    );
+}
+
+#[test]
+fn modes_come_from_the_proto_file_and_may_be_overridden() {
+    let proto = client(KvServer::new(Store));
+    let paths = ["/kv.Kv/Get", "/kv.Kv/Scan", "/kv.Kv/Relay"];
+    let expect = |modes: [Mode; 3]| paths.into_iter().zip(modes).collect::<Vec<_>>();
+    assert_eq!(
+        proto.caller().modes,
+        expect([Mode::Inline, Mode::Worker, Mode::Nested])
+    );
+    let other = client(KvServer::new(Store).worker("Get").inline("Scan"));
+    assert_eq!(
+        other.caller().modes,
+        expect([Mode::Worker, Mode::Inline, Mode::Nested])
+    );
+}
+
+#[test]
+#[should_panic(expected = "kv.Kv has no method get")]
+fn an_unknown_method_cannot_be_overridden() {
+    let _ = KvServer::new(Store).worker("get");
+}
+
+#[test]
+#[should_panic(expected = "kv.Kv.Relay is nested")]
+fn a_nested_method_cannot_be_overridden() {
+    let _ = KvServer::new(Store).inline("Relay");
+}
+
+#[test]
+fn the_descriptor_is_complete() {
+    use prost::Message as _;
+    use starling_message::schema::{Compatibility, Schema, check_compatible};
+
+    assert_eq!(KvServer::new(Store).descriptor().name, "kv.Kv");
+    let schema = Schema::parse(KV_SERVICE.schema).unwrap();
+    assert_eq!(schema.hash(), KV_SERVICE.schema_hash);
+    assert_eq!(schema.to_bytes(), KV_SERVICE.schema);
+    assert_eq!(
+        check_compatible(KV_SERVICE.schema, KV_SERVICE.schema),
+        Ok(Compatibility::Identical)
+    );
+    let set = prost_types::FileDescriptorSet::decode(KV_SERVICE.file_descriptor_set).unwrap();
+    let names: Vec<_> = set.file.iter().map(|file| file.name()).collect();
+    assert_eq!(
+        names,
+        [
+            "google/protobuf/descriptor.proto",
+            "starling/options.proto",
+            "kv.proto"
+        ]
+    );
+    let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(set).unwrap();
+    assert!(pool.get_service_by_name("kv.Kv").is_some());
+}
