@@ -23,6 +23,9 @@ pub struct Context {
     pub seconds: f64,
 }
 
+/// Measures one round.
+pub type Measure = Box<dyn FnMut(&Context) -> Result<Sample, BenchError>>;
+
 /// One system on one plane in one case. Its function starts the server, measures, and leaves
 /// nothing running.
 pub struct Contestant {
@@ -33,7 +36,7 @@ pub struct Contestant {
     /// See [`Row::case`], without the mode.
     pub case: String,
     /// Measures one round.
-    pub measure: Box<dyn FnMut(&Context) -> Result<Sample, BenchError>>,
+    pub measure: Measure,
 }
 
 impl Contestant {
@@ -300,7 +303,7 @@ mod tests {
     }
 
     fn constant(plane: &'static str, system: &'static str, values: &[f64]) -> Contestant {
-        let mut values = values.to_vec().into_iter();
+        let mut values: std::vec::IntoIter<f64> = Vec::from(values).into_iter();
         Contestant::new(plane, system, "", move |_| {
             Ok(vec![(Metric::Rate, values.next().unwrap())])
         })

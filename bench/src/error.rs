@@ -16,9 +16,9 @@ pub enum BenchError {
         /// What the system said.
         source: io::Error,
     },
-    /// A server process ended, or said something else, before it was ready.
-    #[error("the server `{role}` did not start: {said}")]
-    ServerNotReady {
+    /// A process of ours ended, or said something else than it had to.
+    #[error("the process `{role}` did not go on: {said}")]
+    Process {
         /// Its role.
         role: String,
         /// What it said instead, or that it ended.

@@ -11,10 +11,13 @@
 //!
 //! A server that reads the end of its standard input goes, so it cannot outlive its client,
 //! however that one ends.
+//!
+//! A load generator is such a process too, on the client's core. Its standard input carries
+//! requests for runs and its standard output their results, a line each.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,13 +25,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::error::BenchError;
 use crate::pin::{Cores, pin_thread};
 
-/// How long a server may take to be ready. Loading a million records takes a second or two.
-const READY_WITHIN: Timespec = Timespec {
+/// The longest silence of a process that has to say something. Loading a million records takes a
+/// second or two.
+const SPEAKS_WITHIN: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
 
-/// How long a server may take to go before it is killed.
+/// The longest line, in bytes, that is read from a process.
+const LINE_AT_MOST: u64 = 1 << 20;
+
+/// How long a process may take to go before it is killed.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Knows how to start this program in a server's role.
@@ -36,7 +43,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(2);
 pub struct Launcher {
     program: PathBuf,
     leading: Vec<String>,
-    server_core: usize,
+    cores: Cores,
 }
 
 impl Launcher {
@@ -45,68 +52,103 @@ impl Launcher {
         Self {
             program,
             leading: leading.iter().map(ToString::to_string).collect(),
-            server_core: cores.server,
+            cores,
         }
     }
 
     /// Starts a server on the server's core and waits until it is ready.
-    pub fn start(&self, role: &str, arguments: &[&str]) -> Result<ServerProcess, BenchError> {
+    pub fn start(&self, role: &str, arguments: &[&str]) -> Result<RoleProcess, BenchError> {
+        self.start_on(self.cores.server, role, arguments)
+    }
+
+    /// Starts a load generator on the client's core and waits until it is ready.
+    pub fn start_client(&self, role: &str, arguments: &[&str]) -> Result<RoleProcess, BenchError> {
+        self.start_on(self.cores.client, role, arguments)
+    }
+
+    fn start_on(
+        &self,
+        core: usize,
+        role: &str,
+        arguments: &[&str],
+    ) -> Result<RoleProcess, BenchError> {
         let mut child = Command::new(&self.program)
             .args(&self.leading)
             .arg(role)
-            .arg(self.server_core.to_string())
+            .arg(core.to_string())
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(BenchError::io(format!("starting the server `{role}`")))?;
-        let address = read_ready_line(role, &mut child);
-        // From here on the drop of `process` ends the child, whatever it said.
-        let process = ServerProcess {
+        let output = child.stdout.take().expect("the child's output is piped");
+        // From here on the drop of `process` ends the child, whatever it says.
+        let mut process = RoleProcess {
+            role: role.to_string(),
             child,
+            output: BufReader::new(output),
             address: String::new(),
         };
-        Ok(ServerProcess::ready(process, address?))
+        process.address = process.read_ready()?;
+        Ok(process)
     }
 }
 
-/// Waits for `ready ADDRESS` on a child's standard output.
-fn read_ready_line(role: &str, child: &mut Child) -> Result<String, BenchError> {
-    let not_ready = |said: &str| BenchError::ServerNotReady {
-        role: role.to_string(),
-        said: said.to_string(),
-    };
-    let stdout = child.stdout.as_mut().expect("the child's output is piped");
-    let mut descriptors = [PollFd::new(stdout, PollFlags::IN)];
-    let readable = poll(&mut descriptors, Some(&READY_WITHIN))
-        .map_err(|e| BenchError::io(format!("waiting for the server `{role}`"))(e.into()))?;
-    if readable == 0 {
-        return Err(not_ready("nothing for a minute"));
-    }
-    let mut line = String::new();
-    // The line is short and written at once; a server that writes without end is cut off.
-    BufReader::new(stdout.take(4096))
-        .read_line(&mut line)
-        .map_err(BenchError::io(format!("reading from the server `{role}`")))?;
-    match line.trim_end().strip_prefix("ready ") {
-        Some(address) => Ok(address.to_string()),
-        None if line.is_empty() => Err(not_ready("it ended; its message is above")),
-        None => Err(not_ready(&line)),
-    }
-}
-
-/// A running server. Dropping it ends the process and waits for its end.
+/// A running server or load generator. Dropping it ends the process and waits for its end.
 #[derive(Debug)]
-pub struct ServerProcess {
+pub struct RoleProcess {
+    role: String,
     child: Child,
+    output: BufReader<ChildStdout>,
     address: String,
 }
 
-impl ServerProcess {
-    fn ready(self, address: String) -> Self {
-        let mut process = self;
-        process.address = address;
-        process
+impl RoleProcess {
+    /// Waits for `ready ADDRESS`.
+    fn read_ready(&mut self) -> Result<String, BenchError> {
+        let line = self.read_line()?;
+        match line.strip_prefix("ready ") {
+            Some(address) => Ok(address.to_string()),
+            None => Err(self.said_wrong(&line)),
+        }
+    }
+
+    /// Writes one line to its standard input.
+    pub fn write_line(&mut self, line: &str) -> Result<(), BenchError> {
+        let input = self.child.stdin.as_mut();
+        let input = input.expect("the child's input is piped, and open until the drop");
+        writeln!(input, "{line}").map_err(BenchError::io(format!("writing to `{}`", self.role)))
+    }
+
+    /// The next line of its standard output.
+    pub fn read_line(&mut self) -> Result<String, BenchError> {
+        let doing = format!("reading from `{}`", self.role);
+        if self.output.buffer().is_empty() {
+            let mut descriptors = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+            let readable = poll(&mut descriptors, Some(&SPEAKS_WITHIN))
+                .map_err(|e| BenchError::io(&doing)(e.into()))?;
+            if readable == 0 {
+                return Err(self.said_wrong("nothing for a minute"));
+            }
+        }
+        let mut line = String::new();
+        // Lines are written whole; one without an end is cut off.
+        (&mut self.output)
+            .take(LINE_AT_MOST)
+            .read_line(&mut line)
+            .map_err(BenchError::io(doing))?;
+        if line.is_empty() {
+            return Err(self.said_wrong("it ended; its message is above"));
+        }
+        Ok(line.trim_end().to_string())
+    }
+
+    /// The error of a process that ended, or said something else than it had to.
+    pub(crate) fn said_wrong(&self, said: &str) -> BenchError {
+        BenchError::Process {
+            role: self.role.clone(),
+            said: said.to_string(),
+        }
     }
 
     /// Where it listens, in its own notation.
@@ -142,7 +184,7 @@ impl ServerProcess {
     }
 }
 
-impl Drop for ServerProcess {
+impl Drop for RoleProcess {
     fn drop(&mut self) {
         // Nothing is left to do about a child that cannot even be killed.
         let _ = self.end();
@@ -162,16 +204,6 @@ fn cpu_ns_of(stat: &str, ticks_per_second: u64) -> Option<u64> {
 /// Called by a server process first: pins it, and ends it once its standard input ends.
 /// `arguments` are what followed the role; returns those behind the core.
 pub fn begin_server(role: &str, arguments: &[String]) -> Result<Vec<String>, BenchError> {
-    let bad = |why: &str| BenchError::BadRoleArguments {
-        role: role.to_string(),
-        why: why.to_string(),
-    };
-    let (core, rest) = arguments
-        .split_first()
-        .ok_or_else(|| bad("the first is the number of a core"))?;
-    let core = core
-        .parse()
-        .map_err(|_| bad("the first is the number of a core"))?;
     std::thread::Builder::new()
         .name("stdin".into())
         .spawn(|| {
@@ -180,11 +212,22 @@ pub fn begin_server(role: &str, arguments: &[String]) -> Result<Vec<String>, Ben
             std::process::exit(0);
         })
         .map_err(BenchError::io("starting a thread"))?;
-    pin_thread(core)?;
+    begin_client(role, arguments)
+}
+
+/// Called by a load generator first: pins it. `arguments` are what followed the role; returns
+/// those behind the core.
+pub fn begin_client(role: &str, arguments: &[String]) -> Result<Vec<String>, BenchError> {
+    let bad = || BenchError::BadRoleArguments {
+        role: role.to_string(),
+        why: "the first is the number of a core".to_string(),
+    };
+    let (core, rest) = arguments.split_first().ok_or_else(bad)?;
+    pin_thread(core.parse().map_err(|_| bad())?)?;
     Ok(rest.to_vec())
 }
 
-/// Called by a server process once it listens.
+/// Called by a process once it listens, or has connected to `address`.
 pub fn announce(address: &str) -> Result<(), BenchError> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "ready {address}")
@@ -227,7 +270,7 @@ mod tests {
     #[test]
     fn a_server_that_ends_or_says_something_else_is_an_error() {
         let ended = shell("exit 3").start("gone", &[]).unwrap_err();
-        assert!(ended.to_string().contains("`gone` did not start: it ended"));
+        assert!(ended.to_string().contains("`gone` did not go on: it ended"));
         let chatty = shell("echo hello; cat").start("chatty", &[]).unwrap_err();
         assert!(chatty.to_string().contains("hello"));
     }

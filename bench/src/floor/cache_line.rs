@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::{Period, Spin, between_threads};
 use crate::contest::{Context, Sample};
 use crate::error::BenchError;
-use crate::latency::Latencies;
+use crate::latency::LapTimer;
 use crate::pin::Cores;
 
 /// Ends the server.
@@ -95,20 +95,15 @@ pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
         while !warm_up.over() {
             at = line.round_trip(at, spin);
         }
-        let mut latencies = Latencies::new();
+        let mut timer = LapTimer::new();
         let period = Period::measured(context);
-        let mut last = Instant::now();
-        while !period.over() {
-            for _ in 0..GROUP {
-                at = line.round_trip(at, spin);
-                let now = Instant::now();
-                latencies.record((now - last).as_nanos() as u64);
-                last = now;
+        timer.begin();
+        loop {
+            at = line.round_trip(at, spin);
+            if timer.lap() && period.over() {
+                break timer.into_latencies().sample();
             }
-            // The histogram's and the period's own time is nobody's latency.
-            last = Instant::now();
         }
-        latencies.sample()
     })
 }
 

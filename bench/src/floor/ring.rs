@@ -107,7 +107,7 @@ impl Client {
     #[inline]
     fn turn(&mut self, rings: &Rings, in_flight: u64) {
         while let Some(message) = rings.responses.read(self.received) {
-            self.wrong += u64::from(message[0] != self.received);
+            self.wrong += u64::from(message != [self.received; WORDS]);
             self.received += 1;
         }
         while self.sent - self.received < in_flight {
@@ -128,7 +128,8 @@ pub fn rate(context: &Context) -> Result<Sample, BenchError> {
             let mut client = Client::default();
             let mut run = |period: Period| {
                 let begin = client.received;
-                while !period.over() {
+                // However short the period, something has to come of it.
+                while !period.over() || client.received == begin {
                     for _ in 0..100 {
                         client.turn(&rings, IN_FLIGHT);
                         spin.turn();

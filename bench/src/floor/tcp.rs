@@ -1,18 +1,19 @@
 //! The peer of large transfers: one TCP stream, with an application's answer to each request.
 //!
 //! A request is its bytes alone; the server knows the size and answers with 32 bytes once it has
-//! read them all. One request is outstanding at a time, as for everyone in this suite.
+//! read them all. One request is outstanding at a time, as for everyone in this suite. Both sides
+//! poll without blocking: waking a blocked thread takes longer than 64 KiB do.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use super::{Period, SMALL_BYTES};
+use super::{Period, SMALL_BYTES, Spin};
 use crate::contest::{Context, Sample};
 use crate::error::BenchError;
 use crate::process::announce;
 use crate::row::Metric;
 
-/// Role of the server; its argument is the size of a request in bytes.
+/// Role of the server; its arguments are the size of a request in bytes and how to wait.
 pub const ROLE: &str = "tcp-sink";
 
 /// Bytes that the server reads at once.
@@ -20,13 +21,16 @@ const READ_BYTES: usize = 256 << 10;
 
 /// The server: takes one connection.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
-    let size = match arguments {
-        [size] => size.parse().ok().filter(|&size: &usize| size > 0),
+    let parse = || match arguments {
+        [size, spin] => {
+            let size = size.parse().ok().filter(|&size: &usize| size > 0)?;
+            Some((size, Spin::from_name(spin)?))
+        }
         _ => None,
     };
-    let size = size.ok_or_else(|| BenchError::BadRoleArguments {
+    let (size, spin) = parse().ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected the size of a request in bytes".into(),
+        why: "expected the size of a request in bytes, and `spin` or `yield`".into(),
     })?;
     let listener =
         TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("binding a TCP socket"))?;
@@ -37,19 +41,62 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let (stream, _) = listener
         .accept()
         .map_err(BenchError::io("accepting a connection"))?;
-    sink(stream, size).map_err(BenchError::io("answering over TCP"))
+    Polled::new(stream, spin)
+        .and_then(|stream| sink(stream, size))
+        .map_err(BenchError::io("answering over TCP"))
+}
+
+/// A stream that is polled until it is ready.
+struct Polled {
+    stream: TcpStream,
+    spin: Spin,
+}
+
+impl Polled {
+    fn new(stream: TcpStream, spin: Spin) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, spin })
+    }
+
+    fn poll<R>(
+        &mut self,
+        mut attempt: impl FnMut(&mut TcpStream) -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            match attempt(&mut self.stream) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.spin.turn(),
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Read for Polled {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.poll(|stream| stream.read(buffer))
+    }
+}
+
+impl Write for Polled {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.poll(|stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Answers requests of `size` bytes until the client closes the stream between two of them.
-fn sink(mut stream: TcpStream, size: usize) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+fn sink(mut stream: Polled, size: usize) -> io::Result<()> {
     let mut buffer = vec![0; READ_BYTES.min(size)];
     let mut missing = size;
     loop {
         let wanted = missing.min(buffer.len());
         match stream.read(&mut buffer[..wanted])? {
             0 if missing == size => return Ok(()),
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
             read => missing -= read,
         }
         if missing == 0 {
@@ -63,14 +110,18 @@ fn sink(mut stream: TcpStream, size: usize) -> io::Result<()> {
 
 /// Throughput of requests of `size` bytes.
 pub fn throughput(context: &Context, size: usize) -> Result<Sample, BenchError> {
-    let server = context.launcher.start(ROLE, &[&size.to_string()])?;
+    let spin = Spin::on(context.cores);
+    let arguments = [&size.to_string(), spin.name()];
+    let server = context.launcher.start(ROLE, &arguments)?;
     let failed = || BenchError::io("exchanging over TCP");
-    let mut stream = TcpStream::connect(server.address()).map_err(failed())?;
-    stream.set_nodelay(true).map_err(failed())?;
+    let mut stream = TcpStream::connect(server.address())
+        .and_then(|stream| Polled::new(stream, spin))
+        .map_err(failed())?;
     let request = vec![7; size];
     let mut run = |period: Period| {
         let mut count = 0;
-        while !period.over() {
+        // However short the period, something has to come of it.
+        while !period.over() || count == 0 {
             stream.write_all(&request)?;
             stream.read_exact(&mut [0; SMALL_BYTES])?;
             count += 1;
@@ -90,6 +141,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
+        let server = Polled::new(server, Spin { yields: true }).unwrap();
         (client, std::thread::spawn(move || sink(server, size)))
     }
 
@@ -110,13 +162,14 @@ mod tests {
         client.write_all(&[1; 999]).unwrap();
         drop(client);
         let error = server.join().unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn the_role_wants_a_size() {
+    fn the_role_wants_a_size_and_how_to_wait() {
         assert!(serve(&[]).is_err());
-        assert!(serve(&["0".into()]).is_err());
-        assert!(serve(&["many".into()]).is_err());
+        for arguments in [["0", "spin"], ["many", "spin"], ["1", "sleep"]] {
+            assert!(serve(&arguments.map(String::from)).is_err());
+        }
     }
 }

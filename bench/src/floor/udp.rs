@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{IN_FLIGHT, Period, SILENCE, SMALL_BYTES, Spin};
 use crate::contest::{Context, Sample};
 use crate::error::BenchError;
-use crate::latency::Latencies;
+use crate::latency::LapTimer;
 use crate::process::announce;
 use crate::row::Metric;
 
@@ -37,7 +37,7 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     echo(&socket, spin, u64::MAX).map_err(BenchError::io("echoing datagrams"))
 }
 
-/// Echoes `count` datagrams.
+/// Echoes `count` datagrams, fewer if the client closes its socket.
 fn echo(socket: &UdpSocket, spin: Spin, count: u64) -> io::Result<()> {
     let mut message = [0; SMALL_BYTES];
     let (length, client) = socket.recv_from(&mut message)?;
@@ -45,16 +45,24 @@ fn echo(socket: &UdpSocket, spin: Spin, count: u64) -> io::Result<()> {
     socket.send(&message[..length])?;
     socket.set_nonblocking(true)?;
     for _ in 1..count {
-        while try_receive(socket, &mut message)?.is_none() {
-            spin.turn();
-        }
-        // A full send buffer loses the datagram, as a full queue anywhere else would.
-        match socket.send(&message) {
-            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-            _ => {}
+        match echo_one(socket, &mut message, spin) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
+            ended => ended?,
         }
     }
     Ok(())
+}
+
+#[inline]
+fn echo_one(socket: &UdpSocket, message: &mut Message, spin: Spin) -> io::Result<()> {
+    while try_receive(socket, message)?.is_none() {
+        spin.turn();
+    }
+    match socket.send(message) {
+        // A full send buffer loses the datagram, as a full queue anywhere else would.
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        sent => sent.map(|_| ()),
+    }
 }
 
 #[inline]
@@ -158,18 +166,15 @@ pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
     while !warm_up.over() {
         client.round_trip()?;
     }
-    let mut latencies = Latencies::new();
+    let mut timer = LapTimer::new();
     let period = Period::measured(context);
-    let mut last = Instant::now();
-    while !period.over() {
-        for _ in 0..16 {
-            client.round_trip()?;
-            let now = Instant::now();
-            latencies.record((now - last).as_nanos() as u64);
-            last = now;
+    timer.begin();
+    loop {
+        client.round_trip()?;
+        if timer.lap() && period.over() {
+            return Ok(timer.into_latencies().sample());
         }
     }
-    Ok(latencies.sample())
 }
 
 /// Rate with [`IN_FLIGHT`] messages in flight.
@@ -183,7 +188,8 @@ pub fn rate(context: &Context) -> Result<Sample, BenchError> {
     }
     let mut run = |period: Period| {
         let begin = client.received;
-        while !period.over() {
+        // However short the period, something has to come of it.
+        while !period.over() || client.received == begin {
             for _ in 0..16 {
                 client.receive()?;
                 let mut came = 1;

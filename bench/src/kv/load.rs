@@ -172,6 +172,11 @@ impl Load {
         std::mem::take(&mut self.latencies)
     }
 
+    /// Operations that ended since the last [`Load::take_latencies`].
+    pub fn calls(&self) -> u64 {
+        self.latencies.count()
+    }
+
     /// The next operation; `None` at the limit, and after [`Load::stop`].
     pub fn poll(&mut self, now_ns: u64) -> Option<(Ticket, Op)> {
         if self.stopped {

@@ -12,9 +12,11 @@
 //! [`load::Load`] does no I/O and reads no clock: whoever drives it, over Starling or over gRPC,
 //! takes the next operation, makes the call, and hands the answer back. The operations are the
 //! same for the same seed whatever carries them, as far as answers come back in the same order.
+//! [`drive`] is the process around it.
 //!
 //! The workloads follow "Benchmarking Cloud Serving Systems with YCSB" (SoCC'10), table 2.
 
+pub mod drive;
 pub mod load;
 pub mod model;
 pub mod random;
@@ -22,6 +24,7 @@ pub mod record;
 pub mod store;
 pub mod workload;
 
+pub use drive::{KvClient, LoadProcess, RunFigures};
 pub use load::{Load, Op, Ticket};
 pub use model::{Model, WrongAnswer};
 pub use store::Store;

@@ -1,1 +1,96 @@
-//! The benchmarks' gRPC peer: the same services over tonic.
+//! The benchmarks' gRPC peer: the same services over tonic, set up for the best that it does on
+//! one core for each side.
+//!
+//! - A runtime of one thread on either side, pinned: with one core each, more threads only get in
+//!   each other's way.
+//! - `TCP_NODELAY` on both ends.
+//! - One HTTP/2 connection.
+
+mod echo;
+mod kv;
+
+use std::future::Future;
+
+use starling_bench::process::{announce, begin_client, begin_server};
+use starling_bench::{BenchError, Contestant, Suite};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint};
+
+pub use kv::{CLIENT_ROLE as KV_CLIENT_ROLE, SERVER_ROLE as KV_SERVER_ROLE};
+
+/// The name of this system in rows and errors.
+const SYSTEM: &str = "tonic";
+
+/// tonic's contestants of a suite.
+pub fn contestants(suite: Suite) -> Vec<Contestant> {
+    match suite {
+        Suite::Rtt => vec![Contestant::new("grpc", SYSTEM, "", echo::latencies)],
+        Suite::Rate => vec![Contestant::new("grpc", SYSTEM, "", echo::rate)],
+        Suite::Large => vec![],
+    }
+}
+
+/// Runs the process of a role that this package has. `None`: the role is not one of them.
+pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    match role {
+        echo::ROLE => Some(begin_server(role, arguments).and_then(|_| echo::serve())),
+        KV_SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| kv::serve(&rest))),
+        KV_CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| kv::drive(&rest))),
+        _ => None,
+    }
+}
+
+/// Services compiled by build.rs.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+mod api {
+    pub mod bench {
+        tonic::include_proto!("bench");
+    }
+    pub mod kv {
+        tonic::include_proto!("kv");
+    }
+}
+
+fn runtime() -> Result<Runtime, BenchError> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(BenchError::io("starting a tokio runtime"))
+}
+
+/// Binds a listener, announces it, and hands it to `serve`.
+fn serve_on_loopback<F>(serve: impl FnOnce(TcpIncoming) -> F) -> Result<(), BenchError>
+where
+    F: Future<Output = Result<(), tonic::transport::Error>>,
+{
+    runtime()?.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .map_err(BenchError::io("binding a TCP socket"))?;
+        let address = listener
+            .local_addr()
+            .map_err(BenchError::io("asking for the socket's address"))?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        announce(&format!("http://{address}"))?;
+        serve(incoming).await.map_err(failed)
+    })
+}
+
+async fn connect(address: &str) -> Result<Channel, BenchError> {
+    Endpoint::from_shared(address.to_string())
+        .map_err(failed)?
+        .tcp_nodelay(true)
+        .connect()
+        .await
+        .map_err(failed)
+}
+
+/// An error of tonic's as one of ours.
+fn failed(error: impl std::fmt::Display) -> BenchError {
+    BenchError::Call {
+        system: SYSTEM,
+        what: error.to_string(),
+    }
+}

@@ -1,2 +1,79 @@
-//! The starling command.
-fn main() {}
+//! The `starling` command.
+//!
+//! Each subcommand is a module with its arguments and a function that runs them. Results go to
+//! standard output; progress and errors go to standard error.
+
+mod bench;
+mod error;
+mod role;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Starling: datacenter RPC in microseconds.
+#[derive(Debug, Parser)]
+#[command(name = "starling", version, after_help = EXIT_STATUS, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  everything was done, and every answer was right
+  1  something failed; standard error says what
+  2  the command line was wrong";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measures Starling beside its floors and its peers.
+    Bench(bench::Arguments),
+    /// Prints a completion script for a shell.
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// A process that another subcommand started: a server, or a load generator.
+    #[command(hide = true)]
+    Role(role::Arguments),
+}
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  starling completions bash > ~/.local/share/bash-completion/completions/starling
+  starling completions zsh > ~/.zfunc/_starling
+  starling completions fish > ~/.config/fish/completions/starling.fish";
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "starling", &mut io::stdout());
+            Ok(())
+        }
+        Command::Role(arguments) => role::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough of it.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

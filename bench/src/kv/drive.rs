@@ -1,0 +1,398 @@
+//! A load generator as a process: runs on request, progress and figures as lines.
+//!
+//! ```text
+//!   LoadProcess (parent)                 drive (child, on the client's core)
+//!        │ ◀──── ready ADDRESS ───────────── connected
+//!        │ ───── run A 1.5 ───────────────▶
+//!        │ ◀──── at 12345 ────────────────── calls so far, some times a second
+//!        │ ◀──── done {"calls": ...} ─────── or: wrong MESSAGE, and the process ends
+//!        ⋮
+//!      drop: closes standard input ───────▶ ends
+//! ```
+//!
+//! A generator lives through all workloads, since its model knows what it wrote before.
+
+use std::io::{self, BufRead};
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use super::load::Load;
+use super::workload::Workload;
+use crate::error::BenchError;
+use crate::latency::Latencies;
+use crate::process::{Launcher, RoleProcess, announce};
+
+/// How often a run tells where it stands, per second.
+const TOLD_PER_SECOND: f64 = 10.0;
+
+/// Makes calls on one system.
+pub trait KvClient {
+    /// Makes the calls that `run` asks for until it is over, and waits for all answers.
+    fn drive(&mut self, load: &mut Load, run: &mut Run<'_>) -> Result<(), BenchError>;
+}
+
+/// The clock of one run. A client asks it for the time before each [`Load::poll`] and each
+/// `handle_*`, and calls [`Run::turn`] once in a while.
+pub struct Run<'a> {
+    begin: Instant,
+    seconds: f64,
+    next_told: f64,
+    tell: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Run<'a> {
+    /// A run that begins now.
+    pub fn new(seconds: f64, tell: &'a mut dyn FnMut(u64)) -> Self {
+        Self {
+            begin: Instant::now(),
+            seconds,
+            next_told: 0.0,
+            tell,
+        }
+    }
+
+    /// Time since the run began, in ns.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
+
+    /// Stops the load when its time is over, and tells how far it is, both at `now_ns`.
+    #[inline]
+    pub fn turn(&mut self, now_ns: u64, load: &mut Load) {
+        let now = now_ns as f64 / 1e9;
+        if now >= self.seconds {
+            load.stop();
+        }
+        if now >= self.next_told {
+            self.next_told = now + 1.0 / TOLD_PER_SECOND;
+            (self.tell)(load.calls());
+        }
+    }
+}
+
+/// What one run came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFigures {
+    /// Calls that were answered, and answered right.
+    pub calls: u64,
+    /// From the first call to the last answer, in ns.
+    pub elapsed_ns: u64,
+    /// Processor time of the load generator, in ns.
+    pub client_cpu_ns: u64,
+    /// Latencies in ns at [`PERCENTILES`].
+    pub latencies_ns: Vec<u64>,
+}
+
+/// Percentiles that a run reports: the whole distribution, finer towards its tail.
+pub const PERCENTILES: [f64; 16] = [
+    0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.75, 99.9, 99.95, 99.99, 99.999,
+    100.0,
+];
+
+impl RunFigures {
+    fn new(latencies: &Latencies, elapsed_ns: u64, client_cpu_ns: u64) -> Self {
+        Self {
+            calls: latencies.count(),
+            elapsed_ns,
+            client_cpu_ns,
+            latencies_ns: PERCENTILES.map(|p| latencies.percentile(p)).to_vec(),
+        }
+    }
+
+    /// Calls per second.
+    pub fn rate(&self) -> f64 {
+        self.calls as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    /// Latency at one of [`PERCENTILES`], in ns.
+    ///
+    /// # Panics
+    /// If `percentile` is not one of them.
+    pub fn latency_ns(&self, percentile: f64) -> u64 {
+        let index = PERCENTILES.iter().position(|&p| p == percentile);
+        self.latencies_ns[index.expect("one of the percentiles that are reported")]
+    }
+
+    fn to_json(&self) -> String {
+        json!({
+            "calls": self.calls,
+            "elapsed_ns": self.elapsed_ns,
+            "client_cpu_ns": self.client_cpu_ns,
+            "latencies_ns": self.latencies_ns,
+        })
+        .to_string()
+    }
+
+    fn from_json(text: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let number = |name: &str| value.get(name)?.as_u64();
+        let latencies = value.get("latencies_ns")?.as_array()?;
+        let latencies_ns: Vec<u64> = latencies.iter().map(Value::as_u64).collect::<Option<_>>()?;
+        (latencies_ns.len() == PERCENTILES.len()).then_some(())?;
+        Some(Self {
+            calls: number("calls")?,
+            elapsed_ns: number("elapsed_ns")?,
+            client_cpu_ns: number("client_cpu_ns")?,
+            latencies_ns,
+        })
+    }
+}
+
+/// Settings of a load generator, as its process gets them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Records that the store holds at the start.
+    pub records: u64,
+    /// Decides the operations.
+    pub seed: u64,
+    /// Operations at a time.
+    pub in_flight: u32,
+}
+
+impl Settings {
+    /// As arguments of a process.
+    pub fn to_arguments(&self) -> [String; 3] {
+        [
+            self.records.to_string(),
+            self.seed.to_string(),
+            self.in_flight.to_string(),
+        ]
+    }
+
+    /// The opposite of [`Settings::to_arguments`].
+    pub fn from_arguments(role: &str, arguments: &[String]) -> Result<Self, BenchError> {
+        let parsed: Option<Vec<u64>> = arguments.iter().map(|text| text.parse().ok()).collect();
+        match parsed.as_deref() {
+            Some(&[records, seed, in_flight @ 1..=65536]) if records >= 2 => Ok(Self {
+                records,
+                seed,
+                in_flight: in_flight as u32,
+            }),
+            _ => Err(BenchError::BadRoleArguments {
+                role: role.into(),
+                why: "expected a number of records, a seed, and a number of operations".into(),
+            }),
+        }
+    }
+}
+
+/// The life of a load generator's process: announces `address` and makes the runs that standard
+/// input asks for until it ends.
+pub fn drive(
+    client: &mut impl KvClient,
+    address: &str,
+    settings: &Settings,
+) -> Result<(), BenchError> {
+    let mut load = Load::new(
+        settings.records,
+        Workload::C,
+        settings.seed,
+        settings.in_flight,
+    );
+    announce(address)?;
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(BenchError::io("reading what to run"))?;
+        let (workload, seconds) = parse_run(&line).ok_or_else(|| BenchError::BadRoleArguments {
+            role: "load generator".into(),
+            why: format!("expected `run WORKLOAD SECONDS`, got `{line}`"),
+        })?;
+        match run(client, &mut load, workload, seconds) {
+            Ok(figures) => println!("done {}", figures.to_json()),
+            Err(error) => {
+                println!("wrong {}", error.to_string().replace('\n', " "));
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse_run(line: &str) -> Option<(Workload, f64)> {
+    let mut words = line.split(' ');
+    let (Some("run"), Some(workload), Some(seconds), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return None;
+    };
+    let seconds: f64 = seconds.parse().ok()?;
+    ((0.0..=3600.0).contains(&seconds)).then_some(())?;
+    Some((workload.parse().ok()?, seconds))
+}
+
+fn run(
+    client: &mut impl KvClient,
+    load: &mut Load,
+    workload: Workload,
+    seconds: f64,
+) -> Result<RunFigures, BenchError> {
+    // Caches and connections warm up unrecorded.
+    load.switch_to(workload);
+    client.drive(load, &mut Run::new(seconds / 10.0, &mut |_| ()))?;
+    load.take_latencies();
+    load.switch_to(workload);
+    let cpu_before_ns = own_cpu_ns();
+    let mut tell = |calls| println!("at {calls}");
+    let mut run = Run::new(seconds, &mut tell);
+    client.drive(load, &mut run)?;
+    let elapsed_ns = run.now_ns();
+    let cpu_ns = own_cpu_ns() - cpu_before_ns;
+    Ok(RunFigures::new(&load.take_latencies(), elapsed_ns, cpu_ns))
+}
+
+/// Processor time of this process since its start, in ns.
+fn own_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A load generator's process, from its parent's side.
+#[derive(Debug)]
+pub struct LoadProcess {
+    process: RoleProcess,
+}
+
+impl LoadProcess {
+    /// Starts the load generator of `role`, which connects to `address`.
+    pub fn start(
+        launcher: &Launcher,
+        role: &str,
+        address: &str,
+        settings: &Settings,
+    ) -> Result<Self, BenchError> {
+        let [records, seed, in_flight] = settings.to_arguments();
+        let arguments = [address, &records, &seed, &in_flight];
+        let process = launcher.start_client(role, &arguments)?;
+        Ok(Self { process })
+    }
+
+    /// One run: some warm-up, then `seconds` of calls. `progress` hears the number of calls so
+    /// far. An answer that was wrong is [`BenchError::Process`] with the model's verdict.
+    pub fn run(
+        &mut self,
+        workload: Workload,
+        seconds: f64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<RunFigures, BenchError> {
+        self.process
+            .write_line(&format!("run {workload} {seconds}"))?;
+        loop {
+            let line = self.process.read_line()?;
+            let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            match word {
+                "at" => progress(rest.parse().unwrap_or(0)),
+                "done" => {
+                    return RunFigures::from_json(rest)
+                        .ok_or_else(|| self.process.said_wrong(&line));
+                }
+                _ => return Err(self.process.said_wrong(rest)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::Op;
+    use super::super::store::Store;
+    use super::*;
+
+    /// Calls the store without any network.
+    struct Local {
+        store: Store,
+        corrupt: bool,
+    }
+
+    impl KvClient for Local {
+        fn drive(&mut self, load: &mut Load, run: &mut Run<'_>) -> Result<(), BenchError> {
+            // A bound of its own: the clock may stand still.
+            for _ in 0..100 {
+                let now = run.now_ns();
+                let Some((ticket, op)) = load.poll(now) else {
+                    break;
+                };
+                match op {
+                    Op::Get { key } => self.store.get(&key, |value| {
+                        let value = value.filter(|_| !self.corrupt);
+                        load.handle_get(ticket, now, value)
+                    }),
+                    Op::Put { key, value } => self
+                        .store
+                        .put(&key, &value)
+                        .map(|()| load.handle_put(ticket, now)),
+                    other => panic!("not in workload A: {other:?}"),
+                }
+                .expect("the load stays within the store's bounds")?;
+                run.turn(now, load);
+            }
+            load.stop();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_run_counts_the_calls_after_its_warm_up() {
+        let mut client = Local {
+            store: Store::with_initial(10),
+            corrupt: false,
+        };
+        let mut load = Load::new(10, Workload::C, 1, 1);
+        let figures = run(&mut client, &mut load, Workload::A, 3600.0).unwrap();
+        assert_eq!(figures.calls, 100);
+        assert!(figures.rate() > 0.0);
+        assert_eq!(
+            RunFigures::from_json(&figures.to_json()).as_ref(),
+            Some(&figures)
+        );
+        assert!(figures.latency_ns(50.0) <= figures.latency_ns(99.9));
+    }
+
+    #[test]
+    fn a_wrong_answer_ends_the_run() {
+        let mut client = Local {
+            store: Store::with_initial(10),
+            corrupt: true,
+        };
+        let mut load = Load::new(10, Workload::C, 1, 1);
+        let error = run(&mut client, &mut load, Workload::C, 3600.0).unwrap_err();
+        assert!(matches!(error, BenchError::WrongAnswer(_)));
+    }
+
+    #[test]
+    fn requests_for_runs_are_parsed_or_refused() {
+        assert_eq!(parse_run("run A 1.5"), Some((Workload::A, 1.5)));
+        for line in [
+            "",
+            "run",
+            "run A",
+            "run Z 1",
+            "run A x",
+            "run A -1",
+            "run A 1 2",
+        ] {
+            assert_eq!(parse_run(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn settings_go_through_arguments() {
+        let settings = Settings {
+            records: 1000,
+            seed: 7,
+            in_flight: 64,
+        };
+        let parsed = Settings::from_arguments("role", &settings.to_arguments()).unwrap();
+        assert_eq!(parsed, settings);
+        assert!(Settings::from_arguments("role", &["1".into()]).is_err());
+        let none = ["1000", "7", "0"].map(String::from);
+        assert!(Settings::from_arguments("role", &none).is_err());
+    }
+
+    #[test]
+    fn figures_that_are_not_figures_are_refused() {
+        assert_eq!(RunFigures::from_json("nonsense"), None);
+        assert_eq!(RunFigures::from_json("{}"), None);
+    }
+}

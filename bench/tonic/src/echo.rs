@@ -1,0 +1,130 @@
+//! The echo service over tonic.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use starling_bench::floor::SMALL_BYTES;
+use starling_bench::latency::Latencies;
+use starling_bench::{BenchError, Context, Metric, Sample};
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Response, Status};
+
+use crate::api::bench::Payload;
+use crate::api::bench::echo_client::EchoClient;
+use crate::api::bench::echo_server::{Echo, EchoServer};
+use crate::{SYSTEM, connect, failed, runtime, serve_on_loopback};
+
+/// Role of the server.
+pub(crate) const ROLE: &str = "tonic-echo";
+
+/// Calls in flight where the rate is measured: where tonic does best on two cores.
+const IN_FLIGHT: usize = 128;
+
+struct Service;
+
+#[tonic::async_trait]
+impl Echo for Service {
+    async fn call(&self, request: Request<Payload>) -> Result<Response<Payload>, Status> {
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn sink(&self, _: Request<Payload>) -> Result<Response<Payload>, Status> {
+        let data = vec![0; SMALL_BYTES];
+        Ok(Response::new(Payload { data }))
+    }
+}
+
+pub(crate) fn serve() -> Result<(), BenchError> {
+    serve_on_loopback(|incoming| {
+        Server::builder()
+            .add_service(EchoServer::new(Service))
+            .serve_with_incoming(incoming)
+    })
+}
+
+/// One call; `number` comes back or it is an error.
+async fn call(client: &mut EchoClient<Channel>, number: u64) -> Result<(), BenchError> {
+    let mut data = vec![0; SMALL_BYTES];
+    data[..8].copy_from_slice(&number.to_le_bytes());
+    let answer = client
+        .call(Payload { data })
+        .await
+        .map_err(failed)?
+        .into_inner();
+    if answer.data.len() != SMALL_BYTES || answer.data[..8] != number.to_le_bytes() {
+        return Err(BenchError::WrongEcho {
+            plane: "grpc",
+            system: SYSTEM,
+            what: format!("call {number} was answered with {:?}", answer.data),
+        });
+    }
+    Ok(())
+}
+
+fn warm_up(context: &Context) -> Duration {
+    Duration::from_secs_f64(context.seconds / 10.0)
+}
+
+fn measured(context: &Context) -> Duration {
+    Duration::from_secs_f64(context.seconds)
+}
+
+/// Latencies of one call at a time.
+pub(crate) fn latencies(context: &Context) -> Result<Sample, BenchError> {
+    let server = context.launcher.start(ROLE, &[])?;
+    runtime()?.block_on(async {
+        let mut client = EchoClient::new(connect(server.address()).await?);
+        let begin = Instant::now();
+        while begin.elapsed() < warm_up(context) {
+            call(&mut client, 0).await?;
+        }
+        let mut latencies = Latencies::new();
+        let begin = Instant::now();
+        let mut last = begin;
+        while last - begin < measured(context) {
+            call(&mut client, latencies.count()).await?;
+            let now = Instant::now();
+            latencies.record((now - last).as_nanos() as u64);
+            last = now;
+        }
+        Ok(latencies.sample())
+    })
+}
+
+/// Rate with [`IN_FLIGHT`] calls in flight.
+pub(crate) fn rate(context: &Context) -> Result<Sample, BenchError> {
+    let server = context.launcher.start(ROLE, &[])?;
+    runtime()?.block_on(async {
+        let client = EchoClient::new(connect(server.address()).await?);
+        calls_per_second(&client, warm_up(context)).await?;
+        let rate = calls_per_second(&client, measured(context)).await?;
+        Ok(vec![(Metric::Rate, rate)])
+    })
+}
+
+async fn calls_per_second(
+    client: &EchoClient<Channel>,
+    period: Duration,
+) -> Result<f64, BenchError> {
+    let begin = Instant::now();
+    let next = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..IN_FLIGHT {
+        let mut client = client.clone();
+        let next = Arc::clone(&next);
+        tasks.spawn(async move {
+            while begin.elapsed() < period {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                call(&mut client, number).await?;
+            }
+            Ok::<(), BenchError>(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(failed)??;
+    }
+    let calls = next.load(Ordering::Relaxed);
+    Ok(calls as f64 / begin.elapsed().as_secs_f64())
+}

@@ -1,0 +1,125 @@
+//! `starling bench` from outside: every suite runs, and its rows are what programs expect.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn starling(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_starling"))
+        .args(arguments)
+        .output()
+        .expect("the binary was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
+    let output = starling(&[
+        "bench",
+        "all",
+        "--json",
+        "--seconds",
+        "0.002",
+        "--repetitions",
+        "1",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut seen = BTreeSet::new();
+    for line in text(&output.stdout).lines() {
+        let row: Value = serde_json::from_str(line).expect("each line is one JSON object");
+        let keys: BTreeSet<&str> = row
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let expected = [
+            "bench", "case", "metric", "plane", "system", "unit", "value",
+        ];
+        assert_eq!(keys, BTreeSet::from(expected), "{line}");
+        let value = row["value"].as_f64().unwrap();
+        assert!(value > 0.0, "{line}");
+        let name = |key: &str| row[key].as_str().unwrap().to_string();
+        seen.insert((name("bench"), name("system"), name("plane")));
+    }
+    for (bench, system, plane) in [
+        ("rtt", "raw", "udp"),
+        ("rtt", "raw", "shm"),
+        ("rtt", "tonic", "grpc"),
+        ("rate", "raw", "udp"),
+        ("rate", "raw", "shm"),
+        ("rate", "tonic", "grpc"),
+        ("large", "tcp", "tcp"),
+        ("large", "memcpy", "memory"),
+    ] {
+        let row = (bench.to_string(), system.to_string(), plane.to_string());
+        assert!(seen.contains(&row), "no row of {row:?} in {seen:?}");
+    }
+}
+
+#[test]
+fn the_list_runs_nothing_and_names_everyone() {
+    let output = starling(&["bench", "--list"]);
+    assert!(output.status.success());
+    let list = text(&output.stdout);
+    for name in [
+        "rtt:",
+        "rate:",
+        "large:",
+        "raw/udp",
+        "tonic/grpc",
+        "memcpy/memory 8MiB",
+    ] {
+        assert!(list.contains(name), "{name} is not in\n{list}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
+    let output = starling(&["bench", "speed"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("rtt, rate, large"));
+    assert_eq!(starling(&["bench"]).status.code(), Some(2));
+    assert_eq!(
+        starling(&["bench", "rtt", "--seconds", "-1"]).status.code(),
+        Some(2)
+    );
+    assert_eq!(
+        starling(&["bench", "rtt", "--repetitions", "0"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(starling(&["frobnicate"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_selection_of_nobody_is_status_1_and_names_who_there_is() {
+    let output = starling(&["bench", "rtt", "--only", "nobody"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("raw/udp"));
+}
+
+#[test]
+fn an_unknown_role_is_an_error() {
+    let output = starling(&["role", "nobody"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no server role `nobody`"));
+}
+
+#[test]
+fn completions_name_the_subcommands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = starling(&["completions", shell]);
+        assert!(output.status.success());
+        let script = text(&output.stdout);
+        assert!(
+            script.contains("starling") && script.contains("bench"),
+            "{shell}"
+        );
+    }
+}
