@@ -9,9 +9,11 @@
 mod common;
 
 use std::fs::{self, File};
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use common::{PREAMBLE, bind_with, receive, receive_payloads};
 use starling_io::{Ecn, PacketIo, PacketTx, TxError};
@@ -61,7 +63,28 @@ impl Net {
             )?;
             run(namespace, &format!("ip link set {name} up"))?;
         }
+        net.await_carrier()?;
         Ok(net)
+    }
+
+    /// Waits until a datagram gets through and is answered: for a while after they are up,
+    /// interfaces drop what they are given without a word.
+    fn await_carrier(&self) -> Result<(), String> {
+        let [a, b] = [(&self.a, "10.77.0.1:0"), (&self.b, "10.77.0.2:0")]
+            .map(|(namespace, address)| inside(namespace, || UdpSocket::bind(address)));
+        let (a, b) = (a.expect("its address"), b.expect("its address"));
+        for socket in [&a, &b] {
+            let patience = Some(Duration::from_millis(20));
+            socket.set_read_timeout(patience).expect("not zero");
+        }
+        let cross = |from: &UdpSocket, to: &UdpSocket| {
+            let address = to.local_addr().expect("bound");
+            from.send_to(b"x", address).is_ok() && to.recv(&mut [0]).is_ok()
+        };
+        let crossed = (0..500).any(|_| cross(&a, &b) && cross(&b, &a));
+        crossed
+            .then_some(())
+            .ok_or_else(|| "the link stays dead".to_owned())
     }
 
     /// Devices in `a` and `b`, at the addresses of the IP version.
@@ -230,6 +253,7 @@ fn what_the_kernel_has_no_room_for_is_kept_and_bounded() {
     // Datagrams to a neighbour whose hardware address is unknown wait in the kernel, charged to
     // the socket, until it is known. It is asked for a hundred times before they are given up.
     run(&net.b, "ip link set vb arp off").expect("a deaf neighbour");
+    run(&net.a, "ip neigh flush dev va").expect("forgotten");
     inside(&net.a, || {
         let patience = "/proc/sys/net/ipv4/neigh/va/mcast_solicit";
         fs::write(patience, "100").expect("a patient kernel");
