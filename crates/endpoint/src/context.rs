@@ -1,0 +1,181 @@
+//! What a handler or a continuation may do while it runs.
+
+use std::fmt;
+use std::future::Future;
+
+use starling_io::PacketIo;
+use starling_proto::{Msgbuf, SessionId};
+
+use crate::client::{CallId, Completion, ContinuationId};
+use crate::core::{Core, Registration};
+use crate::error::CallError;
+use crate::header::MethodId;
+use crate::local::LocalHandle;
+use crate::methods::Handler;
+use crate::options::CallOptions;
+use crate::server::DeferredReply;
+use crate::sessions::SessionState;
+use crate::sink::Sink;
+use crate::status::Status;
+
+/// A call that was not made, with its message.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RejectedCall {
+    /// Why.
+    #[source]
+    pub error: CallError,
+    /// The message, back.
+    pub message: Msgbuf,
+}
+
+/// An endpoint without its handlers: given to handlers and continuations, and by
+/// [`crate::Endpoint::context`] to the endpoint's owner.
+pub struct Context<'a, I: PacketIo> {
+    pub(crate) core: &'a mut Core<I>,
+    pub(crate) tx: &'a mut I::Tx,
+}
+
+impl<I: PacketIo> fmt::Debug for Context<'_, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("now_ns", &self.core.now_ns)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<I: PacketIo> Context<'_, I> {
+    /// The time of this turn, in nanoseconds of the endpoint's clock.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.core.now_ns
+    }
+
+    /// Makes a call whose body `build` appends to the buffer it is given. When the call ends,
+    /// `continuation` runs with `tag`: exactly once, in a later turn or later in this one.
+    ///
+    /// Nothing is allocated in the steady state. When all slots of the session are busy, or it is
+    /// not open yet, the call waits in order.
+    ///
+    /// # Panics
+    /// If `build` shortens the buffer.
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        method: MethodId,
+        options: &CallOptions,
+        build: impl FnOnce(&mut Vec<u8>),
+        continuation: ContinuationId,
+        tag: u64,
+    ) -> Result<CallId, CallError> {
+        self.core
+            .call(self.tx, session, method, options, build, continuation, tag)
+    }
+
+    /// Makes a call with a message built elsewhere, whose first
+    /// [`CallOptions::header_len`] bytes are room for the call header. Neither the message nor
+    /// its segment is copied before it is sent.
+    #[allow(clippy::result_large_err)] // The message comes back so that it can be sent again.
+    pub fn call_message(
+        &mut self,
+        session: SessionId,
+        method: MethodId,
+        options: &CallOptions,
+        message: Msgbuf,
+        continuation: ContinuationId,
+        tag: u64,
+    ) -> Result<CallId, RejectedCall> {
+        self.core.call_message(
+            self.tx,
+            session,
+            method,
+            options,
+            message,
+            continuation,
+            tag,
+        )
+    }
+
+    /// Gives a call up, here and (best effort) at the server. Its continuation runs with
+    /// CANCELLED. False if the call is over already.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.core.cancel(self.tx, call)
+    }
+
+    /// Registers what is to run when a call ends. One continuation serves any number of calls;
+    /// it stays until the endpoint is dropped.
+    pub fn register_continuation(
+        &mut self,
+        continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + 'static,
+    ) -> ContinuationId {
+        let id = ContinuationId(self.core.continuations);
+        assert!(id != ContinuationId::LOCAL, "2^32 continuations");
+        self.core.continuations += 1;
+        self.core
+            .registrations
+            .push(Registration::Continuation(Box::new(continuation)));
+        id
+    }
+
+    /// Registers a handler in place of an earlier one for the same method. In a handler it takes
+    /// effect when that handler has returned.
+    pub fn register(&mut self, method: MethodId, handler: Handler<I>) {
+        self.core
+            .registrations
+            .push(Registration::Method(method, handler));
+    }
+
+    /// Answers a deferred request with what `build` appends to the response's buffer.
+    ///
+    /// # Panics
+    /// If the request arrived at another endpoint.
+    pub fn complete(&mut self, mut reply: DeferredReply, build: impl FnOnce(&mut Vec<u8>)) {
+        build(reply.buffer());
+        self.complete_with(reply, Ok(()));
+    }
+
+    /// Answers a deferred request with what is in its buffer, or with a status.
+    ///
+    /// # Panics
+    /// If the request arrived at another endpoint.
+    pub fn complete_with(&mut self, reply: DeferredReply, result: Result<(), Status>) {
+        assert!(
+            reply.is_of(&self.core.abandoned),
+            "a deferred reply is answered by the endpoint that it came from"
+        );
+        let (id, answer) = reply.settle();
+        self.core.settle(self.tx, id, answer, result);
+    }
+
+    /// Where a session stands; `None` if it is unknown or ended long ago.
+    pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
+        self.core.sessions.state(session)
+    }
+
+    /// Closes a session. The calls outstanding on it end with CANCELLED.
+    pub fn close(&mut self, session: SessionId) {
+        let now = self.core.now_ns;
+        self.core.proto.close(now, session, &mut Sink(self.tx));
+    }
+
+    /// A way to make calls with futures, and to spawn them.
+    pub fn local(&self) -> LocalHandle {
+        LocalHandle::of(&self.core.local)
+    }
+
+    /// Runs a future on this endpoint, beginning later in this turn.
+    pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
+        self.local().spawn_local(future);
+    }
+
+    /// An empty buffer with memory, from the endpoint's pool.
+    pub fn buffer(&mut self) -> Msgbuf {
+        self.core.proto.buffer()
+    }
+
+    /// Gives a buffer to the endpoint's pool.
+    pub fn recycle(&mut self, message: Msgbuf) {
+        self.core.proto.recycle(message);
+    }
+}

@@ -1,0 +1,151 @@
+//! Why calls and connects fail on this side, and how the protocol's errors become statuses.
+
+use starling_io::IoError;
+use starling_proto::{ConnectError, RejectReason, Rejection, RequestError, SessionError};
+
+use crate::status::Status;
+
+/// Why a call was not made. Nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The session is over or never was.
+    #[error("the session is over: connect again")]
+    SessionOver,
+    /// Too many calls wait on this session.
+    #[error("the session's queue is full: the server is slower than its caller; call less often")]
+    QueueFull,
+    /// The message is larger than both ends take.
+    #[error("the request has {len} bytes, the session takes {max}")]
+    TooLarge {
+        /// Bytes of the request with its header.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Too many calls are outstanding on this endpoint.
+    #[error("the endpoint has its limit of {limit} calls outstanding (EndpointConfig::max_calls)")]
+    TooManyCalls {
+        /// The limit.
+        limit: usize,
+    },
+    /// A prepared message leaves no room for the header.
+    #[error("the message is shorter than the {needed} bytes that its call header needs")]
+    NoHeaderRoom {
+        /// What `CallOptions::header_len` says.
+        needed: usize,
+    },
+    /// There is no such continuation.
+    #[error("the continuation is not registered on this endpoint")]
+    UnknownContinuation,
+}
+
+impl From<RejectReason> for CallError {
+    fn from(reason: RejectReason) -> Self {
+        match reason {
+            RejectReason::UnknownSession => Self::SessionOver,
+            RejectReason::QueueFull => Self::QueueFull,
+            RejectReason::TooLarge { len, max } => Self::TooLarge { len, max },
+        }
+    }
+}
+
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        let text = error.to_string();
+        match error {
+            CallError::SessionOver => Status::unavailable(text),
+            CallError::QueueFull | CallError::TooLarge { .. } | CallError::TooManyCalls { .. } => {
+                Status::resource_exhausted(text)
+            }
+            CallError::NoHeaderRoom { .. } | CallError::UnknownContinuation => {
+                Status::internal(text)
+            }
+        }
+    }
+}
+
+/// Why no session was begun.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device cannot reach the address.
+    #[error(transparent)]
+    Device(#[from] IoError),
+    /// The session protocol cannot open a session.
+    #[error("connect {address}: {error}")]
+    Session {
+        /// Where to.
+        address: String,
+        /// Why not.
+        #[source]
+        error: ConnectError,
+    },
+}
+
+impl From<OpenError> for Status {
+    fn from(error: OpenError) -> Self {
+        let text = error.to_string();
+        match error {
+            OpenError::Device(_) => Status::unavailable(text),
+            OpenError::Session { .. } => Status::resource_exhausted(text),
+        }
+    }
+}
+
+/// The status of a call that `peer` did not answer.
+#[cold]
+pub(crate) fn status_of_failure(peer: &str, error: RequestError) -> Status {
+    match error {
+        RequestError::Session(SessionError::Closed) => {
+            Status::cancelled(format!("{peer}: {error}"))
+        }
+        RequestError::Session(session) => {
+            let remedy = match session {
+                SessionError::Refused(_) | SessionError::ConnectTimeout | SessionError::Closed => {
+                    "the call did not run; connect again or elsewhere"
+                }
+                SessionError::Unreachable
+                | SessionError::PeerSilent
+                | SessionError::PeerRestarted
+                | SessionError::PeerDropped => "the call may have run; connect again or elsewhere",
+            };
+            Status::unavailable(format!("{peer}: {session}; {remedy}"))
+        }
+        RequestError::Rejected(rejection) => {
+            let text = format!("{peer}: {rejection}");
+            match rejection {
+                Rejection::TooLarge | Rejection::NoMemory => Status::resource_exhausted(text),
+                Rejection::ResponseExpired | Rejection::Other(_) => Status::unknown(text),
+                Rejection::Malformed => Status::internal(text),
+            }
+        }
+        RequestError::ResponseTooLarge | RequestError::NoMemory => {
+            Status::resource_exhausted(format!("call to {peer}: {error}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Code;
+
+    #[test]
+    fn a_failed_peer_is_unavailable_and_the_text_says_who_and_what_to_do() {
+        let status = status_of_failure("udp://h:1", SessionError::PeerSilent.into());
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(
+            status
+                .message()
+                .starts_with("udp://h:1: the peer stopped answering")
+        );
+        assert!(status.message().ends_with("connect again or elsewhere"));
+    }
+
+    #[test]
+    fn what_was_too_large_is_resource_exhausted() {
+        let status = status_of_failure("x", Rejection::TooLarge.into());
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let status = Status::from(CallError::TooLarge { len: 2, max: 1 });
+        assert_eq!(status.code(), Code::ResourceExhausted);
+    }
+}

@@ -1,0 +1,460 @@
+//! Futures on an endpoint: calls, sleeps, spawned tasks, all in the endpoint's own thread.
+//!
+//! A future lives longer than any borrow of the endpoint, so it leaves what it wants done in a
+//! queue, and the event loop leaves results in a table and wakes the task. Both are in [`Shared`],
+//! behind one `Rc`; the raw API does not touch it.
+//!
+//! ```text
+//!  task ── commands ──▶ Shared ──▶ event loop ──▶ protocol
+//!    ▲                    │
+//!    └── waker ◀── results, sleeps ◀── completions, time
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use starling_proto::{Msgbuf, SessionId};
+
+use crate::client::CallId;
+use crate::header::MethodId;
+use crate::options::CallOptions;
+use crate::payload::OwnedResponse;
+use crate::server::DeferredReply;
+use crate::slab::Slab;
+use crate::status::Status;
+use crate::timers::Timers;
+
+/// Futures of one endpoint of each kind (calls, sleeps, tasks) at once.
+pub(crate) const MAX_FUTURES: usize = 1 << 24;
+/// Buffers kept for the next calls.
+const SPARE_BUFFERS: usize = 64;
+
+pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What futures want from the event loop.
+pub(crate) enum Command {
+    Call {
+        key: u64,
+        session: SessionId,
+        message: Msgbuf,
+        ext: bool,
+        timeout: Option<Duration>,
+    },
+    Cancel(CallId),
+    Close(SessionId),
+    Complete(DeferredReply, Result<(), Status>),
+}
+
+enum CallState {
+    /// Not over. The call's name is there once the command was executed.
+    Waiting(Option<CallId>, Option<Waker>),
+    Over(Result<OwnedResponse, Status>),
+}
+
+#[derive(Default)]
+struct Sleeper {
+    over: bool,
+    waker: Option<Waker>,
+}
+
+struct State {
+    commands: VecDeque<Command>,
+    spawned: Vec<LocalFuture>,
+    calls: Slab<CallState>,
+    sleepers: Slab<Sleeper>,
+    sleeps: Timers,
+    spare: Vec<Msgbuf>,
+    closed: bool,
+}
+
+/// What the futures of an endpoint share with its event loop.
+pub(crate) struct Shared {
+    state: RefCell<State>,
+    /// The time of the current turn.
+    pub(crate) now_ns: Cell<u64>,
+    /// Whether there are commands or spawned futures.
+    busy: Cell<bool>,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self {
+            state: RefCell::new(State {
+                commands: VecDeque::new(),
+                spawned: Vec::new(),
+                calls: Slab::new(MAX_FUTURES),
+                sleepers: Slab::new(MAX_FUTURES),
+                sleeps: Timers::default(),
+                spare: Vec::new(),
+                closed: false,
+            }),
+            now_ns: Cell::new(0),
+            busy: Cell::new(false),
+        })
+    }
+
+    /// Whether [`Shared::take_spawned`] or [`Shared::take_command`] would return something.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.get()
+    }
+
+    pub(crate) fn take_spawned(&self) -> Vec<LocalFuture> {
+        std::mem::take(&mut self.state.borrow_mut().spawned)
+    }
+
+    pub(crate) fn take_command(&self) -> Option<Command> {
+        let mut state = self.state.borrow_mut();
+        let command = state.commands.pop_front();
+        if command.is_none() {
+            self.busy.set(!state.spawned.is_empty());
+        }
+        command
+    }
+
+    fn push(&self, command: Command) {
+        let mut state = self.state.borrow_mut();
+        if state.closed {
+            // Dropped without the borrow: a deferred reply has a destructor.
+            drop(state);
+            return;
+        }
+        state.commands.push_back(command);
+        self.busy.set(true);
+    }
+
+    /// Whether the call's future is still there.
+    pub(crate) fn is_wanted(&self, key: u64) -> bool {
+        self.state.borrow().calls.get(key).is_some()
+    }
+
+    /// Tells a waiting future's call, so that dropping the future cancels it.
+    pub(crate) fn set_call(&self, key: u64, call: CallId) {
+        if let Some(CallState::Waiting(id, _)) = self.state.borrow_mut().calls.get_mut(key) {
+            *id = Some(call);
+        }
+    }
+
+    /// Hands the end of a call to its future, if that is still there.
+    pub(crate) fn finish(&self, key: u64, result: Result<OwnedResponse, Status>) {
+        let mut state = self.state.borrow_mut();
+        let Some(call) = state.calls.get_mut(key) else {
+            return;
+        };
+        let before = std::mem::replace(call, CallState::Over(result));
+        drop(state);
+        if let CallState::Waiting(_, Some(waker)) = before {
+            waker.wake();
+        }
+    }
+
+    /// Keeps a buffer for a later call. Gives it back if there are enough.
+    pub(crate) fn keep(&self, mut message: Msgbuf) -> Option<Msgbuf> {
+        let mut state = self.state.borrow_mut();
+        if state.spare.len() >= SPARE_BUFFERS {
+            return Some(message);
+        }
+        message.clear();
+        state.spare.push(message);
+        None
+    }
+
+    /// Wakes the sleepers whose time has come; says how many.
+    pub(crate) fn wake_sleepers(&self, now_ns: u64) -> usize {
+        let mut woken = 0;
+        loop {
+            let mut state = self.state.borrow_mut();
+            let Some(key) = state.sleeps.pop_due(now_ns) else {
+                return woken;
+            };
+            let Some(sleeper) = state.sleepers.get_mut(key) else {
+                continue;
+            };
+            sleeper.over = true;
+            let waker = sleeper.waker.take();
+            state.sleeps.disarm();
+            drop(state);
+            woken += 1;
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// When a sleeper is to be woken next.
+    pub(crate) fn next_sleep(&self) -> Option<u64> {
+        let State {
+            sleeps, sleepers, ..
+        } = &mut *self.state.borrow_mut();
+        sleeps.next(|key| sleepers.get(key).is_some_and(|sleeper| !sleeper.over))
+    }
+
+    /// Ends everything: the endpoint is going.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.borrow_mut();
+        state.closed = true;
+        let spawned = std::mem::take(&mut state.spawned);
+        let commands = std::mem::take(&mut state.commands);
+        let wakers: Vec<Waker> = state
+            .calls
+            .values_mut()
+            .filter_map(|call| {
+                let over = CallState::Over(Err(closed()));
+                match call {
+                    CallState::Waiting(..) => match std::mem::replace(call, over) {
+                        CallState::Waiting(_, waker) => waker,
+                        CallState::Over(_) => None,
+                    },
+                    CallState::Over(_) => None,
+                }
+            })
+            .collect();
+        drop(state);
+        // Their destructors may come back here.
+        drop(spawned);
+        drop(commands);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn closed() -> Status {
+    Status::cancelled("the endpoint was dropped")
+}
+
+/// A way to use an endpoint from futures in its thread. Cheap to clone.
+#[derive(Clone)]
+pub struct LocalHandle {
+    shared: Rc<Shared>,
+}
+
+impl fmt::Debug for LocalHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalHandle(..)")
+    }
+}
+
+impl LocalHandle {
+    pub(crate) fn of(shared: &Rc<Shared>) -> Self {
+        Self {
+            shared: Rc::clone(shared),
+        }
+    }
+
+    /// Makes a call whose body `build` appends to the buffer it is given. The call is on its way
+    /// whether or not the future is polled, so that several can be outstanding; dropping the
+    /// future cancels it.
+    pub fn call(
+        &self,
+        session: SessionId,
+        method: MethodId,
+        options: &CallOptions,
+        build: impl FnOnce(&mut Vec<u8>),
+    ) -> LocalCall {
+        let spare = self.shared.state.borrow_mut().spare.pop();
+        let mut message = spare.unwrap_or_default();
+        let head = message.head_mut();
+        let ext = options.put_header(method, head);
+        let header_len = head.len();
+        build(head);
+        assert!(head.len() >= header_len, "`build` may only append");
+        self.issue(session, message, ext, options.timeout)
+    }
+
+    /// Makes a call with a message built elsewhere, whose first [`CallOptions::header_len`] bytes
+    /// are room for the call header.
+    ///
+    /// # Panics
+    /// If the message is shorter than that.
+    pub fn call_message(
+        &self,
+        session: SessionId,
+        method: MethodId,
+        options: &CallOptions,
+        mut message: Msgbuf,
+    ) -> LocalCall {
+        let mut header = Vec::with_capacity(options.header_len());
+        let ext = options.put_header(method, &mut header);
+        message.head_mut()[..header.len()].copy_from_slice(&header);
+        self.issue(session, message, ext, options.timeout)
+    }
+
+    fn issue(
+        &self,
+        session: SessionId,
+        message: Msgbuf,
+        ext: bool,
+        timeout: Option<Duration>,
+    ) -> LocalCall {
+        let mut state = self.shared.state.borrow_mut();
+        let call = if state.closed {
+            CallState::Over(Err(closed()))
+        } else {
+            CallState::Waiting(None, None)
+        };
+        let key = state
+            .calls
+            .insert(call)
+            .unwrap_or_else(|_| panic!("{MAX_FUTURES} calls in futures at once"));
+        drop(state);
+        self.shared.push(Command::Call {
+            key,
+            session,
+            message,
+            ext,
+            timeout,
+        });
+        LocalCall {
+            shared: Rc::clone(&self.shared),
+            key,
+        }
+    }
+
+    /// Runs a future in the endpoint's thread, whenever the endpoint is polled. It is dropped
+    /// with the endpoint. If it panics it is dropped and the endpoint lives on.
+    pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
+        let mut state = self.shared.state.borrow_mut();
+        if state.closed {
+            drop(state);
+            drop(future);
+            return;
+        }
+        state.spawned.push(Box::pin(future));
+        self.shared.busy.set(true);
+    }
+
+    /// Ends `duration` after it was first polled, in time of the endpoint's clock.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep {
+            shared: Rc::clone(&self.shared),
+            duration,
+            key: None,
+        }
+    }
+
+    /// Answers a deferred request with what `build` appends to the response's buffer.
+    pub fn complete(&self, mut reply: DeferredReply, build: impl FnOnce(&mut Vec<u8>)) {
+        build(reply.buffer());
+        self.complete_with(reply, Ok(()));
+    }
+
+    /// Answers a deferred request with what is in its buffer, or with a status.
+    pub fn complete_with(&self, reply: DeferredReply, result: Result<(), Status>) {
+        self.shared.push(Command::Complete(reply, result));
+    }
+
+    /// Closes a session. The calls outstanding on it end with CANCELLED.
+    pub fn close(&self, session: SessionId) {
+        self.shared.push(Command::Close(session));
+    }
+}
+
+/// A call, as a future. Dropping it cancels the call.
+#[must_use = "dropping the future cancels the call"]
+pub struct LocalCall {
+    shared: Rc<Shared>,
+    key: u64,
+}
+
+impl fmt::Debug for LocalCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalCall(..)")
+    }
+}
+
+impl Future for LocalCall {
+    type Output = Result<OwnedResponse, Status>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.state.borrow_mut();
+        match state.calls.get_mut(self.key) {
+            Some(CallState::Waiting(_, waker)) => {
+                keep_waker(waker, cx.waker());
+                Poll::Pending
+            }
+            Some(CallState::Over(_)) => match state.calls.remove(self.key) {
+                Some(CallState::Over(result)) => Poll::Ready(result),
+                _ => unreachable!("it was over"),
+            },
+            None => panic!("polled after it was ready"),
+        }
+    }
+}
+
+impl Drop for LocalCall {
+    fn drop(&mut self) {
+        let call = self.shared.state.borrow_mut().calls.remove(self.key);
+        // A call without a name is still among the commands, which see that nobody wants it.
+        if let Some(CallState::Waiting(Some(call), _)) = call {
+            self.shared.push(Command::Cancel(call));
+        }
+    }
+}
+
+/// A time to wait, as a future.
+#[must_use = "futures do nothing unless polled"]
+pub struct Sleep {
+    shared: Rc<Shared>,
+    duration: Duration,
+    key: Option<u64>,
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep")
+            .field("duration", &self.duration)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let shared = Rc::clone(&self.shared);
+        let State {
+            sleeps, sleepers, ..
+        } = &mut *shared.state.borrow_mut();
+        let ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
+        let key = *self.key.get_or_insert_with(|| {
+            let at_ns = shared.now_ns.get().saturating_add(ns);
+            let key = sleepers
+                .insert(Sleeper::default())
+                .unwrap_or_else(|_| panic!("{MAX_FUTURES} sleeps at once"));
+            sleeps.arm(at_ns, key, |key| {
+                sleepers.get(key).is_some_and(|sleeper| !sleeper.over)
+            });
+            key
+        });
+        match sleepers.get_mut(key) {
+            Some(Sleeper { over: false, waker }) => {
+                keep_waker(waker, cx.waker());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let mut state = self.shared.state.borrow_mut();
+            if state.sleepers.remove(key).is_some_and(|s| !s.over) {
+                state.sleeps.disarm();
+            }
+        }
+    }
+}
+
+fn keep_waker(kept: &mut Option<Waker>, waker: &Waker) {
+    match kept {
+        Some(kept) => kept.clone_from(waker),
+        None => *kept = Some(waker.clone()),
+    }
+}

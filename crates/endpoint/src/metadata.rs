@@ -1,0 +1,144 @@
+//! Key/value pairs that travel beside a message: who asks, which trace, which tenant.
+//!
+//! Kept in the form they have on the wire (fields of the call header, see [`crate::header`]), so
+//! that sending is a copy and receiving is a walk over the datagram.
+
+use crate::header::{self, Field, Fields, MAX_METADATA};
+
+/// Why a pair was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// The key has a character that is not allowed, or none at all.
+    #[error("a metadata key is 1 to 255 characters of a-z, 0-9, '-', '_' and '.'")]
+    Key,
+    /// Too much.
+    #[error("metadata of one message is at most {MAX_METADATA} bytes; send more in the message")]
+    TooLarge,
+}
+
+/// Metadata of a message to be sent, or kept from a received one. At most [`MAX_METADATA`] bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    fields: Vec<u8>,
+}
+
+impl Metadata {
+    /// No metadata. Does not allocate.
+    pub const fn new() -> Self {
+        Self { fields: Vec::new() }
+    }
+
+    /// Adds a pair. A key may come several times.
+    pub fn insert(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), MetadataError> {
+        let value = value.as_ref();
+        if !header::key_is_valid(key.as_bytes()) {
+            return Err(MetadataError::Key);
+        }
+        if self.fields.len() + header::metadata_field_len(key, value) > MAX_METADATA {
+            return Err(MetadataError::TooLarge);
+        }
+        header::put_metadata(&mut self.fields, key, value);
+        Ok(())
+    }
+
+    /// To read it as received metadata is read.
+    pub fn view(&self) -> MetadataView<'_> {
+        MetadataView {
+            fields: &self.fields,
+        }
+    }
+
+    /// The first value with this key.
+    pub fn value(&self, key: &str) -> Option<&[u8]> {
+        self.view().value(key)
+    }
+
+    /// Whether there are no pairs.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    pub(crate) fn as_fields(&self) -> &[u8] {
+        &self.fields
+    }
+}
+
+/// Metadata of a received message, read in place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MetadataView<'a> {
+    /// Fields of an extension that was validated as a whole; other fields are skipped.
+    fields: &'a [u8],
+}
+
+impl<'a> MetadataView<'a> {
+    pub(crate) fn of_extension(fields: &'a [u8]) -> Self {
+        Self { fields }
+    }
+
+    /// The pairs in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        Fields::new(self.fields).filter_map(|field| match field {
+            Ok(Field::Metadata { key, value }) => Some((key, value)),
+            _ => None,
+        })
+    }
+
+    /// The first value with this key.
+    pub fn value(&self, key: &str) -> Option<&'a [u8]> {
+        self.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
+    }
+
+    /// Whether there are no pairs.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// A copy that outlives the message.
+    pub fn to_owned(&self) -> Metadata {
+        let mut fields = Vec::new();
+        for (key, value) in self.iter() {
+            header::put_metadata(&mut fields, key, value);
+        }
+        Metadata { fields }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_come_back_in_order() {
+        let mut metadata = Metadata::new();
+        metadata.insert("trace-id", "17").unwrap();
+        metadata.insert("b.in_1", [0u8, 255]).unwrap();
+        metadata.insert("trace-id", "18").unwrap();
+        let pairs: Vec<_> = metadata.view().iter().collect();
+        assert_eq!(
+            pairs,
+            [
+                ("trace-id", &b"17"[..]),
+                ("b.in_1", &[0, 255][..]),
+                ("trace-id", &b"18"[..])
+            ]
+        );
+        assert_eq!(metadata.value("trace-id"), Some(&b"17"[..]));
+        assert_eq!(metadata.value("none"), None);
+        assert_eq!(metadata.view().to_owned(), metadata);
+    }
+
+    #[test]
+    fn bad_keys_and_too_much_are_refused_and_change_nothing() {
+        let mut metadata = Metadata::new();
+        for key in ["", "Upper", "space d", "é", &"k".repeat(256)] {
+            assert_eq!(metadata.insert(key, "v"), Err(MetadataError::Key));
+        }
+        assert!(metadata.is_empty());
+        let big = vec![0u8; MAX_METADATA];
+        assert_eq!(metadata.insert("k", &big), Err(MetadataError::TooLarge));
+        let overhead = header::metadata_field_len("k", &[]);
+        metadata.insert("k", &big[overhead..]).unwrap();
+        assert_eq!(metadata.insert("k", ""), Err(MetadataError::TooLarge));
+    }
+}

@@ -1,0 +1,121 @@
+//! What a call and an endpoint can be told, with defaults and their reasons.
+
+use std::time::Duration;
+
+use crate::header::{self, MethodId};
+use crate::metadata::Metadata;
+
+/// How the bodies of a call are encoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// The native in-memory layout: both ends have the same schema.
+    #[default]
+    Native,
+    /// Protocol buffers: the ends have different versions of the schema.
+    Protobuf,
+}
+
+/// Where a message stands in a stream. Carried for the layer above, which builds streams of
+/// unary calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamPosition {
+    /// Names the stream, among those of one session.
+    pub call_id: u64,
+    /// Nothing comes after this message.
+    pub end: bool,
+}
+
+/// Options of one call. The default is a plain call: no deadline, native encoding, no metadata;
+/// it costs no header bytes beyond the method id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallOptions {
+    /// The call ends with [`crate::Code::DeadlineExceeded`] when it is not over after this long.
+    /// The server is told, and does not begin what has expired. Without it a call ends when its
+    /// peer answers or fails.
+    pub timeout: Option<Duration>,
+    /// How the bodies are encoded.
+    pub encoding: Encoding,
+    /// The place in a stream.
+    pub stream: Option<StreamPosition>,
+    /// Travels beside the request.
+    pub metadata: Metadata,
+}
+
+impl CallOptions {
+    /// Options with a timeout.
+    pub fn with_timeout(timeout: Duration) -> Self {
+        Self {
+            timeout: Some(timeout),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the call needs no extension of its header.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.timeout.is_none()
+            && self.encoding == Encoding::Native
+            && self.stream.is_none()
+            && self.metadata.is_empty()
+    }
+
+    /// Bytes of the call header with these options: what a message built elsewhere has to leave
+    /// free at its beginning for [`crate::Context::call_message`].
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        header::request_len(self)
+    }
+
+    /// Appends the call header: what precedes the body in a request. True if it has an extension.
+    #[inline]
+    pub(crate) fn put_header(&self, method: MethodId, out: &mut Vec<u8>) -> bool {
+        header::put_request(out, method, self)
+    }
+}
+
+/// What an event loop does when nothing is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Never sleeps: the lowest latency, for a whole core.
+    Spin,
+    /// Spins as long as the last work is at most `spin` ago, then sleeps.
+    Adaptive {
+        /// How long to spin after work.
+        spin: Duration,
+    },
+    /// Sleeps at once.
+    Block,
+}
+
+impl Default for Idle {
+    /// Adaptive, 50 us: a few round trips on the local host or network, about what it costs to
+    /// put a thread to sleep and wake it; more would take the core from the peer on a small host.
+    fn default() -> Self {
+        Self::Adaptive {
+            spin: Duration::from_micros(50),
+        }
+    }
+}
+
+/// Configuration of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// The session protocol. What it says of the device (`reliable`, `rx_queue_bytes`,
+    /// `rx_queue_datagrams`) is replaced by what the device says of itself.
+    pub protocol: starling_proto::Config,
+    /// What to do when idle.
+    pub idle: Idle,
+    /// Calls outstanding at once, all sessions together, at most 2^31. Default 2^20: some 32 MiB
+    /// of bookkeeping when all are used.
+    pub max_calls: usize,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self {
+            protocol: starling_proto::Config::default(),
+            idle: Idle::default(),
+            max_calls: 1 << 20,
+        }
+    }
+}

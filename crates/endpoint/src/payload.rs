@@ -1,0 +1,115 @@
+//! Received messages: read in place, or kept.
+
+use std::ops::Deref;
+
+use starling_proto::{Body, Msgbuf};
+
+use crate::header;
+use crate::metadata::{Metadata, MetadataView};
+
+/// A received payload with a validated header.
+#[derive(Debug)]
+pub(crate) struct Payload<'a> {
+    pub(crate) bytes: PayloadBytes<'a>,
+    /// Where the fields of the extension would begin.
+    pub(crate) fields_at: usize,
+    pub(crate) body_at: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum PayloadBytes<'a> {
+    /// In the receive buffer.
+    InPlace(&'a [u8]),
+    /// Reassembled. Whoever keeps it takes it out and leaves an empty one.
+    Reassembled(&'a mut Msgbuf),
+}
+
+impl<'a> PayloadBytes<'a> {
+    #[inline]
+    pub(crate) fn of(body: &'a mut Body<'_>) -> Self {
+        match body {
+            Body::Borrowed(bytes) => Self::InPlace(bytes),
+            Body::Owned(message) => Self::Reassembled(message),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::InPlace(bytes) => bytes,
+            Self::Reassembled(message) => message.head(),
+        }
+    }
+}
+
+impl Payload<'_> {
+    #[inline]
+    pub(crate) fn body(&self) -> &[u8] {
+        // In bounds: the header was parsed from these bytes.
+        self.bytes.as_slice().get(self.body_at..).unwrap_or(&[])
+    }
+
+    pub(crate) fn metadata(&self) -> MetadataView<'_> {
+        header::metadata_between(self.bytes.as_slice(), self.fields_at, self.body_at)
+    }
+
+    /// To keep it: a large message is moved, a small one is copied into `spare`.
+    pub(crate) fn into_owned(self, spare: Msgbuf) -> OwnedMessage {
+        let message = match self.bytes {
+            PayloadBytes::InPlace(bytes) => {
+                let mut message = spare;
+                message.clear();
+                message.head_mut().extend_from_slice(bytes);
+                message
+            }
+            PayloadBytes::Reassembled(message) => std::mem::take(message),
+        };
+        OwnedMessage {
+            message,
+            fields_at: self.fields_at,
+            body_at: self.body_at,
+        }
+    }
+}
+
+/// A received message that was kept. Reads as its body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedMessage {
+    pub(crate) message: Msgbuf,
+    fields_at: usize,
+    body_at: usize,
+}
+
+/// The response of a call, kept.
+pub type OwnedResponse = OwnedMessage;
+
+impl OwnedMessage {
+    /// The body.
+    #[inline]
+    pub fn body(&self) -> &[u8] {
+        self.message.head().get(self.body_at..).unwrap_or(&[])
+    }
+
+    /// What the sender sent beside the body.
+    pub fn metadata(&self) -> MetadataView<'_> {
+        header::metadata_between(self.message.head(), self.fields_at, self.body_at)
+    }
+
+    /// A copy of the metadata.
+    pub fn to_metadata(&self) -> Metadata {
+        self.metadata().to_owned()
+    }
+
+    /// The memory that holds the message, and where in it the body begins.
+    pub fn into_parts(self) -> (Msgbuf, usize) {
+        (self.message, self.body_at)
+    }
+}
+
+impl Deref for OwnedMessage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.body()
+    }
+}

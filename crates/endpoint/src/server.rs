@@ -1,0 +1,385 @@
+//! The server's side of a call as a handler sees it: the request, and the ways to answer it.
+//!
+//! ```text
+//!                 ┌─ reply.ok() ───────────▶ body, as written into reply.buffer()
+//!  handler(reply) ┼─ reply.status(status) ─▶ status
+//!                 ├─ (dropped, or panic) ──▶ INTERNAL
+//!                 └─ reply.defer() ─▶ DeferredReply ┬─ Context::complete ──────▶ body
+//!                                                   ├─ Context::complete_with ─▶ status
+//!                                                   └─ (dropped) ──────────────▶ INTERNAL
+//! ```
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use starling_io::{PeerId, Wake};
+use starling_proto::{Msgbuf, RequestId};
+
+use crate::header::{MethodId, RequestHeader, ResponseParts};
+use crate::metadata::{Metadata, MetadataView};
+use crate::options::{Encoding, StreamPosition};
+use crate::payload::{OwnedMessage, Payload};
+use crate::status::Status;
+
+/// A deadline that never comes.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// What is known of a request besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestInfo {
+    pub(crate) method: MethodId,
+    pub(crate) peer: PeerId,
+    pub(crate) encoding: Encoding,
+    pub(crate) stream: Option<StreamPosition>,
+    pub(crate) now_ns: u64,
+    pub(crate) deadline_ns: u64,
+}
+
+impl RequestInfo {
+    #[inline]
+    pub(crate) fn new(header: &RequestHeader, peer: PeerId, now_ns: u64) -> Self {
+        Self {
+            method: header.method,
+            peer,
+            encoding: header.encoding,
+            stream: header.stream,
+            now_ns,
+            deadline_ns: match header.remaining_us {
+                None => NEVER,
+                Some(us) => now_ns.saturating_add(us.saturating_mul(1000)),
+            },
+        }
+    }
+}
+
+macro_rules! request_getters {
+    () => {
+        /// The method that was called.
+        pub fn method(&self) -> MethodId {
+            self.info.method
+        }
+
+        /// Who calls, as the device numbers peers.
+        pub fn peer(&self) -> PeerId {
+            self.info.peer
+        }
+
+        /// How the request is encoded and the response has to be.
+        pub fn encoding(&self) -> Encoding {
+            self.info.encoding
+        }
+
+        /// The place in a stream, if the caller gave one.
+        pub fn stream(&self) -> Option<StreamPosition> {
+            self.info.stream
+        }
+
+        /// When the caller gives up, in nanoseconds of the endpoint's clock.
+        pub fn deadline_ns(&self) -> Option<u64> {
+            (self.info.deadline_ns != NEVER).then_some(self.info.deadline_ns)
+        }
+    };
+}
+
+/// A request, in place in the receive buffer.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub(crate) payload: Payload<'a>,
+    pub(crate) info: RequestInfo,
+}
+
+impl Request<'_> {
+    request_getters!();
+
+    /// The body.
+    #[inline]
+    pub fn body(&self) -> &[u8] {
+        self.payload.body()
+    }
+
+    /// What the caller sent beside the body.
+    pub fn metadata(&self) -> MetadataView<'_> {
+        self.payload.metadata()
+    }
+
+    /// How long the caller still waits: what to give as timeout to nested calls.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline_ns()
+            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.now_ns)))
+    }
+
+    /// To keep the request beyond the handler. A large one is moved, a small one is copied.
+    pub fn into_owned(self) -> OwnedMessage {
+        self.payload.into_owned(Msgbuf::new())
+    }
+}
+
+/// What is known of a request while somebody still works on it outside the handler.
+#[derive(Debug, Default)]
+pub(crate) struct RequestFlags {
+    pub(crate) cancelled: AtomicBool,
+    pub(crate) answered: AtomicBool,
+}
+
+/// A response being made: its bytes and what goes into its header.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) message: Msgbuf,
+    // Boxed because it is rare and an answer is built for every request.
+    pub(crate) extra: Option<Box<AnswerExtra>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct AnswerExtra {
+    pub(crate) metadata: Metadata,
+    pub(crate) stream: Option<StreamPosition>,
+}
+
+impl Answer {
+    #[inline]
+    pub(crate) fn of(message: Msgbuf) -> Self {
+        Self {
+            message,
+            extra: None,
+        }
+    }
+
+    pub(crate) fn extra(&mut self) -> &mut AnswerExtra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Completes a successful answer; says whether it has an extension.
+    #[inline]
+    pub(crate) fn seal_ok(&mut self) -> bool {
+        self.extra.is_some() && self.seal_ok_extended()
+    }
+
+    #[cold]
+    fn seal_ok_extended(&mut self) -> bool {
+        let Some(extra) = self.extra.take() else {
+            return false;
+        };
+        let parts = ResponseParts {
+            status: None,
+            metadata: (!extra.metadata.is_empty()).then_some(&extra.metadata),
+            stream: extra.stream,
+        };
+        if !parts.needs_extension() {
+            return false;
+        }
+        let mut extension = Vec::new();
+        parts.put(&mut extension);
+        self.message.head_mut().splice(0..0, extension);
+        true
+    }
+
+    /// Replaces the answer by a status. It has an extension then.
+    #[cold]
+    pub(crate) fn seal_status(&mut self, status: &Status) {
+        self.message.clear();
+        self.extra = None;
+        ResponseParts::of_status(status).put(self.message.head_mut());
+    }
+}
+
+macro_rules! answer_writers {
+    ($answer:ident) => {
+        /// Where the body of the response is written: empty, with memory. Positioned after the
+        /// response's header.
+        #[inline]
+        pub fn buffer(&mut self) -> &mut Vec<u8> {
+            self.$answer().message.head_mut()
+        }
+
+        /// Appends a segment to the response that is sent from where it lies. Only one: a later
+        /// one replaces it.
+        pub fn set_tail(&mut self, tail: Bytes) {
+            let message = std::mem::take(&mut self.$answer().message);
+            let (head, _) = message.into_parts();
+            self.$answer().message = Msgbuf::from_parts(head, Some(tail));
+        }
+
+        /// Sends metadata with the response.
+        pub fn set_metadata(&mut self, metadata: Metadata) {
+            self.$answer().extra().metadata = metadata;
+        }
+
+        /// Sends a place in a stream with the response.
+        pub fn set_stream(&mut self, stream: StreamPosition) {
+            self.$answer().extra().stream = Some(stream);
+        }
+    };
+}
+pub(crate) use answer_writers;
+pub(crate) use request_getters;
+
+/// How a handler left its reply.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Unanswered,
+    Ok,
+    Status(Status),
+    Deferred(Arc<RequestFlags>),
+}
+
+#[derive(Debug)]
+pub(crate) struct ReplySlot {
+    pub(crate) id: RequestId,
+    pub(crate) deadline_ns: u64,
+    pub(crate) answer: Answer,
+    pub(crate) outcome: Outcome,
+}
+
+/// The one chance to answer a request. The response's buffer is there already.
+#[derive(Debug)]
+#[must_use = "a request that is not answered ends with INTERNAL"]
+pub struct Reply<'a> {
+    pub(crate) slot: &'a mut ReplySlot,
+    pub(crate) abandoned: &'a Arc<Abandoned>,
+}
+
+impl Reply<'_> {
+    answer_writers!(answer);
+
+    #[inline]
+    fn answer(&mut self) -> &mut Answer {
+        &mut self.slot.answer
+    }
+
+    /// The call succeeded: sends what is in the buffer.
+    #[inline]
+    pub fn ok(self) {
+        self.slot.outcome = Outcome::Ok;
+    }
+
+    /// The call failed: sends the status in place of what is in the buffer.
+    #[inline]
+    pub fn status(self, status: Status) {
+        self.slot.outcome = Outcome::Status(status);
+    }
+
+    /// Sends the buffer or the status.
+    #[inline]
+    pub fn finish(self, result: Result<(), Status>) {
+        match result {
+            Ok(()) => self.ok(),
+            Err(status) => self.status(status),
+        }
+    }
+
+    /// The answer comes later. What was written so far is kept.
+    pub fn defer(self) -> DeferredReply {
+        let flags = Arc::new(RequestFlags::default());
+        self.slot.outcome = Outcome::Deferred(Arc::clone(&flags));
+        DeferredReply {
+            id: self.slot.id,
+            deadline_ns: self.slot.deadline_ns,
+            answer: std::mem::take(&mut self.slot.answer),
+            flags,
+            abandoned: Arc::clone(self.abandoned),
+        }
+    }
+}
+
+/// An answer that is still owed. It may be sent to another thread and back, but is given with
+/// [`crate::Context::complete`] on the endpoint that it came from. Dropping it answers INTERNAL.
+pub struct DeferredReply {
+    id: RequestId,
+    deadline_ns: u64,
+    answer: Answer,
+    flags: Arc<RequestFlags>,
+    abandoned: Arc<Abandoned>,
+}
+
+impl DeferredReply {
+    answer_writers!(answer);
+
+    fn answer(&mut self) -> &mut Answer {
+        &mut self.answer
+    }
+
+    /// Whether the caller no longer waits.
+    pub fn is_cancelled(&self) -> bool {
+        self.flags.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// When the caller gives up, in nanoseconds of the endpoint's clock.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        (self.deadline_ns != NEVER).then_some(self.deadline_ns)
+    }
+
+    /// Whether it came from the endpoint with these abandoned replies.
+    pub(crate) fn is_of(&self, abandoned: &Arc<Abandoned>) -> bool {
+        Arc::ptr_eq(&self.abandoned, abandoned)
+    }
+
+    /// For the endpoint to answer.
+    pub(crate) fn settle(mut self) -> (RequestId, Answer) {
+        self.flags.answered.store(true, Ordering::Relaxed);
+        (self.id, std::mem::take(&mut self.answer))
+    }
+}
+
+impl fmt::Debug for DeferredReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeferredReply")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for DeferredReply {
+    fn drop(&mut self) {
+        if !self.flags.answered.swap(true, Ordering::Relaxed) {
+            self.abandoned
+                .push(self.id, std::mem::take(&mut self.answer.message));
+        }
+    }
+}
+
+/// Requests whose deferred reply was dropped, perhaps in another thread. At most as many as there
+/// are requests being worked on.
+pub(crate) struct Abandoned {
+    any: AtomicBool,
+    queue: Mutex<Vec<(RequestId, Msgbuf)>>,
+    waker: Arc<dyn Wake>,
+}
+
+impl fmt::Debug for Abandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Abandoned(..)")
+    }
+}
+
+impl Abandoned {
+    pub(crate) fn new(waker: Arc<dyn Wake>) -> Self {
+        Self {
+            any: AtomicBool::new(false),
+            queue: Mutex::new(Vec::new()),
+            waker,
+        }
+    }
+
+    fn push(&self, id: RequestId, message: Msgbuf) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push((id, message));
+        self.any.store(true, Ordering::Release);
+        drop(queue);
+        self.waker.wake();
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+
+    #[cold]
+    pub(crate) fn take(&self) -> Vec<(RequestId, Msgbuf)> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut queue)
+    }
+}

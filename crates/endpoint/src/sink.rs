@@ -1,0 +1,65 @@
+//! The protocol's way out: its frames into the device's datagrams.
+
+use std::net::SocketAddr;
+
+use starling_io::{PacketTx, TxError};
+use starling_proto::{FrameSink, PeerId, SinkError};
+
+/// A device's sending half as the session protocol sees it.
+pub(crate) struct Sink<'a, T: PacketTx>(pub(crate) &'a mut T);
+
+#[inline]
+pub(crate) fn io_peer(peer: PeerId) -> starling_io::PeerId {
+    starling_io::PeerId(peer.0)
+}
+
+#[inline]
+pub(crate) fn proto_peer(peer: starling_io::PeerId) -> PeerId {
+    PeerId(peer.0)
+}
+
+#[inline]
+pub(crate) fn proto_source(source: starling_io::Source) -> starling_proto::Source {
+    match source {
+        starling_io::Source::Peer(peer) => starling_proto::Source::Peer(proto_peer(peer)),
+        starling_io::Source::Stranger(address) => starling_proto::Source::Stranger(address),
+    }
+}
+
+impl<T: PacketTx> FrameSink for Sink<'_, T> {
+    #[inline]
+    fn push(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SinkError> {
+        self.0
+            .append(io_peer(peer), preamble, head, body, tail)
+            .map_err(|error| match error {
+                TxError::Full => SinkError::Full,
+                TxError::Gone => SinkError::Gone,
+            })
+    }
+
+    #[inline]
+    fn seal(&mut self, peer: PeerId) {
+        self.0.seal(io_peer(peer));
+    }
+
+    fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.0.send_to_stranger(to, datagram);
+    }
+
+    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
+        // The protocol counts what it could not admit; the stranger tries again.
+        self.0.admit(stranger).ok().map(proto_peer)
+    }
+
+    #[inline]
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        self.0.max_datagram(io_peer(peer))
+    }
+}

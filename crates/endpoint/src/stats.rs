@@ -1,0 +1,65 @@
+//! Counters of one endpoint. Plain integers: one thread writes and reads them.
+
+/// What an endpoint did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Turns of the event loop.
+    pub turns: u64,
+    /// Datagrams received.
+    pub datagrams: u64,
+    /// Datagrams that the session protocol refused.
+    pub bad_datagrams: u64,
+    /// Calls made.
+    pub calls: u64,
+    /// Calls that ended, in whatever way.
+    pub completions: u64,
+    /// Calls that ended because their deadline passed.
+    pub deadline_exceeded: u64,
+    /// Calls that were cancelled here.
+    pub cancelled: u64,
+    /// Requests that arrived, each once.
+    pub requests: u64,
+    /// Answers handed to the session protocol.
+    pub responses: u64,
+    /// Answers that nobody waited for any more.
+    pub stale_responses: u64,
+    /// Requests whose deadline had passed before their handler ran; it did not run.
+    pub expired: u64,
+    /// Requests that were cancelled before their worker ran; it did not run.
+    pub cancelled_in_queue: u64,
+    /// Requests for methods that are not registered.
+    pub unknown_method: u64,
+    /// Messages with a malformed call header.
+    pub malformed: u64,
+    /// Requests refused because the workers' queue was full.
+    pub workers_full: u64,
+    /// Requests refused because the endpoint was shutting down.
+    pub refused_draining: u64,
+    /// Deferred replies that were dropped without an answer.
+    pub abandoned: u64,
+    /// Panics of handlers and of spawned futures.
+    pub panics: u64,
+}
+
+/// What one turn of the event loop did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Datagrams received.
+    pub datagrams: usize,
+    /// Requests that arrived.
+    pub requests: u64,
+    /// Answers handed to the session protocol.
+    pub responses: u64,
+    /// Calls that ended.
+    pub completions: u64,
+    /// Futures polled, session and device events handled.
+    pub events: usize,
+}
+
+impl Turn {
+    /// Whether nothing was done.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,158 @@
+//! Two endpoints on a wire, for tests.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+pub mod loop_io;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use loop_io::{LoopIo, ManualClock, Wire};
+use starling_endpoint::{
+    CallOptions, Code, ContinuationId, Endpoint, EndpointConfig, Idle, Metadata, MethodId,
+    OwnedResponse, Secrets, SessionId, Status,
+};
+
+pub type TestEndpoint = Endpoint<LoopIo, ManualClock>;
+
+/// How calls ended: tag and result, in order.
+pub type Ends = Rc<RefCell<Vec<(u64, Result<OwnedResponse, Status>)>>>;
+
+pub fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub fn endpoint(wire: &Wire, token: u32) -> TestEndpoint {
+    let config = EndpointConfig {
+        idle: Idle::Block,
+        ..EndpointConfig::default()
+    };
+    let secrets = Secrets {
+        token,
+        cookie_key: [token as u8; 16],
+    };
+    Endpoint::new(wire.device(), wire.clock(), config, secrets).unwrap()
+}
+
+/// A client with a session to a server.
+pub struct Pair {
+    pub wire: Wire,
+    pub client: TestEndpoint,
+    pub server: TestEndpoint,
+    pub session: SessionId,
+    pub ends: Ends,
+    pub collect: ContinuationId,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let wire = Wire::default();
+        let mut client = endpoint(&wire, 1);
+        let server = endpoint(&wire, 2);
+        let session = client.connect(&server.local_address()).unwrap();
+        let ends = Ends::default();
+        let into = ends.clone();
+        let collect = client.register_continuation(move |_, completion| {
+            let result = completion.result.map(|response| response.into_owned());
+            into.borrow_mut().push((completion.tag, result));
+        });
+        Self {
+            wire,
+            client,
+            server,
+            session,
+            ends,
+            collect,
+        }
+    }
+
+    /// Makes a call whose end is collected.
+    pub fn call(&mut self, method: u32, body: &[u8], tag: u64) -> starling_endpoint::CallId {
+        self.call_with(method, body, tag, &CallOptions::default())
+    }
+
+    pub fn call_with(
+        &mut self,
+        method: u32,
+        body: &[u8],
+        tag: u64,
+        options: &CallOptions,
+    ) -> starling_endpoint::CallId {
+        self.client
+            .call(
+                self.session,
+                MethodId(method),
+                options,
+                |buffer| buffer.extend_from_slice(body),
+                self.collect,
+                tag,
+            )
+            .unwrap()
+    }
+
+    /// Turns of both until neither has anything to do at this time.
+    pub fn settle(&mut self) {
+        settle(&mut [&mut self.client, &mut self.server]);
+    }
+
+    /// Lets time pass in small steps.
+    pub fn pass(&mut self, time: Duration) {
+        pass(
+            &self.wire.clone(),
+            &mut [&mut self.client, &mut self.server],
+            time,
+        );
+    }
+
+    /// The ends collected so far.
+    pub fn take_ends(&mut self) -> Vec<(u64, Result<OwnedResponse, Status>)> {
+        self.ends.take()
+    }
+
+    /// Settles, and expects one call to have ended.
+    pub fn one_end(&mut self) -> Result<OwnedResponse, Status> {
+        self.settle();
+        let mut ends = self.take_ends();
+        assert_eq!(ends.len(), 1, "{ends:?}");
+        ends.remove(0).1
+    }
+}
+
+pub fn settle(endpoints: &mut [&mut TestEndpoint]) {
+    let mut idle_rounds = 0;
+    for _ in 0..100_000 {
+        let mut idle = true;
+        for endpoint in endpoints.iter_mut() {
+            idle &= endpoint.poll().unwrap().is_idle();
+        }
+        // An idle turn still sends what was asked for before it.
+        idle_rounds = if idle { idle_rounds + 1 } else { 0 };
+        if idle_rounds == 2 {
+            return;
+        }
+    }
+    panic!("never at rest");
+}
+
+pub fn pass(wire: &Wire, endpoints: &mut [&mut TestEndpoint], time: Duration) {
+    let mut left = time;
+    while !left.is_zero() {
+        let step = left.min(ms(1));
+        wire.clock().advance(step);
+        settle(endpoints);
+        left -= step;
+    }
+}
+
+pub fn code(result: &Result<OwnedResponse, Status>) -> Code {
+    match result {
+        Ok(_) => Code::Ok,
+        Err(status) => status.code(),
+    }
+}
+
+pub fn metadata(key: &str, value: &str) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.insert(key, value).unwrap();
+    metadata
+}

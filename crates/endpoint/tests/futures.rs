@@ -1,0 +1,293 @@
+//! Calls as futures, in the endpoint's own thread.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use common::{Pair, TestEndpoint, code, endpoint, ms, pass, settle};
+use futures::future::{Either, join_all, select};
+use starling_endpoint::{
+    CallOptions, Code, Handler, LocalHandle, MethodId, OwnedResponse, SessionId, Status,
+};
+
+fn serve_increment(server: &mut TestEndpoint) {
+    server.register(
+        MethodId(1),
+        Handler::inline(|_, request, mut reply| match request.body() {
+            [n] => {
+                reply.buffer().push(n + 1);
+                reply.ok();
+            }
+            _ => reply.status(Status::invalid_argument("one byte, please")),
+        }),
+    );
+}
+
+async fn increment(local: &LocalHandle, session: SessionId, n: u8) -> Result<u8, Status> {
+    let options = CallOptions::default();
+    let response = local
+        .call(session, MethodId(1), &options, |buffer| buffer.push(n))
+        .await?;
+    Ok(response.body()[0])
+}
+
+#[test]
+fn a_future_awaits_calls_one_after_the_other() {
+    let mut pair = Pair::new();
+    serve_increment(&mut pair.server);
+    let (local, session) = (pair.client.local(), pair.session);
+    let result = Rc::new(Cell::new(0));
+    let into = result.clone();
+    pair.client.local().spawn_local(async move {
+        let mut n = 0;
+        for _ in 0..10 {
+            n = increment(&local, session, n).await.unwrap();
+        }
+        let options = CallOptions::default();
+        let error = local.call(session, MethodId(1), &options, |_| {}).await;
+        assert_eq!(code(&error), Code::InvalidArgument);
+        into.set(n);
+    });
+    pair.settle();
+    assert_eq!(result.get(), 10);
+    assert_eq!(pair.client.stats().panics, 0);
+}
+
+#[test]
+fn several_calls_are_outstanding_at_once() {
+    let mut pair = Pair::new();
+    let replies = Rc::new(RefCell::new(Vec::new()));
+    let into = replies.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, request, reply| {
+            into.borrow_mut().push((request.body()[0], reply.defer()));
+        }),
+    );
+    let (local, session) = (pair.client.local(), pair.session);
+    let results = Rc::new(RefCell::new(Vec::new()));
+    let into = results.clone();
+    pair.client.local().spawn_local(async move {
+        let calls = (0..5).map(|n| increment(&local, session, n));
+        into.replace(join_all(calls).await);
+    });
+    pair.settle();
+    assert_eq!(replies.borrow().len(), 5);
+    // Answered in the opposite order.
+    for (n, reply) in replies.take().into_iter().rev() {
+        pair.server.complete(reply, |buffer| buffer.push(n + 100));
+    }
+    pair.settle();
+    let results: Vec<u8> = results.take().into_iter().map(Result::unwrap).collect();
+    assert_eq!(results, [100, 101, 102, 103, 104]);
+}
+
+#[test]
+fn dropping_a_future_cancels_its_call() {
+    let mut pair = Pair::new();
+    let replies = Rc::new(RefCell::new(Vec::new()));
+    let into = replies.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| into.borrow_mut().push(reply.defer())),
+    );
+    let (local, session) = (pair.client.local(), pair.session);
+    let options = CallOptions::default();
+    let on_its_way = local.call(session, MethodId(1), &options, |_| {});
+    pair.settle();
+    let not_sent = local.call(session, MethodId(1), &options, |_| {});
+    drop(not_sent);
+    drop(on_its_way);
+    pair.settle();
+    assert_eq!(replies.borrow().len(), 1, "one was never sent");
+    assert!(replies.borrow()[0].is_cancelled());
+    assert_eq!(pair.client.calls_outstanding(), 0);
+    assert_eq!(pair.client.stats().cancelled, 1);
+}
+
+#[test]
+fn a_timeout_by_select_and_a_timeout_by_option() {
+    let mut pair = Pair::new();
+    pair.settle();
+    pair.wire.cut(true);
+    let (local, session) = (pair.client.local(), pair.session);
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let into = seen.clone();
+    pair.client.local().spawn_local(async move {
+        let options = CallOptions::default();
+        let call = local.call(session, MethodId(1), &options, |_| {});
+        let first = select(call, local.sleep(ms(10))).await;
+        into.borrow_mut().push(matches!(first, Either::Right(_)));
+        drop(first);
+        let options = CallOptions::with_timeout(ms(5));
+        let result = local.call(session, MethodId(1), &options, |_| {}).await;
+        into.borrow_mut()
+            .push(code(&result) == Code::DeadlineExceeded);
+    });
+    pair.pass(ms(9));
+    assert_eq!(*seen.borrow(), []);
+    pair.pass(ms(2));
+    assert_eq!(*seen.borrow(), [true]);
+    pair.pass(ms(6));
+    assert_eq!(*seen.borrow(), [true, true]);
+    assert_eq!(pair.client.calls_outstanding(), 0);
+}
+
+#[test]
+fn a_handler_answers_from_a_future_that_makes_calls() {
+    let mut pair = Pair::new();
+    let mut backend = endpoint(&pair.wire, 3);
+    serve_increment(&mut backend);
+    let next = pair.server.connect(&backend.local_address()).unwrap();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |context, request, reply| {
+            let n = request.body()[0];
+            let (local, reply) = (context.local(), reply.defer());
+            context.spawn_local(async move {
+                let both = futures::future::try_join(
+                    increment(&local, next, n),
+                    increment(&local, next, n + 10),
+                );
+                match both.await {
+                    Ok((a, b)) => local.complete(reply, |buffer| buffer.extend([a, b])),
+                    Err(status) => local.complete_with(reply, Err(status)),
+                }
+            });
+        }),
+    );
+    pair.server.register(
+        MethodId(2),
+        Handler::inline(|context, _, reply| {
+            let reply = reply.defer();
+            context.spawn_local(async move {
+                let _reply = reply;
+                panic!("a future's bug (expected in this test)");
+            });
+        }),
+    );
+    pair.call(1, &[1], 0);
+    pair.call(2, &[], 1);
+    settle(&mut [&mut pair.client, &mut pair.server, &mut backend]);
+    let mut ends = pair.take_ends();
+    ends.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(ends[0].1.as_ref().unwrap().body(), [2, 12]);
+    assert_eq!(code(&ends[1].1), Code::Internal);
+    assert_eq!(pair.server.stats().panics, 1);
+}
+
+#[test]
+fn a_rejected_call_is_an_error_of_its_future() {
+    let mut pair = Pair::new();
+    pair.settle();
+    pair.client.close(pair.session);
+    pair.settle();
+    let (local, session) = (pair.client.local(), pair.session);
+    let call = local.call(session, MethodId(1), &CallOptions::default(), |_| {});
+    let result = pair.client.block_on(call).unwrap();
+    assert_eq!(code(&result), Code::Unavailable);
+}
+
+#[test]
+fn a_failed_peer_ends_futures() {
+    let mut pair = Pair::new();
+    pair.settle();
+    pair.wire.cut(true);
+    let (local, session) = (pair.client.local(), pair.session);
+    let call = local.call(session, MethodId(1), &CallOptions::default(), |_| {});
+    // Time passes only because the endpoint sleeps, never longer than it has to.
+    let result = pair.client.block_on(call).unwrap();
+    assert_eq!(code(&result), Code::Unavailable);
+}
+
+#[test]
+fn an_endpoint_sleeps_until_something_is_due_and_not_longer() {
+    use starling_io::Clock;
+    let wire = common::loop_io::Wire::default();
+    let mut alone = endpoint(&wire, 1);
+    let local = alone.local();
+    let turns = alone.stats().turns;
+    let order = alone
+        .block_on(async {
+            let order = RefCell::new(Vec::new());
+            let note = async |n: u8, time| {
+                local.sleep(time).await;
+                order.borrow_mut().push(n);
+            };
+            futures::join!(note(3, ms(30)), note(1, ms(10)), note(2, ms(20)));
+            order.take()
+        })
+        .unwrap();
+    assert_eq!(order, [1, 2, 3]);
+    assert_eq!(wire.clock().now_ns(), 30_000_000);
+    let turns = alone.stats().turns - turns;
+    assert!(turns <= 20, "{turns} turns for three sleeps");
+}
+
+#[test]
+fn a_future_is_woken_from_another_thread() {
+    let wire = common::loop_io::Wire::default();
+    let mut alone = endpoint(&wire, 1);
+    let (send, receive) = futures::channel::oneshot::channel();
+    let parker = alone.io().parker();
+    let got = Rc::new(Cell::new(0));
+    let into = got.clone();
+    alone.local().spawn_local(async move {
+        into.set(receive.await.unwrap());
+    });
+    settle(&mut [&mut alone]);
+    parker.park(); // What was used within this thread.
+    let thread = std::thread::spawn(move || send.send(5).unwrap());
+    parker.park();
+    thread.join().unwrap();
+    settle(&mut [&mut alone]);
+    assert_eq!(got.get(), 5);
+}
+
+#[test]
+fn an_endpoint_calls_itself() {
+    let wire = common::loop_io::Wire::default();
+    let mut alone = endpoint(&wire, 1);
+    serve_increment(&mut alone);
+    let session = alone.connect(&alone.local_address()).unwrap();
+    let local = alone.local();
+    let n = alone.block_on(increment(&local, session, 4)).unwrap();
+    assert_eq!(n, Ok(5));
+    let mut left = 3;
+    alone
+        .run_until(|_| {
+            left -= 1;
+            left == 0
+        })
+        .unwrap();
+}
+
+#[test]
+fn what_outlives_its_endpoint_ends_without_it() {
+    let Pair {
+        wire,
+        client,
+        mut server,
+        session,
+        ..
+    } = Pair::new();
+    let local = client.local();
+    let before = Rc::new(());
+    let held = before.clone();
+    let options = CallOptions::default();
+    let pending = local.call(session, MethodId(1), &options, |_| {});
+    let inner = client.local();
+    client.local().spawn_local(async move {
+        let _held = held;
+        inner.sleep(ms(1000)).await;
+    });
+    drop(client);
+    assert_eq!(Rc::strong_count(&before), 1, "the future was dropped");
+    let after = local.call(session, MethodId(1), &options, |_| {});
+    local.spawn_local(async { unreachable!("never polled") });
+    let results: Vec<Result<OwnedResponse, Status>> =
+        futures::executor::block_on(join_all([pending, after]));
+    assert!(results.iter().all(|r| code(r) == Code::Cancelled));
+    pass(&wire, &mut [&mut server], ms(10));
+}

@@ -1,0 +1,126 @@
+//! A small call with inline handler and continuation allocates nothing, on either side.
+
+#![allow(unsafe_code, reason = "a global allocator cannot be had without")]
+
+mod common;
+
+use std::alloc::System;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::{endpoint, loop_io::Wire, settle};
+use counting::Counting;
+use starling_endpoint::{CallOptions, ContinuationId, Handler, MethodId};
+
+mod counting {
+    use std::alloc::{GlobalAlloc, Layout};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Counts what it passes on.
+    pub(super) struct Counting<A> {
+        inner: A,
+        count: AtomicU64,
+    }
+
+    impl<A> Counting<A> {
+        pub(super) const fn new(inner: A) -> Self {
+            Self {
+                inner,
+                count: AtomicU64::new(0),
+            }
+        }
+
+        pub(super) fn count(&self) -> u64 {
+            self.count.load(Ordering::Relaxed)
+        }
+    }
+
+    // SAFETY: every call goes unchanged to the inner allocator, which upholds the contract.
+    unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.inner.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.inner.dealloc(at, layout) }
+        }
+
+        unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.inner.realloc(at, layout, size) }
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting<System> = Counting::new(System);
+
+const IN_FLIGHT: u64 = 60;
+
+// The only test of this binary: another one's thread would be counted too.
+#[test]
+fn a_small_call_allocates_nothing() {
+    let wire = Wire::default();
+    let (mut client, mut server) = (endpoint(&wire, 1), endpoint(&wire, 2));
+    server.register(
+        MethodId(1),
+        Handler::inline(|_, request, mut reply| {
+            reply.buffer().extend_from_slice(request.body());
+            reply.ok();
+        }),
+    );
+    let session = client.connect(&server.local_address()).unwrap();
+    let left = Rc::new(Cell::new(0u64));
+    let done = Rc::new(Cell::new(0u64));
+    let again = Rc::new(Cell::new(None::<ContinuationId>));
+    let (left_in, done_in, again_in) = (left.clone(), done.clone(), again.clone());
+    let options = CallOptions::default();
+    let id = client.register_continuation(move |context, completion| {
+        let response = completion.result.unwrap();
+        assert_eq!(response.body().len(), 32);
+        assert_eq!(response.body()[..8], completion.tag.to_le_bytes());
+        done_in.set(done_in.get() + 1);
+        if left_in.get() > 0 {
+            left_in.set(left_in.get() - 1);
+            let tag = left_in.get();
+            let build = |buffer: &mut Vec<u8>| {
+                buffer.extend_from_slice(&tag.to_le_bytes());
+                buffer.extend_from_slice(&[7; 24]);
+            };
+            let id = again_in.get().unwrap();
+            context
+                .call(session, MethodId(1), &options, build, id, tag)
+                .unwrap();
+        }
+    });
+    again.set(Some(id));
+
+    let mut run = |calls: u64| {
+        left.set(calls - IN_FLIGHT);
+        done.set(0);
+        for tag in 0..IN_FLIGHT {
+            let build = |buffer: &mut Vec<u8>| {
+                buffer.extend_from_slice(&tag.to_le_bytes());
+                buffer.extend_from_slice(&[7; 24]);
+            };
+            let options = CallOptions::default();
+            client
+                .call(session, MethodId(1), &options, build, id, tag)
+                .unwrap();
+        }
+        settle(&mut [&mut client, &mut server]);
+        assert_eq!(done.get(), calls);
+    };
+    run(10_000);
+    let before = ALLOCATOR.count();
+    run(100_000);
+    assert_eq!(
+        ALLOCATOR.count() - before,
+        0,
+        "allocations in 100,000 calls"
+    );
+}

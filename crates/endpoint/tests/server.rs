@@ -1,0 +1,410 @@
+//! Handlers that answer later: deferred, nested, in workers; and shutting down.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use common::{Pair, TestEndpoint, code, endpoint, metadata, ms, pass, settle};
+use starling_endpoint::{
+    CallOptions, Code, Context, DeferredReply, Handler, MethodId, SessionId, Status,
+};
+
+/// Keeps the replies of method 1.
+fn keep_replies(pair: &mut Pair) -> Rc<RefCell<Vec<DeferredReply>>> {
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let into = kept.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| into.borrow_mut().push(reply.defer())),
+    );
+    kept
+}
+
+#[test]
+fn a_deferred_reply_is_answered_later() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    pair.call(1, b"", 0);
+    pair.call(1, b"", 1);
+    pair.settle();
+    assert_eq!(pair.server.requests_pending(), 2);
+    assert!(pair.take_ends().is_empty());
+    let second = kept.borrow_mut().remove(1);
+    let first = kept.borrow_mut().remove(0);
+    pair.server.complete(second, |buffer| buffer.push(2));
+    pair.server
+        .complete_with(first, Err(Status::aborted("lost the race")));
+    pair.settle();
+    let ends = pair.take_ends();
+    assert_eq!(ends[0].0, 1);
+    assert_eq!(ends[0].1.as_ref().unwrap().body(), [2]);
+    assert_eq!((ends[1].0, code(&ends[1].1)), (0, Code::Aborted));
+    assert_eq!(pair.server.requests_pending(), 0);
+}
+
+#[test]
+fn a_dropped_reply_is_internal_never_a_hang() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    pair.call(1, b"", 0);
+    pair.settle();
+    // From another thread: the endpoint is woken.
+    let reply = kept.borrow_mut().remove(0);
+    std::thread::spawn(move || drop(reply)).join().unwrap();
+    assert!(pair.server.io().parker().is_awake());
+    assert_eq!(code(&pair.one_end()), Code::Internal);
+    assert_eq!(pair.server.stats().abandoned, 1);
+    assert_eq!(pair.server.requests_pending(), 0);
+}
+
+#[test]
+fn a_reply_that_is_deferred_and_used_within_its_handler_leaves_nothing_behind() {
+    let mut pair = Pair::new();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(|context, _, reply| {
+            let reply = reply.defer();
+            context.complete(reply, |buffer| buffer.push(9));
+        }),
+    );
+    pair.server.register(
+        MethodId(2),
+        Handler::inline(|_, _, reply| drop(reply.defer())),
+    );
+    pair.call(1, b"", 0);
+    assert_eq!(pair.one_end().unwrap().body(), [9]);
+    pair.call(2, b"", 0);
+    assert_eq!(code(&pair.one_end()), Code::Internal);
+    assert_eq!(pair.server.requests_pending(), 0);
+}
+
+#[test]
+fn cancelling_reaches_whoever_works_on_the_request() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    let call = pair.call(1, b"", 0);
+    pair.call_with(1, b"", 1, &CallOptions::with_timeout(ms(2)));
+    pair.settle();
+    assert!(kept.borrow().iter().all(|reply| !reply.is_cancelled()));
+    pair.client.cancel(call);
+    pair.settle();
+    assert!(kept.borrow()[0].is_cancelled());
+    assert!(!kept.borrow()[1].is_cancelled());
+    assert!(kept.borrow()[1].deadline_ns().is_some());
+    // A client that gives up at its deadline cancels too.
+    pair.pass(ms(3));
+    assert!(kept.borrow()[1].is_cancelled());
+    // Answering all the same is harmless.
+    for reply in kept.take() {
+        pair.server.complete(reply, |_| {});
+    }
+    pair.settle();
+    assert_eq!(pair.server.stats().stale_responses, 2);
+    assert_eq!(pair.server.requests_pending(), 0);
+    let codes: Vec<_> = pair.take_ends().iter().map(|(_, r)| code(r)).collect();
+    assert_eq!(codes, [Code::Cancelled, Code::DeadlineExceeded]);
+}
+
+/// Registers a method that calls the same method on the next server and adds a byte.
+fn forward(server: &mut TestEndpoint, next: SessionId, name: u8) {
+    let waiting = Rc::new(RefCell::new(Vec::<Option<DeferredReply>>::new()));
+    let replies = waiting.clone();
+    let answered = server.register_continuation(move |context, completion| {
+        let reply = replies.borrow_mut()[completion.tag as usize].take();
+        let reply = reply.expect("answered once");
+        match completion.result {
+            Ok(response) => context.complete(reply, |buffer| {
+                buffer.extend_from_slice(response.body());
+                buffer.push(name);
+            }),
+            Err(status) => context.complete_with(reply, Err(status)),
+        }
+    });
+    server.register(
+        MethodId(1),
+        Handler::inline(move |context: &mut Context<'_, _>, request, reply| {
+            let options = CallOptions {
+                timeout: request.remaining(),
+                ..CallOptions::default()
+            };
+            let tag = waiting.borrow().len() as u64;
+            let body = request.body();
+            context
+                .call(
+                    next,
+                    MethodId(1),
+                    &options,
+                    |buffer| buffer.extend_from_slice(body),
+                    answered,
+                    tag,
+                )
+                .unwrap();
+            waiting.borrow_mut().push(Some(reply.defer()));
+        }),
+    );
+}
+
+#[test]
+fn calls_nest_two_levels_deep_and_the_deadline_goes_with_them() {
+    let mut pair = Pair::new();
+    let mut second = endpoint(&pair.wire, 3);
+    let mut third = endpoint(&pair.wire, 4);
+    let to_second = pair.server.connect(&second.local_address()).unwrap();
+    let to_third = second.connect(&third.local_address()).unwrap();
+    forward(&mut pair.server, to_second, b'1');
+    forward(&mut second, to_third, b'2');
+    let seen = Rc::new(Cell::new(None));
+    let see = seen.clone();
+    third.register(
+        MethodId(1),
+        Handler::inline(move |_, request, mut reply| {
+            see.set(request.remaining());
+            reply.buffer().extend_from_slice(request.body());
+            reply.buffer().push(b'3');
+            reply.ok();
+        }),
+    );
+    pair.call_with(1, b"0", 0, &CallOptions::with_timeout(ms(50)));
+    pair.call(1, b"x", 1);
+    settle(&mut [&mut pair.client, &mut pair.server, &mut second, &mut third]);
+    let ends = pair.take_ends();
+    assert_eq!(ends[0].1.as_ref().unwrap().body(), b"0321");
+    assert_eq!(ends[1].1.as_ref().unwrap().body(), b"x321");
+    assert_eq!(seen.take(), None, "the second call has no deadline");
+    // The innermost server's failure travels back.
+    third.register(
+        MethodId(1),
+        Handler::inline(|_, _, reply| reply.status(Status::data_loss("disk"))),
+    );
+    pair.call(1, b"", 2);
+    settle(&mut [&mut pair.client, &mut pair.server, &mut second, &mut third]);
+    assert_eq!(code(&pair.take_ends()[0].1), Code::DataLoss);
+}
+
+#[test]
+fn a_continuation_makes_the_next_call() {
+    let mut pair = Pair::new();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(|_, request, mut reply| {
+            let n = request.body()[0];
+            reply.buffer().push(n + 1);
+            reply.ok();
+        }),
+    );
+    let (session, collect) = (pair.session, pair.collect);
+    let again = Rc::new(Cell::new(collect));
+    let id = again.clone();
+    let chain = pair
+        .client
+        .register_continuation(move |context, completion| {
+            let n = completion.result.unwrap().body()[0];
+            let next = if n < 9 { id.get() } else { collect };
+            let plain = CallOptions::default();
+            context
+                .call(session, MethodId(1), &plain, |b| b.push(n), next, 0)
+                .unwrap();
+        });
+    again.set(chain);
+    let plain = CallOptions::default();
+    pair.client
+        .call(session, MethodId(1), &plain, |b| b.push(0), chain, 0)
+        .unwrap();
+    assert_eq!(pair.one_end().unwrap().body(), [10]);
+}
+
+/// Turns of both, with sleeps for as long as workers are at work.
+fn settle_workers(pair: &mut Pair) {
+    pair.settle();
+    while pair.server.requests_pending() > 0 {
+        pair.server.io().parker().park();
+        pair.settle();
+    }
+}
+
+#[test]
+fn workers_answer_and_survive_panics() {
+    let mut pair = Pair::new();
+    pair.server.start_workers(2, 16).unwrap();
+    pair.server.register_worker(
+        MethodId(1),
+        Arc::new(|request, reply| {
+            assert!(!request.is_cancelled());
+            match request.body() {
+                b"panic" => panic!("a worker's bug (expected in this test)"),
+                b"fail" => reply.set_status(Status::out_of_range("too far")),
+                body => {
+                    reply.buffer().extend_from_slice(body);
+                    reply.set_metadata(metadata("thread", "worker"));
+                }
+            }
+        }),
+    );
+    for _ in 0..3 {
+        for (tag, body) in [&b"hello"[..], b"panic", b"fail"].into_iter().enumerate() {
+            pair.call(1, body, tag as u64);
+        }
+        settle_workers(&mut pair);
+        let mut ends = pair.take_ends();
+        ends.sort_by_key(|(tag, _)| *tag);
+        let response = ends[0].1.as_ref().unwrap();
+        assert_eq!(response.body(), b"hello");
+        assert_eq!(response.metadata().value("thread"), Some(&b"worker"[..]));
+        assert_eq!(code(&ends[1].1), Code::Internal);
+        assert_eq!(code(&ends[2].1), Code::OutOfRange);
+    }
+    assert_eq!(pair.server.stats().panics, 3);
+    // Large requests are moved, not copied.
+    let large = vec![5; 1 << 20];
+    pair.call(1, &large, 0);
+    settle_workers(&mut pair);
+    assert_eq!(pair.take_ends()[0].1.as_ref().unwrap().body(), large);
+}
+
+#[test]
+fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
+    let mut pair = Pair::new();
+    // One running, three waiting.
+    pair.server.start_workers(1, 3).unwrap();
+    let (ran, runs) = mpsc::channel::<u8>();
+    let (gate, open) = mpsc::channel::<()>();
+    let open = std::sync::Mutex::new(open);
+    pair.server.register_worker(
+        MethodId(1),
+        Arc::new(move |request, _| {
+            ran.send(request.body()[0]).unwrap();
+            open.lock().unwrap().recv().unwrap();
+        }),
+    );
+    pair.call(1, &[0], 0);
+    pair.settle();
+    assert_eq!(runs.recv().unwrap(), 0);
+    pair.call(1, &[1], 1);
+    let cancelled = pair.call(1, &[2], 2);
+    pair.call_with(1, &[3], 3, &CallOptions::with_timeout(ms(5)));
+    pair.call(1, &[4], 4);
+    pair.settle();
+    let ends = pair.take_ends();
+    assert_eq!((ends[0].0, code(&ends[0].1)), (4, Code::ResourceExhausted));
+    assert_eq!(pair.server.stats().workers_full, 1);
+
+    pair.client.cancel(cancelled);
+    pair.pass(ms(10));
+    gate.send(()).unwrap();
+    gate.send(()).unwrap();
+    settle_workers(&mut pair);
+    assert_eq!(runs.try_iter().collect::<Vec<_>>(), [1]);
+    // A client that gives up at its deadline cancels too.
+    assert_eq!(pair.server.stats().cancelled_in_queue, 2);
+    let mut ends = pair.take_ends();
+    ends.sort_by_key(|(tag, _)| *tag);
+    let codes: Vec<_> = ends.iter().map(|(tag, r)| (*tag, code(r))).collect();
+    let expected = [
+        (0, Code::Ok),
+        (1, Code::Ok),
+        (2, Code::Cancelled),
+        (3, Code::DeadlineExceeded),
+    ];
+    assert_eq!(codes, expected);
+}
+
+#[test]
+fn a_worker_does_not_begin_what_expired_in_the_queue() {
+    let mut pair = Pair::new();
+    pair.server.start_workers(1, 8).unwrap();
+    let (gate, open) = mpsc::channel::<()>();
+    let (ran, runs) = mpsc::channel::<u8>();
+    let open = std::sync::Mutex::new(open);
+    pair.server.register_worker(
+        MethodId(1),
+        Arc::new(move |request, _| {
+            ran.send(request.body()[0]).unwrap();
+            open.lock().unwrap().recv().unwrap();
+        }),
+    );
+    pair.call(1, &[0], 0);
+    pair.call_with(1, &[1], 1, &CallOptions::with_timeout(ms(5)));
+    pair.settle();
+    assert_eq!(runs.recv().unwrap(), 0);
+    // Time passes while the cancellation is lost.
+    pair.wire.clock().advance(ms(6));
+    pair.wire.cut(true);
+    pair.client.poll().unwrap();
+    pair.wire.cut(false);
+    gate.send(()).unwrap();
+    settle_workers(&mut pair);
+    assert_eq!(runs.try_iter().count(), 0);
+    assert_eq!(pair.server.stats().expired, 1);
+}
+
+#[test]
+fn a_worker_method_without_workers_says_what_is_missing() {
+    let mut pair = Pair::new();
+    pair.server
+        .register_worker(MethodId(1), Arc::new(|_, _| {}));
+    pair.call(1, b"", 0);
+    let status = pair.one_end().unwrap_err();
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().contains("start_workers"));
+}
+
+#[test]
+fn shutting_down_finishes_what_runs_and_refuses_the_rest() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    pair.call(1, b"", 0);
+    pair.settle();
+    pair.server.start_drain();
+    assert!(!pair.server.is_drained());
+    pair.call(1, b"", 1);
+    let status = pair.one_end().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("shutting down"));
+    // New sessions are refused too.
+    let session = pair.session;
+    pair.session = pair.client.connect(&pair.server.local_address()).unwrap();
+    pair.call(1, b"", 2);
+    assert_eq!(code(&pair.one_end()), Code::Unavailable);
+    pair.session = session;
+
+    let reply = kept.borrow_mut().remove(0);
+    pair.server.complete(reply, |buffer| buffer.push(1));
+    assert!(pair.server.drain(ms(1000)).unwrap());
+    assert!(pair.server.is_drained());
+    let Pair {
+        wire,
+        mut client,
+        server,
+        ends,
+        ..
+    } = pair;
+    drop(server);
+    pass(&wire, &mut [&mut client], ms(1));
+    assert_eq!(ends.take()[0].1.as_ref().unwrap().body(), [1]);
+    assert_eq!(client.calls_outstanding(), 0);
+}
+
+#[test]
+fn a_drain_gives_up_at_its_deadline() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    pair.call(1, b"", 0);
+    pair.settle();
+    assert!(!pair.server.drain(ms(30)).unwrap());
+    assert_eq!(kept.borrow().len(), 1);
+}
+
+#[test]
+fn a_client_that_drains_closes_its_sessions() {
+    let mut pair = Pair::new();
+    pair.settle();
+    assert_eq!(pair.server.protocol().session_counts(), (0, 1));
+    pair.client.start_drain();
+    pair.client.close(pair.session);
+    pair.settle();
+    assert_eq!(pair.server.protocol().session_counts(), (0, 0));
+    assert!(pair.client.drain(ms(10)).unwrap());
+}
