@@ -127,7 +127,7 @@ impl Client {
         if before != token {
             sink.seal(peer);
             if before != 0 {
-                self.fail_open(shared, peer, SessionError::PeerRestarted, Some(opening));
+                self.fail_open(shared, peer, SessionError::PeerRestarted, opening);
             }
         }
     }
@@ -146,32 +146,43 @@ impl Client {
 
     /// The peer does not know one of our sessions, or none of them.
     pub(crate) fn on_reset(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
-        let known = shared.peers.get(peer).map_or(0, |peer| peer.token);
         let Some((reset, _)) = Reset::parse(frame.payload) else {
             shared.stats.frames_malformed += 1;
             return;
         };
-        // Only who has seen our datagrams knows the token that they carry.
-        if known == 0 || reset.token != known {
-            shared.stats.frames_stale += 1;
-            return;
+        // Only who has seen our datagrams knows the token that they carry. Each session has its
+        // own: a peer that came back may have opened sessions to us, and be known by its new
+        // token, while sessions of ours still are with its former self.
+        let named = preamble(reset.token);
+        let whole = reset.endpoint != 0;
+        if let Some(entry) = shared.peers.get_mut(peer)
+            && whole
+            && entry.token == reset.token
+        {
+            entry.token = 0;
         }
-        if reset.endpoint != 0 {
-            if let Some(entry) = shared.peers.get_mut(peer) {
-                entry.token = 0;
+        let mut known = false;
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get(id).expect("just named");
+            let meant = session.peer == peer
+                && session.state != State::Connecting
+                && session.preamble == named
+                && (whole || session.remote == frame.header.session);
+            if meant {
+                known = true;
+                let error = if whole {
+                    SessionError::PeerRestarted
+                } else {
+                    SessionError::PeerDropped
+                };
+                self.fail_session(shared, id, error);
             }
-            self.fail_open(shared, peer, SessionError::PeerRestarted, None);
-            return;
         }
-        let session = self
-            .sessions
-            .iter()
-            .find(|(_, s)| {
-                s.peer == peer && s.remote == frame.header.session && s.state != State::Connecting
-            })
-            .map(|(id, _)| id);
-        if let Some(id) = session {
-            self.fail_session(shared, id, SessionError::PeerDropped);
+        if !known {
+            shared.stats.frames_stale += 1;
         }
     }
 
@@ -181,14 +192,14 @@ impl Client {
         shared: &mut Shared,
         peer: PeerId,
         error: SessionError,
-        except: Option<SessionId>,
+        except: SessionId,
     ) {
         for place in 0..self.sessions.places() {
             let Some(id) = self.sessions.id_at(place) else {
                 continue;
             };
             let session = self.sessions.get(id).expect("just named");
-            if session.peer == peer && session.state != State::Connecting && Some(id) != except {
+            if session.peer == peer && session.state != State::Connecting && id != except {
                 self.fail_session(shared, id, error);
             }
         }
