@@ -9,8 +9,8 @@ use crate::peer::Peers;
 use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{
-    Connect, DatagramError, Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset,
-    VERSION, read_preamble, split_frame,
+    Connect, DatagramError, Frame, Gone, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION,
+    read_preamble, split_frame,
 };
 use crate::{
     Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Refusal, Rejected, RequestId,
@@ -221,13 +221,15 @@ impl Protocol {
             });
         }
         self.shared.stats.datagrams_dropped += 1;
-        // The sender talks to someone who was here before, or whom this endpoint has forgotten.
-        let header = control(Kind::Reset, 0);
-        let body = Reset { token, endpoint: 1 }.to_bytes();
-        // No answer may be larger than what it answers.
-        if rest.len() >= HEADER_BYTES + body.len() {
-            Shared::send_alone(sink, source, 0, header, &body);
-        }
+        // The sender talks to someone who was here before, or who has forgotten it.
+        let gone = if token == self.shared.token {
+            Gone::Acquaintance
+        } else {
+            Gone::Endpoint
+        };
+        let mut header = control(Kind::Reset, 0);
+        header.number = Reset { token, gone }.to_number();
+        Shared::send_alone(sink, source, 0, header, &[]);
         Err(match source {
             Source::Peer(_) => DatagramError::StaleToken,
             Source::Stranger(_) => DatagramError::Stranger,

@@ -5,7 +5,7 @@ use super::session::{Slot, State, slots_mask};
 use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::wire::{
-    Accept, Challenge, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
+    Accept, Challenge, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
     PREAMBLE_BYTES, Refuse, Reset,
 };
 use crate::{Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
@@ -146,7 +146,7 @@ impl Client {
 
     /// The peer does not know one of our sessions, or none of them.
     pub(crate) fn on_reset(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
-        let Some((reset, _)) = Reset::parse(frame.payload) else {
+        let Some(reset) = Reset::from_number(frame.header.number) else {
             shared.stats.frames_malformed += 1;
             return;
         };
@@ -154,9 +154,13 @@ impl Client {
         // own: a peer that came back may have opened sessions to us, and be known by its new
         // token, while sessions of ours still are with its former self.
         let named = preamble(reset.token);
-        let whole = reset.endpoint != 0;
+        let error = match reset.gone {
+            Gone::Session | Gone::Acquaintance => SessionError::PeerDropped,
+            Gone::Endpoint => SessionError::PeerRestarted,
+        };
+        let whole = reset.gone != Gone::Session;
         if let Some(entry) = shared.peers.get_mut(peer)
-            && whole
+            && reset.gone == Gone::Endpoint
             && entry.token == reset.token
         {
             entry.token = 0;
@@ -173,11 +177,6 @@ impl Client {
                 && (whole || session.remote == frame.header.session);
             if meant {
                 known = true;
-                let error = if whole {
-                    SessionError::PeerRestarted
-                } else {
-                    SessionError::PeerDropped
-                };
                 self.fail_session(shared, id, error);
             }
         }

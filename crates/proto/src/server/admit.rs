@@ -5,8 +5,8 @@ use super::session::{ServerSession, Slot};
 use crate::peer::{Role, preamble};
 use crate::shared::Shared;
 use crate::wire::{
-    Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
-    PREAMBLE_BYTES, Refuse, Reset,
+    Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind,
+    MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
 };
 use crate::{FrameSink, PeerId, Refusal, SessionId, Source};
 
@@ -224,11 +224,12 @@ impl Server {
         sink: &mut S,
     ) {
         shared.stats.frames_stale += 1;
-        let body = Reset {
+        let reset = Reset {
             token: shared.token,
-            endpoint: 0,
+            gone: Gone::Session,
         };
-        let header = control(Kind::Reset, frame.header.session);
-        Shared::send_alone(sink, Source::Peer(peer), 0, header, &body.to_bytes());
+        let mut header = control(Kind::Reset, frame.header.session);
+        header.number = reset.to_number();
+        Shared::send_alone(sink, Source::Peer(peer), 0, header, &[]);
     }
 }

@@ -143,13 +143,40 @@ body! {
     }
 }
 
-body! {
-    /// No such session, or no such endpoint any more.
-    Reset {
-        /// The token that the offending datagram carried: proof of having seen it.
-        token: u32,
-        /// 1 if the whole endpoint is another one now, 0 for the one session in the header.
-        endpoint: u32,
+/// What a reset means by "gone".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The session in the header.
+    Session,
+    /// The endpoint: it was restarted.
+    Endpoint,
+    /// Whatever the endpoint knew of the sender.
+    Acquaintance,
+}
+
+/// No such session, or no such endpoint any more. It is all in the header's number, so that the
+/// frame is no larger than the smallest one that it can be the answer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reset {
+    /// The token that the offending datagram carried: proof of having seen it.
+    pub(crate) token: u32,
+    pub(crate) gone: Gone,
+}
+
+impl Reset {
+    pub(crate) fn to_number(self) -> u64 {
+        u64::from(self.token) | (self.gone as u64) << 32
+    }
+
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        let gone = match number >> 32 {
+            0 => Gone::Session,
+            1 => Gone::Endpoint,
+            2 => Gone::Acquaintance,
+            _ => return None,
+        };
+        let token = number as u32;
+        Some(Self { token, gone })
     }
 }
 
@@ -186,6 +213,17 @@ mod tests {
     fn a_challenge_is_smaller_than_what_asks_for_it() {
         // Otherwise a spoofed connect would make the server an amplifier.
         const { assert!(Challenge::BYTES <= Connect::BYTES) };
-        const { assert!(Reset::BYTES <= Connect::BYTES) };
+    }
+
+    #[test]
+    fn a_reset_fits_the_number_of_its_header() {
+        for gone in [Gone::Session, Gone::Endpoint, Gone::Acquaintance] {
+            let reset = Reset {
+                token: u32::MAX,
+                gone,
+            };
+            assert_eq!(Reset::from_number(reset.to_number()), Some(reset));
+        }
+        assert_eq!(Reset::from_number(3 << 32), None);
     }
 }

@@ -21,8 +21,8 @@ mod body;
 mod frame;
 
 pub(crate) use body::{
-    Accept, Challenge, Connect, CreditReturn, Fragment, Limit, Refuse, Reject, RequestForResponse,
-    Reset,
+    Accept, Challenge, Connect, CreditReturn, Fragment, Gone, Limit, Refuse, Reject,
+    RequestForResponse, Reset,
 };
 pub use frame::{DatagramError, FrameError};
 pub(crate) use frame::{Frame, Header, Kind, Preamble, flags, read_preamble, split_frame};
