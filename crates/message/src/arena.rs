@@ -21,7 +21,8 @@ use bytes::Bytes;
 use crate::element::Scalar;
 use crate::layout::{MessageLayout, TAIL_OFFSET};
 use crate::reader::Reader;
-use crate::validate::{ValidationError, validate_and_find_tail};
+use crate::reflect;
+use crate::validate::{ValidationError, validate};
 use crate::writer::Writer;
 
 /// The largest message that can be built, in bytes. Transports allow less.
@@ -42,8 +43,9 @@ pub struct Arena {
     tail: Option<Tail>,
     /// Start of each array that has spare room: elements it has room for.
     capacities: BTreeMap<u32, u32>,
-    /// The bytes came from elsewhere: parts may overlap, so none is overwritten.
-    adopted: bool,
+    /// The bytes came from elsewhere: parts may overlap, so they are copied before anything is
+    /// written.
+    adopted: Option<&'static MessageLayout>,
 }
 
 /// A bytes field held by reference.
@@ -65,11 +67,13 @@ impl Arena {
             base,
             tail: None,
             capacities: BTreeMap::new(),
-            adopted: false,
+            adopted: None,
         }
     }
 
     /// Takes over received bytes without copying them: the message is what follows `base`.
+    /// Only when it is first changed is it copied, part by part: a peer may have made parts
+    /// overlap, which is harmless until one is written to.
     ///
     /// # Panics
     /// If `base` is beyond the end.
@@ -78,20 +82,22 @@ impl Arena {
         base: usize,
         layout: &'static MessageLayout,
     ) -> Result<Arena, ValidationError> {
-        let tail = validate_and_find_tail(layout, &bytes[base..])?;
-        let mut arena = Arena {
+        validate(layout, &bytes[base..])?;
+        let capacities = BTreeMap::new();
+        Ok(Arena {
             bytes,
             base,
             tail: None,
-            capacities: BTreeMap::new(),
-            adopted: true,
-        };
-        if let Some(slot) = tail {
-            // The end may move from now on: refer to the tail by where it is.
-            let (_, length) = arena.reference(slot);
-            arena.set_reference(slot, arena.head_len() as u32 - length, length);
-        }
-        Ok(arena)
+            capacities,
+            adopted: Some(layout),
+        })
+    }
+
+    #[cold]
+    fn copy_adopted(&mut self, layout: &'static MessageLayout) {
+        let mut own = Arena::begin(self.bytes[..self.base].to_vec(), layout);
+        reflect::copy(layout, self.reader(), &mut own.root());
+        *self = own;
     }
 
     /// Back to an empty message of this layout. Keeps the memory, and what stands in front.
@@ -100,7 +106,7 @@ impl Arena {
         self.bytes.resize(self.base + layout.size as usize, 0);
         self.tail = None;
         self.capacities.clear();
-        self.adopted = false;
+        self.adopted = None;
     }
 
     /// The message: its head, and the bytes that follow it.
@@ -131,6 +137,9 @@ impl Arena {
     /// For writing at the root.
     #[inline]
     pub fn root(&mut self) -> Writer<'_> {
+        if let Some(layout) = self.adopted {
+            self.copy_adopted(layout);
+        }
         Writer::new(self, 0)
     }
 
@@ -215,8 +224,7 @@ impl Arena {
         self.drop_tail(slot);
         let (at, length) = self.reference(slot);
         let end = at as usize + length as usize;
-        // A part of ours is overlapped by no other one.
-        if !self.adopted && at != TAIL_OFFSET && length > 0 && !value.is_empty() {
+        if at != TAIL_OFFSET && length > 0 && !value.is_empty() {
             if end == self.head_len() {
                 self.bytes.truncate(self.base + at as usize);
             } else if value.len() <= length as usize {

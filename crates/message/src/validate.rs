@@ -64,15 +64,6 @@ pub enum ValidationErrorKind {
 /// Checks that `bytes` are a message of this layout.
 #[inline]
 pub fn validate(layout: &'static MessageLayout, bytes: &[u8]) -> Result<(), ValidationError> {
-    validate_and_find_tail(layout, bytes).map(drop)
-}
-
-/// As [`validate`]; returns the position of the reference to the message's tail, if it has one.
-#[inline]
-pub(crate) fn validate_and_find_tail(
-    layout: &'static MessageLayout,
-    bytes: &[u8],
-) -> Result<Option<u32>, ValidationError> {
     let whole = |kind| ValidationError {
         message: layout.name,
         field: "",
@@ -89,18 +80,17 @@ pub(crate) fn validate_and_find_tail(
     let mut pass = Pass {
         bytes,
         budget: bytes.len() - layout.size as usize,
-        tail: None,
+        tail: false,
     };
-    pass.message(layout, Reader::root(bytes), 1)?;
-    Ok(pass.tail)
+    pass.message(layout, Reader::root(bytes), 1)
 }
 
 struct Pass<'a> {
     bytes: &'a [u8],
     /// Bytes that may still be referred to.
     budget: usize,
-    /// Position of the reference to the tail.
-    tail: Option<u32>,
+    /// A reference to the tail was met.
+    tail: bool,
 }
 
 /// A fault, to be given a place.
@@ -146,8 +136,7 @@ impl<'a> Pass<'a> {
                     }
                 }
                 (Shape::Singular, kind) => {
-                    let slot = reader.position() + field.offset;
-                    self.blob(kind, slot, start, length).map_err(fault)?;
+                    self.blob(kind, start, length).map_err(fault)?;
                 }
                 (Shape::Repeated, Kind::String | Kind::Bytes) => {
                     self.array(field, start, length).map_err(fault)?;
@@ -155,8 +144,7 @@ impl<'a> Pass<'a> {
                     for index in 0..length {
                         let element = array.element(index, REFERENCE_SIZE);
                         let (start, length) = element.reference(0);
-                        self.blob(field.kind, element.position(), start, length)
-                            .map_err(fault)?;
+                        self.blob(field.kind, start, length).map_err(fault)?;
                     }
                 }
                 _ => {
@@ -197,13 +185,13 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn blob(&mut self, kind: Kind, slot: u32, start: u32, length: u32) -> Result<(), Fault> {
+    fn blob(&mut self, kind: Kind, start: u32, length: u32) -> Result<(), Fault> {
         if start == 0 && length == 0 {
             return Ok(());
         }
         let bytes = self.bytes;
         let start = if start == TAIL_OFFSET {
-            if self.tail.replace(slot).is_some() {
+            if std::mem::replace(&mut self.tail, true) {
                 return Err(Fault::Tail);
             }
             // The bytes are fewer than u32::MAX.

@@ -24,7 +24,7 @@ impl<'a> Writer<'a> {
     /// At the root of a message.
     #[inline]
     pub fn from_arena(arena: &'a mut Arena) -> Self {
-        Writer { arena, at: 0 }
+        arena.root()
     }
 
     /// The same position, borrowed for less long.
