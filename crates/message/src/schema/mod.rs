@@ -126,3 +126,6 @@ impl Schema {
         out
     }
 }
+
+#[cfg(test)]
+mod tests;
