@@ -1,0 +1,274 @@
+//! How two devices meet.
+//!
+//! ```text
+//!   connector                                       acceptor
+//!   make memory, map it
+//!   connect ───────────────────────────────────────▶ accept, look at the peer's user
+//!   HELLO {ring_bytes, max_datagram, flags} + memfd ▶ check, map; or a REFUSED with the reason
+//!   datagrams in ring 0 ...                         ◀ WELCOME {flags}
+//! ```
+//!
+//! The connector waits for nothing: its datagrams lie in the ring when the acceptor comes to see
+//! it. Every message is one packet of the socket, of fixed length; integers are little-endian.
+//!
+//! ```text
+//!  HELLO    0: magic (8)  8: version (2)  10: flags (2)  12: max_datagram (4)  16: ring_bytes (8)
+//!  ANSWER   0: magic (8)  8: version (2)  10: flags (2)  12: code (4)
+//! ```
+
+use starling_io::{Fault, IoError};
+
+use crate::config::{MIN_DATAGRAM, ShmConfig, valid_ring_bytes};
+use crate::ring::max_datagram_for;
+
+const MAGIC: [u8; 8] = *b"STRLshm\0";
+
+/// Version of the handshake and of the layout of the memory.
+const VERSION: u16 = 1;
+
+/// Flag: the process has registered for `membarrier`.
+const HAS_MEMBARRIER: u16 = 1;
+
+/// Bytes of a hello.
+pub(crate) const HELLO_BYTES: usize = 24;
+
+/// Bytes of an answer.
+pub(crate) const ANSWER_BYTES: usize = 16;
+
+/// A byte in the socket that ends the other side's sleep.
+pub(crate) const BELL: [u8; 1] = [1];
+
+/// What a connector says of the connection it brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) has_membarrier: bool,
+    pub(crate) max_datagram: usize,
+    pub(crate) ring_bytes: usize,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        let max_datagram = u32::try_from(self.max_datagram).expect("checked by the configuration");
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10..12].copy_from_slice(&flags(self.has_membarrier).to_le_bytes());
+        bytes[12..16].copy_from_slice(&max_datagram.to_le_bytes());
+        bytes[16..].copy_from_slice(&(self.ring_bytes as u64).to_le_bytes());
+        bytes
+    }
+
+    /// Reads a hello, and refuses what does not fit the configuration.
+    pub(crate) fn decode(bytes: &[u8], config: &ShmConfig) -> Result<Self, Answer> {
+        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Answer::BadHello)?;
+        if bytes[..8] != MAGIC {
+            return Err(Answer::BadHello);
+        }
+        if u16::from_le_bytes([bytes[8], bytes[9]]) != VERSION {
+            return Err(Answer::OtherVersion);
+        }
+        let flags = u16::from_le_bytes([bytes[10], bytes[11]]);
+        let max_datagram = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes"));
+        let ring_bytes = u64::from_le_bytes(bytes[16..].try_into().expect("eight bytes"));
+        let ring_bytes = usize::try_from(ring_bytes).map_err(|_| Answer::BadRing)?;
+        if !valid_ring_bytes(ring_bytes, config.max_accepted_ring_bytes) {
+            return Err(Answer::BadRing);
+        }
+        let max_datagram = max_datagram as usize;
+        if max_datagram < MIN_DATAGRAM || max_datagram > max_datagram_for(ring_bytes) {
+            return Err(Answer::BadHello);
+        }
+        Ok(Self {
+            has_membarrier: flags & HAS_MEMBARRIER != 0,
+            max_datagram,
+            ring_bytes,
+        })
+    }
+}
+
+/// What an acceptor answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The connection stands.
+    Welcome { has_membarrier: bool },
+    /// The hello made no sense.
+    BadHello,
+    /// The hello is of another version.
+    OtherVersion,
+    /// The rings' size is not one, or too large for the acceptor.
+    BadRing,
+    /// The memory is not sealed, of a wrong size or kind.
+    BadMemory,
+    /// The acceptor has as many peers as it may.
+    Full,
+}
+
+impl Answer {
+    fn code(self) -> u32 {
+        match self {
+            Self::Welcome { .. } => 0,
+            Self::BadHello => 1,
+            Self::OtherVersion => 2,
+            Self::BadRing => 3,
+            Self::BadMemory => 4,
+            Self::Full => 5,
+        }
+    }
+
+    pub(crate) fn encode(self) -> [u8; ANSWER_BYTES] {
+        let has_membarrier = matches!(
+            self,
+            Self::Welcome {
+                has_membarrier: true
+            }
+        );
+        let mut bytes = [0; ANSWER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10..12].copy_from_slice(&flags(has_membarrier).to_le_bytes());
+        bytes[12..].copy_from_slice(&self.code().to_le_bytes());
+        bytes
+    }
+
+    /// Reads an answer; `None` for what is none, or a code of a later version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
+        if bytes[..8] != MAGIC || u16::from_le_bytes([bytes[8], bytes[9]]) != VERSION {
+            return None;
+        }
+        let flags = u16::from_le_bytes([bytes[10], bytes[11]]);
+        match u32::from_le_bytes(bytes[12..].try_into().expect("four bytes")) {
+            0 => Some(Self::Welcome {
+                has_membarrier: flags & HAS_MEMBARRIER != 0,
+            }),
+            1 => Some(Self::BadHello),
+            2 => Some(Self::OtherVersion),
+            3 => Some(Self::BadRing),
+            4 => Some(Self::BadMemory),
+            5 => Some(Self::Full),
+            _ => None,
+        }
+    }
+}
+
+fn flags(has_membarrier: bool) -> u16 {
+    if has_membarrier { HAS_MEMBARRIER } else { 0 }
+}
+
+/// The abstract socket name of an address `shm://name`.
+pub(crate) fn socket_name(attempt: &str, address: &str) -> Result<Vec<u8>, IoError> {
+    let malformed = |problem: &str| {
+        IoError::new(
+            Fault::Caller,
+            attempt,
+            problem,
+            "write shm://name, with a name of 1 to 80 letters, digits, dots, dashes and underscores",
+        )
+    };
+    let name = address
+        .strip_prefix("shm://")
+        .ok_or_else(|| malformed("the address does not begin with shm://"))?;
+    if name.is_empty() {
+        return Err(malformed("the name is empty"));
+    }
+    if name.len() > 80 {
+        return Err(malformed("the name is too long"));
+    }
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if !name.bytes().all(fine) {
+        return Err(malformed("the name has a character that names cannot have"));
+    }
+    Ok([b"starling-shm/", name.as_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: Hello = Hello {
+        has_membarrier: true,
+        max_datagram: 9000,
+        ring_bytes: 1 << 20,
+    };
+
+    #[test]
+    fn messages_come_back_as_they_were() {
+        let config = ShmConfig::default();
+        assert_eq!(Hello::decode(&HELLO.encode(), &config), Ok(HELLO));
+        for answer in [
+            Answer::Welcome {
+                has_membarrier: true,
+            },
+            Answer::Welcome {
+                has_membarrier: false,
+            },
+            Answer::BadHello,
+            Answer::OtherVersion,
+            Answer::BadRing,
+            Answer::BadMemory,
+            Answer::Full,
+        ] {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        }
+    }
+
+    #[test]
+    fn wrong_hellos_are_refused_with_the_reason() {
+        let config = ShmConfig::default();
+        let changed = |change: fn(&mut [u8; HELLO_BYTES])| {
+            let mut bytes = HELLO.encode();
+            change(&mut bytes);
+            Hello::decode(&bytes, &config).unwrap_err()
+        };
+        assert_eq!(Hello::decode(&[], &config), Err(Answer::BadHello));
+        let short = &HELLO.encode()[1..];
+        assert_eq!(Hello::decode(short, &config), Err(Answer::BadHello));
+        assert_eq!(changed(|b| b[0] = b'X'), Answer::BadHello);
+        assert_eq!(changed(|b| b[8] = 2), Answer::OtherVersion);
+        assert_eq!(changed(|b| b[12..16].fill(0)), Answer::BadHello);
+        assert_eq!(changed(|b| b[12..16].fill(0xff)), Answer::BadHello);
+        assert_eq!(changed(|b| b[16..].fill(0)), Answer::BadRing);
+        assert_eq!(changed(|b| b[16..].fill(0xff)), Answer::BadRing);
+        assert_eq!(changed(|b| b[16] = 64), Answer::BadRing);
+        let too_large = |b: &mut [u8; HELLO_BYTES]| {
+            b[16..].copy_from_slice(&(32u64 << 20).to_le_bytes());
+        };
+        assert_eq!(changed(too_large), Answer::BadRing);
+    }
+
+    #[test]
+    fn names_are_checked() {
+        let bad = [
+            "",
+            "udp://x",
+            "shm:/x",
+            "shm://",
+            "shm://a b",
+            "shm://a/b",
+            "shm://\0",
+        ];
+        for address in bad {
+            let error = socket_name("open", address).unwrap_err();
+            assert_eq!(error.fault, Fault::Caller, "{address}");
+        }
+        let long = format!("shm://{}", "x".repeat(81));
+        assert!(socket_name("open", &long).is_err());
+        assert_eq!(
+            socket_name("open", "shm://kv-1.a_B").unwrap(),
+            b"starling-shm/kv-1.a_B"
+        );
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read() {
+        let config = ShmConfig::default();
+        bolero::check!()
+            .with_iterations(2000)
+            .for_each(|bytes: &[u8]| {
+                let _ = Answer::decode(bytes);
+                if let Ok(hello) = Hello::decode(bytes, &config) {
+                    assert!(hello.max_datagram <= hello.ring_bytes / 4);
+                }
+            });
+    }
+}

@@ -1,0 +1,280 @@
+//! Every interleaving of a ring's two ends, and of a sleeper with whoever wakes it.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p starling-io-shm --lib --release loom
+//! ```
+//!
+//! The code under test is the one that runs, over loom's atomics instead of shared memory. Loom
+//! knows no `membarrier`, so the sleep protocol is checked with the real fence that the sender
+//! uses where there is none; that a `membarrier` of the sleeper does as well is the kernel's
+//! promise. Payload is in cells that loom guards, so that an access not ordered by the header or
+//! `head` is found, not only one that goes wrong.
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::{Arc, Notify};
+use loom::thread;
+use starling_io::TxError;
+
+use crate::ring::{Consumer, HEADER_BYTES, LINE, Producer, RingMemory, max_datagram_for};
+use crate::sleep::{Bell, EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
+
+const LINES: usize = 8;
+const MAX_DATAGRAM: usize = max_datagram_for(LINES * LINE);
+const START: u64 = 6 * LINE as u64;
+
+struct Line {
+    word: AtomicU32,
+    rest: UnsafeCell<[u8; LINE - HEADER_BYTES]>,
+}
+
+/// The ring, the two sleep words and the two sockets that bells are rung through.
+struct Shared {
+    lines: [Line; LINES],
+    head: AtomicU64,
+    words: [AtomicU64; 2],
+    bells: [Notify; 2],
+}
+
+/// One end of it: 0 produces, 1 consumes.
+#[derive(Clone)]
+struct End(Arc<Shared>, usize);
+
+// SAFETY: loom checks every access to the cells.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl End {
+    fn line(&self, at: u64) -> &Line {
+        &self.0.lines[at as usize / LINE % LINES]
+    }
+
+    fn wait_for_bell(&self) {
+        self.0.bells[self.1].wait();
+    }
+
+    fn ring_other(&self) {
+        self.0.bells[1 - self.1].notify();
+    }
+}
+
+impl RingMemory for End {
+    fn ring_bytes(&self) -> u64 {
+        (LINES * LINE) as u64
+    }
+
+    fn load_header(&self, at: u64) -> u32 {
+        self.line(at).word.load(Ordering::Acquire)
+    }
+
+    fn publish_header(&self, at: u64, word: u32) {
+        self.line(at).word.store(word, Ordering::Release);
+    }
+
+    fn clear_header(&self, at: u64) {
+        self.line(at).word.store(0, Ordering::Relaxed);
+    }
+
+    fn write_lines(&self, at: u64, lines: &[u8]) {
+        for (index, bytes) in (0u64..).zip(lines.chunks_exact(LINE)) {
+            let line = self.line(at + index * LINE as u64);
+            let (word, rest) = bytes.split_at(HEADER_BYTES);
+            let word = u32::from_ne_bytes(word.try_into().unwrap());
+            if index != 0 {
+                line.word.store(word, Ordering::Relaxed);
+            }
+            line.rest.with_mut(|to| {
+                // SAFETY: loom guards the cell, and it is as long.
+                unsafe { (*to).copy_from_slice(rest) }
+            });
+        }
+    }
+
+    fn write(&self, _at: u64, _bytes: &[u8]) {
+        unreachable!("all frames of the model are staged");
+    }
+
+    fn read_line(&self, at: u64, into: &mut [u8; LINE]) {
+        self.read(at, into);
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        for (index, bytes) in (0u64..).zip(into.chunks_mut(LINE)) {
+            let line = self.line(at + index * LINE as u64);
+            let mut whole = [0; LINE];
+            let word = line.word.load(Ordering::Relaxed);
+            whole[..HEADER_BYTES].copy_from_slice(&word.to_ne_bytes());
+            line.rest.with(|from| {
+                // SAFETY: loom guards the cell, and it is as long.
+                whole[HEADER_BYTES..].copy_from_slice(unsafe { &*from });
+            });
+            bytes.copy_from_slice(&whole[..bytes.len()]);
+        }
+    }
+
+    fn prefetch(&self, _at: u64) {}
+
+    fn load_head(&self) -> u64 {
+        self.0.head.load(Ordering::Acquire)
+    }
+
+    fn store_head(&self, head: u64) {
+        self.0.head.store(head, Ordering::Release);
+    }
+}
+
+impl SleepWords for End {
+    fn load_peer(&self) -> u64 {
+        self.0.words[1 - self.1].load(Ordering::Relaxed)
+    }
+
+    fn store_own(&self, word: u64) {
+        self.0.words[self.1].store(word, Ordering::Relaxed);
+    }
+
+    fn light_fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Both ends of a ring full of what looks like headers, but for the line that comes next.
+fn ends() -> (End, Producer<End>, End, Consumer<End>) {
+    let stale = 1 << 31 | 9;
+    let shared = Arc::new(Shared {
+        lines: std::array::from_fn(|index| Line {
+            word: AtomicU32::new(if index as u64 * LINE as u64 == START {
+                0
+            } else {
+                stale
+            }),
+            rest: UnsafeCell::new([9; LINE - HEADER_BYTES]),
+        }),
+        head: AtomicU64::new(START),
+        words: [AtomicU64::new(0), AtomicU64::new(0)],
+        bells: [Notify::new(), Notify::new()],
+    });
+    let (out, into) = (End(Arc::clone(&shared), 0), End(shared, 1));
+    let producer = Producer::new(out.clone(), MAX_DATAGRAM, START, 0);
+    let consumer = Consumer::new(into.clone(), MAX_DATAGRAM, START);
+    (out, producer, into, consumer)
+}
+
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(check);
+}
+
+fn append(producer: &mut Producer<End>, length: usize) -> Result<(), TxError> {
+    let body = [length as u8; MAX_DATAGRAM];
+    producer.append(b"preamble", &[], &body[..length], &[])
+}
+
+fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
+    let mut buffer = [0; 2 * LINE];
+    let taken = consumer.take(&mut buffer).unwrap()?;
+    let datagram = &buffer[HEADER_BYTES..HEADER_BYTES + taken.length];
+    let (preamble, body) = datagram.split_at(8);
+    assert_eq!(preamble, b"preamble");
+    assert!(body.iter().all(|&byte| usize::from(byte) == body.len()));
+    Some((body.len(), taken.returned_space))
+}
+
+/// Datagrams of one and two lines, more than the ring holds, come out as they went in.
+#[test]
+fn loom_datagrams_cross_whole_and_in_order() {
+    const LENGTHS: [usize; 6] = [20, 100, 30, 101, 102, 21];
+    model(|| {
+        let (_, mut producer, _, mut consumer) = ends();
+        let sender = thread::spawn(move || {
+            for length in LENGTHS {
+                while append(&mut producer, length) == Err(TxError::Full) {
+                    thread::yield_now();
+                }
+                producer.publish(false);
+            }
+        });
+        for length in LENGTHS {
+            loop {
+                if let Some((taken, _)) = take(&mut consumer) {
+                    assert_eq!(taken, length);
+                    break;
+                }
+                thread::yield_now();
+            }
+        }
+        assert!(take(&mut consumer).is_none());
+        sender.join().unwrap();
+    });
+}
+
+/// A consumer that sleeps when it finds nothing gets every datagram: else loom sees a deadlock.
+#[test]
+fn loom_a_sleeping_receiver_is_woken() {
+    const DATAGRAMS: usize = 3;
+    model(|| {
+        let (out, mut producer, into, mut consumer) = ends();
+        let sender = thread::spawn(move || {
+            let mut bell = Bell::default();
+            for length in 1..=DATAGRAMS {
+                append(&mut producer, length).unwrap();
+                producer.publish(false);
+                if bell.must_ring(&out, SLEEPING) {
+                    out.ring_other();
+                }
+            }
+        });
+        let mut epoch = 0;
+        for length in 1..=DATAGRAMS {
+            while !consumer.is_ready() {
+                epoch += EPOCH_STEP;
+                into.store_own(epoch | SLEEPING);
+                fence(Ordering::SeqCst);
+                if !consumer.is_ready() {
+                    into.wait_for_bell();
+                }
+                into.store_own(0);
+            }
+            assert_eq!(take(&mut consumer).unwrap().0, length);
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// A producer that sleeps for want of room is woken when there is some.
+#[test]
+fn loom_a_sender_that_waits_for_room_is_woken() {
+    const DATAGRAMS: usize = 5;
+    model(|| {
+        let (out, mut producer, into, mut consumer) = ends();
+        let receiver = thread::spawn(move || {
+            let mut bell = Bell::default();
+            for _ in 0..DATAGRAMS {
+                let returned_space = loop {
+                    if let Some((_, returned_space)) = take(&mut consumer) {
+                        break returned_space;
+                    }
+                    thread::yield_now();
+                };
+                if returned_space && bell.must_ring(&into, WANTS_SPACE) {
+                    into.ring_other();
+                }
+            }
+        });
+        let mut epoch = 0;
+        for _ in 0..DATAGRAMS {
+            while append(&mut producer, 110) == Err(TxError::Full) {
+                epoch += EPOCH_STEP;
+                out.store_own(epoch | SLEEPING | WANTS_SPACE);
+                fence(Ordering::SeqCst);
+                if !producer.take_room_news() {
+                    out.wait_for_bell();
+                }
+                out.store_own(0);
+            }
+            producer.publish(false);
+        }
+        receiver.join().unwrap();
+    });
+}

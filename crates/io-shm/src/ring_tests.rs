@@ -1,0 +1,292 @@
+//! The ring's protocol in one thread: against a model, full, and with a hostile peer. What only
+//! happens between threads is checked by loom (`loom_model`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::map::{Region, Ring, Side};
+
+const RING: usize = 64 << 10;
+const LINES: u64 = (RING / LINE) as u64;
+const PREAMBLE: &[u8; 8] = b"preamble";
+
+struct Pair {
+    region: Arc<Region>,
+    producer: Producer<Ring>,
+    consumer: Consumer<Ring>,
+    buffer: Vec<u8>,
+}
+
+impl Pair {
+    fn new(max_datagram: usize) -> Self {
+        let region = Arc::new(Region::create(RING).unwrap().0);
+        let out = Ring::produced_by(&region, Side::Connector);
+        let into = Ring::consumed_by(&region, Side::Acceptor);
+        let consumer = Consumer::new(into, max_datagram, 0);
+        Self {
+            producer: Producer::new(out, max_datagram, 0, LINES - 1),
+            buffer: vec![0; consumer.take_bytes()],
+            consumer,
+            region,
+        }
+    }
+
+    fn append(&mut self, body: &[u8]) -> Result<(), TxError> {
+        self.producer.append(PREAMBLE, &[], body, &[])
+    }
+
+    fn take(&mut self) -> Result<Option<&[u8]>, Malformed> {
+        let taken = self.consumer.take(&mut self.buffer)?;
+        Ok(taken.map(|taken| &self.buffer[HEADER_BYTES..HEADER_BYTES + taken.length]))
+    }
+
+    fn scribble_head(&self, head: u64) {
+        let at = Region::head_offset(Side::Connector);
+        self.region.scribble(None, at, &head.to_ne_bytes());
+    }
+}
+
+fn bytes(length: usize, seed: u8) -> Vec<u8> {
+    // Every word of it looks like a header, so one that is mistaken for it is noticed.
+    (0..length)
+        .map(|i| {
+            let word = (VALID | 20).to_ne_bytes();
+            word[i % 4] ^ if i % 4 == 0 { seed & 7 } else { 0 }
+        })
+        .collect()
+}
+
+#[test]
+fn frames_are_bundled_until_the_flush() {
+    let mut pair = Pair::new(1000);
+    pair.append(b"one").unwrap();
+    pair.append(b"two").unwrap();
+    assert_eq!(pair.take(), Ok(None));
+    pair.producer.publish(false);
+    assert_eq!(pair.take(), Ok(Some(&b"preambleonetwo"[..])));
+    assert_eq!(pair.take(), Ok(None));
+}
+
+#[test]
+fn a_grown_datagram_is_published_at_once() {
+    let mut pair = Pair::new(1000);
+    let frame = bytes(100, 0);
+    for _ in 0..3 {
+        assert_eq!(pair.take(), Ok(None));
+        pair.append(&frame).unwrap();
+    }
+    assert_eq!(pair.take().unwrap().unwrap().len(), 308);
+    assert!(!pair.producer.is_open());
+    let large = bytes(900, 1);
+    pair.append(b"small").unwrap();
+    pair.append(&large).unwrap();
+    assert_eq!(pair.take(), Ok(Some(&b"preamblesmall"[..])));
+    assert_eq!(pair.take().unwrap().unwrap()[8..], large);
+}
+
+#[test]
+fn bundles_do_not_exceed_the_largest_datagram() {
+    let mut pair = Pair::new(256);
+    for _ in 0..2 {
+        pair.append(&bytes(120, 0)).unwrap();
+    }
+    pair.append(&bytes(9, 0)).unwrap();
+    pair.producer.publish(false);
+    assert_eq!(pair.take().unwrap().unwrap().len(), 248);
+    assert_eq!(pair.take().unwrap().unwrap().len(), 17);
+    pair.append(&bytes(248, 0)).unwrap();
+    assert_eq!(pair.take().unwrap().unwrap().len(), 256);
+}
+
+#[test]
+#[should_panic(expected = "a frame of 1001 bytes")]
+fn a_frame_beyond_the_largest_datagram_is_a_bug_of_the_caller() {
+    let _ = Pair::new(1000).append(&[0; 993]);
+}
+
+#[test]
+fn every_length_is_copied_whole() {
+    let mut pair = Pair::new(2000);
+    for length in 1..=1200 {
+        let body = bytes(length, length as u8);
+        let (head, tail) = body.split_at(length / 3);
+        pair.producer.append(PREAMBLE, head, tail, b"!").unwrap();
+        pair.producer.publish(false);
+        let taken = pair.take().unwrap().unwrap();
+        assert_eq!(&taken[..8], PREAMBLE);
+        assert_eq!(taken[8..8 + length], body);
+        assert_eq!(&taken[8 + length..], b"!");
+    }
+}
+
+#[test]
+fn a_full_ring_refuses_and_recovers() {
+    let mut pair = Pair::new(RING / 4 - 4);
+    for body in [bytes(20, 0), bytes(300, 0), bytes(16000, 0)] {
+        let mut sent = 0;
+        while pair.append(&body).is_ok() {
+            pair.producer.publish(false);
+            sent += 1;
+        }
+        assert!(sent >= 3, "{sent} of {} bytes", body.len());
+        assert_eq!(pair.append(&body), Err(TxError::Full));
+        assert!(pair.producer.wants_room());
+        assert!(!pair.producer.take_room_news());
+        for _ in 0..sent {
+            assert_eq!(pair.take().unwrap().unwrap()[8..], body);
+        }
+        assert_eq!(pair.take(), Ok(None));
+        assert!(pair.producer.take_room_news());
+        assert!(!pair.producer.take_room_news());
+        // However little the consumer has told, there is room for the largest.
+        pair.append(&bytes(RING / 4 - 12, 1)).unwrap();
+        assert!(pair.take().unwrap().is_some());
+    }
+}
+
+#[test]
+fn nonsense_headers_are_malformed() {
+    let headers = [
+        1,
+        MORE,
+        VALID,
+        VALID | MORE,
+        VALID | 1001,
+        VALID | LENGTH_MASK,
+        VALID | 1 << 29 | 10,
+        u32::MAX,
+    ];
+    for header in headers {
+        let mut pair = Pair::new(1000);
+        pair.append(b"fine").unwrap();
+        pair.producer.publish(false);
+        let second = LINE;
+        pair.region
+            .scribble(Some(Side::Connector), second, &header.to_ne_bytes());
+        assert!(pair.take().unwrap().is_some());
+        assert_eq!(pair.take(), Err(Malformed), "{header:#x}");
+    }
+}
+
+#[test]
+fn a_nonsense_head_is_malformed() {
+    for head in [1, 63, 1 << 40, u64::MAX, 4 * RING as u64] {
+        let mut pair = Pair::new(1000);
+        while pair.append(&[7; 900]).is_ok() {}
+        pair.scribble_head(head);
+        assert_eq!(pair.append(&[7; 900]), Err(TxError::Gone), "{head}");
+        assert!(pair.producer.is_malformed());
+        assert!(pair.producer.take_room_news() || !pair.producer.wants_room());
+    }
+    // Backwards, after it was believed once.
+    let mut pair = Pair::new(1000);
+    while pair.append(&[7; 900]).is_ok() {}
+    pair.scribble_head(RING as u64 / 2);
+    while pair.append(&[7; 900]).is_ok() {}
+    pair.scribble_head(RING as u64 / 4);
+    assert_eq!(pair.append(&[7; 900]), Err(TxError::Gone));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random frames, flushes and takes, over many laps, against a queue of datagrams.
+    #[test]
+    fn what_goes_in_comes_out(
+        max_datagram in 256usize..RING / 4 - 4,
+        steps in proptest::collection::vec((0u8..8, 0usize..1000, 0u8..8), 1..800),
+    ) {
+        let mut pair = Pair::new(max_datagram);
+        let mut frames: VecDeque<Vec<u8>> = VecDeque::new();
+        for (step, size, seed) in steps {
+            match step {
+                0..=4 => {
+                    // Small ones mostly, and some of the largest.
+                    let length = match step {
+                        0 => size * (max_datagram - 8) / 1000,
+                        1 => size.min(max_datagram - 8),
+                        _ => size % 80,
+                    };
+                    let body = bytes(length, seed);
+                    if length != 0 && pair.append(&body).is_ok() {
+                        frames.push_back(body);
+                    }
+                }
+                5 => pair.producer.publish(seed & 1 == 0),
+                _ => {
+                    for _ in 0..size % 20 {
+                        let Some(datagram) = pair.take().unwrap() else { break };
+                        prop_assert!(datagram.len() <= max_datagram);
+                        prop_assert_eq!(&datagram[..8], PREAMBLE);
+                        let mut rest = &datagram[8..];
+                        while !rest.is_empty() {
+                            let frame = frames.pop_front().expect("a frame that nobody sent");
+                            prop_assert!(rest.starts_with(&frame));
+                            rest = &rest[frame.len()..];
+                        }
+                    }
+                }
+            }
+        }
+        pair.producer.publish(false);
+        let mut left = 0;
+        while let Some(datagram) = pair.take().unwrap() {
+            left += datagram.len() - 8;
+        }
+        prop_assert_eq!(left, frames.iter().map(Vec::len).sum::<usize>());
+    }
+}
+
+/// Arbitrary bytes in the shared memory: the consumer takes datagrams within bounds or finds the
+/// ring malformed, and the producer the same; neither panics nor goes on for ever.
+#[test]
+fn any_shared_memory_is_survived() {
+    let mut pair = Pair::new(RING / 4 - 4);
+    bolero::check!()
+        .with_iterations(3000)
+        .for_each(|input: &[u8]| {
+            let mut words = input.chunks_exact(4).map(|word| {
+                let word: [u8; 4] = word.try_into().expect("four bytes");
+                u32::from_ne_bytes(word)
+            });
+            let mut next = || words.next().unwrap_or(0);
+            let mut next_u64 = || u64::from(next()) << 32 | u64::from(next());
+            let head = next_u64();
+            pair.scribble_head(head);
+            let start = next_u64() & !(LINE as u64 - 1) & (u64::MAX >> 8);
+            let into = Ring::consumed_by(&pair.region, Side::Acceptor);
+            let mut consumer = Consumer::new(into, pair.producer.max_datagram(), start);
+            for _ in 0..200 {
+                // Plausible headers now and then, so that records follow each other.
+                let word = next();
+                let word = if word & 1 == 0 {
+                    VALID | word & MORE | word % (RING as u32 / 3)
+                } else {
+                    word
+                };
+                let at = (consumer.head() % RING as u64) as usize;
+                pair.region
+                    .scribble(Some(Side::Connector), at, &word.to_ne_bytes());
+                match consumer.take(&mut pair.buffer) {
+                    Ok(Some(taken)) => {
+                        assert!((1..=pair.producer.max_datagram()).contains(&taken.length));
+                    }
+                    Ok(None) | Err(Malformed) => break,
+                }
+            }
+            let out = Ring::produced_by(&pair.region, Side::Connector);
+            let mut producer = Producer::new(out, pair.producer.max_datagram(), start, LINES - 1);
+            for _ in 0..100 {
+                match producer.append(PREAMBLE, input, &[0; 900], &[]) {
+                    Ok(()) => producer.publish(true),
+                    Err(TxError::Full | TxError::Gone) => {
+                        producer.take_room_news();
+                        break;
+                    }
+                }
+            }
+        });
+}

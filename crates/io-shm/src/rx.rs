@@ -1,0 +1,320 @@
+//! The receiving half: every peer's consumer, and the private memory that datagrams are copied to.
+//!
+//! A turn looks at all *hot* peers and at a few of the *cold* ones. A peer is hot when it has sent
+//! something lately, or when peers are few; so a thousand that say nothing cost a busy one next to
+//! nothing, and one of them that begins to speak is found within some hundred turns.
+//!
+//! A peer that was idle gets one look for each turn: after its datagram the next header is asked
+//! for in the background, not waited for, unless the sender said that it has more. When the first
+//! look of a turn finds something twice in a row, datagrams are coming faster than turns, and the
+//! peer's ring is emptied as far as the burst goes.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
+
+use crate::map::{Ring, Words};
+use crate::ring::{Consumer, HEADER_BYTES, LINE, record_bytes};
+use crate::sleep::{Bell, WANTS_SPACE};
+use crate::tx::ring;
+
+/// A burst ends when it has so many bytes. It is read again from the cache soon after.
+const BURST_BYTES: usize = 64 << 10;
+
+/// So many peers are looked at each turn whatever they do.
+const ALWAYS_HOT: usize = 16;
+
+/// Looks in vain that make a peer cold, if there are more.
+const COLD_AFTER: u32 = 1024;
+
+/// Cold peers looked at each turn.
+const COLD_PER_TURN: usize = 4;
+
+struct RxPeer {
+    consumer: Consumer<Ring>,
+    words: Words,
+    bell: Bell,
+    socket: Arc<OwnedFd>,
+    /// The first look of the last turn found nothing.
+    was_idle: bool,
+    /// Looks in vain, in a row.
+    idle_turns: u32,
+    /// Some datagram of it was received.
+    spoke: bool,
+    /// The peer is gone; what it published up to here is still delivered.
+    end: Option<u64>,
+}
+
+impl RxPeer {
+    fn is_ready(&self) -> bool {
+        self.end.is_none_or(|end| self.consumer.head() < end) && self.consumer.is_ready()
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    peer: u32,
+    /// Where in the buffer its record is.
+    at: u32,
+    length: u32,
+}
+
+/// The receiving half of a [`ShmIo`](crate::ShmIo).
+pub struct ShmRx {
+    peers: Vec<Option<Box<RxPeer>>>,
+    hot: Vec<u32>,
+    cold: Vec<u32>,
+    /// The hot peer that the next turn begins with.
+    next_hot: usize,
+    /// The cold peer that the next turn looks at.
+    next_cold: usize,
+    /// Calls of `rx_burst`.
+    turns: u64,
+    entries: [Entry; MAX_BURST],
+    count: usize,
+    /// Bytes of the buffer that the burst has used.
+    used: usize,
+    /// Private memory for a burst; from `aligned` on it is aligned to lines.
+    buffer: Vec<u8>,
+    aligned: usize,
+    /// The largest record of any peer so far.
+    largest_record: usize,
+    /// Peers that have broken their ring, for the device to cut off.
+    faults: Vec<u32>,
+}
+
+impl ShmRx {
+    pub(crate) fn new() -> Self {
+        Self {
+            peers: Vec::new(),
+            hot: Vec::new(),
+            cold: Vec::new(),
+            next_hot: 0,
+            next_cold: 0,
+            turns: 0,
+            entries: [Entry::default(); MAX_BURST],
+            count: 0,
+            used: 0,
+            buffer: Vec::new(),
+            aligned: 0,
+            largest_record: 0,
+            faults: Vec::new(),
+        }
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        peer: u32,
+        consumer: Consumer<Ring>,
+        words: Words,
+        socket: Arc<OwnedFd>,
+    ) {
+        self.make_room_for(consumer.take_bytes());
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, || None);
+        }
+        assert!(self.peers[index].is_none(), "peer {peer} is there already");
+        self.peers[index] = Some(Box::new(RxPeer {
+            consumer,
+            words,
+            bell: Bell::default(),
+            socket,
+            was_idle: true,
+            idle_turns: 0,
+            spoke: false,
+            end: None,
+        }));
+        self.hot.push(peer);
+    }
+
+    /// Grows the buffer so that a burst that is not full yet has room for one more record.
+    fn make_room_for(&mut self, record: usize) {
+        if record <= self.largest_record {
+            return;
+        }
+        self.largest_record = record;
+        let mut buffer = vec![0; BURST_BYTES + record + LINE];
+        let aligned = buffer.as_ptr().align_offset(LINE);
+        let burst = &self.buffer[self.aligned..self.aligned + self.used];
+        buffer[aligned..aligned + self.used].copy_from_slice(burst);
+        self.buffer = buffer;
+        self.aligned = aligned;
+    }
+
+    /// Forgets a peer. What the current burst has of it stays readable.
+    pub(crate) fn remove(&mut self, peer: u32) {
+        self.peers[peer as usize] = None;
+        self.unlist(peer);
+        self.faults.retain(|&other| other != peer);
+    }
+
+    fn unlist(&mut self, peer: u32) {
+        self.hot.retain(|&other| other != peer);
+        self.cold.retain(|&other| other != peer);
+    }
+
+    /// The peer is gone: at most one more ring of what it published is delivered.
+    pub(crate) fn finish(&mut self, peer: u32, ring_bytes: usize) {
+        if let Some(peer) = &mut self.peers[peer as usize] {
+            peer.end = Some(peer.consumer.head() + ring_bytes as u64);
+        }
+    }
+
+    /// Whether nothing more of the peer is to be delivered.
+    pub(crate) fn is_drained(&self, peer: u32) -> bool {
+        self.peers[peer as usize]
+            .as_ref()
+            .is_none_or(|peer| !peer.is_ready())
+    }
+
+    /// Whether some datagram of the peer was received.
+    pub(crate) fn spoke(&self, peer: u32) -> bool {
+        matches!(&self.peers[peer as usize], Some(peer) if peer.spoke)
+    }
+
+    /// Whether any peer has something to deliver.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| peer.is_ready())
+    }
+
+    /// Calls of `rx_burst` so far.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// Peers that have broken their ring since the last call.
+    pub(crate) fn take_faults(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.faults)
+    }
+
+    /// Takes what a peer has, as far as the burst goes. False if that was nothing.
+    #[inline]
+    fn drain(&mut self, number: u32) -> bool {
+        let Some(peer) = &mut self.peers[number as usize] else {
+            return false;
+        };
+        if !peer.consumer.is_ready() {
+            peer.was_idle = true;
+            peer.idle_turns += 1;
+            return false;
+        }
+        let was_idle = std::mem::take(&mut peer.was_idle);
+        peer.idle_turns = 0;
+        while self.count < MAX_BURST && self.used < BURST_BYTES {
+            if peer.end.is_some_and(|end| peer.consumer.head() >= end) {
+                break;
+            }
+            let at = self.used;
+            let taken = match peer.consumer.take(&mut self.buffer[self.aligned + at..]) {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return true,
+                Err(_) => {
+                    self.note_fault(number);
+                    return true;
+                }
+            };
+            peer.spoke = true;
+            self.entries[self.count] = Entry {
+                peer: number,
+                at: at as u32,
+                length: taken.length as u32,
+            };
+            self.count += 1;
+            self.used = at + record_bytes(taken.length);
+            if taken.returned_space && peer.bell.must_ring(&peer.words, WANTS_SPACE) {
+                ring(&peer.socket);
+            }
+            if was_idle && !taken.more {
+                break;
+            }
+        }
+        peer.consumer.prefetch();
+        true
+    }
+
+    /// A peer that breaks its ring is not looked at again.
+    #[cold]
+    fn note_fault(&mut self, peer: u32) {
+        self.unlist(peer);
+        self.faults.push(peer);
+    }
+
+    /// Looks at a few cold peers.
+    #[cold]
+    fn look_at_cold(&mut self) {
+        for _ in 0..COLD_PER_TURN.min(self.cold.len()) {
+            if self.next_cold >= self.cold.len() {
+                self.next_cold = 0;
+            }
+            let peer = self.cold[self.next_cold];
+            let ready = matches!(&self.peers[peer as usize], Some(peer) if peer.is_ready());
+            if ready {
+                // Its turn comes with the hot ones.
+                self.cold.swap_remove(self.next_cold);
+                self.hot.push(peer);
+            } else {
+                self.next_cold += 1;
+            }
+        }
+    }
+
+    /// Makes a hot peer cold that was looked at in vain for long.
+    #[cold]
+    fn cool_down(&mut self) {
+        let Some(index) = self.hot.iter().position(|&peer| {
+            matches!(&self.peers[peer as usize], Some(peer) if peer.idle_turns >= COLD_AFTER)
+        }) else {
+            return;
+        };
+        let peer = self.hot.swap_remove(index);
+        self.cold.push(peer);
+    }
+}
+
+impl PacketRx for ShmRx {
+    #[inline]
+    fn rx_burst(&mut self) -> Result<usize, IoError> {
+        self.turns += 1;
+        self.count = 0;
+        self.used = 0;
+        if !self.cold.is_empty() {
+            self.look_at_cold();
+        }
+        let hot = self.hot.len();
+        if hot > ALWAYS_HOT && self.turns.is_multiple_of(32) {
+            self.cool_down();
+        }
+        let mut index = self.next_hot;
+        for _ in 0..hot {
+            if index >= self.hot.len() {
+                index = 0;
+            }
+            let Some(&peer) = self.hot.get(index) else {
+                break;
+            };
+            index += 1;
+            if self.drain(peer) {
+                // The next turn begins behind whoever was served last.
+                self.next_hot = index;
+                if self.count == MAX_BURST || self.used >= BURST_BYTES {
+                    break;
+                }
+            }
+        }
+        Ok(self.count)
+    }
+
+    #[inline]
+    fn datagram(&self, index: usize) -> Datagram<'_> {
+        assert!(index < self.count, "datagram {index} of {}", self.count);
+        let entry = self.entries[index];
+        let begin = self.aligned + entry.at as usize + HEADER_BYTES;
+        Datagram {
+            source: Source::Peer(PeerId(entry.peer)),
+            ecn: Ecn::NotCapable,
+            bytes: &self.buffer[begin..begin + entry.length as usize],
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! System calls, as the rest of the crate wants them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::thread::MembarrierCommand;
+use starling_io::Wake;
+
+/// Connections that wait to be accepted; the kernel may lower it.
+const BACKLOG: i32 = 4096;
+
+/// Prepares this process for [`heavy_fence`]; whether the kernel has what it takes.
+pub(crate) fn register_membarrier() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        rustix::thread::membarrier_query().contains_command(MembarrierCommand::GlobalExpedited)
+            && rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+    })
+}
+
+/// A full fence in this thread and in every running thread of every process that has registered.
+/// Whether the latter worked.
+pub(crate) fn heavy_fence() -> bool {
+    std::sync::atomic::fence(Ordering::SeqCst);
+    !register_membarrier() || rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+}
+
+fn unix_socket() -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+/// A socket that listens under an abstract name: it vanishes with the process.
+pub(crate) fn listen(name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let socket = unix_socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to an abstract name without waiting; `EAGAIN` if too many others do.
+pub(crate) fn connect(name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let socket = unix_socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    Ok(socket)
+}
+
+/// Accepts one connection without waiting.
+pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Whether the process at the other end runs as this process's user or as root.
+pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    let uid = rustix::net::sockopt::socket_peercred(socket)?.uid;
+    Ok(uid.is_root() || uid == rustix::process::geteuid())
+}
+
+/// Sends a message with one file.
+pub(crate) fn send_with_file(
+    socket: &OwnedFd,
+    message: &[u8],
+    file: BorrowedFd<'_>,
+) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(message)],
+        &mut control,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// Receives a message and the one file that must come with it: its length, and the file if there
+/// was exactly one. Files beyond it are closed. `EAGAIN` if nothing is there.
+pub(crate) fn receive_with_file(
+    socket: &OwnedFd,
+    message: &mut [u8],
+) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+    // Room for two: a second one is seen and refused; the kernel closes the rest.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(message)],
+        &mut control,
+        RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut files = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = part {
+            files.extend(more);
+        }
+    }
+    let truncated = received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let file = if files.len() == 1 && !truncated {
+        files.pop()
+    } else {
+        None
+    };
+    Ok((received.bytes, file))
+}
+
+/// Sends a short message without waiting.
+pub(crate) fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<()> {
+    rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
+}
+
+/// Receives a short message without waiting; files that come along are never opened here. An
+/// empty message counts as the end.
+pub(crate) fn receive(socket: &OwnedFd, message: &mut [u8]) -> rustix::io::Result<usize> {
+    rustix::net::recv(socket, message, RecvFlags::DONTWAIT).map(|(received, _)| received)
+}
+
+/// Tells the other end that this connection is over.
+pub(crate) fn hang_up(socket: &OwnedFd) {
+    // It fails if the other end is gone already, and then there is nobody to tell.
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+/// What epoll reports of one file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    /// The key that the file was added with.
+    pub(crate) key: u64,
+    /// The other end has closed it.
+    pub(crate) hung_up: bool,
+}
+
+/// A set of files to wait for.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// The most files that one look reports.
+    const MAX_READY: usize = 128;
+
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        })
+    }
+
+    /// Adds a file; it is reported as long as it is readable or hung up.
+    pub(crate) fn add(&self, file: impl AsFd, key: u64) -> rustix::io::Result<()> {
+        let wanted = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        epoll::add(&self.epoll, file, epoll::EventData::new_u64(key), wanted)
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&self, file: impl AsFd) {
+        // It can only fail if the file is not in the set, and that is what is wanted.
+        let _ = epoll::delete(&self.epoll, file);
+    }
+
+    /// What is ready now.
+    pub(crate) fn ready(&self) -> rustix::io::Result<Vec<Ready>> {
+        let mut space = [const { MaybeUninit::uninit() }; Self::MAX_READY];
+        let (events, _) = match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            result => result?,
+        };
+        let gone = epoll::EventFlags::HUP | epoll::EventFlags::RDHUP | epoll::EventFlags::ERR;
+        let ready = events.iter().map(|event| Ready {
+            key: event.data.u64(),
+            hung_up: { event.flags }.intersects(gone),
+        });
+        Ok(ready.collect())
+    }
+
+    /// Sleeps until something is ready, or `timeout` is over. (By `ppoll`, which takes
+    /// nanoseconds where `epoll_wait` takes milliseconds.)
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> rustix::io::Result<()> {
+        let timeout = timeout.map(|timeout| Timespec {
+            // Three centuries are as good as for ever.
+            tv_sec: timeout.as_secs().min(10_000_000_000) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut files = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match rustix::event::poll(&mut files, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Lets other threads of the process end a wait.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    state: AtomicU32,
+    bell: OwnedFd,
+}
+
+/// The device is awake and was not called.
+const AWAKE: u32 = 0;
+/// The device sleeps or is about to: a call must write to the eventfd.
+const ASLEEP: u32 = 1;
+/// The device was called: the next wait ends at once.
+const CALLED: u32 = 2;
+
+impl Waker {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            state: AtomicU32::new(AWAKE),
+            bell: rustix::event::eventfd(0, flags)?,
+        })
+    }
+
+    /// What is readable after a call during sleep.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Says that the device is about to sleep; false if it was called and must not.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.state
+            .compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    /// Says that it sleeps no more, and forgets calls so far.
+    pub(crate) fn wake_up(&self) {
+        self.state.swap(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Makes the bell unreadable again.
+    pub(crate) fn silence(&self) {
+        // It fails with EAGAIN if another look was faster.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        if self.state.swap(CALLED, Ordering::SeqCst) == ASLEEP {
+            // It fails only if the counter is at its limit, and then the bell rings anyway.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The sending half: every peer's producer, and the bell for those that sleep.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
+
+use crate::handshake::BELL;
+use crate::map::{Ring, Words};
+use crate::ring::Producer;
+use crate::sleep::{Bell, SLEEPING};
+use crate::sys;
+
+struct TxPeer {
+    producer: Producer<Ring>,
+    words: Words,
+    bell: Bell,
+    socket: Arc<OwnedFd>,
+    /// Its number is in the list of peers to flush.
+    listed: bool,
+}
+
+/// The sending half of a [`ShmIo`](crate::ShmIo).
+#[derive(Default)]
+pub struct ShmTx {
+    peers: Vec<Option<Box<TxPeer>>>,
+    /// Peers that something was appended for since the last flush.
+    unflushed: Vec<u32>,
+    /// Peers that have broken their ring, for the device to cut off.
+    faults: Vec<u32>,
+}
+
+impl ShmTx {
+    pub(crate) fn insert(
+        &mut self,
+        peer: u32,
+        producer: Producer<Ring>,
+        words: Words,
+        socket: Arc<OwnedFd>,
+    ) {
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, || None);
+        }
+        assert!(self.peers[index].is_none(), "peer {peer} is there already");
+        self.peers[index] = Some(Box::new(TxPeer {
+            producer,
+            words,
+            bell: Bell::default(),
+            socket,
+            listed: false,
+        }));
+    }
+
+    /// Forgets a peer and what was not flushed.
+    pub(crate) fn remove(&mut self, peer: u32) {
+        if self.peers[peer as usize].take().is_some() {
+            self.unflushed.retain(|&other| other != peer);
+        }
+    }
+
+    /// The largest datagram for a peer.
+    pub(crate) fn max_datagram(&self, peer: u32) -> Option<usize> {
+        let peer = self.peers.get(peer as usize)?.as_ref()?;
+        Some(peer.producer.max_datagram())
+    }
+
+    /// Whether a peer had no room for the last frame.
+    pub(crate) fn wants_room(&self, peer: u32) -> bool {
+        matches!(self.peers.get(peer as usize), Some(Some(peer)) if peer.producer.wants_room())
+    }
+
+    /// Whether a peer that had no room has some now; says so once.
+    pub(crate) fn take_room_news(&mut self) -> bool {
+        let mut news = false;
+        for peer in self.peers.iter_mut().flatten() {
+            news |= peer.producer.take_room_news();
+        }
+        news
+    }
+
+    /// Peers that have broken their ring since the last call.
+    pub(crate) fn take_faults(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.faults)
+    }
+
+    #[cold]
+    fn note_fault(&mut self, peer: PeerId) {
+        if !self.faults.contains(&peer.0) {
+            self.faults.push(peer.0);
+        }
+    }
+}
+
+impl PacketTx for ShmTx {
+    #[inline]
+    fn append(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), TxError> {
+        let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) else {
+            return Err(TxError::Gone);
+        };
+        if !to.listed {
+            to.listed = true;
+            self.unflushed.push(peer.0);
+        }
+        let result = to.producer.append(preamble, head, body, tail);
+        if result.is_err() && to.producer.is_malformed() {
+            self.note_fault(peer);
+        }
+        result
+    }
+
+    #[inline]
+    fn seal(&mut self, peer: PeerId) {
+        if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
+            && to.producer.is_open()
+        {
+            to.producer.publish(true);
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), IoError> {
+        for peer in self.unflushed.drain(..) {
+            let Some(to) = &mut self.peers[peer as usize] else {
+                continue;
+            };
+            to.listed = false;
+            to.producer.publish(false);
+            if to.bell.must_ring(&to.words, SLEEPING) {
+                ring(&to.socket);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does nothing: whoever can send here is a peer.
+    fn send_to_stranger(&mut self, _to: SocketAddr, _datagram: &[u8]) {}
+
+    /// Fails: peers are admitted as they connect.
+    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
+        Err(IoError::new(
+            Fault::Caller,
+            format!("admit {stranger}"),
+            "a shm device has no strangers",
+            "take the peer from the datagram's source",
+        ))
+    }
+}
+
+/// Ends the sleep of the device at the other end.
+#[cold]
+pub(crate) fn ring(socket: &OwnedFd) {
+    // It fails if the socket is full of rings that were not heard yet, or the peer is gone; the
+    // link's own events tell of the latter.
+    let _ = sys::send(socket, &BELL);
+}

@@ -1,0 +1,112 @@
+//! What the tests of devices share.
+
+// Each test binary uses a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+
+use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerId, Source, TxError};
+use starling_io_shm::{ShmConfig, ShmIo};
+
+pub const PREAMBLE: &[u8; 8] = b"preamble";
+
+/// An address that no other test and no other run of it uses.
+pub fn name(test: &str) -> String {
+    format!("shm://test-{}-{test}", std::process::id())
+}
+
+/// A device, and what it has received but the test has not asked for yet.
+pub struct Device {
+    io: ShmIo,
+    received: VecDeque<(PeerId, Vec<u8>)>,
+}
+
+impl Device {
+    pub fn bind(address: &str, config: &ShmConfig) -> Self {
+        ShmIo::bind(address, config.clone()).unwrap().into()
+    }
+
+    pub fn client(config: &ShmConfig) -> Self {
+        ShmIo::client(config.clone()).unwrap().into()
+    }
+
+    /// Sends one datagram, waiting for room.
+    pub fn send(&mut self, peer: PeerId, body: &[u8]) {
+        while self.split().1.append(peer, PREAMBLE, &[], body, &[]) == Err(TxError::Full) {
+            self.wait(None).unwrap();
+        }
+        self.split().1.flush().unwrap();
+    }
+
+    /// One burst.
+    pub fn poll(&mut self) -> usize {
+        let (rx, _) = self.io.split();
+        let count = rx.rx_burst().unwrap();
+        for index in 0..count {
+            let datagram = rx.datagram(index);
+            let Source::Peer(peer) = datagram.source else {
+                panic!("a stranger");
+            };
+            assert_eq!(&datagram.bytes[..8], PREAMBLE);
+            self.received
+                .push_back((peer, datagram.bytes[8..].to_vec()));
+        }
+        count
+    }
+
+    /// The next datagram, without its preamble; waits for it.
+    pub fn receive(&mut self) -> (PeerId, Vec<u8>) {
+        loop {
+            if let Some(received) = self.received.pop_front() {
+                return received;
+            }
+            if self.poll() == 0 {
+                self.wait(None).unwrap();
+            }
+        }
+    }
+
+    /// The next event; asks often enough that a busy device would have looked.
+    pub fn event(&mut self) -> Option<IoEvent> {
+        (0..100).find_map(|_| self.poll_event())
+    }
+
+    /// Waits for an event. Datagrams before it are kept.
+    pub fn wait_for_event(&mut self) -> IoEvent {
+        loop {
+            while self.poll() != 0 {}
+            if let Some(event) = self.event() {
+                return event;
+            }
+            self.wait(None).unwrap();
+        }
+    }
+}
+
+impl From<ShmIo> for Device {
+    fn from(io: ShmIo) -> Self {
+        Self {
+            io,
+            received: VecDeque::new(),
+        }
+    }
+}
+
+impl Deref for Device {
+    type Target = ShmIo;
+    fn deref(&self) -> &ShmIo {
+        &self.io
+    }
+}
+
+impl DerefMut for Device {
+    fn deref_mut(&mut self) -> &mut ShmIo {
+        &mut self.io
+    }
+}
+
+/// Open file descriptors of this process.
+pub fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
