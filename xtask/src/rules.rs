@@ -13,6 +13,7 @@
 //! Generated sources keep none: those in folders named `golden`, which are there to be compared
 //! with, and files named `generated.rs`.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -147,7 +148,7 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
         .filter(|name| !name.is_empty())
 }
 
-/// All text files below `folder` that belong to the project.
+/// All text files below `folder` that somebody wrote.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -159,17 +160,17 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
             if !foreign {
                 files(&path, found)?;
             }
-        } else if ["rs", "toml", "md", "proto", "yml", "sh"]
-            .iter()
-            .any(|known| {
-                path.extension()
-                    .is_some_and(|extension| extension == *known)
-            })
-        {
+        } else if path.extension().is_some_and(is_text) && name != "generated.rs" {
             found.push(path);
         }
     }
     Ok(())
+}
+
+fn is_text(extension: &OsStr) -> bool {
+    ["rs", "toml", "md", "proto", "yml", "sh"]
+        .iter()
+        .any(|known| extension == *known)
 }
 
 /// Checks the whole workspace.

@@ -9,6 +9,7 @@
 mod echo;
 mod kv;
 
+use std::error::Error;
 use std::future::Future;
 
 use starling_bench::process::{announce, begin_client, begin_server};
@@ -87,10 +88,16 @@ async fn connect(address: &str) -> Result<Channel, BenchError> {
         .map_err(failed)
 }
 
-/// An error of tonic's as one of ours.
-fn failed(error: impl std::fmt::Display) -> BenchError {
+/// An error of tonic's as one of ours, with its causes: the outermost says little.
+fn failed(error: impl Error) -> BenchError {
+    let mut what = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        what = format!("{what}: {error}");
+        cause = error.source();
+    }
     BenchError::Call {
         system: SYSTEM,
-        what: error.to_string(),
+        what,
     }
 }
