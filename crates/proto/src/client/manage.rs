@@ -243,23 +243,32 @@ impl Client {
         match session.state {
             State::Closing => {}
             State::Connecting => self.fail_session(shared, id, SessionError::Closed),
-            State::Open => {
-                self.fail_requests(shared, id, SessionError::Closed);
-                shared.events.push_back(Event::SessionEnded {
-                    session: id,
-                    error: SessionError::Closed,
-                });
-                let session = self.sessions.get_mut(id).expect("just found");
-                session.state = State::Closing;
-                session.direct = false;
-                session.began_at = now;
-                session.said_at = now;
-                session.retries = 0;
-                session.push_close(sink);
-                if !session.timer_armed {
-                    super::arm(&mut self.timers, session, now, shared);
-                }
-            }
+            State::Open => self.end(shared, now, id, SessionError::Closed, sink),
+        }
+    }
+
+    /// Ends an open session on this side, and sees to it that the server hears of it.
+    pub(super) fn end<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        error: SessionError,
+        sink: &mut S,
+    ) {
+        self.fail_requests(shared, id, error);
+        shared
+            .events
+            .push_back(Event::SessionEnded { session: id, error });
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        session.state = State::Closing;
+        session.direct = false;
+        session.began_at = now;
+        session.said_at = now;
+        session.retries = 0;
+        session.push_close(sink);
+        if !session.timer_armed {
+            super::arm(&mut self.timers, session, now, shared);
         }
     }
 

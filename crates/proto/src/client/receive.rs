@@ -189,6 +189,9 @@ impl Client {
         };
         let srtt_ns = session.rtt.smoothed_ns();
         let slot = &mut session.slots[index];
+        if ack.executing != 0 {
+            slot.vouched_at = now;
+        }
         let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
             // A request of one packet that is being executed: there is nothing to send.
             return;

@@ -61,6 +61,8 @@ pub(crate) struct Slot {
     pub(crate) message: Msgbuf,
     /// When something of this request was last sent, or last made progress.
     pub(crate) active_at: u64,
+    /// Since the first retry: when the server last said that it has the request, or it was sent.
+    pub(crate) vouched_at: u64,
     pub(crate) large: Option<Box<Large>>,
     pub(crate) phase: Phase,
     pub(crate) ext: bool,
@@ -134,6 +136,7 @@ impl Slot {
             tag: 0,
             message: Msgbuf::new(),
             active_at: 0,
+            vouched_at: 0,
             large: None,
             phase: Phase::Idle,
             ext: false,

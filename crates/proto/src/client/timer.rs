@@ -6,6 +6,9 @@ use crate::shared::Shared;
 use crate::wire::{Connect, Header, Kind};
 use crate::{FrameSink, SessionError, SessionId, Source};
 
+/// Retries of a request before its silence counts as the server's.
+const LEAST_RETRIES: u8 = 5;
+
 impl Client {
     /// Does what is due. Cheap when nothing is.
     #[inline]
@@ -107,6 +110,7 @@ impl Client {
         let mut busy = slots_mask(session.slots.len()) & !session.free;
         let mut next = None;
         let mut resend = false;
+        let mut disowned = false;
         while busy != 0 {
             let index = busy.trailing_zeros() as usize;
             busy &= busy - 1;
@@ -117,6 +121,9 @@ impl Client {
                 if now >= at {
                     shared.stats.retransmissions += 1;
                     resend |= retransmit(&mut self.asking, session, index, now, sink);
+                    let slot = &session.slots[index];
+                    disowned |= slot.retries >= LEAST_RETRIES
+                        && now - slot.vouched_at >= shared.config.peer_timeout_ns;
                 }
             }
             let slot = &session.slots[index];
@@ -127,6 +134,12 @@ impl Client {
         if let Some(at) = next {
             session.timer_armed = true;
             self.timers.insert(id.index(), at);
+        }
+        if disowned {
+            // The peer may well be alive, but this session is out of step with it: nothing that
+            // is sent again would ever help.
+            self.end(shared, now, id, SessionError::PeerSilent, sink);
+            return;
         }
         if resend {
             self.pump(shared, now, id, sink);
@@ -300,6 +313,9 @@ fn retransmit<S: FrameSink>(
     sink: &mut S,
 ) -> bool {
     let slot = &mut session.slots[index];
+    if slot.retries == 0 {
+        slot.vouched_at = slot.active_at;
+    }
     slot.retries = slot.retries.saturating_add(1);
     slot.active_at = now;
     match slot.phase {
