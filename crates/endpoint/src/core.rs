@@ -193,33 +193,24 @@ impl<I: PacketIo> Core<I> {
             let error = CallError::UnknownContinuation;
             return Err(RejectedCall { error, message });
         }
-        let call = Call {
-            tag,
-            number: 0,
-            session,
-            continuation,
-            timed: timeout.is_some(),
-        };
-        let Ok(key) = self.calls.insert(call) else {
+        let Some(key) = self.calls.next_key() else {
             let limit = self.max_calls;
             let error = CallError::TooManyCalls { limit };
             return Err(RejectedCall { error, message });
         };
         let now = self.now_ns;
-        match (self.proto).request(now, session, message, ext, key, &mut Sink(tx)) {
-            Ok(number) => {
-                if let Some(call) = self.calls.get_mut(key) {
-                    call.number = number;
-                }
-            }
+        let number = match (self.proto).request(now, session, message, ext, key, &mut Sink(tx)) {
+            Ok(number) => number,
             Err(rejected) => {
-                self.calls.remove(key);
                 return Err(RejectedCall {
                     error: rejected.reason.into(),
                     message: rejected.message,
                 });
             }
-        }
+        };
+        let call = Call::new(tag, number, session, continuation, timeout.is_some());
+        let inserted = self.calls.insert(call);
+        debug_assert!(inserted.is_ok_and(|inserted| inserted == key));
         if let Some(timeout) = timeout {
             let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
             let calls = &self.calls;
@@ -234,7 +225,7 @@ impl<I: PacketIo> Core<I> {
     #[inline]
     pub(crate) fn take_call(&mut self, key: u64) -> Option<Call> {
         let call = self.calls.remove(key)?;
-        if call.timed {
+        if call.is_timed() {
             self.deadlines.disarm();
         }
         Some(call)

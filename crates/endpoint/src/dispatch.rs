@@ -11,14 +11,15 @@ use crate::client::{Call, CallId, Completion, ContinuationId, Response};
 use crate::context::Context;
 use crate::core::{ContinuationFn, Core, Registration};
 use crate::header::{
-    HeaderError, MethodId, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT, RequestHeader, ResponseHeader,
-    metadata_between,
+    self, HeaderError, MethodId, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT,
+    RequestExtension, ResponseHeader,
 };
 use crate::local::Command;
+use crate::metadata::MetadataView;
 use crate::methods::{Handler, HandlerKind, Methods};
 use crate::payload::{Payload, PayloadBytes};
 use crate::server::{
-    Abandoned, Answer, Outcome, Reply, ReplySlot, Request, RequestFlags, RequestInfo,
+    Abandoned, Answer, NEVER, Outcome, Reply, ReplySlot, Request, RequestFlags, RequestInfo,
 };
 use crate::sink::io_peer;
 use crate::status::{Code, Status};
@@ -82,31 +83,83 @@ impl<I: PacketIo> Tables<I> {
     ) {
         core.stats.requests += 1;
         let bytes = PayloadBytes::of(body);
-        let header = match RequestHeader::parse(bytes.as_slice(), ext) {
-            Ok(header) => header,
-            Err(error) => return refuse_malformed(core, tx, id, answer, error),
+        let Some(method) = header::method_of(bytes.as_slice()) else {
+            return refuse_malformed(core, tx, id, answer, HeaderError::Truncated);
         };
-        let info = RequestInfo::new(&header, io_peer(peer), core.now_ns);
-        if core.draining || info.deadline_ns <= core.now_ns {
-            return refuse(core, tx, id, answer);
+        let mut deadline_ns = NEVER;
+        let mut body_at = REQUEST_BODY_AT;
+        if ext {
+            let extension = match RequestExtension::parse(bytes.as_slice()) {
+                Ok(extension) => extension,
+                Err(error) => return refuse_malformed(core, tx, id, answer, error),
+            };
+            body_at = extension.body_at;
+            if let Some(us) = extension.remaining_us {
+                deadline_ns = core.now_ns.saturating_add(us.saturating_mul(1000));
+                if us == 0 {
+                    return refuse_expired(core, tx, id, answer);
+                }
+            }
         }
-        let payload = Payload {
-            bytes,
-            fields_at: REQUEST_FIELDS_AT,
-            body_at: header.body_at,
+        if core.draining {
+            return refuse_draining(core, tx, id, answer);
+        }
+        let info = RequestInfo {
+            method,
+            peer: io_peer(peer),
+            now_ns: core.now_ns,
+            deadline_ns,
         };
-        match self.methods.find(header.method) {
+        let body_at = body_at as u32;
+        match self.methods.find(method) {
             Some(HandlerKind::Inline(handler)) => {
-                let request = Request { payload, info };
-                serve_inline(core, tx, &self.abandoned, handler, id, request, answer);
+                let abandoned = &self.abandoned;
+                let mut slot = ReplySlot {
+                    id,
+                    deadline_ns,
+                    answer,
+                    outcome: Outcome::Unanswered,
+                };
+                // The arguments are made in the closure, which captures only where they come
+                // from: captures are copied.
+                let caught = catch_unwind(AssertUnwindSafe(|| {
+                    handler(
+                        &mut Context {
+                            core: &mut *core,
+                            tx: &mut *tx,
+                        },
+                        Request {
+                            payload: Payload {
+                                bytes,
+                                fields_at: REQUEST_FIELDS_AT as u32,
+                                body_at,
+                            },
+                            info,
+                        },
+                        Reply {
+                            slot: &mut slot,
+                            abandoned,
+                        },
+                    );
+                }));
+                if caught.is_ok() && matches!(slot.outcome, Outcome::Ok) {
+                    core.answer_ok(tx, id, slot.answer);
+                } else {
+                    finish_uncommon(core, tx, slot, caught.is_err());
+                }
                 self.apply(&mut core.registrations);
             }
             Some(HandlerKind::Worker(handler)) => {
                 let handler = Arc::clone(handler);
+                let payload = Payload {
+                    bytes,
+                    fields_at: REQUEST_FIELDS_AT as u32,
+                    body_at,
+                };
                 let request = Request { payload, info };
                 serve_in_worker(core, tx, workers, handler, id, request, answer);
             }
-            None => refuse_unknown(core, tx, id, answer, header.method),
+            None => refuse_unknown(core, tx, id, answer, method),
         }
     }
 
@@ -123,49 +176,69 @@ impl<I: PacketIo> Tables<I> {
     ) {
         let bytes = PayloadBytes::of(body);
         let mut body_at = 0;
-        let mut stream = None;
         if ext {
             match read_extension(core, bytes.as_slice()) {
-                Ok(header) => (body_at, stream) = header,
-                Err(status) => return self.complete(core, tx, call, id, Err(status)),
+                Ok(at) => body_at = at as u32,
+                Err(status) => return self.fail(core, tx, call, id, status),
             }
         }
-        let payload = Payload {
-            bytes,
-            fields_at: RESPONSE_FIELDS_AT,
-            body_at,
-        };
-        self.complete(core, tx, call, id, Ok(Response { payload, stream }));
+        self.complete(core, tx, call, id, || {
+            Ok(Response {
+                payload: Payload {
+                    bytes,
+                    fields_at: RESPONSE_FIELDS_AT as u32,
+                    body_at,
+                },
+            })
+        });
     }
 
-    /// Hands the end of a call to its continuation or future.
-    #[inline]
-    pub(crate) fn complete(
+    /// Ends a call that has no response.
+    #[cold]
+    pub(crate) fn fail(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
         call: Call,
         id: CallId,
-        result: Result<Response<'_>, Status>,
+        status: Status,
+    ) {
+        self.complete(core, tx, call, id, || Err(status));
+    }
+
+    /// Hands the end of a call to its continuation or future.
+    #[inline]
+    fn complete<'a>(
+        &mut self,
+        core: &mut Core<I>,
+        tx: &mut I::Tx,
+        call: Call,
+        id: CallId,
+        result: impl FnOnce() -> Result<Response<'a>, Status>,
     ) {
         core.stats.completions += 1;
-        if call.continuation == ContinuationId::LOCAL {
+        let continuation = call.continuation();
+        if continuation == ContinuationId::LOCAL {
             core.local
-                .finish(call.tag, result.map(Response::into_owned));
+                .finish(call.tag, result().map(Response::into_owned));
             return;
         }
         // In bounds: checked when the call was made, and none is ever removed.
-        let continuation = &mut self.continuations[call.continuation.0 as usize];
-        let completion = Completion {
-            tag: call.tag,
-            call: id,
-            result,
-        };
-        let context = &mut Context {
-            core: &mut *core,
-            tx,
-        };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| continuation(context, completion))) {
+        let continuation = &mut self.continuations[continuation.0 as usize];
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            continuation(
+                &mut Context {
+                    core: &mut *core,
+                    tx,
+                },
+                Completion {
+                    tag: call.tag,
+                    call: id,
+                    result: result(),
+                },
+            );
+        }));
+        if let Err(panic) = caught {
             // The caller's own fault, so the caller gets it, but not before the turn is over:
             // the rest of the burst would be lost.
             core.panic.get_or_insert(panic);
@@ -174,52 +247,36 @@ impl<I: PacketIo> Tables<I> {
     }
 }
 
-#[inline]
-fn serve_inline<I: PacketIo>(
+/// Answers a request whose handler did not simply succeed.
+#[cold]
+fn finish_uncommon<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
-    abandoned: &Arc<Abandoned>,
-    handler: &mut (dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + '_),
-    id: RequestId,
-    request: Request<'_>,
-    answer: Answer,
+    slot: ReplySlot,
+    panicked: bool,
 ) {
-    let mut slot = ReplySlot {
-        id,
-        deadline_ns: request.info.deadline_ns,
-        answer,
-        outcome: Outcome::Unanswered,
-    };
-    let context = &mut Context {
-        core: &mut *core,
-        tx: &mut *tx,
-    };
-    let reply = Reply {
-        slot: &mut slot,
-        abandoned,
-    };
-    let panicked = catch_unwind(AssertUnwindSafe(|| handler(context, request, reply))).is_err();
-    core.stats.panics += u64::from(panicked);
     let ReplySlot {
-        answer, outcome, ..
+        id,
+        answer,
+        outcome,
+        ..
     } = slot;
-    match outcome {
-        Outcome::Ok if !panicked => core.answer_ok(tx, id, answer),
+    core.stats.panics += u64::from(panicked);
+    let status = match outcome {
         Outcome::Deferred(flags) => {
             // If the reply was used within the handler, nothing is owed any more.
             if !flags.answered.load(Ordering::Relaxed) {
                 core.pending.insert(id, flags);
             }
+            return;
         }
-        _ if panicked => {
-            core.answer_status(tx, id, answer, &Status::internal(HANDLER_PANICKED));
-        }
-        Outcome::Status(status) => core.answer_status(tx, id, answer, &status),
+        _ if panicked => Status::internal(HANDLER_PANICKED),
+        Outcome::Status(status) => status,
         Outcome::Ok | Outcome::Unanswered => {
-            let status = Status::internal("the server's handler returned without an answer");
-            core.answer_status(tx, id, answer, &status);
+            Status::internal("the server's handler returned without an answer")
         }
-    }
+    };
+    core.answer_status(tx, id, answer, &status);
 }
 
 fn serve_in_worker<I: PacketIo>(
@@ -277,17 +334,18 @@ fn refuse_malformed<I: PacketIo>(
     core.answer_status(tx, id, answer, &status);
 }
 
-/// Refuses what arrives too late: after the deadline, or after shutting down has begun.
 #[cold]
-fn refuse<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, id: RequestId, answer: Answer) {
-    let status = if core.draining {
-        core.stats.refused_draining += 1;
-        Status::unavailable("the server is shutting down; the call did not run, call elsewhere")
-    } else {
-        core.stats.expired += 1;
-        Status::deadline_exceeded(EXPIRED)
-    };
+fn refuse_draining<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, id: RequestId, answer: Answer) {
+    core.stats.refused_draining += 1;
+    let status =
+        Status::unavailable("the server is shutting down; the call did not run, call elsewhere");
     core.answer_status(tx, id, answer, &status);
+}
+
+#[cold]
+fn refuse_expired<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, id: RequestId, answer: Answer) {
+    core.stats.expired += 1;
+    core.answer_status(tx, id, answer, &Status::deadline_exceeded(EXPIRED));
 }
 
 #[cold]
@@ -303,20 +361,18 @@ fn refuse_unknown<I: PacketIo>(
     core.answer_status(tx, id, answer, &status);
 }
 
-/// Reads a response's extension: where the body begins and its place in a stream, or a status.
+/// Reads a response's extension: where the body begins, or a status.
 #[cold]
-fn read_extension<I: PacketIo>(
-    core: &mut Core<I>,
-    bytes: &[u8],
-) -> Result<(usize, Option<crate::StreamPosition>), Status> {
+fn read_extension<I: PacketIo>(core: &mut Core<I>, bytes: &[u8]) -> Result<usize, Status> {
     let header = ResponseHeader::parse(bytes).map_err(|error| {
         core.stats.malformed += 1;
         Status::internal(format!("the server's response is malformed: {error}"))
     })?;
     if header.code == Code::Ok {
-        return Ok((header.body_at, header.stream));
+        return Ok(header.body_at);
     }
-    let metadata = metadata_between(bytes, RESPONSE_FIELDS_AT, header.body_at).to_owned();
+    let fields = header::fields_between(bytes, RESPONSE_FIELDS_AT, header.body_at);
+    let metadata = MetadataView::of_extension(fields).to_owned();
     Err(Status::new(header.code, header.message.to_owned()).with_metadata(metadata))
 }
 

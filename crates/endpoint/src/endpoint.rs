@@ -24,7 +24,7 @@ use starling_proto::{Body, ConfigError, Incoming, Msgbuf, PeerId, Protocol, Secr
 
 use crate::client::{CallId, Completion, ContinuationId};
 use crate::context::{Context, RejectedCall};
-use crate::core::Core;
+use crate::core::{Core, Finished};
 use crate::dispatch::{EXPIRED, HANDLER_PANICKED, Tables};
 use crate::error::{CallError, OpenError};
 use crate::executor::Executor;
@@ -580,13 +580,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             };
             self.apply_registrations();
             let tx = self.io.split().1;
-            self.tables.complete(
-                &mut self.core,
-                tx,
-                finished.call,
-                finished.id,
-                Err(finished.status),
-            );
+            let Finished { call, id, status } = finished;
+            self.tables.fail(&mut self.core, tx, call, id, status);
         }
     }
 

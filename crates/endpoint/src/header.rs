@@ -35,7 +35,6 @@
 //!
 //! Nothing here is trusted: any bytes give a header or a typed error.
 
-use crate::metadata::MetadataView;
 use crate::options::{CallOptions, Encoding, StreamPosition};
 use crate::status::{Code, Status};
 
@@ -188,61 +187,48 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The validated header of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestHeader {
-    pub(crate) method: MethodId,
-    /// Where the body begins; the extension's fields, if any, end there.
-    pub(crate) body_at: usize,
-    pub(crate) remaining_us: Option<u64>,
-    pub(crate) encoding: Encoding,
-    pub(crate) stream: Option<StreamPosition>,
-}
-
 /// Where the fields of a request's extension begin.
 pub(crate) const REQUEST_FIELDS_AT: usize = METHOD_LEN + LENGTH_LEN;
+/// Where the body of a request without an extension begins.
+pub(crate) const REQUEST_BODY_AT: usize = METHOD_LEN;
 /// Where the fields of a response's extension begin.
 pub(crate) const RESPONSE_FIELDS_AT: usize = LENGTH_LEN;
 
-impl RequestHeader {
-    /// Reads the header of a request.
-    #[inline]
-    pub(crate) fn parse(payload: &[u8], ext: bool) -> Result<Self, HeaderError> {
-        let (method, rest) = payload
-            .split_first_chunk::<METHOD_LEN>()
-            .ok_or(HeaderError::Truncated)?;
-        let mut header = Self {
-            method: MethodId(u32::from_le_bytes(*method)),
-            body_at: METHOD_LEN,
-            remaining_us: None,
-            encoding: Encoding::Native,
-            stream: None,
-        };
-        if ext {
-            header.parse_extension(rest)?;
-        }
-        Ok(header)
-    }
+/// The method that a request is for. Apart from the extension, so that a plain call pays for
+/// nothing else.
+#[inline]
+pub(crate) fn method_of(payload: &[u8]) -> Option<MethodId> {
+    let method = payload.first_chunk::<METHOD_LEN>()?;
+    Some(MethodId(u32::from_le_bytes(*method)))
+}
 
+/// What a request's extension says to the endpoint; the rest is found when somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestExtension {
+    /// Where the body begins and the fields end.
+    pub(crate) body_at: usize,
+    pub(crate) remaining_us: Option<u64>,
+}
+
+impl RequestExtension {
+    /// Validates the extension of a request.
     #[cold]
-    fn parse_extension(&mut self, bytes: &[u8]) -> Result<(), HeaderError> {
-        let fields = split_extension(bytes)?;
-        self.body_at = REQUEST_FIELDS_AT + fields.len();
+    pub(crate) fn parse(payload: &[u8]) -> Result<Self, HeaderError> {
+        let rest = payload.get(METHOD_LEN..).ok_or(HeaderError::Truncated)?;
+        let fields = split_extension(rest)?;
+        let mut remaining_us = None;
         walk(fields, |field| match field {
-            Field::Deadline { remaining_us } => {
-                self.remaining_us = Some(remaining_us);
-                true
-            }
-            Field::Encoding(encoding) => {
-                self.encoding = encoding;
-                true
-            }
-            Field::Stream(position) => {
-                self.stream = Some(position);
+            Field::Deadline { remaining_us: us } => {
+                remaining_us = Some(us);
                 true
             }
             Field::Status(_) | Field::Message(_) => false,
+            Field::Encoding(_) | Field::Stream(_) => true,
             Field::Metadata { .. } | Field::Skipped => true,
+        })?;
+        Ok(Self {
+            body_at: REQUEST_FIELDS_AT + fields.len(),
+            remaining_us,
         })
     }
 }
@@ -253,7 +239,6 @@ pub(crate) struct ResponseHeader<'a> {
     pub(crate) code: Code,
     pub(crate) message: &'a str,
     pub(crate) body_at: usize,
-    pub(crate) stream: Option<StreamPosition>,
 }
 
 impl<'a> ResponseHeader<'a> {
@@ -265,7 +250,6 @@ impl<'a> ResponseHeader<'a> {
             code: Code::Ok,
             message: "",
             body_at: RESPONSE_FIELDS_AT + fields.len(),
-            stream: None,
         };
         walk(fields, |field| match field {
             Field::Status(code) => {
@@ -276,12 +260,8 @@ impl<'a> ResponseHeader<'a> {
                 header.message = message;
                 true
             }
-            Field::Stream(position) => {
-                header.stream = Some(position);
-                true
-            }
             Field::Deadline { .. } | Field::Encoding(_) => false,
-            Field::Metadata { .. } | Field::Skipped => true,
+            Field::Stream(_) | Field::Metadata { .. } | Field::Skipped => true,
         })?;
         Ok(header)
     }
@@ -457,10 +437,28 @@ impl ResponseParts<'_> {
     }
 }
 
-/// The metadata of a message whose header was validated.
-pub(crate) fn metadata_between(payload: &[u8], from: usize, to: usize) -> MetadataView<'_> {
+/// The fields of a message whose header was validated.
+pub(crate) fn fields_between(payload: &[u8], from: usize, to: usize) -> &[u8] {
     // Without an extension the body begins before the fields would.
-    MetadataView::of_extension(payload.get(from..to).unwrap_or(&[]))
+    payload.get(from..to).unwrap_or(&[])
+}
+
+/// The encoding that validated fields name.
+pub(crate) fn encoding_of(fields: &[u8]) -> Encoding {
+    Fields::new(fields)
+        .find_map(|field| match field {
+            Ok(Field::Encoding(encoding)) => Some(encoding),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+/// The place in a stream that validated fields name.
+pub(crate) fn stream_of(fields: &[u8]) -> Option<StreamPosition> {
+    Fields::new(fields).find_map(|field| match field {
+        Ok(Field::Stream(position)) => Some(position),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -468,7 +466,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Metadata;
+    use crate::{Metadata, MetadataView};
 
     fn full_options() -> CallOptions {
         let mut metadata = Metadata::new();
@@ -492,9 +490,7 @@ mod tests {
         assert_eq!(out, [1, 2, 3, 4]);
         assert_eq!(request_len(&plain), 4);
         assert!(!ResponseParts::default().needs_extension());
-        let header = RequestHeader::parse(&out, false).unwrap();
-        assert_eq!(header.method, MethodId(0x0403_0201));
-        assert_eq!(header.body_at, 4);
+        assert_eq!(method_of(&out), Some(MethodId(0x0403_0201)));
     }
 
     #[test]
@@ -513,13 +509,12 @@ mod tests {
         ];
         assert_eq!(out, expected);
         out.extend_from_slice(b"body");
-        let header = RequestHeader::parse(&out, true).unwrap();
-        assert_eq!(header.remaining_us, Some(2));
-        assert_eq!(header.encoding, Encoding::Protobuf);
-        assert_eq!(header.stream, options.stream);
-        assert_eq!(&out[header.body_at..], b"body");
-        let metadata = metadata_between(&out, REQUEST_FIELDS_AT, header.body_at);
-        assert_eq!(metadata.to_owned(), options.metadata);
+        let extension = RequestExtension::parse(&out).unwrap();
+        assert_eq!(extension.remaining_us, Some(2));
+        assert_eq!(&out[extension.body_at..], b"body");
+        let fields = fields_between(&out, REQUEST_FIELDS_AT, extension.body_at);
+        let view = MetadataView::of_extension(fields);
+        assert_eq!(view.to_owned(), options.metadata);
     }
 
     #[test]
@@ -535,8 +530,8 @@ mod tests {
             (Code::ResourceExhausted, "busy")
         );
         assert_eq!(header.body_at, out.len());
-        let view = metadata_between(&out, RESPONSE_FIELDS_AT, header.body_at);
-        assert_eq!(view.to_owned(), metadata);
+        let fields = fields_between(&out, RESPONSE_FIELDS_AT, header.body_at);
+        assert_eq!(MetadataView::of_extension(fields).to_owned(), metadata);
     }
 
     #[test]
@@ -553,29 +548,26 @@ mod tests {
         assert_eq!(header.message.len(), MAX_STATUS_MESSAGE);
     }
 
-    fn request_with(fields: &[u8]) -> Result<RequestHeader, HeaderError> {
+    fn request_with(fields: &[u8]) -> Result<RequestExtension, HeaderError> {
         let mut payload = vec![1, 0, 0, 0];
         payload.extend_from_slice(&(fields.len() as u16).to_le_bytes());
         payload.extend_from_slice(fields);
-        RequestHeader::parse(&payload, true)
+        RequestExtension::parse(&payload)
     }
 
     #[test]
     fn faults_are_told_apart() {
+        assert_eq!(method_of(&[1, 2, 3]), None);
         assert_eq!(
-            RequestHeader::parse(&[1, 2, 3], false),
+            RequestExtension::parse(&[1, 2, 3, 4, 9]),
             Err(HeaderError::Truncated)
         );
         assert_eq!(
-            RequestHeader::parse(&[1, 2, 3, 4, 9], true),
+            RequestExtension::parse(&[1, 2, 3, 4, 9, 0, 1]),
             Err(HeaderError::Truncated)
         );
         assert_eq!(
-            RequestHeader::parse(&[1, 2, 3, 4, 9, 0, 1], true),
-            Err(HeaderError::Truncated)
-        );
-        assert_eq!(
-            RequestHeader::parse(&[1, 2, 3, 4, 255, 255, 1], true),
+            RequestExtension::parse(&[1, 2, 3, 4, 255, 255, 1]),
             Err(HeaderError::TooLong)
         );
         assert_eq!(
@@ -628,18 +620,18 @@ mod tests {
 
     #[test]
     fn any_bytes_give_a_header_or_an_error() {
-        bolero::check!()
-            .with_type::<(bool, Vec<u8>)>()
-            .for_each(|(ext, bytes)| {
-                if let Ok(header) = RequestHeader::parse(bytes, *ext) {
-                    assert!(header.body_at <= bytes.len());
-                    let view = metadata_between(bytes, REQUEST_FIELDS_AT, header.body_at);
-                    assert!(view.to_owned().as_fields().len() <= MAX_METADATA);
-                }
-                if let Ok(header) = ResponseHeader::parse(bytes) {
-                    assert!(header.body_at <= bytes.len());
-                    assert!(header.message.len() <= MAX_STATUS_MESSAGE);
-                }
-            });
+        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+            if let Ok(extension) = RequestExtension::parse(bytes) {
+                assert!(extension.body_at <= bytes.len());
+                assert!(method_of(bytes).is_some());
+                let fields = fields_between(bytes, REQUEST_FIELDS_AT, extension.body_at);
+                let view = MetadataView::of_extension(fields);
+                assert!(view.to_owned().as_fields().len() <= MAX_METADATA);
+            }
+            if let Ok(header) = ResponseHeader::parse(bytes) {
+                assert!(header.body_at <= bytes.len());
+                assert!(header.message.len() <= MAX_STATUS_MESSAGE);
+            }
+        });
     }
 }

@@ -6,14 +6,15 @@ use starling_proto::{Body, Msgbuf};
 
 use crate::header;
 use crate::metadata::{Metadata, MetadataView};
+use crate::options::{Encoding, StreamPosition};
 
 /// A received payload with a validated header.
 #[derive(Debug)]
 pub(crate) struct Payload<'a> {
     pub(crate) bytes: PayloadBytes<'a>,
     /// Where the fields of the extension would begin.
-    pub(crate) fields_at: usize,
-    pub(crate) body_at: usize,
+    pub(crate) fields_at: u32,
+    pub(crate) body_at: u32,
 }
 
 #[derive(Debug)]
@@ -46,11 +47,13 @@ impl Payload<'_> {
     #[inline]
     pub(crate) fn body(&self) -> &[u8] {
         // In bounds: the header was parsed from these bytes.
-        self.bytes.as_slice().get(self.body_at..).unwrap_or(&[])
+        let bytes = self.bytes.as_slice();
+        bytes.get(self.body_at as usize..).unwrap_or(&[])
     }
 
-    pub(crate) fn metadata(&self) -> MetadataView<'_> {
-        header::metadata_between(self.bytes.as_slice(), self.fields_at, self.body_at)
+    pub(crate) fn fields(&self) -> &[u8] {
+        let (from, to) = (self.fields_at as usize, self.body_at as usize);
+        header::fields_between(self.bytes.as_slice(), from, to)
     }
 
     /// To keep it: a large message is moved, a small one is copied into `spare`.
@@ -76,8 +79,8 @@ impl Payload<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedMessage {
     pub(crate) message: Msgbuf,
-    fields_at: usize,
-    body_at: usize,
+    fields_at: u32,
+    body_at: u32,
 }
 
 /// The response of a call, kept.
@@ -87,12 +90,28 @@ impl OwnedMessage {
     /// The body.
     #[inline]
     pub fn body(&self) -> &[u8] {
-        self.message.head().get(self.body_at..).unwrap_or(&[])
+        let bytes = self.message.head();
+        bytes.get(self.body_at as usize..).unwrap_or(&[])
+    }
+
+    pub(crate) fn fields(&self) -> &[u8] {
+        let (from, to) = (self.fields_at as usize, self.body_at as usize);
+        header::fields_between(self.message.head(), from, to)
     }
 
     /// What the sender sent beside the body.
     pub fn metadata(&self) -> MetadataView<'_> {
-        header::metadata_between(self.message.head(), self.fields_at, self.body_at)
+        MetadataView::of_extension(self.fields())
+    }
+
+    /// How the body is encoded, if it is that of a request.
+    pub fn encoding(&self) -> Encoding {
+        header::encoding_of(self.fields())
+    }
+
+    /// The place in a stream, if the sender gave one.
+    pub fn stream(&self) -> Option<StreamPosition> {
+        header::stream_of(self.fields())
     }
 
     /// A copy of the metadata.
@@ -102,7 +121,7 @@ impl OwnedMessage {
 
     /// The memory that holds the message, and where in it the body begins.
     pub fn into_parts(self) -> (Msgbuf, usize) {
-        (self.message, self.body_at)
+        (self.message, self.body_at as usize)
     }
 }
 

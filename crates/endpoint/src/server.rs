@@ -18,7 +18,7 @@ use bytes::Bytes;
 use starling_io::{PeerId, Wake};
 use starling_proto::{Msgbuf, RequestId};
 
-use crate::header::{MethodId, RequestHeader, ResponseParts};
+use crate::header::{self, MethodId, REQUEST_BODY_AT, ResponseParts};
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
 use crate::payload::{OwnedMessage, Payload};
@@ -32,27 +32,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) struct RequestInfo {
     pub(crate) method: MethodId,
     pub(crate) peer: PeerId,
-    pub(crate) encoding: Encoding,
-    pub(crate) stream: Option<StreamPosition>,
     pub(crate) now_ns: u64,
     pub(crate) deadline_ns: u64,
-}
-
-impl RequestInfo {
-    #[inline]
-    pub(crate) fn new(header: &RequestHeader, peer: PeerId, now_ns: u64) -> Self {
-        Self {
-            method: header.method,
-            peer,
-            encoding: header.encoding,
-            stream: header.stream,
-            now_ns,
-            deadline_ns: match header.remaining_us {
-                None => NEVER,
-                Some(us) => now_ns.saturating_add(us.saturating_mul(1000)),
-            },
-        }
-    }
 }
 
 macro_rules! request_getters {
@@ -65,16 +46,6 @@ macro_rules! request_getters {
         /// Who calls, as the device numbers peers.
         pub fn peer(&self) -> PeerId {
             self.info.peer
-        }
-
-        /// How the request is encoded and the response has to be.
-        pub fn encoding(&self) -> Encoding {
-            self.info.encoding
-        }
-
-        /// The place in a stream, if the caller gave one.
-        pub fn stream(&self) -> Option<StreamPosition> {
-            self.info.stream
         }
 
         /// When the caller gives up, in nanoseconds of the endpoint's clock.
@@ -102,7 +73,21 @@ impl Request<'_> {
 
     /// What the caller sent beside the body.
     pub fn metadata(&self) -> MetadataView<'_> {
-        self.payload.metadata()
+        MetadataView::of_extension(self.payload.fields())
+    }
+
+    /// How the request is encoded and the response has to be.
+    #[inline]
+    pub fn encoding(&self) -> Encoding {
+        if self.payload.body_at == REQUEST_BODY_AT as u32 {
+            return Encoding::Native;
+        }
+        header::encoding_of(self.payload.fields())
+    }
+
+    /// The place in a stream, if the caller gave one.
+    pub fn stream(&self) -> Option<StreamPosition> {
+        header::stream_of(self.payload.fields())
     }
 
     /// How long the caller still waits: what to give as timeout to nested calls.

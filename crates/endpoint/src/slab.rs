@@ -42,6 +42,19 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The key that the next value will have; `None` when the table is full.
+    #[inline]
+    pub(crate) fn next_key(&self) -> Option<u64> {
+        match self.entries.get(self.free as usize) {
+            Some(entry) => {
+                let generation = entry.generation.wrapping_add(1);
+                Some(u64::from(generation) << 32 | u64::from(self.free))
+            }
+            None if self.entries.len() < self.limit => Some(1 << 32 | self.entries.len() as u64),
+            None => None,
+        }
+    }
+
     /// Adds a value; gives it back when the table is full.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<u64, T> {
@@ -129,12 +142,17 @@ mod tests {
     #[test]
     fn a_stale_key_finds_nothing() {
         let mut slab = Slab::new(2);
+        let next = slab.next_key();
         let a = slab.insert('a').unwrap();
+        assert_eq!(next, Some(a));
         let b = slab.insert('b').unwrap();
+        assert_eq!(slab.next_key(), None);
         assert_eq!(slab.insert('c'), Err('c'));
         assert_eq!(slab.remove(a), Some('a'));
         assert_eq!(slab.remove(a), None);
+        let next = slab.next_key();
         let c = slab.insert('c').unwrap();
+        assert_eq!(next, Some(c));
         assert_ne!(a, c);
         assert_eq!(slab.get(a), None);
         assert_eq!(slab.get_mut(a), None);

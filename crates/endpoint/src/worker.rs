@@ -52,6 +52,16 @@ impl WorkerRequest {
         self.message.metadata()
     }
 
+    /// How the request is encoded and the response has to be.
+    pub fn encoding(&self) -> Encoding {
+        self.message.encoding()
+    }
+
+    /// The place in a stream, if the caller gave one.
+    pub fn stream(&self) -> Option<StreamPosition> {
+        self.message.stream()
+    }
+
     /// How long the caller still waited when the handler was begun.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline_ns()
