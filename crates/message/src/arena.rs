@@ -40,12 +40,18 @@ const FIRST_CAPACITY: u32 = 4;
 pub struct Arena {
     bytes: Vec<u8>,
     base: usize,
-    tail: Option<Tail>,
-    /// Start of each array that has spare room: elements it has room for.
-    capacities: BTreeMap<u32, u32>,
     /// The bytes came from elsewhere: parts may overlap, so they are copied before anything is
     /// written.
     adopted: Option<&'static MessageLayout>,
+    /// What small messages do without, apart so that their arenas are cheap to make and to move.
+    extra: Option<Box<Extra>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Extra {
+    tail: Option<Tail>,
+    /// Start of each array that has spare room: elements it has room for.
+    capacities: BTreeMap<u32, u32>,
 }
 
 /// A bytes field held by reference.
@@ -61,13 +67,12 @@ impl Arena {
     #[inline]
     pub fn begin(mut bytes: Vec<u8>, layout: &MessageLayout) -> Arena {
         let base = bytes.len();
-        bytes.resize(base + layout.size as usize, 0);
+        append_zeros(&mut bytes, layout.size as usize);
         Arena {
             bytes,
             base,
-            tail: None,
-            capacities: BTreeMap::new(),
             adopted: None,
+            extra: None,
         }
     }
 
@@ -83,13 +88,11 @@ impl Arena {
         layout: &'static MessageLayout,
     ) -> Result<Arena, ValidationError> {
         validate(layout, &bytes[base..])?;
-        let capacities = BTreeMap::new();
         Ok(Arena {
             bytes,
             base,
-            tail: None,
-            capacities,
             adopted: Some(layout),
+            extra: None,
         })
     }
 
@@ -103,9 +106,8 @@ impl Arena {
     /// Back to an empty message of this layout. Keeps the memory, and what stands in front.
     pub fn clear(&mut self, layout: &MessageLayout) {
         self.bytes.truncate(self.base);
-        self.bytes.resize(self.base + layout.size as usize, 0);
-        self.tail = None;
-        self.capacities.clear();
+        append_zeros(&mut self.bytes, layout.size as usize);
+        self.extra = None;
         self.adopted = None;
     }
 
@@ -114,19 +116,20 @@ impl Arena {
     pub fn parts(&self) -> (&[u8], Option<&Bytes>) {
         (
             &self.bytes[self.base..],
-            self.tail.as_ref().map(|tail| &tail.bytes),
+            self.tail().map(|tail| &tail.bytes),
         )
     }
 
     /// Hands the memory over: the whole vector with whatever stood in front of the message, and
     /// the bytes that follow it.
     pub fn into_parts(self) -> (Vec<u8>, Option<Bytes>) {
-        (self.bytes, self.tail.map(|tail| tail.bytes))
+        let tail = self.extra.and_then(|extra| extra.tail);
+        (self.bytes, tail.map(|tail| tail.bytes))
     }
 
     /// Size of the message in bytes, head and tail.
     pub fn message_len(&self) -> usize {
-        self.head_len() + self.tail.as_ref().map_or(0, |tail| tail.bytes.len())
+        self.head_len() + self.tail().map_or(0, |tail| tail.bytes.len())
     }
 
     /// Bytes that stand in front of the message.
@@ -151,6 +154,21 @@ impl Arena {
     }
 
     #[inline]
+    fn tail(&self) -> Option<&Tail> {
+        self.extra.as_ref()?.tail.as_ref()
+    }
+
+    fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Elements that the array at `start` has room for, if it has a room of its own.
+    #[inline]
+    fn capacity(&self, start: u32) -> Option<u32> {
+        self.extra.as_ref()?.capacities.get(&start).copied()
+    }
+
+    #[inline]
     fn head_len(&self) -> usize {
         self.bytes.len() - self.base
     }
@@ -171,7 +189,7 @@ impl Arena {
 
     fn append_zeros(&mut self, count: usize) -> u32 {
         let at = self.end_for(count);
-        self.bytes.resize(self.bytes.len() + count, 0);
+        append_zeros(&mut self.bytes, count);
         at
     }
 
@@ -223,14 +241,16 @@ impl Arena {
     fn rewrite_bytes(&mut self, slot: u32, value: &[u8], explicit: bool) {
         self.drop_tail(slot);
         let (at, length) = self.reference(slot);
-        let end = at as usize + length as usize;
-        if at != TAIL_OFFSET && length > 0 && !value.is_empty() {
-            if end == self.head_len() {
-                self.bytes.truncate(self.base + at as usize);
-            } else if value.len() <= length as usize {
-                let from = self.base + at as usize;
+        let (at, length) = (at as usize, length as usize);
+        if length > 0 && !value.is_empty() {
+            let from = self.base + at;
+            let is_last = at + length == self.head_len();
+            if value.len() == length || (value.len() < length && !is_last) {
                 self.bytes[from..from + value.len()].copy_from_slice(value);
-                return self.set_reference(slot, at, value.len() as u32);
+                return self.set_reference(slot, at as u32, value.len() as u32);
+            }
+            if is_last {
+                self.bytes.truncate(from);
             }
         }
         self.set_reference(slot, 0, 0);
@@ -241,17 +261,18 @@ impl Arena {
     /// reference yet; otherwise copies.
     pub(crate) fn write_shared(&mut self, slot: u32, value: Bytes, explicit: bool) {
         self.drop_tail(slot);
-        if value.is_empty() || self.tail.is_some() || value.len() > MAX_MESSAGE_BYTES {
+        if value.is_empty() || self.tail().is_some() || value.len() > MAX_MESSAGE_BYTES {
             return self.write_bytes(slot, &value, explicit);
         }
         self.set_reference(slot, TAIL_OFFSET, value.len() as u32);
-        self.tail = Some(Tail { slot, bytes: value });
+        self.extra().tail = Some(Tail { slot, bytes: value });
     }
 
     /// Forgets the tail if the reference at `slot` is the one to it.
+    #[inline]
     fn drop_tail(&mut self, slot: u32) {
-        if self.tail.as_ref().is_some_and(|tail| tail.slot == slot) {
-            self.tail = None;
+        if self.tail().is_some_and(|tail| tail.slot == slot) {
+            self.extra().tail = None;
             self.set_reference(slot, 0, 0);
         }
     }
@@ -279,7 +300,7 @@ impl Arena {
     pub(crate) fn push(&mut self, slot: u32, stride: u32) -> u32 {
         let (start, count) = self.reference(slot);
         let used = count as usize * stride as usize;
-        if count == 0 && !self.capacities.contains_key(&start) {
+        if count == 0 && self.capacity(start).is_none() {
             let at = self.append_zeros(stride as usize);
             self.set_reference(slot, at, 1);
             return at;
@@ -290,9 +311,8 @@ impl Arena {
             return at;
         }
         let has_room = self
-            .capacities
-            .get(&start)
-            .is_some_and(|capacity| count < *capacity);
+            .capacity(start)
+            .is_some_and(|capacity| count < capacity);
         let start = if has_room {
             start
         } else {
@@ -306,7 +326,7 @@ impl Arena {
     pub(crate) fn reserve(&mut self, slot: u32, stride: u32, more: u32) {
         let (start, count) = self.reference(slot);
         let wanted = count.saturating_add(more);
-        let capacity = self.capacities.get(&start).copied().unwrap_or(count);
+        let capacity = self.capacity(start).unwrap_or(count);
         if more > 0 && capacity < wanted {
             self.relocate(slot, stride, wanted);
         }
@@ -320,9 +340,10 @@ impl Arena {
         let from = self.base + start as usize;
         self.bytes
             .copy_within(from..from + used, self.base + to as usize);
-        self.capacities.remove(&start);
-        self.capacities.insert(to, capacity);
-        if let Some(tail) = &mut self.tail
+        let extra = self.extra();
+        extra.capacities.remove(&start);
+        extra.capacities.insert(to, capacity);
+        if let Some(tail) = &mut extra.tail
             && (start..start + used as u32).contains(&tail.slot)
         {
             tail.slot += to - start;
@@ -338,5 +359,15 @@ impl Arena {
             let at = self.push(slot, stride);
             self.write(at, *value);
         }
+    }
+}
+
+/// Appends zeros. Small constant counts, as those of fixed parts are, become a few stores.
+#[inline]
+fn append_zeros(bytes: &mut Vec<u8>, count: usize) {
+    const ZEROS: [u8; 64] = [0; 64];
+    match ZEROS.get(..count) {
+        Some(zeros) => bytes.extend_from_slice(zeros),
+        None => bytes.resize(bytes.len() + count, 0),
     }
 }

@@ -64,25 +64,70 @@ pub enum ValidationErrorKind {
 /// Checks that `bytes` are a message of this layout.
 #[inline]
 pub fn validate(layout: &'static MessageLayout, bytes: &[u8]) -> Result<(), ValidationError> {
-    let whole = |kind| ValidationError {
+    let mut pass = begin(layout, bytes)?;
+    pass.message(layout, Reader::root(bytes), 1)
+}
+
+/// As [`validate`], for a layout that [`is_flat`]. Unrolled for a constant layout, which makes a
+/// few comparisons of it.
+#[inline(always)]
+pub(crate) fn validate_flat(
+    layout: &'static MessageLayout,
+    bytes: &[u8],
+) -> Result<(), ValidationError> {
+    let mut pass = begin(layout, bytes)?;
+    let reader = Reader::root(bytes);
+    for field in layout.fields {
+        if field.kind.is_reference() {
+            let (start, length) = reader.reference(field.offset);
+            if let Err(kind) = pass.blob(field.kind, start, length) {
+                return Err(at(layout, field, reader, kind));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a message has singular numbers, text and bytes only, outside oneofs.
+pub(crate) const fn is_flat(layout: &MessageLayout) -> bool {
+    let mut index = 0;
+    while index < layout.fields.len() {
+        let field = &layout.fields[index];
+        if !matches!(field.shape, Shape::Singular)
+            || matches!(field.kind, Kind::Message)
+            || matches!(field.presence, Presence::Oneof { .. })
+        {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+#[inline(always)]
+fn begin<'a>(layout: &'static MessageLayout, bytes: &'a [u8]) -> Result<Pass<'a>, ValidationError> {
+    let Some(budget) = bytes.len().checked_sub(layout.size as usize) else {
+        return Err(whole(layout, Fault::Truncated));
+    };
+    if bytes.len() >= TAIL_OFFSET as usize {
+        return Err(whole(layout, Fault::TooLarge));
+    }
+    Ok(Pass {
+        bytes,
+        budget,
+        tail: false,
+    })
+}
+
+#[cold]
+fn whole(layout: &'static MessageLayout, kind: ValidationErrorKind) -> ValidationError {
+    ValidationError {
         message: layout.name,
         field: "",
         number: 0,
         offset: 0,
         kind,
-    };
-    if bytes.len() < layout.size as usize {
-        return Err(whole(ValidationErrorKind::Truncated));
     }
-    if bytes.len() >= TAIL_OFFSET as usize {
-        return Err(whole(ValidationErrorKind::TooLarge));
-    }
-    let mut pass = Pass {
-        bytes,
-        budget: bytes.len() - layout.size as usize,
-        tail: false,
-    };
-    pass.message(layout, Reader::root(bytes), 1)
 }
 
 struct Pass<'a> {
@@ -170,6 +215,7 @@ impl<'a> Pass<'a> {
         self.charge(start, u64::from(count) * u64::from(field.stride()))
     }
 
+    #[inline(always)]
     fn charge(&mut self, start: u32, length: u64) -> Result<(), Fault> {
         if start == 0 {
             return Err(Fault::AbsentWithLength);
@@ -185,6 +231,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
+    #[inline(always)]
     fn blob(&mut self, kind: Kind, start: u32, length: u32) -> Result<(), Fault> {
         if start == 0 && length == 0 {
             return Ok(());
