@@ -299,3 +299,54 @@ fn the_descriptor_is_complete() {
     let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(set).unwrap();
     assert!(pool.get_service_by_name("kv.Kv").is_some());
 }
+
+#[test]
+fn layouts_from_a_schema_are_those_of_generated_code() {
+    use starling_message::{Message, MessageLayout, reflect, validate};
+
+    let schema = starling_message::schema::Schema::parse(KV_SERVICE.schema).unwrap();
+    let layouts = schema.leak_layouts().unwrap();
+    let same = |made: &MessageLayout, generated: &MessageLayout| {
+        assert_eq!((made.name, made.size), (generated.name, generated.size));
+        let places = |layout: &MessageLayout| {
+            let place = |f: &starling_message::FieldLayout| {
+                (
+                    f.number,
+                    f.json_name,
+                    f.kind,
+                    f.shape,
+                    f.presence,
+                    f.offset,
+                    f.stride(),
+                )
+            };
+            layout.fields.iter().map(place).collect::<Vec<_>>()
+        };
+        assert_eq!(places(made), places(generated));
+    };
+    for method in KV_SERVICE.methods {
+        let made = schema
+            .methods
+            .iter()
+            .find(|made| made.path == method.path)
+            .unwrap();
+        same(layouts[made.request as usize], method.request);
+        same(layouts[made.response as usize], method.response);
+    }
+
+    let mut response = kv::ScanResponse::new();
+    response.items_mut().push_default().set_key(b"k");
+    let made = layouts
+        .iter()
+        .find(|layout| layout.name == "kv.ScanResponse")
+        .unwrap();
+    validate(made, response.parts().0).unwrap();
+    assert!(reflect::equal(
+        made,
+        response.arena().reader(),
+        response.arena().reader()
+    ));
+    let mut encoded = Vec::new();
+    starling_message::protobuf::encode(made, response.arena().reader(), &mut encoded).unwrap();
+    assert_eq!(encoded, response.to_protobuf().unwrap());
+}

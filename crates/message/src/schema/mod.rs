@@ -19,6 +19,7 @@
 
 mod compatible;
 mod encoded;
+mod layouts;
 
 pub use compatible::{Compatibility, check_compatible, check_method_compatible};
 
