@@ -53,3 +53,41 @@ fn services_are_as_checked_in() {
         "services",
     );
 }
+
+#[test]
+fn compiling_writes_the_same_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
+    std::fs::create_dir_all(&out).unwrap();
+    let config = Config::new().runtime_path("crate::stub").out_dir(&out);
+    let (proto, include) = (root.join("fixtures/kv.proto"), root.join("fixtures"));
+    config.compile(&[&proto], &[&include]).unwrap();
+    for file in config.generate(&[&proto], &[&include]).unwrap() {
+        assert_eq!(std::fs::read(out.join(file.name)).unwrap(), file.content);
+    }
+    // Nothing changed, so nothing is written, and cargo compiles nothing again.
+    let time = || {
+        std::fs::metadata(out.join("kv.rs"))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let before = time();
+    config.compile(&[&proto], &[&include]).unwrap();
+    assert_eq!(time(), before);
+    std::fs::remove_dir_all(&out).unwrap();
+}
+
+#[test]
+fn packages_generated_elsewhere_are_referred_to() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let config = Config::new().extern_path("google.protobuf", "::elsewhere::wkt");
+    let files = config
+        .generate(&[root.join("everything.proto")], &[&root])
+        .unwrap();
+    let names: Vec<_> = files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["everything.rs", "packages.rs", "shared.v1.rs"]);
+    let text = String::from_utf8(files[0].content.clone()).unwrap();
+    assert!(text.contains("::elsewhere::wkt::TimestampView<'a>"));
+    assert!(text.contains("super::super::shared::v1::Unit"));
+}
