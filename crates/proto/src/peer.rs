@@ -43,6 +43,12 @@ impl Peers {
         self.list.get_mut(peer.0 as usize)
     }
 
+    /// Whether a session of either kind refers to the peer.
+    pub(crate) fn is_referred_to(&self, peer: PeerId) -> bool {
+        self.get(peer)
+            .is_some_and(|peer| peer.client_sessions + peer.server_sessions > 0)
+    }
+
     /// A session begins to refer to the peer.
     pub(crate) fn retain(&mut self, peer: PeerId, role: Role, now: u64) -> &mut Peer {
         let index = peer.0 as usize;

@@ -482,10 +482,7 @@ impl Protocol {
     /// can be given up: ask before acting on an [`Event::PeerReleased`] that is not of this
     /// moment, and after a connect that did not begin.
     pub fn refers_to(&self, peer: PeerId) -> bool {
-        self.shared
-            .peers
-            .get(peer)
-            .is_some_and(|peer| peer.client_sessions + peer.server_sessions > 0)
+        self.shared.peers.is_referred_to(peer)
     }
 
     /// Requests of this endpoint that did not end yet, queued ones included. Walks all sessions.

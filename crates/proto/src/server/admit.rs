@@ -8,7 +8,7 @@ use crate::wire::{
     Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind,
     MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
 };
-use crate::{FrameSink, PeerId, Refusal, SessionId, Source};
+use crate::{Event, FrameSink, PeerId, Refusal, SessionId, Source};
 
 fn control(kind: Kind, session: u32) -> Header {
     Header {
@@ -49,27 +49,25 @@ impl Server {
             Shared::send_alone(sink, source, connect.token, header, &challenge.to_bytes());
             return;
         }
-        if let Source::Peer(peer) = source {
-            let key = (peer, connect.token, connect.session);
-            if let Some(id) = self.by_client.get(&key) {
-                let accept = self.accept(shared, *id);
-                self.say_accept(shared, *id, accept, sink);
-                return;
-            }
-        }
-        if !self.draining
-            && !self.sessions.is_full()
-            && self.first_grant(shared, 1).is_none()
-            && self.make_room(shared, now, sink)
+        let peer = match source {
+            Source::Peer(peer) => Some(peer),
+            // It may be a peer already: a stranger can be the source of several datagrams of one
+            // burst, and all of them still call it one.
+            Source::Stranger(address) => sink.admit(address),
+        };
+        let admitted = self.find_or_admit(shared, now, peer, &connect, sink);
+        if let (Source::Stranger(_), Some(peer)) = (source, peer)
+            && !shared.peers.is_referred_to(peer)
         {
-            // The client asks again; there is a credit then.
-            return;
+            shared.events.push_back(Event::PeerReleased { peer });
         }
-        match self.admit(shared, now, source, &connect, sink) {
-            Ok(id) => {
+        match admitted {
+            Ok(Some(id)) => {
                 let accept = self.accept(shared, id);
                 self.say_accept(shared, id, accept, sink);
             }
+            // The client asks again; there is a credit then.
+            Ok(None) => {}
             Err(refusal) => {
                 shared.stats.sessions_refused += 1;
                 let (code, detail) = refusal.to_wire();
@@ -80,11 +78,36 @@ impl Server {
         }
     }
 
+    /// The session that the connect is about, a new one if there is none yet. `None`: not yet.
+    fn find_or_admit<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: Option<PeerId>,
+        connect: &Connect,
+        sink: &mut S,
+    ) -> Result<Option<SessionId>, Refusal> {
+        let limit = shared.config.max_sessions as u32;
+        let peer = peer.ok_or(Refusal::SessionLimit { limit })?;
+        let key = (peer, connect.token, connect.session);
+        if let Some(id) = self.by_client.get(&key) {
+            return Ok(Some(*id));
+        }
+        if !self.draining
+            && !self.sessions.is_full()
+            && self.first_grant(shared, 1).is_none()
+            && self.make_room(shared, now, sink)
+        {
+            return Ok(None);
+        }
+        self.admit(shared, now, peer, connect, sink).map(Some)
+    }
+
     fn admit<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
-        source: Source,
+        peer: PeerId,
         connect: &Connect,
         sink: &mut S,
     ) -> Result<SessionId, Refusal> {
@@ -98,12 +121,10 @@ impl Server {
         {
             return Err(Refusal::Malformed);
         }
-        if let Source::Peer(peer) = source {
-            let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
-            if token != 0 && token != connect.token {
-                // The client was restarted: what its earlier life held is nobody's.
-                self.drop_peer(shared, peer);
-            }
+        let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+        if token != 0 && token != connect.token {
+            // The client was restarted: what its earlier life held is nobody's.
+            self.drop_peer(shared, peer);
         }
         let limit = shared.config.max_sessions as u32;
         if self.sessions.is_full() {
@@ -115,12 +136,6 @@ impl Server {
             .ok_or(Refusal::CreditLimit {
                 limit: Self::credit_limit(shared) as u32,
             })?;
-        let peer = match source {
-            Source::Peer(peer) => peer,
-            Source::Stranger(address) => {
-                sink.admit(address).ok_or(Refusal::SessionLimit { limit })?
-            }
-        };
         let width = sink.max_datagram(peer).min(connect.max_datagram as usize) as u32;
         let slots = connect.slots.min(shared.config.slots);
         let id = self
@@ -143,8 +158,10 @@ impl Server {
             })
             .expect("the table is not full");
         self.granted += usize::from(granted);
-        self.by_client
+        let before = self
+            .by_client
             .insert((peer, connect.token, connect.session), id);
+        assert_eq!(before, None, "a client's session was opened twice");
         let entry = shared.peers.retain(peer, Role::Server, now);
         entry.heard_at = now;
         if entry.token != connect.token {
