@@ -19,8 +19,8 @@
 mod arena;
 mod descriptor;
 mod element;
-mod generated;
 mod layout;
+mod macros;
 mod map;
 mod message;
 pub mod protobuf;
