@@ -359,8 +359,8 @@ impl Host {
                         0,
                     );
                 }
-                Event::SessionEnded { session, .. } => {
-                    ledger.note(self.id, "session ended", u64::from(session.to_wire()), 0);
+                Event::SessionEnded { session, error } => {
+                    ledger.session_ended(self.id, session, error)?;
                     process.sessions.retain(|_, open| *open != session);
                 }
                 Event::RequestFailed {

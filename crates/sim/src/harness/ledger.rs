@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError};
+use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError, SessionId};
 
 use super::host::ext_of;
 use super::{Sabotage, Scenario};
@@ -42,8 +42,8 @@ pub(super) struct Ledger {
     bound_ns: u64,
     /// Bits may have flipped on the way: what messages say proves nothing.
     distrusts_content: bool,
-    /// No fault, fast links, ample limits: a call has no reason to fail.
-    calm: bool,
+    /// A call has no reason to fail.
+    survivable: bool,
 }
 
 impl Ledger {
@@ -65,7 +65,7 @@ impl Ledger {
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
             distrusts_content: scenario.corrupts(),
-            calm: scenario.is_calm() && sabotage.is_none(),
+            survivable: scenario.is_survivable(),
         }
     }
 
@@ -104,8 +104,8 @@ impl Ledger {
     ) -> Result<(), Violation> {
         self.note(host, "call rejected: tag", tag, 0);
         self.outcomes.rejected += 1;
-        if self.calm {
-            return Err(unprovoked(tag, &reason));
+        if self.survivable {
+            return Err(unprovoked("a call", &reason));
         }
         let order = self.end(tag, message)?;
         self.executions.must_not_have_run(order.key)
@@ -161,8 +161,8 @@ impl Ledger {
         self.note(host, error_text(error), tag, 0);
         self.outcomes.failed += 1;
         let order = self.end(tag, request)?;
-        if self.calm && error != RequestError::Session(SessionError::Closed) {
-            return Err(unprovoked(tag, &error));
+        if self.survivable && error != RequestError::Session(SessionError::Closed) {
+            return Err(unprovoked("a call", &error));
         }
         if self.distrusts_content {
             return Ok(());
@@ -174,6 +174,20 @@ impl Ledger {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A session is over.
+    pub(super) fn session_ended(
+        &mut self,
+        host: HostId,
+        session: SessionId,
+        error: SessionError,
+    ) -> Result<(), Violation> {
+        self.note(host, "session ended", u64::from(session.to_wire()), 0);
+        if self.survivable && error != SessionError::Closed {
+            return Err(unprovoked("a session", &error));
+        }
+        Ok(())
     }
 
     /// The caller gave up and has its buffer back.
@@ -228,10 +242,10 @@ impl Ledger {
     }
 }
 
-fn unprovoked(tag: Tag, error: &dyn std::fmt::Display) -> Violation {
+fn unprovoked(what: &str, error: &dyn std::fmt::Display) -> Violation {
     Violation::new(
-        "no failure without a fault",
-        format!("call {tag} failed in a run without faults: {error}"),
+        "no failure without a cause",
+        format!("{what} failed in a run that gives it no reason to: {error}"),
     )
 }
 

@@ -40,7 +40,8 @@ impl Sabotage {
     pub fn caught_by(self) -> &'static str {
         match self {
             Self::HandlerTwice => "at most once",
-            Self::LostRetransmission | Self::DoubleFailure => "every call ends",
+            Self::LostRetransmission => "no failure without a cause",
+            Self::DoubleFailure => "every call ends",
             Self::LeakedBuffer => "buffers",
             Self::ExchangedResponse | Self::TruncatedResponse => "content",
             Self::CreditOffByOne => "credits",

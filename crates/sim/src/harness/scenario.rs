@@ -122,8 +122,9 @@ impl Scenario {
         let tight = rng.chance(150_000);
         let fabric = draw_fabric(&mut rng);
         let host_count = rng.pick(&[2, 2, 2, 3, 4]);
+        let liveness = Liveness::draw(&mut rng);
         let hosts: Vec<Config> = (0..host_count)
-            .map(|_| draw_config(&mut rng, &fabric, tight))
+            .map(|_| draw_config(&mut rng, &fabric, &liveness, tight))
             .collect();
         let channels = draw_channels(&mut rng, host_count, heal_ns);
         let calls = draw_calls(&mut rng, &hosts, &channels, &fabric, heal_ns);
@@ -151,13 +152,27 @@ impl Scenario {
         self.rules.is_empty() && self.host_faults.is_empty() && self.strays.is_empty()
     }
 
-    /// Whether no call has a reason to fail: no fault, ample limits, and a network that is never
-    /// slow enough to look dead.
-    pub fn is_calm(&self) -> bool {
-        self.is_faultless()
-            && !self.tight
+    /// Whether no call has a reason to fail: ample limits, a network that is never slow enough to
+    /// look dead and loses at most a tenth, and hosts that try long enough.
+    pub fn is_survivable(&self) -> bool {
+        let patient = |config: &Config| {
+            let tries_ns = 20 * config.rto_max_ns;
+            config.peer_timeout_ns >= tries_ns.max(8 * config.keepalive_ns)
+                && config.connect_timeout_ns >= tries_ns
+        };
+        let mild = |rule: &Rule| match rule.fault {
+            Fault::Loss { ppm } => ppm <= 100_000,
+            Fault::Corrupt { ppm, undetected } => ppm <= 100_000 && !undetected,
+            Fault::BurstLoss { .. } | Fault::Partition => false,
+            _ => true,
+        };
+        !self.tight
+            && self.host_faults.is_empty()
+            && self.rules.iter().all(mild)
+            && self.rules.len() <= 3
             && self.fabric.receive.datagrams >= 4096
-            && self.fabric.link.rate_bps >= 25_000_000_000
+            && (self.hosts.iter().all(patient)
+                || self.is_faultless() && self.fabric.link.rate_bps >= 25_000_000_000)
     }
 
     /// Whether flipped bits may reach the protocol. It has no checksum of its own, so nothing can
@@ -337,9 +352,38 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
     }
 }
 
-fn draw_config(rng: &mut Rng, fabric: &FabricConfig, tight: bool) -> Config {
+/// When a peer counts as dead. The same for all hosts of a run: the protocol does not negotiate it.
+struct Liveness {
+    patient: bool,
+    peer_timeout_ns: u64,
+    keepalive_ns: u64,
+}
+
+impl Liveness {
+    fn draw(rng: &mut Rng) -> Self {
+        // Half of the runs try long enough for any call to get through a lossy network.
+        let patient = rng.chance(500_000);
+        let peer_timeout_ns = if patient {
+            rng.range(800 * MS, 2_000 * MS)
+        } else {
+            rng.log_range(50 * MS, 800 * MS)
+        };
+        let share = if patient { 8 } else { 4 };
+        Self {
+            patient,
+            peer_timeout_ns,
+            keepalive_ns: rng.range(MS, peer_timeout_ns / share),
+        }
+    }
+}
+
+fn draw_config(rng: &mut Rng, fabric: &FabricConfig, liveness: &Liveness, tight: bool) -> Config {
+    let &Liveness {
+        patient,
+        peer_timeout_ns,
+        keepalive_ns,
+    } = liveness;
     let on = |rng: &mut Rng| !rng.chance(200_000);
-    let peer_timeout_ns = rng.log_range(50 * MS, 1_000 * MS);
     let max_message = if tight { 32 << 10 } else { 1 << 20 };
     Config {
         slots: rng.pick(&[1, 2, 3, 8, 8, 8, 64]),
@@ -360,10 +404,14 @@ fn draw_config(rng: &mut Rng, fabric: &FabricConfig, tight: bool) -> Config {
         rx_queue_bytes: fabric.receive.bytes,
         overcommit: rng.pick(&[1, 8, 8]),
         rto_min_ns: rng.log_range(5 * US, 5 * MS),
-        rto_max_ns: rng.log_range(20 * MS, 100 * MS),
+        rto_max_ns: rng.log_range(20 * MS, if patient { 40 * MS } else { 100 * MS }),
         peer_timeout_ns,
-        keepalive_ns: rng.range(MS, peer_timeout_ns / 4),
-        connect_timeout_ns: rng.log_range(20 * MS, 500 * MS),
+        keepalive_ns,
+        connect_timeout_ns: if patient {
+            peer_timeout_ns
+        } else {
+            rng.log_range(20 * MS, 500 * MS)
+        },
         response_retention_ns: 20 * peer_timeout_ns,
         congestion: if rng.chance(500_000) {
             Congestion::Timely

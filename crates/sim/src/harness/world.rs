@@ -253,7 +253,7 @@ impl<'a> World<'a> {
         for host in &self.hosts {
             host.remains().check()?;
         }
-        if self.scenario.is_calm() {
+        if self.scenario.is_faultless() && self.scenario.is_survivable() {
             no_overflow(self.fabric.borrow().counters())?;
         }
         Ok(())
