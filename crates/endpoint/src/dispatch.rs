@@ -142,10 +142,16 @@ impl<I: PacketIo> Tables<I> {
                         },
                     );
                 }));
-                if caught.is_ok() && matches!(slot.outcome, Outcome::Ok) {
-                    core.answer_ok(tx, id, slot.answer);
-                } else {
-                    finish_uncommon(core, tx, slot, caught.is_err());
+                match (caught, &slot.outcome) {
+                    (Ok(()), Outcome::Ok) => {
+                        let ReplySlot {
+                            answer, outcome, ..
+                        } = slot;
+                        // There is nothing in it, and this spares looking.
+                        std::mem::forget(outcome);
+                        core.answer_ok(tx, id, answer);
+                    }
+                    (caught, _) => finish_uncommon(core, tx, slot, caught.is_err()),
                 }
                 self.apply(&mut core.registrations);
             }

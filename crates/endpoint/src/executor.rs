@@ -18,6 +18,9 @@ const MAIN: u64 = u64::MAX;
 /// Tasks to be polled, in order; at most one entry for a task. Wakers may be used in any thread.
 struct Ready {
     any: AtomicBool,
+    /// Whether the endpoint's thread sleeps, or is about to look whether it may. Otherwise it
+    /// sees by itself what is ready, and the device need not be woken.
+    sleeping: AtomicBool,
     /// None when the endpoint is gone: an entry would keep the queue that it is in alive.
     queue: Mutex<Option<VecDeque<Arc<TaskWaker>>>>,
     device: Arc<dyn Wake>,
@@ -47,9 +50,13 @@ impl std::task::Wake for TaskWaker {
                 return;
             };
             tasks.push_back(Arc::clone(self));
-            self.ready.any.store(true, Ordering::Release);
+            // Sequentially consistent, as in `Executor::may_sleep`: of two threads that each
+            // write one flag and then read the other, at least one sees what the other wrote.
+            self.ready.any.store(true, Ordering::SeqCst);
             drop(queue);
-            self.ready.device.wake();
+            if self.ready.sleeping.load(Ordering::SeqCst) {
+                self.ready.device.wake();
+            }
         }
     }
 }
@@ -74,6 +81,7 @@ impl Executor {
     pub(crate) fn new(shared: Rc<Shared>, device: Arc<dyn Wake>) -> Self {
         let ready = Arc::new(Ready {
             any: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
             queue: Mutex::new(Some(VecDeque::new())),
             device,
         });
@@ -91,6 +99,17 @@ impl Executor {
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.shared.is_busy() || self.ready.any.load(Ordering::Acquire)
+    }
+
+    /// Announces a sleep. False if there is something to do after all.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.ready.sleeping.store(true, Ordering::SeqCst);
+        !self.ready.any.load(Ordering::SeqCst)
+    }
+
+    /// The sleep is over.
+    pub(crate) fn awake(&self) {
+        self.ready.sleeping.store(false, Ordering::Relaxed);
     }
 
     /// Starts what was spawned and polls the tasks that are ready now, each once. Returns how

@@ -20,6 +20,7 @@ mod client;
 mod context;
 mod core;
 mod dispatch;
+mod drain;
 mod endpoint;
 mod error;
 mod executor;
@@ -36,6 +37,7 @@ mod slab;
 mod stats;
 mod status;
 mod timers;
+mod turn;
 mod worker;
 
 pub use client::{CallId, Completion, ContinuationId, Response};

@@ -129,6 +129,12 @@ impl LoopIo {
         self
     }
 
+    /// Peers that are not closed.
+    pub fn open_peers(&self) -> usize {
+        let peers = self.rx.peers.borrow();
+        peers.iter().filter(|port| **port != NOWHERE).count()
+    }
+
     /// A sleeper's view of the waker.
     pub fn parker(&self) -> Arc<LoopWaker> {
         self.waker.clone()
@@ -211,13 +217,19 @@ impl PacketIo for LoopIo {
         Some(IoEvent::PeerGone(peer, PeerGone::Certain))
     }
 
-    /// Time passes instead: a sleeper's thread is the only one there is.
+    /// A sleep with an end makes time pass instead; one without waits for another thread.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         let waiting = !self.wire.ports.borrow().queues[self.rx.port].is_empty();
-        let awake = std::mem::take(&mut *self.waker.awake.lock().unwrap());
-        if !waiting && !awake {
-            let timeout = timeout.expect("would sleep for ever");
-            self.wire.clock.advance(timeout);
+        if waiting {
+            return Ok(());
+        }
+        match timeout {
+            None => self.waker.park(),
+            Some(timeout) => {
+                if !std::mem::take(&mut *self.waker.awake.lock().unwrap()) {
+                    self.wire.clock.advance(timeout);
+                }
+            }
         }
         Ok(())
     }

@@ -27,6 +27,10 @@ pub fn endpoint(wire: &Wire, token: u32) -> TestEndpoint {
         idle: Idle::Block,
         ..EndpointConfig::default()
     };
+    endpoint_with(wire, token, config)
+}
+
+pub fn endpoint_with(wire: &Wire, token: u32, config: EndpointConfig) -> TestEndpoint {
     let secrets = Secrets {
         token,
         cookie_key: [token as u8; 16],

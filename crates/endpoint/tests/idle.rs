@@ -1,0 +1,115 @@
+//! When an endpoint sleeps, and what it must not sleep through.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::loop_io::Wire;
+use common::{Pair, endpoint, endpoint_with, ms, settle};
+use starling_endpoint::{CallOptions, EndpointConfig, Handler, Idle, MethodId};
+use starling_io::{Clock, PacketIo};
+
+fn alone(wire: &Wire, idle: Idle) -> common::TestEndpoint {
+    let config = EndpointConfig {
+        idle,
+        ..EndpointConfig::default()
+    };
+    let mut alone = endpoint_with(wire, 1, config);
+    settle(&mut [&mut alone]);
+    alone
+}
+
+#[test]
+fn spinning_never_sleeps_and_blocking_does_at_once() {
+    let wire = Wire::default();
+    alone(&wire, Idle::Spin).wait(Some(ms(5))).unwrap();
+    assert_eq!(wire.clock().now_ns(), 0);
+    alone(&wire, Idle::Block).wait(Some(ms(5))).unwrap();
+    assert_eq!(wire.clock().now_ns(), 5_000_000);
+}
+
+#[test]
+fn the_default_spins_only_while_there_was_work_just_now() {
+    let wire = Wire::default();
+    let mut alone = alone(&wire, Idle::default());
+    alone.local().spawn_local(async {});
+    assert!(!alone.poll().unwrap().is_idle());
+    for _ in 0..49 {
+        wire.clock().advance(Duration::from_micros(1));
+        assert!(alone.poll().unwrap().is_idle());
+        let before = wire.clock().now_ns();
+        alone.wait(Some(ms(5))).unwrap();
+        assert_eq!(wire.clock().now_ns(), before, "spins");
+    }
+    wire.clock().advance(Duration::from_micros(1));
+    assert!(alone.poll().unwrap().is_idle());
+    alone.wait(Some(ms(5))).unwrap();
+    assert_eq!(wire.clock().now_ns(), 5_050_000, "sleeps");
+}
+
+#[test]
+fn what_was_asked_for_between_two_turns_is_sent_before_a_sleep() {
+    let mut pair = Pair::new();
+    pair.settle();
+    pair.call(1, b"", 0);
+    let before = pair.wire.clock().now_ns();
+    pair.client.wait(None).unwrap();
+    assert_eq!(pair.wire.clock().now_ns(), before);
+}
+
+#[test]
+fn a_loop_ends_when_it_is_told_to() {
+    let wire = Wire::default();
+    let mut alone = endpoint(&wire, 1);
+    alone.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    let session = alone.connect(&alone.local_address()).unwrap();
+    let done = Rc::new(Cell::new(false));
+    let set = done.clone();
+    let end = alone.register_continuation(move |_, _| set.set(true));
+    let mut called = false;
+    alone
+        .run_until(|alone| {
+            if !called {
+                called = true;
+                let plain = CallOptions::default();
+                alone
+                    .call(session, MethodId(1), &plain, |_| {}, end, 0)
+                    .unwrap();
+            }
+            done.get()
+        })
+        .unwrap();
+    assert!(wire.clock().now_ns() < 1_000_000, "it never slept");
+    assert!(!alone.run_once().unwrap().is_idle() || alone.calls_outstanding() == 0);
+}
+
+#[test]
+fn a_peer_that_nobody_uses_is_given_up() {
+    let mut pair = Pair::new();
+    pair.settle();
+    assert_eq!(pair.client.io().open_peers(), 1);
+    assert_eq!(pair.server.io().open_peers(), 1);
+    pair.client.close(pair.session);
+    pair.settle();
+    assert_eq!(pair.client.io().open_peers(), 0);
+    assert_eq!(pair.server.io().open_peers(), 0);
+    assert!(pair.client.io().capabilities().reliable);
+}
+
+#[test]
+fn a_connect_that_does_not_begin_leaves_no_peer_behind() {
+    let wire = Wire::default();
+    let mut config = EndpointConfig::default();
+    config.protocol.max_sessions = 1;
+    let mut client = endpoint_with(&wire, 1, config);
+    let first = client.connect("loop://1").unwrap();
+    let error = client.connect("loop://2").unwrap_err();
+    assert!(error.to_string().starts_with("connect loop://2: "));
+    assert_eq!(client.io().open_peers(), 1);
+    // The peer of a session that lives is not taken away.
+    client.connect("loop://1").unwrap_err();
+    assert_eq!(client.io().open_peers(), 1);
+    assert!(client.session_state(first).is_some());
+}
