@@ -310,8 +310,21 @@ impl Protocol {
             ..
         } = self;
         let kind = frame.header.kind;
+        // A peer has one incarnation at a time, whichever side hears of another one: sessions of
+        // both roles share its datagrams, and a datagram is for one incarnation.
+        let token_of = |shared: &Shared| match source {
+            Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
+            Source::Stranger(_) => 0,
+        };
         if kind == Kind::Connect {
+            let before = token_of(shared);
             server.on_connect(shared, now, source, frame, sink);
+            if let Source::Peer(peer) = source
+                && before != 0
+                && before != token_of(shared)
+            {
+                client.fail_open(shared, peer, SessionError::PeerRestarted, None);
+            }
             return None;
         }
         let Source::Peer(peer) = source else {
@@ -319,7 +332,9 @@ impl Protocol {
             return None;
         };
         if kind == Kind::Reset {
-            client.on_reset(shared, peer, frame);
+            if let Some(former) = client.on_reset(shared, peer, frame) {
+                server.drop_incarnation(shared, peer, former);
+            }
             return None;
         }
         if tokenless {
@@ -340,7 +355,13 @@ impl Protocol {
             }
             Kind::Reject => client.on_reject(shared, now, peer, frame, sink),
             Kind::Challenge => client.on_challenge(shared, peer, frame),
-            Kind::Accept => client.on_accept(shared, now, peer, frame, sink),
+            Kind::Accept => {
+                let before = token_of(shared);
+                client.on_accept(shared, now, peer, frame, sink);
+                if before != 0 && before != token_of(shared) {
+                    server.drop_incarnation(shared, peer, before);
+                }
+            }
             Kind::Refuse => client.on_refuse(shared, peer, frame),
             Kind::Close => server.on_close(shared, peer, frame, sink),
             Kind::Closed => client.on_closed(shared, peer, frame),
@@ -408,6 +429,7 @@ impl Protocol {
         self.next_tick = now + TICK_NS;
         self.client.ping(&mut self.shared, now, sink);
         self.server.drop_silent(&mut self.shared, now);
+        self.server.audit(&mut self.shared, now, sink);
     }
 
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.

@@ -127,7 +127,7 @@ impl Client {
         if before != token {
             sink.seal(peer);
             if before != 0 {
-                self.fail_open(shared, peer, SessionError::PeerRestarted, opening);
+                self.fail_open(shared, peer, SessionError::PeerRestarted, Some(opening));
             }
         }
     }
@@ -144,11 +144,17 @@ impl Client {
         self.fail_session(shared, id, refusal.into());
     }
 
-    /// The peer does not know one of our sessions, or none of them.
-    pub(crate) fn on_reset(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+    /// The peer does not know one of our sessions, or none of them. Returns the token of its
+    /// former self if it was restarted.
+    pub(crate) fn on_reset(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        frame: Frame<'_>,
+    ) -> Option<u32> {
         let Some(reset) = Reset::from_number(frame.header.number) else {
             shared.stats.frames_malformed += 1;
-            return;
+            return None;
         };
         // Only who has seen our datagrams knows the token that they carry. Each session has its
         // own: a peer that came back may have opened sessions to us, and be known by its new
@@ -183,22 +189,23 @@ impl Client {
         if !known {
             shared.stats.frames_stale += 1;
         }
+        (reset.gone == Gone::Endpoint).then_some(reset.token)
     }
 
     /// Ends the sessions with a peer that were open, but for one.
-    fn fail_open(
+    pub(crate) fn fail_open(
         &mut self,
         shared: &mut Shared,
         peer: PeerId,
         error: SessionError,
-        except: SessionId,
+        except: Option<SessionId>,
     ) {
         for place in 0..self.sessions.places() {
             let Some(id) = self.sessions.id_at(place) else {
                 continue;
             };
             let session = self.sessions.get(id).expect("just named");
-            if session.peer == peer && session.state != State::Connecting && id != except {
+            if session.peer == peer && session.state != State::Connecting && Some(id) != except {
                 self.fail_session(shared, id, error);
             }
         }

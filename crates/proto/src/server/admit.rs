@@ -152,6 +152,7 @@ impl Server {
                 revoking: false,
                 credit_number: 0,
                 active_at: now,
+                audited_at: now,
                 pending: 0,
                 blocked: false,
                 slots: (0..slots).map(|_| Slot::idle()).collect(),
@@ -171,7 +172,7 @@ impl Server {
         Ok(id)
     }
 
-    fn accept(&self, shared: &Shared, id: SessionId) -> Accept {
+    pub(super) fn accept(&self, shared: &Shared, id: SessionId) -> Accept {
         let session = self.sessions.get(id).expect("the caller has it");
         let max_datagram =
             session.fragment + (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
@@ -188,7 +189,7 @@ impl Server {
         }
     }
 
-    fn say_accept<S: FrameSink>(
+    pub(super) fn say_accept<S: FrameSink>(
         &self,
         shared: &mut Shared,
         id: SessionId,

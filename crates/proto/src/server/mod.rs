@@ -23,6 +23,9 @@ use session::{Large, Phase, ServerSession, Slot};
 /// A response with no more memory than this stays in its slot until the slot's next request.
 const FREELY_KEPT_BYTES: usize = 512;
 
+/// Places looked at in one audit of idle sessions.
+const AUDITED: usize = 64;
+
 pub(crate) struct Server {
     pub(crate) sessions: Table<ServerSession>,
     /// By the client's incarnation and number, so that a repeated connect finds its session.
@@ -31,6 +34,8 @@ pub(crate) struct Server {
     granted: usize,
     /// Where the search for idle credits continues.
     reclaim_at: usize,
+    /// Where the audit of idle sessions continues.
+    audit_at: usize,
     /// Slots that have to say what arrived.
     acking: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
@@ -48,6 +53,7 @@ impl Server {
             by_client: BTreeMap::new(),
             granted: 0,
             reclaim_at: 0,
+            audit_at: 0,
             acking: VecDeque::new(),
             blocked: VecDeque::new(),
             kept: VecDeque::new(),
@@ -531,17 +537,48 @@ impl Server {
 
     /// Drops all sessions of a client.
     pub(crate) fn drop_peer(&mut self, shared: &mut Shared, peer: PeerId) {
-        let from = (peer, 0, 0);
-        let to = (peer, u32::MAX, u32::MAX);
+        self.drop_range(shared, (peer, 0, 0), (peer, u32::MAX, u32::MAX));
+    }
+
+    /// Drops all sessions of one incarnation of a client.
+    pub(crate) fn drop_incarnation(&mut self, shared: &mut Shared, peer: PeerId, token: u32) {
+        self.drop_range(shared, (peer, token, 0), (peer, token, u32::MAX));
+    }
+
+    fn drop_range(
+        &mut self,
+        shared: &mut Shared,
+        from: (PeerId, u32, u32),
+        to: (PeerId, u32, u32),
+    ) {
         let ids: Vec<SessionId> = self.by_client.range(from..=to).map(|(_, id)| *id).collect();
         for id in ids {
             self.drop_session(shared, id);
         }
     }
 
+    /// Repeats the accept of sessions that have been idle for long. A client that has given one
+    /// up, and whose close did not get through, answers with a close; one that has it does nothing.
+    pub(crate) fn audit<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let limit = silence_limit_ns(shared);
+        for _ in 0..AUDITED.min(self.sessions.places()) {
+            self.audit_at = (self.audit_at + 1) % self.sessions.places();
+            let Some(id) = self.sessions.id_at(self.audit_at) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            let since = session.active_at.max(session.audited_at);
+            if now.saturating_sub(since) >= limit {
+                session.audited_at = now;
+                let accept = self.accept(shared, id);
+                self.say_accept(shared, id, accept, sink);
+            }
+        }
+    }
+
     /// Drops clients that are silent for longer than they would tolerate themselves.
     pub(crate) fn drop_silent(&mut self, shared: &mut Shared, now: u64) {
-        let limit = 2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns;
+        let limit = silence_limit_ns(shared);
         let dead: Vec<PeerId> = shared
             .peers
             .iter_mut()
@@ -555,6 +592,11 @@ impl Server {
             self.drop_peer(shared, peer);
         }
     }
+}
+
+/// Silence after which a client, or what it knows of a session, is in doubt.
+fn silence_limit_ns(shared: &Shared) -> u64 {
+    2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns
 }
 
 /// Gives back what a request that is not complete held.

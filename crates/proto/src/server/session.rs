@@ -79,6 +79,8 @@ pub(crate) struct ServerSession {
     pub(crate) revoking: bool,
     pub(crate) credit_number: u64,
     pub(crate) active_at: u64,
+    /// When the client was last asked whether it still has the session.
+    pub(crate) audited_at: u64,
     /// Slots with a response (or parts of one) that found the sink full.
     pub(crate) pending: u64,
     pub(crate) blocked: bool,
