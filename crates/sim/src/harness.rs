@@ -7,10 +7,11 @@
 //!                         └────▶ Failure ──▶ shrink ──▶ smaller Scenario, same promise broken
 //! ```
 //!
-//! A run has four phases. *Load*: calls, cancels, closes, and all the faults. *Settle*: the faults
-//! have healed, and every call has to end within its bound. *Probe*: every channel has to get one
-//! answer, through a new session if the old one is dead: nothing stays stuck. *Close*: all
-//! sessions are closed, and after a while nothing may be left anywhere.
+//! A run has four phases. *Load*: calls, cancels, closes, and all the faults, until these have
+//! healed and every call has ended, within its bound. *Probe*: every channel has to get one
+//! answer, through a new session if the old one is dead: nothing stays stuck. *Keep*: nothing is
+//! asked for, and servers have to forget the sessions that their clients have given up.
+//! *Close*: all sessions are closed, and after a while nothing may be left anywhere.
 
 mod failure;
 mod host;

@@ -24,7 +24,7 @@ fn number_from_environment(name: &str) -> Option<u64> {
 }
 
 fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
-    run(&Scenario::from_seed(seed)).map_err(Box::new)
+    run(&Scenario::from_seed(seed))
 }
 
 /// Runs all seeds and fails at the end, with every failing seed named and the first one shrunk.
@@ -44,7 +44,7 @@ fn hunt(seeds: impl Iterator<Item = u64>) {
     for failure in &failures {
         println!("{}: {}", failure.replay_command(), failure.violation);
     }
-    let smallest = shrink((**first).clone(), None, SHRINKING_RUNS);
+    let smallest = shrink(first.clone(), None, SHRINKING_RUNS);
     panic!(
         "{} seeds failed; the first, shrunk:\n{smallest}",
         failures.len()
@@ -74,7 +74,7 @@ fn replay() {
         Ok(report) => println!("seed {seed} keeps every promise: {report:#?}"),
         Err(failure) => {
             println!("{failure}");
-            let smallest = shrink(*failure, None, SHRINKING_RUNS);
+            let smallest = shrink(failure, None, SHRINKING_RUNS);
             panic!("shrunk:\n{smallest}");
         }
     }

@@ -618,6 +618,23 @@ impl Host {
         }
     }
 
+    /// Sessions that this host has open as a client of `server`.
+    pub(super) fn sessions_with(&self, server: HostId) -> usize {
+        let channels = self
+            .process
+            .iter()
+            .flat_map(|process| process.sessions.keys());
+        channels
+            .filter(|&&channel| self.channels[channel].server == server)
+            .count()
+    }
+
+    /// Sessions that others have open with this host, as far as it knows.
+    pub(super) fn server_sessions(&self) -> usize {
+        let process = self.process.as_ref();
+        process.map_or(0, |process| process.protocol.session_counts().1)
+    }
+
     /// What is left when everything should be over.
     pub(super) fn remains(&self) -> Remains {
         let mut counts = vec![("tasks", self.agenda.tasks.len() as u64)];

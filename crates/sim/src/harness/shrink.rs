@@ -7,7 +7,7 @@
 use super::{Failure, Sabotage, Scenario, run_sabotaged};
 
 /// The smallest failing scenario found in at most `most_runs` runs, which breaks the same promise.
-pub fn shrink(failure: Failure, sabotage: Option<Sabotage>, most_runs: usize) -> Failure {
+pub fn shrink(failure: Box<Failure>, sabotage: Option<Sabotage>, most_runs: usize) -> Box<Failure> {
     let mut shrinker = Shrinker {
         best: failure,
         sabotage,
@@ -26,7 +26,7 @@ pub fn shrink(failure: Failure, sabotage: Option<Sabotage>, most_runs: usize) ->
 }
 
 struct Shrinker {
-    best: Failure,
+    best: Box<Failure>,
     sabotage: Option<Sabotage>,
     runs_left: usize,
 }

@@ -8,7 +8,7 @@ use super::failure::KEPT_ENTRIES;
 use super::host::{Host, Task};
 use super::ledger::{Ledger, Outcomes};
 use super::{Failure, HostFaultKind, MS, Sabotage, Scenario};
-use crate::check::{Violation, no_overflow};
+use crate::check::{Remains, Violation, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 use crate::rng::Rng;
 
@@ -29,12 +29,15 @@ pub struct Report {
 }
 
 /// Runs a scenario.
-pub fn run(scenario: &Scenario) -> Result<Report, Failure> {
+pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     run_sabotaged(scenario, None)
 }
 
 /// Runs a scenario with a deliberate bug in it.
-pub fn run_sabotaged(scenario: &Scenario, sabotage: Option<Sabotage>) -> Result<Report, Failure> {
+pub fn run_sabotaged(
+    scenario: &Scenario,
+    sabotage: Option<Sabotage>,
+) -> Result<Report, Box<Failure>> {
     let fabric = Rc::new(RefCell::new(Fabric::new(scenario.fabric.clone())));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(&fabric, scenario, sabotage);
@@ -57,12 +60,12 @@ pub fn run_sabotaged(scenario: &Scenario, sabotage: Option<Sabotage>) -> Result<
             counters: fabric.counters().clone(),
             virtual_ns: fabric.now_ns(),
         }),
-        Err(violation) => Err(Failure {
+        Err(violation) => Err(Box::new(Failure {
             scenario: scenario.clone(),
             violation,
             at_ns: fabric.now_ns(),
             recent: fabric.trace().recent(KEPT_ENTRIES).copied().collect(),
-        }),
+        })),
     }
 }
 
@@ -82,6 +85,8 @@ enum Phase {
     Load,
     /// Every channel is asked for a sign of life.
     Probe,
+    /// Nothing is asked for; what only a server remembers has until then to be forgotten.
+    Keep { until_ns: u64 },
     /// Every session is closed; what is left has until then to go.
     Close { until_ns: u64 },
 }
@@ -215,6 +220,11 @@ impl<'a> World<'a> {
                 self.phase = Phase::Probe;
             }
             Phase::Probe if quiet && self.hosts.iter().all(|host| host.unheard.is_empty()) => {
+                let until_ns = now_ns + 2 * self.scenario.forgetting_ns();
+                self.phase = Phase::Keep { until_ns };
+            }
+            Phase::Keep { until_ns } if now_ns >= until_ns => {
+                self.check_acquaintance()?;
                 self.close(now_ns);
                 let retention = self.scenario.hosts.iter();
                 let retention = retention.map(|config| config.response_retention_ns).max();
@@ -222,7 +232,7 @@ impl<'a> World<'a> {
                 self.phase = Phase::Close { until_ns };
             }
             Phase::Close { until_ns } if now_ns >= until_ns => return Ok(true),
-            Phase::Load | Phase::Probe | Phase::Close { .. } => {}
+            Phase::Load | Phase::Probe | Phase::Keep { .. } | Phase::Close { .. } => {}
         }
         self.alarm(now_ns + self.tick_ns, Alarm::Tick);
         Ok(false)
@@ -246,6 +256,20 @@ impl<'a> World<'a> {
         for (channel, plan) in self.scenario.channels.iter().enumerate() {
             self.host(plan.client).plan(now_ns, Task::Close(channel));
         }
+    }
+
+    /// Servers have no sessions that their clients do not know.
+    fn check_acquaintance(&self) -> Result<(), Violation> {
+        for (index, host) in self.hosts.iter().enumerate() {
+            let id = HostId(index as u32);
+            let known: usize = self.hosts.iter().map(|host| host.sessions_with(id)).sum();
+            let counts = vec![(
+                "sessions that no client knows",
+                host.server_sessions().saturating_sub(known) as u64,
+            )];
+            Remains { host: id.0, counts }.check()?;
+        }
+        Ok(())
     }
 
     fn check_end(&self) -> Result<(), Violation> {
