@@ -153,6 +153,11 @@ impl PacketTx for ShmTx {
             "take the peer from the datagram's source",
         ))
     }
+
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        // A peer that is not there takes nothing.
+        ShmTx::max_datagram(self, peer.0).unwrap_or(0)
+    }
 }
 
 /// Ends the sleep of the device at the other end.
