@@ -115,7 +115,8 @@ impl Client {
             let index = busy.trailing_zeros() as usize;
             busy &= busy - 1;
             let slot = &session.slots[index];
-            let waits = slot.phase == Phase::Single && session.pending & 1 << index != 0;
+            // Nothing of it is on its way: it waits for a credit, its time, or the sink.
+            let waits = session.pending & 1 << index != 0 && slot.credits == 0;
             if !waits {
                 let at = slot.active_at + session.rtt.timeout_ns(slot.retries, min, max);
                 if now >= at {
@@ -182,6 +183,11 @@ impl Client {
                 break;
             };
             let index = usize::from(index);
+            // What the session has to send comes first: a large response would otherwise hold all
+            // credits until it is complete. It gets on all the same, see below.
+            if self.sessions.get(id).is_some_and(|s| s.pending != 0) {
+                self.pump(shared, now, id, sink);
+            }
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
@@ -282,9 +288,16 @@ impl Client {
                 continue;
             }
             let silent = now.saturating_sub(peer.heard_at);
+            // An unanswered ping may have been lost, and a few more may be: asking faster from
+            // then on tells a bad network from a dead peer.
+            let pause = if peer.unanswered == 0 {
+                keepalive
+            } else {
+                keepalive / 4
+            };
             if silent >= timeout && peer.unanswered >= 2 {
                 dead.push(id);
-            } else if silent >= keepalive && now >= peer.pinged_at + keepalive {
+            } else if silent >= keepalive && now >= peer.pinged_at + pause {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
                 let header = Header {
