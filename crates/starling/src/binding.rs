@@ -1,0 +1,172 @@
+//! Finding out whether both ends have the same version of a method.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
+
+use starling_endpoint::{Code, Encoding, LocalHandle, MethodId, SessionId, Status};
+use starling_message::schema::{
+    FieldSchema, MessageSchema, MethodSchema, Schema, SchemaError, check_method_compatible,
+};
+use starling_message::{Kind, Message, MessageLayout, MethodDescriptor, Presence};
+
+use crate::reflection::{self, BindRequest, BindResponse};
+
+/// The longest schema that is looked at, in bytes.
+const MAX_SCHEMA_BYTES: usize = 4 << 20;
+
+/// Asks the server how messages of `method` are to be encoded.
+pub(crate) fn ask(
+    local: &LocalHandle,
+    session: SessionId,
+    method: &'static MethodDescriptor,
+) -> impl Future<Output = Result<Encoding, Status>> + 'static {
+    let mut request = BindRequest::new();
+    request.set_path(method.path);
+    request.set_request_hash(method.request.schema_hash);
+    request.set_response_hash(method.response.schema_hash);
+    let options = starling_endpoint::CallOptions {
+        encoding: Encoding::Protobuf,
+        ..Default::default()
+    };
+    let body = request.to_protobuf();
+    let call = body.map(|body| {
+        let bind = MethodId(reflection::bind_method().id);
+        local.call(session, bind, &options, |buffer| {
+            buffer.extend_from_slice(&body);
+        })
+    });
+    async move {
+        let call = call.map_err(|error| Status::internal(error.to_string()))?;
+        let response = call.await.map_err(|status| match status.code() {
+            Code::Unimplemented => Status::unimplemented(format!(
+                "{}: the server cannot be asked for its schema: {}",
+                method.path,
+                status.message()
+            )),
+            _ => status,
+        })?;
+        let response = BindResponse::from_protobuf(response.body(), MAX_SCHEMA_BYTES)
+            .map_err(|error| Status::internal(format!("the server's schema: {error}")))?;
+        if response.identical() {
+            return Ok(Encoding::Native);
+        }
+        compare(method, response.schema())
+    }
+}
+
+/// Compares our version of a method with the server's other one.
+fn compare(method: &'static MethodDescriptor, theirs: &[u8]) -> Result<Encoding, Status> {
+    let ours = schema_of(method).to_bytes();
+    match check_method_compatible(&ours, theirs, method.path) {
+        // Equal layouts would have had equal hashes: what differs is only named differently, or
+        // the hash covers what the layout does not. Protobuf is right in any case.
+        Ok(_) => Ok(Encoding::Protobuf),
+        Err(error @ SchemaError::Incompatible { .. }) => Err(Status::failed_precondition(format!(
+            "{}: {error}",
+            method.path
+        ))),
+        Err(error) => Err(Status::internal(format!(
+            "{}: the server's schema: {error}",
+            method.path
+        ))),
+    }
+}
+
+/// The schema of one method, from its layouts.
+fn schema_of(method: &'static MethodDescriptor) -> Schema {
+    let mut schema = Schema::default();
+    let mut met = HashMap::new();
+    let request = add(&mut schema, &mut met, method.request);
+    let response = add(&mut schema, &mut met, method.response);
+    schema.methods.push(MethodSchema {
+        path: method.path.to_owned(),
+        client_streaming: method.client_streaming,
+        server_streaming: method.server_streaming,
+        request,
+        response,
+    });
+    schema
+}
+
+/// Adds a message and those that it reaches, depth first.
+fn add(
+    schema: &mut Schema,
+    met: &mut HashMap<*const MessageLayout, u32>,
+    layout: &'static MessageLayout,
+) -> u32 {
+    let index = schema.messages.len() as u32;
+    if let Some(index) = met.get(&std::ptr::from_ref(layout)) {
+        return *index;
+    }
+    met.insert(layout, index);
+    schema.messages.push(MessageSchema {
+        name: layout.name.to_owned(),
+        fields: Vec::new(),
+    });
+    let fields = layout
+        .fields
+        .iter()
+        .map(|field| {
+            let oneof_of = |presence| match presence {
+                Presence::Oneof { discriminant, .. } => Some(discriminant),
+                _ => None,
+            };
+            let oneof = oneof_of(field.presence);
+            // The oneof goes by its lowest number; fields are in the order of their numbers.
+            let first = layout
+                .fields
+                .iter()
+                .find(|other| oneof.is_some() && oneof_of(other.presence) == oneof);
+            let text = matches!(field.kind, Kind::String | Kind::Bytes);
+            FieldSchema {
+                name: field.name.to_owned(),
+                number: field.number,
+                kind: field.kind,
+                shape: field.shape,
+                optional: match field.presence {
+                    Presence::Bit { .. } => true,
+                    Presence::Reference => text,
+                    _ => false,
+                },
+                oneof: first.map(|first| first.number),
+                message: field.message().map(|child| add(schema, met, child)),
+            }
+        })
+        .collect();
+    schema.messages[index as usize].fields = fields;
+    index
+}
+
+/// Method ids are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdHasher;
+
+impl BuildHasher for IdHasher {
+    type Hasher = Id;
+
+    fn build_hasher(&self) -> Id {
+        Id(0)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Id(u64);
+
+impl Hasher for Id {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 << 8) | u64::from(*byte);
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, id: u32) {
+        // Both the low and the high bits choose the place in a table.
+        self.0 = (u64::from(id) << 32) | u64::from(id);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

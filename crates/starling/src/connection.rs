@@ -1,0 +1,377 @@
+//! A connection to one address: its session, when to try again, and how each method's messages
+//! are encoded.
+//!
+//! ```text
+//!            a call               opened
+//!   Idle ───────────▶ Wanted ───────────▶ Opening ──────▶ Open ──┐
+//!    ▲                  ▲  │                 │                   │
+//!    │           a call │  │ failed          │ failed            │ session ended
+//!    │                  └──┴────── Down ◀────┘                   │
+//!    └───────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! After the n-th failure in a row, attempts pause for 2^n times 10 ms, at most 2 s, give or take a
+//! quarter, so that the clients of a restarted server do not all come at once.
+//!
+//! Before the first call of a method in a session the server is asked for its version of the
+//! method (`starling.reflection.Reflection/Bind`). Equal: messages go in the native layout. Different
+//! but compatible by protobuf's rules: they go in protobuf. Else calls of that method are refused
+//! here, naming the field.
+
+use std::cell::{Ref, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use starling_endpoint::{
+    Code, Encoding, LocalHandle, OpenError, SessionError, SessionId, SessionState, Status,
+};
+use starling_message::MethodDescriptor;
+
+use crate::address::Address;
+use crate::binding::{self, IdHasher};
+use crate::channel::StateCell;
+use crate::hub::Hub;
+
+/// The first pause after a failure.
+const BACKOFF_MIN_NS: u64 = 10_000_000;
+/// The longest pause.
+const BACKOFF_MAX_NS: u64 = 2_000_000_000;
+/// Pause before a server that is there and refuses to be bound is asked again.
+const REFUSED_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Idle,
+    Wanted,
+    Opening(SessionId),
+    Open(SessionId),
+    /// Not to be tried before `until_ns`.
+    Down {
+        until_ns: u64,
+        error: Status,
+    },
+}
+
+/// What is known of a method in the current session.
+#[derive(Clone, Debug)]
+enum Binding {
+    Asking,
+    Bound(Encoding),
+    /// The schemas do not match.
+    Refused(Status),
+    /// It could not be found out. Ask again.
+    Failed(Status),
+}
+
+struct State {
+    phase: Phase,
+    /// A call failed as if the session were over.
+    doubted: bool,
+    failures: u32,
+    bindings: HashMap<u32, Binding, IdHasher>,
+    /// Counts every change, for who waits for one.
+    version: u64,
+    waiters: Vec<Waker>,
+    /// Where to show the state to other threads.
+    shown: Option<Arc<StateCell>>,
+}
+
+pub(crate) struct Connection {
+    address: Address,
+    local: LocalHandle,
+    state: RefCell<State>,
+}
+
+impl Connection {
+    pub(crate) fn new(address: Address, local: LocalHandle) -> Self {
+        Self {
+            address,
+            local,
+            state: RefCell::new(State {
+                phase: Phase::Idle,
+                doubted: false,
+                failures: 0,
+                bindings: HashMap::default(),
+                version: 0,
+                waiters: Vec::new(),
+                shown: None,
+            }),
+        }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Has its state shown to other threads.
+    pub(crate) fn show_in(&self, cell: Arc<StateCell>) {
+        self.state.borrow_mut().shown = Some(cell);
+    }
+
+    // ---- for callers ----
+
+    /// The session and the encoding, if a call of this method can be made at once.
+    #[inline]
+    pub(crate) fn ready(&self, method: u32) -> Option<(SessionId, Encoding)> {
+        let state = self.state.borrow();
+        match (&state.phase, state.bindings.get(&method)) {
+            (Phase::Open(session), Some(Binding::Bound(encoding))) if !state.doubted => {
+                Some((*session, *encoding))
+            }
+            _ => None,
+        }
+    }
+
+    /// A call failed: if that could mean that the session is over, have it checked before the
+    /// next one.
+    pub(crate) fn doubt(self: &Rc<Self>, hub: &Hub, code: Code) {
+        if code != Code::Unavailable {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        if matches!(state.phase, Phase::Open(_)) && !state.doubted {
+            state.doubted = true;
+            hub.want(self);
+        }
+    }
+
+    /// Waits until a call of this method can be made. With `wait_for_ready`, however long that takes.
+    pub(crate) async fn prepare(
+        self: &Rc<Self>,
+        hub: &Rc<Hub>,
+        method: &'static MethodDescriptor,
+        wait_for_ready: bool,
+    ) -> Result<(SessionId, Encoding), Status> {
+        loop {
+            let session = self.open(hub, wait_for_ready).await?;
+            match self.bind(hub, session, method).await {
+                Ok(encoding) if self.session() == Some(session) => return Ok((session, encoding)),
+                Ok(_) => {}
+                Err(status) if wait_for_ready && status.code() == Code::Unavailable => {
+                    self.doubt(hub, status.code());
+                    hub.local.sleep(REFUSED_PAUSE).await;
+                }
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
+    /// Waits for an open session.
+    pub(crate) async fn open(
+        self: &Rc<Self>,
+        hub: &Rc<Hub>,
+        wait_for_ready: bool,
+    ) -> Result<SessionId, Status> {
+        let mut tried = false;
+        loop {
+            let (phase, doubted, version) = {
+                let state = self.state.borrow();
+                (state.phase.clone(), state.doubted, state.version)
+            };
+            match phase {
+                Phase::Open(session) if !doubted => return Ok(session),
+                Phase::Open(_) | Phase::Wanted | Phase::Opening(_) => {
+                    tried = true;
+                    self.changed(version).await;
+                }
+                Phase::Down { error, .. } if tried && !wait_for_ready => return Err(error),
+                Phase::Down { until_ns, error } if hub.now_ns() < until_ns => {
+                    if !wait_for_ready {
+                        return Err(error);
+                    }
+                    let pause = until_ns.saturating_sub(hub.now_ns());
+                    hub.local
+                        .sleep(std::time::Duration::from_nanos(pause))
+                        .await;
+                }
+                Phase::Idle | Phase::Down { .. } => {
+                    self.state.borrow_mut().phase = Phase::Wanted;
+                    self.tell();
+                    hub.want(self);
+                }
+            }
+        }
+    }
+
+    async fn bind(
+        self: &Rc<Self>,
+        hub: &Rc<Hub>,
+        session: SessionId,
+        method: &'static MethodDescriptor,
+    ) -> Result<Encoding, Status> {
+        let mut asked = false;
+        loop {
+            let (binding, version) = {
+                let state = self.state.borrow();
+                if !matches!(state.phase, Phase::Open(open) if open == session) {
+                    return Err(self.why_down(&state));
+                }
+                (state.bindings.get(&method.id).cloned(), state.version)
+            };
+            match binding {
+                Some(Binding::Bound(encoding)) => return Ok(encoding),
+                Some(Binding::Refused(status)) => return Err(status),
+                Some(Binding::Failed(status)) if asked => return Err(status),
+                Some(Binding::Asking) => {
+                    asked = true;
+                    self.changed(version).await;
+                }
+                Some(Binding::Failed(_)) | None => self.ask(hub, session, method),
+            }
+        }
+    }
+
+    /// Asks the server for its version of a method. Not a part of the call that is waiting for
+    /// it: others may be waiting, too, when that one is given up.
+    fn ask(self: &Rc<Self>, hub: &Rc<Hub>, session: SessionId, method: &'static MethodDescriptor) {
+        let mut state = self.state.borrow_mut();
+        state.bindings.insert(method.id, Binding::Asking);
+        drop(state);
+        let (connection, question) = (
+            Rc::downgrade(self),
+            binding::ask(&hub.local, session, method),
+        );
+        hub.local.spawn_local(async move {
+            let answer = question.await;
+            let Some(connection) = connection.upgrade() else {
+                return;
+            };
+            let binding = match answer {
+                Ok(encoding) => Binding::Bound(encoding),
+                Err(status) if status.code() == Code::FailedPrecondition => {
+                    Binding::Refused(status)
+                }
+                Err(status) => Binding::Failed(status),
+            };
+            connection.handle_answer(session, method.id, binding);
+        });
+    }
+
+    fn handle_answer(&self, session: SessionId, method: u32, binding: Binding) {
+        let mut state = self.state.borrow_mut();
+        if matches!(state.phase, Phase::Open(open) if open == session)
+            && let Entry::Occupied(mut entry) = state.bindings.entry(method)
+        {
+            entry.insert(binding);
+        }
+        drop(state);
+        self.tell();
+    }
+
+    fn why_down(&self, state: &Ref<'_, State>) -> Status {
+        match &state.phase {
+            Phase::Down { error, .. } => error.clone(),
+            _ => Status::unavailable(format!("{}: the session is over; try again", self.address)),
+        }
+    }
+
+    // ---- for the loop ----
+
+    /// The session that it has or is about to have.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self.state.borrow().phase {
+            Phase::Opening(session) | Phase::Open(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn wants_session(&self) -> bool {
+        matches!(self.state.borrow().phase, Phase::Wanted)
+    }
+
+    /// Takes in how an attempt to begin a session went.
+    pub(crate) fn handle_connect(&self, hub: &Hub, result: Result<SessionId, OpenError>) {
+        match result {
+            Ok(session) => {
+                let mut state = self.state.borrow_mut();
+                state.phase = Phase::Opening(session);
+                state.bindings.clear();
+            }
+            Err(error) => self.fail(hub, error.into()),
+        }
+        self.tell();
+    }
+
+    /// Takes in where its session stands.
+    pub(crate) fn handle_state(&self, hub: &Hub, session_state: Option<SessionState>) {
+        let mut state = self.state.borrow_mut();
+        state.doubted = false;
+        let mut failure = None;
+        match (session_state, &state.phase) {
+            (Some(SessionState::Connecting), _) => return,
+            (Some(SessionState::Connected), Phase::Opening(session)) => {
+                state.phase = Phase::Open(*session);
+                state.failures = 0;
+            }
+            (Some(SessionState::Connected), _) => {}
+            (Some(SessionState::Ended(error)), Phase::Opening(_)) => failure = Some(error),
+            (Some(SessionState::Ended(_)) | None, _) => {
+                state.phase = Phase::Idle;
+                state.bindings.clear();
+            }
+        }
+        drop(state);
+        if let Some(error) = failure {
+            self.fail(hub, self.ended(error));
+        }
+        self.tell();
+    }
+
+    fn ended(&self, error: SessionError) -> Status {
+        Status::unavailable(format!("connect {}: {error}", self.address))
+    }
+
+    fn fail(&self, hub: &Hub, error: Status) {
+        let mut state = self.state.borrow_mut();
+        let pause_ns = (BACKOFF_MIN_NS << state.failures.min(16)).min(BACKOFF_MAX_NS);
+        let jitter_ns = hub.random() % (pause_ns / 2);
+        state.failures += 1;
+        state.phase = Phase::Down {
+            until_ns: hub.now_ns() + pause_ns * 3 / 4 + jitter_ns,
+            error,
+        };
+    }
+
+    // ---- waiting ----
+
+    fn tell(&self) {
+        let mut state = self.state.borrow_mut();
+        state.version += 1;
+        if let Some(shown) = &state.shown {
+            shown.set(match state.phase {
+                Phase::Idle => crate::ChannelState::Idle,
+                Phase::Wanted | Phase::Opening(_) => crate::ChannelState::Connecting,
+                Phase::Open(_) => crate::ChannelState::Ready,
+                Phase::Down { .. } => crate::ChannelState::TransientFailure,
+            });
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until the version is another one.
+    async fn changed(&self, version: u64) {
+        std::future::poll_fn(|cx| {
+            let mut state = self.state.borrow_mut();
+            if state.version != version {
+                return Poll::Ready(());
+            }
+            // Once for each poll: a task is polled again only after a change or its deadline.
+            state.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(session) = self.session() {
+            self.local.close(session);
+        }
+    }
+}

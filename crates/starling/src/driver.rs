@@ -1,0 +1,521 @@
+//! The background thread behind channels: an endpoint that other threads hand calls to.
+//!
+//! ```text
+//!  callers' threads                         driver's thread
+//!  encode ─▶ inbox (lock-free) ─▶ wake ─▶ turn ─▶ endpoint ─▶ network
+//!  CallCell ◀──────────────────────────── continuation
+//! ```
+//!
+//! What is in the inbox is bounded by the channels' capacities: a call has a permit of its channel
+//! from before it is put in until it is over, and leaves at most one further command.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::task::{Poll, Waker};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::SegQueue;
+use starling_endpoint::{
+    CallError, CallId, ContinuationId, Encoding, EndpointConfig, MethodId, Msgbuf, OwnedResponse,
+    Status,
+};
+use starling_io::{IoError, Wake};
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+use starling_message::MethodDescriptor;
+
+use crate::address::{Address, Scheme};
+use crate::cell::{CallCell, End};
+use crate::channel::{Permit, StateCell};
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::error::Error;
+use crate::local::call_when_ready;
+use crate::options::CallOptions;
+use crate::plane::Plane;
+
+/// Commands executed between two turns.
+const COMMANDS_PER_TURN: usize = 128;
+/// How long sessions may take to be closed when a driver ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A call on its way to the driver.
+pub(crate) struct Submission {
+    pub(crate) channel: u64,
+    pub(crate) method: &'static MethodDescriptor,
+    /// In the native layout, with room for the call header.
+    pub(crate) message: Msgbuf,
+    /// Bytes of that room.
+    pub(crate) room: usize,
+    pub(crate) options: CallOptions,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) reply: Reply,
+}
+
+/// What is owed to the caller: the end of the call. Dropping it says that the thread is gone.
+pub(crate) struct Reply {
+    pub(crate) cell: Arc<CallCell>,
+    pub(crate) _permit: Permit,
+}
+
+impl Reply {
+    fn finish(self, end: End) {
+        self.cell.finish(end);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        // Has no effect on a call that is over.
+        self.cell.finish(Err(stopped(None)));
+    }
+}
+
+#[cold]
+fn stopped(why: Option<&str>) -> Status {
+    let why = why.unwrap_or("its endpoint was dropped");
+    Status::unavailable(format!(
+        "the channel's thread stopped: {why}; make a new channel"
+    ))
+}
+
+pub(crate) enum Command {
+    Open {
+        channel: u64,
+        address: Address,
+        state: Arc<StateCell>,
+    },
+    Close {
+        channel: u64,
+    },
+    Call(Submission),
+    Cancel(Arc<CallCell>),
+    /// Has the channel connected; the response is empty.
+    Connect {
+        channel: u64,
+        wait_for_ready: bool,
+        reply: Reply,
+    },
+    /// Wakes a caller that waits for a permit, when its time is over.
+    WakeAt {
+        after: Duration,
+        waker: Waker,
+    },
+}
+
+/// What callers share with the driver's thread.
+struct Inbox {
+    commands: SegQueue<Command>,
+    wake: Arc<dyn Wake>,
+    stop: AtomicBool,
+    /// Why the thread stopped.
+    failure: OnceLock<String>,
+}
+
+impl Inbox {
+    /// Why nothing put in is ever executed, if so.
+    fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    fn fail(&self, why: String) {
+        // Only the first reason is kept.
+        let _ = self.failure.set(why);
+    }
+
+    /// Answers everything that is in it.
+    fn refuse_all(&self) {
+        while let Some(command) = self.commands.pop() {
+            if let Command::Call(Submission { reply, .. }) | Command::Connect { reply, .. } =
+                command
+            {
+                reply.finish(Err(stopped(self.failure())));
+            }
+        }
+    }
+}
+
+/// Closes the inbox when the thread ends, in whatever way.
+struct Closing(Arc<Inbox>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.fail("it has ended".to_owned());
+        // Who puts something in from now on sees the failure and does the same.
+        self.0.refuse_all();
+    }
+}
+
+/// A background thread with an endpoint. Ends with its last channel.
+pub(crate) struct Driver {
+    inbox: Arc<Inbox>,
+    next_channel: AtomicU64,
+    thread: Option<JoinHandle<()>>,
+    thread_id: ThreadId,
+}
+
+/// The drivers that channels share unless they ask for their own; one for each scheme.
+static SHARED: Mutex<[Weak<Driver>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
+
+impl Driver {
+    /// The driver that the process's channels share.
+    pub(crate) fn shared(scheme: Scheme) -> Result<Arc<Self>, Error> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = &mut shared[scheme as usize];
+        if let Some(driver) = place.upgrade()
+            && driver.inbox.failure().is_none()
+        {
+            return Ok(driver);
+        }
+        let driver = Arc::new(Self::start(scheme, &EndpointConfig::default())?);
+        *place = Arc::downgrade(&driver);
+        Ok(driver)
+    }
+
+    /// A new driver.
+    pub(crate) fn start(scheme: Scheme, config: &EndpointConfig) -> Result<Self, Error> {
+        match scheme {
+            Scheme::Udp => Self::start_on(<UdpIo as Plane>::client()?, scheme, config),
+            Scheme::Shm => Self::start_on(<ShmIo as Plane>::client()?, scheme, config),
+        }
+    }
+
+    fn start_on<I: Plane>(io: I, scheme: Scheme, config: &EndpointConfig) -> Result<Self, Error> {
+        let inbox = Arc::new(Inbox {
+            commands: SegQueue::new(),
+            wake: io.waker(),
+            stop: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        });
+        let (config, its_inbox) = (config.clone(), Arc::clone(&inbox));
+        let thread = std::thread::Builder::new()
+            .name(format!("starling-{scheme}"))
+            .spawn(move || {
+                let closing = Closing(Arc::clone(&its_inbox));
+                let result = Core::new(io, scheme, &config)
+                    .and_then(|core| Ok(Loop::new(core, its_inbox).run()?));
+                if let Err(error) = result {
+                    closing.0.fail(error.to_string());
+                }
+            })
+            .map_err(|error| Error::system("start a thread for channels", error))?;
+        Ok(Self {
+            inbox,
+            next_channel: AtomicU64::new(0),
+            thread_id: thread.thread().id(),
+            thread: Some(thread),
+        })
+    }
+
+    /// A number for a new channel.
+    pub(crate) fn next_channel(&self) -> u64 {
+        self.next_channel.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn send(&self, command: Command) {
+        self.inbox.commands.push(command);
+        self.inbox.wake.wake();
+        if self.inbox.failure().is_some() {
+            // The thread may have looked for the last time before the push.
+            self.inbox.refuse_all();
+        }
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver(..)")
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.inbox.stop.store(true, Ordering::Release);
+        self.inbox.wake.wake();
+        // The last reference may go away in the thread itself, with a call's reply.
+        if std::thread::current().id() != self.thread_id
+            && let Some(thread) = self.thread.take()
+        {
+            // A panic there was reported by the panic hook already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A call that the driver has in hand.
+struct Pending {
+    reply: Reply,
+    connection: Rc<Connection>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Handed to the endpoint.
+    Made(Option<CallId>),
+    /// In a task that waits for the connection.
+    Waiting(Option<Waker>),
+}
+
+/// The calls in hand, by place.
+#[derive(Default)]
+struct Table {
+    places: Vec<Option<Pending>>,
+    free: Vec<usize>,
+}
+
+impl Table {
+    fn insert(&mut self, pending: Pending) -> usize {
+        let cell = Arc::clone(&pending.reply.cell);
+        let place = self.free.pop().unwrap_or(self.places.len());
+        if place == self.places.len() {
+            self.places.push(None);
+        }
+        self.places[place] = Some(pending);
+        cell.set_place(place);
+        place
+    }
+
+    fn get_mut(&mut self, place: usize, cell: &Arc<CallCell>) -> Option<&mut Pending> {
+        let pending = self.places.get_mut(place)?.as_mut()?;
+        Arc::ptr_eq(&pending.reply.cell, cell).then_some(pending)
+    }
+
+    fn remove(&mut self, place: usize) -> Option<Pending> {
+        let pending = self.places.get_mut(place)?.take()?;
+        self.free.push(place);
+        Some(pending)
+    }
+}
+
+struct Loop<I: Plane> {
+    core: Core<I>,
+    inbox: Arc<Inbox>,
+    table: Rc<RefCell<Table>>,
+    continuation: ContinuationId,
+    channels: std::collections::HashMap<u64, Rc<Connection>>,
+}
+
+impl<I: Plane> Loop<I> {
+    fn new(mut core: Core<I>, inbox: Arc<Inbox>) -> Self {
+        let table = Rc::new(RefCell::new(Table::default()));
+        let (its_table, hub) = (Rc::clone(&table), Rc::clone(&core.hub));
+        let continuation = core.raw.register_continuation(move |_, completion| {
+            let pending = its_table.borrow_mut().remove(completion.tag as usize);
+            let Some(pending) = pending else {
+                return;
+            };
+            pending.reply.finish(match completion.result {
+                Ok(response) => Ok((response.into_owned(), Encoding::Native)),
+                Err(status) => {
+                    pending.connection.doubt(&hub, status.code());
+                    Err(status)
+                }
+            });
+        });
+        Self {
+            core,
+            inbox,
+            table,
+            continuation,
+            channels: std::collections::HashMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<(), IoError> {
+        loop {
+            let mut idle = self.core.turn()?.is_idle();
+            for _ in 0..COMMANDS_PER_TURN {
+                let Some(command) = self.inbox.commands.pop() else {
+                    break;
+                };
+                idle = false;
+                self.obey(command);
+            }
+            if !idle {
+                continue;
+            }
+            if self.inbox.stop.load(Ordering::Acquire) {
+                self.channels.clear();
+                self.core.raw.drain(CLOSE_TIMEOUT)?;
+                return Ok(());
+            }
+            self.core.raw.wait(None)?;
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Open {
+                channel,
+                address,
+                state,
+            } => {
+                let connection = self.core.hub.connection(address);
+                connection.show_in(state);
+                self.channels.insert(channel, connection);
+            }
+            Command::Close { channel } => {
+                self.channels.remove(&channel);
+            }
+            Command::Call(submission) => self.call(submission),
+            Command::Cancel(cell) => self.cancel(&cell),
+            Command::Connect {
+                channel,
+                wait_for_ready,
+                reply,
+            } => {
+                if let Some(connection) = self.channels.get(&channel).cloned() {
+                    let hub = Rc::clone(&self.core.hub);
+                    let opening = Rc::clone(&connection);
+                    self.wait(reply, connection, async move {
+                        opening.open(&hub, wait_for_ready).await?;
+                        Ok((OwnedResponse::default(), Encoding::Native))
+                    });
+                }
+            }
+            Command::WakeAt { after, waker } => {
+                let sleep = self.core.hub.local.sleep(after);
+                self.core.hub.local.spawn_local(async move {
+                    sleep.await;
+                    waker.wake();
+                });
+            }
+        }
+    }
+
+    /// Begins a call: at once if the connection is ready for it, else in a task that waits.
+    fn call(&mut self, submission: Submission) {
+        let Submission {
+            channel,
+            method,
+            mut message,
+            room,
+            mut options,
+            deadline,
+            reply,
+        } = submission;
+        let Some(connection) = self.channels.get(&channel).cloned() else {
+            return;
+        };
+        if reply.cell.is_abandoned() {
+            return;
+        }
+        options.timeout =
+            deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if let Some((session, Encoding::Native)) = connection.ready(method.id) {
+            let lowered = options.lower(Encoding::Native, options.timeout);
+            let place = self.table.borrow_mut().insert(Pending {
+                reply,
+                connection: Rc::clone(&connection),
+                stage: Stage::Made(None),
+            });
+            let made = self.core.raw.call_message(
+                session,
+                MethodId(method.id),
+                &lowered,
+                message,
+                self.continuation,
+                place as u64,
+            );
+            let mut table = self.table.borrow_mut();
+            let rejected = match made {
+                Ok(call) => {
+                    if let Some(Some(pending)) = table.places.get_mut(place) {
+                        pending.stage = Stage::Made(Some(call));
+                    }
+                    return;
+                }
+                Err(rejected) => rejected,
+            };
+            let Some(Pending { reply, .. }) = table.remove(place) else {
+                return;
+            };
+            drop(table);
+            if rejected.error != CallError::SessionOver {
+                return reply.finish(Err(rejected.error.into()));
+            }
+            // It was not sent, so it may be sent in another session.
+            connection.doubt(&self.core.hub, starling_endpoint::Code::Unavailable);
+            message = rejected.message;
+            return self.call_later(reply, connection, method, message, room, options);
+        }
+        self.call_later(reply, connection, method, message, room, options);
+    }
+
+    fn call_later(
+        &mut self,
+        reply: Reply,
+        connection: Rc<Connection>,
+        method: &'static MethodDescriptor,
+        message: Msgbuf,
+        room: usize,
+        options: CallOptions,
+    ) {
+        let (hub, its_connection) = (Rc::clone(&self.core.hub), Rc::clone(&connection));
+        self.wait(reply, connection, async move {
+            call_when_ready(&its_connection, &hub, method, message, room, &options).await
+        });
+    }
+
+    /// Answers with what a future comes to, unless nobody waits any more.
+    fn wait(
+        &mut self,
+        reply: Reply,
+        connection: Rc<Connection>,
+        future: impl Future<Output = End> + 'static,
+    ) {
+        let cell = Arc::clone(&reply.cell);
+        let place = self.table.borrow_mut().insert(Pending {
+            reply,
+            connection,
+            stage: Stage::Waiting(None),
+        });
+        let table = Rc::clone(&self.table);
+        self.core.hub.local.spawn_local(async move {
+            let mut future = pin!(future);
+            let end = std::future::poll_fn(|cx| {
+                if let Some(pending) = table.borrow_mut().get_mut(place, &cell) {
+                    pending.stage = Stage::Waiting(Some(cx.waker().clone()));
+                } else {
+                    return Poll::Ready(None);
+                }
+                future.as_mut().poll(cx).map(Some)
+            })
+            .await;
+            if let Some(end) = end {
+                let pending = table.borrow_mut().remove(place);
+                if let Some(pending) = pending {
+                    pending.reply.finish(end);
+                }
+            }
+        });
+    }
+
+    fn cancel(&mut self, cell: &Arc<CallCell>) {
+        let place = cell.place();
+        let mut table = self.table.borrow_mut();
+        match table.get_mut(place, cell).map(|pending| &mut pending.stage) {
+            Some(Stage::Made(Some(call))) => {
+                let call = *call;
+                drop(table);
+                // Its continuation takes it from the table.
+                self.core.raw.cancel(call);
+            }
+            Some(Stage::Waiting(waker)) => {
+                let waker = waker.take();
+                let pending = table.remove(place);
+                drop(table);
+                drop(pending);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Some(Stage::Made(None)) | None => {}
+        }
+    }
+}

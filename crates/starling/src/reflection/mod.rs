@@ -1,0 +1,101 @@
+//! What every server says of itself: `starling.reflection.Reflection`.
+//!
+//! Clients use `Bind` before their first call of a method (see the module `connection`);
+//! `starling call` uses the others. All of it is called in protobuf encoding, so that versions of
+//! Starling whose reflection differs still understand each other.
+
+#[rustfmt::skip]
+mod generated;
+
+use starling_endpoint::Status;
+use starling_message::{MethodDescriptor, ServiceDescriptor};
+
+use crate::message::Request;
+
+pub use generated::*;
+
+/// The method that clients bind with.
+pub(crate) fn bind_method() -> &'static MethodDescriptor {
+    &REFLECTION_SERVICE.methods[0]
+}
+
+/// Implements reflection for the services of one server.
+pub(crate) struct Catalog {
+    services: Vec<&'static ServiceDescriptor>,
+}
+
+impl Catalog {
+    pub(crate) fn new(services: &[&'static ServiceDescriptor]) -> Self {
+        let mut services = services.to_vec();
+        services.push(&REFLECTION_SERVICE);
+        Self { services }
+    }
+}
+
+impl Reflection for Catalog {
+    fn bind(
+        &self,
+        request: Request<'_, BindRequest>,
+        mut response: BindResponseMut<'_>,
+    ) -> Result<(), Status> {
+        let request = request.message();
+        let path = request.path();
+        let service = path
+            .strip_prefix('/')
+            .and_then(|path| path.split_once('/'))
+            .and_then(|(name, _)| self.services.iter().find(|service| service.name == name));
+        let Some(service) = service else {
+            let names: Vec<_> = self.services.iter().map(|service| service.name).collect();
+            return Err(Status::unimplemented(format!(
+                "{path}: the server has no such service; it has {}",
+                names.join(", ")
+            )));
+        };
+        let Some(method) = service.methods.iter().find(|method| method.path == path) else {
+            return Err(Status::unimplemented(format!(
+                "{path}: the server's {} has no such method",
+                service.name
+            )));
+        };
+        if method.request.schema_hash == request.request_hash()
+            && method.response.schema_hash == request.response_hash()
+        {
+            response.set_identical(true);
+        } else {
+            response.set_schema(service.schema);
+        }
+        Ok(())
+    }
+
+    fn list_services(
+        &self,
+        _request: Request<'_, ListServicesRequest>,
+        mut response: ListServicesResponseMut<'_>,
+    ) -> Result<(), Status> {
+        let mut summaries = response.services_mut();
+        for service in &self.services {
+            let mut summary = summaries.push_default();
+            summary.set_name(service.name);
+            summary.set_schema_hash(service.schema_hash);
+            let mut methods = summary.methods_mut();
+            for method in service.methods {
+                methods.push(method.path);
+            }
+        }
+        Ok(())
+    }
+
+    fn describe_service(
+        &self,
+        request: Request<'_, DescribeServiceRequest>,
+        mut response: DescribeServiceResponseMut<'_>,
+    ) -> Result<(), Status> {
+        let name = request.message().name();
+        let service = self.services.iter().find(|service| service.name == name);
+        let service = service
+            .ok_or_else(|| Status::not_found(format!("the server has no service {name:?}")))?;
+        let set = bytes::Bytes::from_static(service.file_descriptor_set);
+        response.set_file_descriptor_set_bytes(set);
+        Ok(())
+    }
+}

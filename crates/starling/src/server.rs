@@ -1,0 +1,323 @@
+//! Servers: services behind one or several addresses, each with a dispatch thread of its own.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use starling_endpoint::{EndpointConfig, Idle};
+use starling_io::Wake;
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+
+use crate::address::{Address, Scheme};
+use crate::core::Core;
+use crate::error::Error;
+use crate::plane::Plane;
+use crate::reflection::{Catalog, ReflectionServer};
+use crate::registry::Registry;
+use crate::service::Service;
+
+/// How long a server that is dropped may take to finish what it is working on.
+const DROP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// As many workers as the host has cores.
+pub(crate) fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How to make a [`Server`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct ServerBuilder {
+    devices: Vec<Device>,
+    registry: Registry,
+    config: EndpointConfig,
+    workers: Option<usize>,
+    threads: usize,
+}
+
+enum Device {
+    Udp(UdpIo),
+    Shm(ShmIo),
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder").finish_non_exhaustive()
+    }
+}
+
+impl ServerBuilder {
+    /// Threads for each UDP address that is bound after this, 1 unless set. The kernel divides the
+    /// clients among them. Shared memory always has one.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Adds an address: `udp://0.0.0.0:9000`, `udp://127.0.0.1:0` for any free port, `shm://kv`.
+    /// It is taken at once. Each address has its own dispatch thread.
+    pub fn bind(mut self, address: &str) -> Result<Self, Error> {
+        let address = Address::parse(address)?;
+        match address.scheme() {
+            Scheme::Shm => self.devices.push(Device::Shm(<ShmIo as Plane>::bind(
+                address.as_str(),
+                false,
+            )?)),
+            Scheme::Udp => {
+                let first = <UdpIo as Plane>::bind(address.as_str(), self.threads > 1)?;
+                // With port 0, the others have to have the port that the first one got.
+                let bound = starling_io::PacketIo::local_address(&first);
+                self.devices.push(Device::Udp(first));
+                for _ in 1..self.threads {
+                    let another = <UdpIo as Plane>::bind(&bound, true)?;
+                    self.devices.push(Device::Udp(another));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Adds a service. It is shared by all threads.
+    pub fn add_service<S: Service>(mut self, service: S) -> Self {
+        self.registry.add(service);
+        self
+    }
+
+    /// Threads for methods that run in workers, for each dispatch thread. Unless set, as many as
+    /// the host has cores.
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = Some(threads);
+        self
+    }
+
+    /// What the dispatch threads do when there is nothing to do. Unless set, they spin for a moment
+    /// and then sleep.
+    pub fn idle(mut self, idle: Idle) -> Self {
+        self.config.idle = idle;
+        self
+    }
+
+    /// Sets everything about sessions, credits and timers.
+    pub fn config(mut self, config: EndpointConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// The server. It has its addresses, and does not serve yet.
+    pub fn build(mut self) -> Result<Server, Error> {
+        if self.devices.is_empty() {
+            return Err(Error::NoAddress);
+        }
+        let catalog = Catalog::new(&self.registry.services);
+        self.registry.add(ReflectionServer::new(catalog));
+        if let Some(error) = self.registry.take_error() {
+            return Err(error);
+        }
+        Ok(Server {
+            devices: self.devices,
+            registry: Arc::new(self.registry),
+            config: self.config,
+            workers: self.workers.unwrap_or_else(default_workers),
+        })
+    }
+}
+
+/// Services that are ready to be served.
+pub struct Server {
+    devices: Vec<Device>,
+    registry: Arc<Registry>,
+    config: EndpointConfig,
+    workers: usize,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("addresses", &self.addresses())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// A server to be described.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            devices: Vec::new(),
+            registry: Registry::default(),
+            config: EndpointConfig::default(),
+            workers: None,
+            threads: 1,
+        }
+    }
+
+    /// The addresses that clients reach it at, in the order in which they were bound, with the
+    /// ports that port 0 became.
+    pub fn addresses(&self) -> Vec<String> {
+        let mut addresses: Vec<_> = self
+            .devices
+            .iter()
+            .map(|device| match device {
+                Device::Udp(io) => starling_io::PacketIo::local_address(io),
+                Device::Shm(io) => starling_io::PacketIo::local_address(io),
+            })
+            .collect();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Serves, in threads of its own, until the handle is dropped.
+    pub fn spawn(self) -> Result<ServerHandle, Error> {
+        let mut handle = ServerHandle {
+            addresses: self.addresses(),
+            control: Arc::new(Control::default()),
+            wakers: Vec::new(),
+            threads: Vec::new(),
+        };
+        for device in self.devices {
+            let (registry, config) = (Arc::clone(&self.registry), self.config.clone());
+            let (control, workers) = (Arc::clone(&handle.control), self.workers);
+            match device {
+                Device::Udp(io) => handle.start(
+                    io,
+                    Scheme::Udp,
+                    move |core| {
+                        core.serve(&registry, workers)?;
+                        serve(core, &control)
+                    },
+                    config,
+                )?,
+                Device::Shm(io) => handle.start(
+                    io,
+                    Scheme::Shm,
+                    move |core| {
+                        core.serve(&registry, workers)?;
+                        serve(core, &control)
+                    },
+                    config,
+                )?,
+            }
+        }
+        Ok(handle)
+    }
+
+    /// Serves until a device fails, which is the error that comes back. This thread sleeps.
+    pub fn run(self) -> Result<(), Error> {
+        self.spawn()?.wait().map(drop)
+    }
+}
+
+/// What the dispatch threads are told.
+#[derive(Default)]
+struct Control {
+    stop: AtomicBool,
+    timeout: Mutex<Duration>,
+}
+
+/// One dispatch thread. True if everything was finished at the end.
+fn serve<I: Plane>(core: &mut Core<I>, control: &Control) -> Result<bool, Error> {
+    while !control.stop.load(Ordering::Acquire) {
+        if core.turn()?.is_idle() {
+            core.raw.wait(None)?;
+        }
+    }
+    let timeout = *control
+        .timeout
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    Ok(core.drain(timeout)?)
+}
+
+/// A server that serves. Dropping it shuts the server down, within a second.
+pub struct ServerHandle {
+    addresses: Vec<String>,
+    control: Arc<Control>,
+    wakers: Vec<Arc<dyn Wake>>,
+    threads: Vec<JoinHandle<Result<bool, Error>>>,
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerHandle {
+    fn start<I: Plane>(
+        &mut self,
+        io: I,
+        scheme: Scheme,
+        run: impl FnOnce(&mut Core<I>) -> Result<bool, Error> + Send + 'static,
+        config: EndpointConfig,
+    ) -> Result<(), Error> {
+        self.wakers.push(io.waker());
+        let thread = std::thread::Builder::new()
+            .name(format!("starling-{scheme}-server"))
+            .spawn(move || run(&mut Core::new(io, scheme, &config)?))
+            .map_err(|error| Error::system("start a dispatch thread", error))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The addresses that clients reach it at, in the order in which they were bound.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// The first address.
+    pub fn address(&self) -> &str {
+        &self.addresses[0]
+    }
+
+    /// Shuts down: refuses new calls and sessions with UNAVAILABLE, finishes the calls that are
+    /// being worked on, at most for `timeout`. True if all were finished.
+    pub fn shutdown(mut self, timeout: Duration) -> Result<bool, Error> {
+        self.stop(timeout);
+        self.join()
+    }
+
+    /// Waits until the server ends, which it does only if a device fails.
+    pub fn wait(mut self) -> Result<bool, Error> {
+        self.join()
+    }
+
+    fn stop(&self, timeout: Duration) {
+        *self
+            .control
+            .timeout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = timeout;
+        self.control.stop.store(true, Ordering::Release);
+        self.wakers.iter().for_each(|waker| waker.wake());
+    }
+
+    fn join(&mut self) -> Result<bool, Error> {
+        let mut all_finished = true;
+        let mut first_error = None;
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(Ok(finished)) => all_finished &= finished,
+                Ok(Err(error)) => {
+                    first_error.get_or_insert(error);
+                }
+                Err(_) => {
+                    first_error.get_or_insert(Error::Panicked);
+                }
+            }
+        }
+        first_error.map_or(Ok(all_finished), Err)
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.stop(DROP_TIMEOUT);
+            // Whoever wants to know calls `shutdown`.
+            let _ = self.join();
+        }
+    }
+}
