@@ -1,0 +1,62 @@
+//! Runs every example and looks at what it prints.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn run(example: &str) -> String {
+    let test = std::env::current_exe().expect("this test has a path");
+    let profile: PathBuf = test
+        .ancestors()
+        .nth(2)
+        .expect("it is in target/PROFILE/deps")
+        .into();
+    let path = profile.join("examples").join(example);
+    assert!(
+        path.exists(),
+        "{} is not built: run `cargo test -p starling-examples`",
+        path.display()
+    );
+    let output = Command::new(path).output().expect("it can be run");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{example}: {errors}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+#[test]
+fn hello() {
+    assert_eq!(run("hello"), "Hello, world!\n");
+}
+
+#[test]
+fn worker() {
+    assert_eq!(
+        run("worker"),
+        "2262 primes below 20000\n\
+         1941 primes from 20000 to 40000\n\
+         OUT_OF_RANGE: numbers up to a million\n"
+    );
+}
+
+#[test]
+fn nested() {
+    assert_eq!(
+        run("nested"),
+        "1229 primes below 10000, counted by two others\n"
+    );
+}
+
+#[test]
+fn threads() {
+    assert_eq!(
+        run("threads"),
+        "8 threads made 800 calls and got 21600 characters\n"
+    );
+}
+
+#[test]
+fn tokio() {
+    assert_eq!(
+        run("tokio"),
+        "Hello, Ada!\nHello, Grace!\nHello, Barbara!\n"
+    );
+}

@@ -1,0 +1,59 @@
+//! A handler that takes long and runs in worker threads, as `proto/primes.proto` says:
+//! `cargo run --example worker`.
+
+use starling::{Channel, NestedContext, OwnedRequest, Request, Server, Status};
+use std::sync::Arc;
+
+starling::include_proto!("primes");
+
+struct Counter;
+
+impl Primes for Counter {
+    fn count_in(&self, request: Request<'_, Range>, mut count: CountMut<'_>) -> Result<(), Status> {
+        let range = request.message();
+        if range.to() > 1_000_000 {
+            return Err(Status::out_of_range("numbers up to a million"));
+        }
+        let is_prime = |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+        let primes = (range.from()..range.to()).filter(is_prime).count();
+        count.set_primes(primes as u64);
+        Ok(())
+    }
+
+    async fn count_with_others(
+        self: Arc<Self>,
+        _cx: NestedContext,
+        _request: OwnedRequest<Range>,
+    ) -> Result<Count, Status> {
+        Err(Status::unimplemented("see the example `nested`"))
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = Server::builder()
+        .bind(&format!("shm://worker-example-{}", std::process::id()))?
+        .add_service(PrimesServer::new(Counter))
+        .workers(2)
+        .build()?
+        .spawn()?;
+
+    let client = PrimesClient::new(Channel::lazy(server.address())?);
+    let mut range = Range::new();
+    range.set_to(20_000);
+    let first = client.count_in(&range);
+    range.set_from(20_000);
+    range.set_to(40_000);
+    let second = client.count_in(&range); // Both are being counted now.
+    println!("{} primes below 20000", first.wait()?.message().primes());
+    println!(
+        "{} primes from 20000 to 40000",
+        second.wait()?.message().primes()
+    );
+
+    range.set_to(u64::MAX);
+    match client.count_in(&range).wait() {
+        Ok(_) => println!("that was quick"),
+        Err(status) => println!("{status}"),
+    }
+    Ok(())
+}
