@@ -147,6 +147,30 @@ impl Scenario {
         scenario
     }
 
+    /// A scenario of `hosts` hosts in which nothing happens yet, to be filled by hand: fast links,
+    /// default limits, patient hosts.
+    pub fn plain(hosts: usize) -> Self {
+        let config = Config {
+            peer_timeout_ns: 500 * MS,
+            keepalive_ns: 50 * MS,
+            connect_timeout_ns: 500 * MS,
+            rto_max_ns: 20 * MS,
+            ..Config::default()
+        };
+        Self {
+            seed: 0,
+            fabric: FabricConfig::default(),
+            hosts: vec![config; hosts],
+            channels: Vec::new(),
+            calls: Vec::new(),
+            rules: Vec::new(),
+            host_faults: Vec::new(),
+            strays: Vec::new(),
+            heal_ns: MS,
+            tight: false,
+        }
+    }
+
     /// Whether nothing goes wrong by itself.
     pub fn is_faultless(&self) -> bool {
         self.rules.is_empty() && self.host_faults.is_empty() && self.strays.is_empty()

@@ -1,0 +1,140 @@
+//! Bugs that the hunt found, each as the smallest scenario that showed it.
+
+use starling_sim::harness::{
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, Scenario, run,
+};
+use starling_sim::{Fault, HostId, Rule};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+fn channel(client: u32, server: u32) -> ChannelPlan {
+    ChannelPlan {
+        client: HostId(client),
+        server: HostId(server),
+        close_at_ns: None,
+    }
+}
+
+fn call(at_ns: u64, channel: usize, request_len: u32, response_len: u32) -> CallPlan {
+    CallPlan {
+        at_ns,
+        channel,
+        request_len,
+        response_len,
+        delay_us: 0,
+        cancel_after_ns: None,
+        tail_len: 0,
+    }
+}
+
+fn crash(host: u32, at_ns: u64, for_ns: u64) -> HostFault {
+    HostFault {
+        at_ns,
+        host: HostId(host),
+        kind: HostFaultKind::Crash { for_ns },
+    }
+}
+
+#[track_caller]
+fn keeps_every_promise(scenario: &Scenario) -> Report {
+    run(scenario).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// A server comes back and calls its former client before that one calls again: the client then
+/// knows the new incarnation, and ignored the resets that its old session got.
+#[test]
+fn sessions_with_a_former_self_of_a_peer_end() {
+    let mut scenario = Scenario::plain(2);
+    scenario.channels = vec![channel(1, 0), channel(0, 1)];
+    scenario.host_faults = vec![crash(0, MS, 10 * US)];
+    scenario.calls = vec![
+        call(100 * US, 0, 40, 40),
+        call(1_100 * US, 1, 40, 40),
+        call(2 * MS, 0, 40, 40),
+    ];
+    scenario.heal_ns = 3 * MS;
+    let report = keeps_every_promise(&scenario);
+    assert_eq!(report.outcomes.abandoned, 0);
+}
+
+/// The same with the smallest request there is: a reset was larger, and so was not sent.
+#[test]
+fn the_smallest_request_is_worth_a_reset() {
+    let mut scenario = Scenario::plain(2);
+    scenario.channels = vec![channel(1, 0), channel(0, 1)];
+    scenario.host_faults = vec![crash(0, MS, 10 * US)];
+    scenario.calls = vec![
+        call(100 * US, 0, 0, 0),
+        call(1_100 * US, 1, 0, 0),
+        call(2 * MS, 0, 0, 0),
+    ];
+    scenario.heal_ns = 3 * MS;
+    keeps_every_promise(&scenario);
+}
+
+/// Both copies of a stranger's connect were admitted, and one of the sessions was nobody's.
+#[test]
+fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
+    let mut scenario = Scenario::plain(2);
+    scenario.channels = vec![channel(0, 1)];
+    scenario.calls = vec![call(0, 0, 100, 100)];
+    scenario.heal_ns = 5 * MS;
+    let ppm = 1_000_000;
+    let twice = Fault::Duplicate { ppm, delay_ns: 0 };
+    scenario.rules = vec![Rule::everywhere(0, MS, twice)];
+    let report = keeps_every_promise(&scenario);
+    assert_eq!(report.outcomes.executed, 2, "the call and the probe");
+}
+
+/// A client gives up its server and comes back before the server has given up the client: the
+/// session that it left behind stayed for as long as the client lived.
+#[test]
+fn a_server_forgets_a_session_that_its_client_gave_up() {
+    let mut scenario = Scenario::plain(2);
+    scenario.channels = vec![channel(0, 1)];
+    let timeout_ns = scenario.hosts[0].peer_timeout_ns;
+    let silence_ns = timeout_ns + timeout_ns / 2;
+    scenario.calls = vec![call(0, 0, 100, 100), call(2 * MS, 0, 100, 100)];
+    scenario.rules = vec![Rule::everywhere(MS, MS + silence_ns, Fault::Partition)];
+    scenario.heal_ns = 2 * MS + silence_ns;
+    let report = keeps_every_promise(&scenario);
+    assert_eq!(report.outcomes.failed, 1, "the second call, for silence");
+}
+
+/// With one credit, a large response held it until it was complete, and the slot beside it was
+/// taken for forgotten by the server.
+#[test]
+fn a_large_response_does_not_starve_the_session() {
+    let mut scenario = Scenario::plain(2);
+    for config in &mut scenario.hosts {
+        config.credits = 1;
+        config.rto_min_ns = 100 * US;
+        config.peer_timeout_ns = 60 * MS;
+        config.keepalive_ns = 10 * MS;
+    }
+    scenario.fabric.link.propagation_ns = 160 * US;
+    scenario.channels = vec![channel(0, 1)];
+    scenario.calls = vec![call(0, 0, 16, 400_000), call(US, 0, 9_000, 100)];
+    let report = keeps_every_promise(&scenario);
+    assert_eq!(report.outcomes.failed, 0);
+}
+
+/// A switch corrupts the numbers of requests: the server took what followed for old, and said
+/// nothing for ever.
+#[test]
+fn ends_that_are_out_of_step_part() {
+    let mut scenario = Scenario::plain(2);
+    scenario.channels = vec![channel(0, 1)];
+    scenario.calls = (0..200).map(|i| call(i * 10 * US, 0, 0, 0)).collect();
+    let fault = Fault::Corrupt {
+        ppm: 300_000,
+        undetected: true,
+    };
+    scenario.rules = vec![Rule::everywhere(20 * US, 2 * MS, fault)];
+    scenario.heal_ns = 3 * MS;
+    for seed in 0..20 {
+        scenario.fabric.seed = seed;
+        keeps_every_promise(&scenario);
+    }
+}
