@@ -13,6 +13,7 @@
 //! asked for, and servers have to forget the sessions that their clients have given up.
 //! *Close*: all sessions are closed, and after a while nothing may be left anywhere.
 
+mod agenda;
 mod failure;
 mod host;
 mod ledger;

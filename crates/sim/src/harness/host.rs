@@ -14,6 +14,7 @@ use starling_proto::{
     RequestNumber, Secrets, SessionId, Source,
 };
 
+use super::agenda::{Agenda, Task};
 use super::ledger::Ledger;
 use super::sink::{Sent, Sink};
 use super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
@@ -33,26 +34,6 @@ const MOST_TURNS_AT_ONCE: u32 = 100;
 /// to be found dead first, and a server may still have to drop what died before.
 const MOST_PROBES: u32 = 4;
 
-/// What a host's application is going to do.
-#[derive(Debug)]
-pub(super) enum Task {
-    /// Issues a planned call.
-    Call(CallPlan),
-    /// Closes a channel's session.
-    Close(usize),
-    /// Gives up on a call.
-    Cancel(Tag),
-    /// Answers a request.
-    Respond {
-        incarnation: u32,
-        id: RequestId,
-        order: Order,
-        response: Msgbuf,
-    },
-    /// Asks for a sign of life on a channel.
-    Probe { channel: usize, attempt: u32 },
-}
-
 pub(super) struct Host {
     id: HostId,
     config: Config,
@@ -71,29 +52,6 @@ pub(super) struct Host {
     tight: bool,
     /// Time between two probes of a channel, ns: what is dead is forgotten meanwhile.
     retry_ns: u64,
-}
-
-/// Tasks by (time, order of entry).
-#[derive(Default)]
-struct Agenda {
-    tasks: BTreeMap<(u64, u64), Task>,
-    entries: u64,
-}
-
-impl Agenda {
-    fn add(&mut self, at_ns: u64, task: Task) {
-        self.entries += 1;
-        self.tasks.insert((at_ns, self.entries), task);
-    }
-
-    fn next_ns(&self) -> Option<u64> {
-        self.tasks.keys().next().map(|&(at_ns, _)| at_ns)
-    }
-
-    fn take_due(&mut self, now_ns: u64) -> Option<Task> {
-        let first = self.tasks.first_entry()?;
-        (first.key().0 <= now_ns).then(|| first.remove())
-    }
 }
 
 /// What a crash takes away.
@@ -637,7 +595,7 @@ impl Host {
 
     /// What is left when everything should be over.
     pub(super) fn remains(&self) -> Remains {
-        let mut counts = vec![("tasks", self.agenda.tasks.len() as u64)];
+        let mut counts = vec![("tasks", self.agenda.len() as u64)];
         if let Some(process) = &self.process {
             let protocol = &process.protocol;
             let (client, server) = protocol.session_counts();

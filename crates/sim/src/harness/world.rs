@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use super::agenda::Task;
 use super::failure::KEPT_ENTRIES;
-use super::host::{Host, Task};
+use super::host::Host;
 use super::ledger::{Ledger, Outcomes};
 use super::{Failure, HostFaultKind, MS, Sabotage, Scenario};
 use crate::check::{Remains, Violation, no_overflow};

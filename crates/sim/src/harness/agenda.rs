@@ -1,0 +1,56 @@
+//! What the application of a host is going to do, and when.
+
+use std::collections::BTreeMap;
+
+use starling_proto::{Msgbuf, RequestId};
+
+use super::CallPlan;
+use crate::check::Tag;
+use crate::check::content::Order;
+
+/// What a host's application is going to do.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Issues a planned call.
+    Call(CallPlan),
+    /// Closes a channel's session.
+    Close(usize),
+    /// Gives up on a call.
+    Cancel(Tag),
+    /// Answers a request.
+    Respond {
+        incarnation: u32,
+        id: RequestId,
+        order: Order,
+        response: Msgbuf,
+    },
+    /// Asks for a sign of life on a channel.
+    Probe { channel: usize, attempt: u32 },
+}
+
+/// Tasks by (time, order of entry).
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    tasks: BTreeMap<(u64, u64), Task>,
+    entries: u64,
+}
+
+impl Agenda {
+    pub(super) fn add(&mut self, at_ns: u64, task: Task) {
+        self.entries += 1;
+        self.tasks.insert((at_ns, self.entries), task);
+    }
+
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.tasks.keys().next().map(|&(at_ns, _)| at_ns)
+    }
+
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Task> {
+        let first = self.tasks.first_entry()?;
+        (first.key().0 <= now_ns).then(|| first.remove())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+}
