@@ -12,7 +12,7 @@ use crate::config::ShmConfig;
 use crate::handshake::{ANSWER_BYTES, Answer, Hello, socket_name};
 use crate::lobby::{self, Guest, Lobby};
 use crate::map::{Region, Ring, Side, Words};
-use crate::ring::{Consumer, LINE, Producer};
+use crate::ring::{Consumer, Heads, LINE, Producer};
 use crate::rx::ShmRx;
 use crate::sleep::{EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
 use crate::sys::{self, Poller, Waker};
@@ -21,8 +21,8 @@ use crate::tx::ShmTx;
 /// Poller key of the waker. Keys below it are peers' numbers.
 const WAKER_KEY: u64 = 1 << 61;
 
-/// A busy device reads the clock once in so many turns ...
-const TURNS_PER_CLOCK: u64 = 16;
+/// A busy device reads the clock once in so many turns (a few nanoseconds each, if idle) ...
+const TURNS_PER_CLOCK: u64 = 256;
 
 /// ... and looks at its sockets this often.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
@@ -99,7 +99,7 @@ pub struct ShmIo {
     epoch: u64,
     /// Calls of `poll_event`.
     calls: u64,
-    /// Turns and calls when the clock was read for the last time.
+    /// Turns and calls so far when the clock was read for the last time.
     clock_read_at: u64,
     last_look: Instant,
 }
@@ -200,13 +200,13 @@ impl ShmIo {
         let words = Words::new(&region, side);
         let max_sent = self
             .config
-            .max_datagram_on(region.ring_bytes())
+            .max_datagram_on(region.bulk_bytes())
             .min(hello.max_datagram);
         let outgoing = Ring::produced_by(&region, side);
-        let zeroed = (region.ring_bytes() / LINE - 1) as u64;
-        let producer = Producer::new(outgoing, max_sent, 0, zeroed);
+        let zeroed = (region.line_bytes() / LINE - 1) as u64;
+        let producer = Producer::new(outgoing, max_sent, Heads::default(), zeroed);
         let incoming = Ring::consumed_by(&region, side);
-        let consumer = Consumer::new(incoming, hello.max_datagram, 0);
+        let consumer = Consumer::new(incoming, hello.max_datagram, Heads::default());
         self.tx
             .insert(number, producer, words.clone(), Arc::clone(&socket));
         self.rx
@@ -321,7 +321,7 @@ impl ShmIo {
         sys::hang_up(&link.socket);
         self.poller.remove(link.socket.as_fd());
         self.tx.remove(number);
-        self.rx.finish(number, link.region.ring_bytes());
+        self.rx.finish(number, link.region.line_bytes());
         self.draining.push(number);
     }
 

@@ -16,22 +16,25 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 use starling_io::TxError;
 
-use crate::ring::{Consumer, HEADER_BYTES, LINE, Producer, RingMemory, max_datagram_for};
+use crate::ring::{Consumer, HEADER_BYTES, Heads, LINE, Producer, RingMemory};
 use crate::sleep::{Bell, EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
 
 const LINES: usize = 8;
-const MAX_DATAGRAM: usize = max_datagram_for(LINES * LINE);
+const MAX_DATAGRAM: usize = 2 * LINE + 30;
+const BULK_LINES: usize = 16;
 const START: u64 = 6 * LINE as u64;
+const BULK_START: u64 = 14 * LINE as u64;
 
 struct Line {
     word: AtomicU32,
     rest: UnsafeCell<[u8; LINE - HEADER_BYTES]>,
 }
 
-/// The ring, the two sleep words and the two sockets that bells are rung through.
+/// The rings, the two sleep words and the two sockets that bells are rung through.
 struct Shared {
     lines: [Line; LINES],
-    head: AtomicU64,
+    bulk: [UnsafeCell<[u8; LINE]>; BULK_LINES],
+    heads: [AtomicU64; 2],
     words: [AtomicU64; 2],
     bells: [Notify; 2],
 }
@@ -60,8 +63,12 @@ impl End {
 }
 
 impl RingMemory for End {
-    fn ring_bytes(&self) -> u64 {
+    fn line_bytes(&self) -> u64 {
         (LINES * LINE) as u64
+    }
+
+    fn bulk_bytes(&self) -> u64 {
+        (BULK_LINES * LINE) as u64
     }
 
     fn load_header(&self, at: u64) -> u32 {
@@ -76,30 +83,38 @@ impl RingMemory for End {
         self.line(at).word.store(0, Ordering::Relaxed);
     }
 
+    fn write_first_line(&self, at: u64, line: &[u8; LINE]) {
+        let (_, rest) = line.split_at(HEADER_BYTES);
+        self.line(at).rest.with_mut(|to| {
+            // SAFETY: loom guards the cell, and it is as long.
+            unsafe { (*to).copy_from_slice(rest) }
+        });
+    }
+
     fn write_lines(&self, at: u64, lines: &[u8]) {
         for (index, bytes) in (0u64..).zip(lines.chunks_exact(LINE)) {
-            let line = self.line(at + index * LINE as u64);
-            let (word, rest) = bytes.split_at(HEADER_BYTES);
-            let word = u32::from_ne_bytes(word.try_into().unwrap());
-            if index != 0 {
-                line.word.store(word, Ordering::Relaxed);
-            }
-            line.rest.with_mut(|to| {
-                // SAFETY: loom guards the cell, and it is as long.
-                unsafe { (*to).copy_from_slice(rest) }
+            let line: &[u8; LINE] = bytes.try_into().unwrap();
+            let at = at + index * LINE as u64;
+            let word = u32::from_ne_bytes(*line.first_chunk().unwrap());
+            self.line(at).word.store(word, Ordering::Relaxed);
+            self.write_first_line(at, line);
+        }
+    }
+
+    fn write_bulk(&self, at: u64, bytes: &[u8]) {
+        for (at, byte) in (at as usize..).zip(bytes) {
+            self.0.bulk[at / LINE % BULK_LINES].with_mut(|to| {
+                // SAFETY: loom guards the cell, and the index is in it.
+                unsafe { (*to)[at % LINE] = *byte }
             });
         }
     }
 
-    fn write(&self, _at: u64, _bytes: &[u8]) {
-        unreachable!("all frames of the model are staged");
-    }
-
     fn read_line(&self, at: u64, into: &mut [u8; LINE]) {
-        self.read(at, into);
+        self.read_lines(at, into);
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) {
+    fn read_lines(&self, at: u64, into: &mut [u8]) {
         for (index, bytes) in (0u64..).zip(into.chunks_mut(LINE)) {
             let line = self.line(at + index * LINE as u64);
             let mut whole = [0; LINE];
@@ -113,14 +128,27 @@ impl RingMemory for End {
         }
     }
 
-    fn prefetch(&self, _at: u64) {}
-
-    fn load_head(&self) -> u64 {
-        self.0.head.load(Ordering::Acquire)
+    fn read_bulk(&self, at: u64, into: &mut [u8]) {
+        for (at, byte) in (at as usize..).zip(into) {
+            self.0.bulk[at / LINE % BULK_LINES].with(|from| {
+                // SAFETY: loom guards the cell, and the index is in it.
+                *byte = unsafe { (*from)[at % LINE] };
+            });
+        }
     }
 
-    fn store_head(&self, head: u64) {
-        self.0.head.store(head, Ordering::Release);
+    fn prefetch(&self, _at: u64) {}
+
+    fn load_heads(&self) -> Heads {
+        Heads {
+            line: self.0.heads[0].load(Ordering::Acquire),
+            bulk: self.0.heads[1].load(Ordering::Acquire),
+        }
+    }
+
+    fn store_heads(&self, heads: Heads) {
+        self.0.heads[0].store(heads.line, Ordering::Release);
+        self.0.heads[1].store(heads.bulk, Ordering::Release);
     }
 }
 
@@ -150,13 +178,18 @@ fn ends() -> (End, Producer<End>, End, Consumer<End>) {
             }),
             rest: UnsafeCell::new([9; LINE - HEADER_BYTES]),
         }),
-        head: AtomicU64::new(START),
+        bulk: std::array::from_fn(|_| UnsafeCell::new([9; LINE])),
+        heads: [AtomicU64::new(START), AtomicU64::new(BULK_START)],
         words: [AtomicU64::new(0), AtomicU64::new(0)],
         bells: [Notify::new(), Notify::new()],
     });
     let (out, into) = (End(Arc::clone(&shared), 0), End(shared, 1));
-    let producer = Producer::new(out.clone(), MAX_DATAGRAM, START, 0);
-    let consumer = Consumer::new(into.clone(), MAX_DATAGRAM, START);
+    let start = Heads {
+        line: START,
+        bulk: BULK_START,
+    };
+    let producer = Producer::new(out.clone(), MAX_DATAGRAM, start, 0);
+    let consumer = Consumer::new(into.clone(), MAX_DATAGRAM, start);
     (out, producer, into, consumer)
 }
 
@@ -172,7 +205,7 @@ fn append(producer: &mut Producer<End>, length: usize) -> Result<(), TxError> {
 }
 
 fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
-    let mut buffer = [0; 2 * LINE];
+    let mut buffer = [0; 3 * LINE];
     let taken = consumer.take(&mut buffer).unwrap()?;
     let datagram = &buffer[HEADER_BYTES..HEADER_BYTES + taken.length];
     let (preamble, body) = datagram.split_at(8);
@@ -181,10 +214,11 @@ fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
     Some((body.len(), taken.returned_space))
 }
 
-/// Datagrams of one and two lines, more than the ring holds, come out as they went in.
+/// Datagrams of one line, of two, and in the bulk ring, more than the line ring holds, come out as
+/// they went in.
 #[test]
 fn loom_datagrams_cross_whole_and_in_order() {
-    const LENGTHS: [usize; 6] = [20, 100, 30, 101, 102, 21];
+    const LENGTHS: [usize; 6] = [20, 100, 150, 101, 102, 21];
     model(|| {
         let (_, mut producer, _, mut consumer) = ends();
         let sender = thread::spawn(move || {
@@ -237,6 +271,32 @@ fn loom_a_sleeping_receiver_is_woken() {
                 into.store_own(0);
             }
             assert_eq!(take(&mut consumer).unwrap().0, length);
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// Large datagrams, more than the bulk ring holds, come out as they went in.
+#[test]
+fn loom_large_datagrams_cross_whole() {
+    const DATAGRAMS: usize = 6;
+    model(|| {
+        let (_, mut producer, _, mut consumer) = ends();
+        let sender = thread::spawn(move || {
+            for number in 0..DATAGRAMS {
+                while append(&mut producer, 130 + number) == Err(TxError::Full) {
+                    thread::yield_now();
+                }
+            }
+        });
+        for number in 0..DATAGRAMS {
+            let taken = loop {
+                match take(&mut consumer) {
+                    Some((taken, _)) => break taken,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(taken, 130 + number);
         }
         sender.join().unwrap();
     });

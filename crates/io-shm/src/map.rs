@@ -1,19 +1,19 @@
 //! The shared memory: one memfd, mapped so that each ring lies twice in a row.
 //!
 //! ```text
-//!  file:     │ control page │ ring 0  │ ring 1  │
-//!  mapping:  │ control page │ ring 0  │ ring 0  │ ring 1  │ ring 1  │
+//!  file:     │ control page │ lines 0 │ lines 1 │ bulk 0 │ bulk 1 │
+//!  mapping:  │ control page │ lines 0 │ lines 0 │ lines 1 │ lines 1 │ bulk 0 │ bulk 0 │ ...
 //! ```
 //!
-//! Ring 0 goes from the side that connected to the side that accepted, ring 1 back. The control
-//! page has four words, each in a pair of lines of its own, because processors fetch lines in
-//! pairs: a word that one core writes must not drag along one that the other core reads.
+//! Rings 0 go from the side that connected to the side that accepted, rings 1 back. The words of
+//! the control page are in pairs of lines of their own, because processors fetch lines in pairs:
+//! a word that one core writes must not drag along one that the other core reads.
 //!
 //! ```text
-//!  byte 0: head of ring 0    written by the accepting side
-//!     128: head of ring 1    written by the connecting side
-//!     256: sleep word        of the connecting side
-//!     384: sleep word        of the accepting side
+//!  byte 0: heads of rings 0: lines, bulk    written by the accepting side
+//!     128: heads of rings 1: lines, bulk    written by the connecting side
+//!     256: sleep word                       of the connecting side
+//!     384: sleep word                       of the accepting side
 //! ```
 //!
 //! The file is sealed against every change of its size, and checked to be in ordinary memory, so
@@ -29,11 +29,19 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::ring::{LINE, RingMemory};
+use crate::ring::{Heads, LINE, RingMemory};
 use crate::sleep::SleepWords;
 
 /// The distance of the words of the control page.
 const WORD_SPACING: usize = 128;
+
+/// Size of a line ring: both of them, and what else is in use, fit the first two cache levels.
+const LINE_RING_BYTES: usize = 32 << 10;
+
+/// Size of a line ring where pages are larger than it.
+fn line_ring_bytes() -> usize {
+    LINE_RING_BYTES.max(rustix::param::page_size())
+}
 
 /// The seals that make a file's size final.
 const SEALS: SealFlags = SealFlags::SHRINK
@@ -73,7 +81,7 @@ impl Side {
 pub(crate) struct Region {
     base: NonNull<u8>,
     mapped_bytes: usize,
-    ring_bytes: usize,
+    bulk_bytes: usize,
     /// Both processes have `membarrier`: senders need no fence.
     asymmetric_fences: AtomicBool,
 }
@@ -86,19 +94,19 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Makes new memory for a connection, all zeros, with its file to hand to the peer.
-    pub(crate) fn create(ring_bytes: usize) -> rustix::io::Result<(Self, OwnedFd)> {
+    pub(crate) fn create(bulk_bytes: usize) -> rustix::io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create(
             "starling-io-shm",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
         )?;
-        rustix::fs::ftruncate(&file, file_bytes(ring_bytes))?;
+        rustix::fs::ftruncate(&file, file_bytes(bulk_bytes))?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
-        let region = Self::map(file.as_fd(), ring_bytes)?;
+        let region = Self::map(file.as_fd(), bulk_bytes)?;
         Ok((region, file))
     }
 
     /// Maps memory that a peer made, after making sure that its size is as agreed and final.
-    pub(crate) fn map_foreign(file: BorrowedFd<'_>, ring_bytes: usize) -> rustix::io::Result<Self> {
+    pub(crate) fn map_foreign(file: BorrowedFd<'_>, bulk_bytes: usize) -> rustix::io::Result<Self> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
             return Err(Errno::PERM);
         }
@@ -106,15 +114,15 @@ impl Region {
             return Err(Errno::NOTSUP);
         }
         // Read after the seals: from then on it cannot change.
-        if rustix::fs::fstat(file)?.st_size as u64 != file_bytes(ring_bytes) {
+        if rustix::fs::fstat(file)?.st_size as u64 != file_bytes(bulk_bytes) {
             return Err(Errno::INVAL);
         }
-        Self::map(file, ring_bytes)
+        Self::map(file, bulk_bytes)
     }
 
-    fn map(file: BorrowedFd<'_>, ring_bytes: usize) -> rustix::io::Result<Self> {
+    fn map(file: BorrowedFd<'_>, bulk_bytes: usize) -> rustix::io::Result<Self> {
         let page = rustix::param::page_size();
-        let mapped_bytes = page + 4 * ring_bytes;
+        let mapped_bytes = page + 4 * line_ring_bytes() + 4 * bulk_bytes;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
@@ -127,35 +135,52 @@ impl Region {
         let region = Self {
             base: NonNull::new(base.cast()).expect("a mapping is not at address zero"),
             mapped_bytes,
-            ring_bytes,
+            bulk_bytes,
             asymmetric_fences: AtomicBool::new(false),
         };
-        let parts = [
-            (0, page, 0),
-            (page, ring_bytes, page),
-            (page + ring_bytes, ring_bytes, page),
-            (page + 2 * ring_bytes, ring_bytes, page + ring_bytes),
-            (page + 3 * ring_bytes, ring_bytes, page + ring_bytes),
-        ];
-        for (at, bytes, file_offset) in parts {
-            // SAFETY: the range lies inside the reservation made above, which nothing else uses.
-            unsafe {
-                rustix::mm::mmap(
-                    region.base.as_ptr().add(at).cast(),
-                    bytes,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED | MapFlags::FIXED,
-                    file,
-                    file_offset as u64,
-                )?;
+        let rings = [line_ring_bytes(), line_ring_bytes(), bulk_bytes, bulk_bytes];
+        let parts = std::iter::once((page, 1)).chain(rings.map(|bytes| (bytes, 2)));
+        let (mut at, mut file_offset) = (0, 0);
+        for (bytes, times) in parts {
+            for _ in 0..times {
+                // SAFETY: the range lies inside the reservation made above, which nothing else
+                // uses: the parts add up to it.
+                unsafe {
+                    rustix::mm::mmap(
+                        region.base.as_ptr().add(at).cast(),
+                        bytes,
+                        ProtFlags::READ | ProtFlags::WRITE,
+                        MapFlags::SHARED | MapFlags::FIXED,
+                        file,
+                        file_offset as u64,
+                    )?;
+                }
+                at += bytes;
             }
+            file_offset += bytes;
         }
+        assert!(at == mapped_bytes && file_offset as u64 == file_bytes(bulk_bytes));
         Ok(region)
     }
 
-    /// Size of each ring.
-    pub(crate) fn ring_bytes(&self) -> usize {
-        self.ring_bytes
+    /// Size of each bulk ring.
+    pub(crate) fn bulk_bytes(&self) -> usize {
+        self.bulk_bytes
+    }
+
+    /// Size of each line ring.
+    pub(crate) fn line_bytes(&self) -> usize {
+        line_ring_bytes()
+    }
+
+    /// Where in the mapping the line ring that `side` produces into is.
+    fn lines_at(&self, side: Side) -> usize {
+        rustix::param::page_size() + 2 * side.index() * line_ring_bytes()
+    }
+
+    /// Where in the mapping the bulk ring that `side` produces into is.
+    fn bulk_at(&self, side: Side) -> usize {
+        rustix::param::page_size() + 4 * line_ring_bytes() + 2 * side.index() * self.bulk_bytes
     }
 
     /// Notes that both processes have `membarrier`.
@@ -163,13 +188,14 @@ impl Region {
         self.asymmetric_fences.store(true, Ordering::Relaxed);
     }
 
-    /// A word of the control page.
+    /// A word of the control page: the first or second of a pair of lines.
     #[inline]
-    fn word(&self, index: usize) -> &AtomicU64 {
-        debug_assert!(index < 4);
-        // SAFETY: the control page holds four such words, aligned, mapped as long as `self` is;
-        // every access to them, in both processes, is atomic.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(index * WORD_SPACING).cast::<u64>()) }
+    fn word(&self, pair: usize, second: bool) -> &AtomicU64 {
+        debug_assert!(pair < 4);
+        let at = pair * WORD_SPACING + usize::from(second) * size_of::<u64>();
+        // SAFETY: the control page holds such a word, aligned, mapped as long as `self` is; every
+        // access to it is atomic, in both processes.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast::<u64>()) }
     }
 }
 
@@ -183,64 +209,104 @@ impl Drop for Region {
 }
 
 /// Bytes of the file of a connection.
-fn file_bytes(ring_bytes: usize) -> u64 {
-    (rustix::param::page_size() + 2 * ring_bytes) as u64
+fn file_bytes(bulk_bytes: usize) -> u64 {
+    (rustix::param::page_size() + 2 * line_ring_bytes() + 2 * bulk_bytes) as u64
 }
 
-/// One of the two rings of a region.
+/// The two rings of one direction.
 #[derive(Clone)]
 pub(crate) struct Ring {
-    data: *mut u8,
-    mask: u64,
-    head_index: usize,
+    lines: *mut u8,
+    line_mask: u64,
+    bulk: *mut u8,
+    bulk_mask: u64,
+    /// The side that produces into it.
+    producer: Side,
     region: Arc<Region>,
 }
 
-// SAFETY: `data` points into the region, which the ring keeps mapped and which may move between
+// SAFETY: the pointers are into the region, which the ring keeps mapped and which may move between
 // threads.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// The ring that `side` produces into.
+    /// The rings that `side` produces into.
     pub(crate) fn produced_by(region: &Arc<Region>, side: Side) -> Self {
-        let offset = rustix::param::page_size() + 2 * side.index() * region.ring_bytes;
         Self {
-            // SAFETY: both rings lie inside the mapping.
-            data: unsafe { region.base.as_ptr().add(offset) },
-            mask: region.ring_bytes as u64 - 1,
-            head_index: side.index(),
+            // SAFETY: all rings lie inside the mapping.
+            lines: unsafe { region.base.as_ptr().add(region.lines_at(side)) },
+            line_mask: region.line_bytes() as u64 - 1,
+            // SAFETY: as above.
+            bulk: unsafe { region.base.as_ptr().add(region.bulk_at(side)) },
+            bulk_mask: region.bulk_bytes as u64 - 1,
+            producer: side,
             region: Arc::clone(region),
         }
     }
 
-    /// The ring that `side` consumes.
+    /// The rings that `side` consumes.
     pub(crate) fn consumed_by(region: &Arc<Region>, side: Side) -> Self {
         Self::produced_by(region, side.other())
     }
 
-    /// The address of `bytes` bytes at a position, all inside the double mapping.
+    /// The address of `bytes` bytes at a position of the line ring, inside the double mapping.
     #[inline]
-    fn address(&self, at: u64, bytes: usize) -> *mut u8 {
-        assert!(bytes as u64 <= self.mask + 1);
+    fn in_lines(&self, at: u64, bytes: usize) -> *mut u8 {
+        assert!(bytes as u64 <= self.line_mask + 1);
         // SAFETY: the offset is below the ring's size and `bytes` at most that: their sum is
         // inside the two copies.
-        unsafe { self.data.add((at & self.mask) as usize) }
+        unsafe { self.lines.add((at & self.line_mask) as usize) }
+    }
+
+    /// The same of the bulk ring.
+    #[inline]
+    fn in_bulk(&self, at: u64, bytes: usize) -> *mut u8 {
+        assert!(bytes as u64 <= self.bulk_mask + 1);
+        // SAFETY: as in `in_lines`.
+        unsafe { self.bulk.add((at & self.bulk_mask) as usize) }
     }
 
     #[inline]
     fn header(&self, at: u64) -> &AtomicU32 {
         debug_assert!(at.is_multiple_of(LINE as u64));
-        // SAFETY: in bounds by `address`; a line's beginning is aligned; this process and an
+        // SAFETY: in bounds by `in_lines`; a line's beginning is aligned; this process and an
         // honest peer access header words of unpublished lines with atomics only, but for the
-        // copy of zeros over zeros in `write_lines`, by the only thread that writes there.
-        unsafe { AtomicU32::from_ptr(self.address(at, 4).cast()) }
+        // copy of zeros over zeros in `write_first_line`, by the only thread that writes there.
+        unsafe { AtomicU32::from_ptr(self.in_lines(at, 4).cast()) }
     }
+}
+
+/// Copies private bytes into shared memory.
+///
+/// # Safety
+/// `to` is the beginning of as many bytes of a mapping.
+#[inline]
+unsafe fn copy_in(bytes: &[u8], to: *mut u8) {
+    // SAFETY: by the caller; a private slice cannot overlap a mapping of shared memory.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+}
+
+/// Copies bytes of shared memory into private memory.
+///
+/// # Safety
+/// `from` is the beginning of as many bytes of a mapping.
+#[inline]
+unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
+    // SAFETY: by the caller; a private slice cannot overlap a mapping of shared memory.
+    unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+    // The compiler must not read the shared memory again instead of the copy.
+    compiler_fence(Ordering::SeqCst);
 }
 
 impl RingMemory for Ring {
     #[inline]
-    fn ring_bytes(&self) -> u64 {
-        self.mask + 1
+    fn line_bytes(&self) -> u64 {
+        self.line_mask + 1
+    }
+
+    #[inline]
+    fn bulk_bytes(&self) -> u64 {
+        self.bulk_mask + 1
     }
 
     #[inline]
@@ -259,31 +325,37 @@ impl RingMemory for Ring {
     }
 
     #[inline]
-    fn write_lines(&self, at: u64, lines: &[u8]) {
-        self.write(at, lines);
+    fn write_first_line(&self, at: u64, line: &[u8; LINE]) {
+        self.write_lines(at, line);
     }
 
     #[inline]
-    fn write(&self, at: u64, bytes: &[u8]) {
-        // SAFETY: `address` checks the bounds; a private slice cannot overlap the mapping.
-        unsafe {
-            ptr::copy_nonoverlapping(bytes.as_ptr(), self.address(at, bytes.len()), bytes.len());
-        }
+    fn write_lines(&self, at: u64, lines: &[u8]) {
+        // SAFETY: `in_lines` checks the bounds.
+        unsafe { copy_in(lines, self.in_lines(at, lines.len())) }
+    }
+
+    #[inline]
+    fn write_bulk(&self, at: u64, bytes: &[u8]) {
+        // SAFETY: `in_bulk` checks the bounds.
+        unsafe { copy_in(bytes, self.in_bulk(at, bytes.len())) }
     }
 
     #[inline]
     fn read_line(&self, at: u64, into: &mut [u8; LINE]) {
-        self.read(at, into);
+        self.read_lines(at, into);
     }
 
     #[inline]
-    fn read(&self, at: u64, into: &mut [u8]) {
-        // SAFETY: `address` checks the bounds; a private slice cannot overlap the mapping.
-        unsafe {
-            ptr::copy_nonoverlapping(self.address(at, into.len()), into.as_mut_ptr(), into.len());
-        }
-        // The compiler must not read the ring again instead of the copy.
-        compiler_fence(Ordering::SeqCst);
+    fn read_lines(&self, at: u64, into: &mut [u8]) {
+        // SAFETY: `in_lines` checks the bounds.
+        unsafe { copy_out(self.in_lines(at, into.len()), into) }
+    }
+
+    #[inline]
+    fn read_bulk(&self, at: u64, into: &mut [u8]) {
+        // SAFETY: `in_bulk` checks the bounds.
+        unsafe { copy_out(self.in_bulk(at, into.len()), into) }
     }
 
     #[inline]
@@ -292,22 +364,40 @@ impl RingMemory for Ring {
         // SAFETY: a prefetch is only a hint, and the address is inside the mapping.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.address(at, LINE).cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.in_lines(at, LINE).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
     }
 
     #[inline]
-    fn load_head(&self) -> u64 {
-        self.region.word(self.head_index).load(Ordering::Acquire)
+    fn prefetch_to_write(&self, at: u64) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch is only a hint, and the address is inside the mapping.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self.in_lines(at, LINE), options(nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    fn load_heads(&self) -> Heads {
+        let word = |second| {
+            let word = self.region.word(self.producer.index(), second);
+            word.load(Ordering::Acquire)
+        };
+        Heads {
+            line: word(false),
+            bulk: word(true),
+        }
     }
 
     #[inline]
-    fn store_head(&self, head: u64) {
-        self.region
-            .word(self.head_index)
-            .store(head, Ordering::Release);
+    fn store_heads(&self, heads: Heads) {
+        for (second, head) in [(false, heads.line), (true, heads.bulk)] {
+            let word = self.region.word(self.producer.index(), second);
+            word.store(head, Ordering::Release);
+        }
     }
 }
 
@@ -331,13 +421,13 @@ impl SleepWords for Words {
     #[inline]
     fn load_peer(&self) -> u64 {
         self.region
-            .word(2 + self.side.other().index())
+            .word(2 + self.side.other().index(), false)
             .load(Ordering::Relaxed)
     }
 
     fn store_own(&self, word: u64) {
         self.region
-            .word(2 + self.side.index())
+            .word(2 + self.side.index(), false)
             .store(word, Ordering::Relaxed);
     }
 
@@ -353,23 +443,19 @@ impl SleepWords for Words {
 
 #[cfg(test)]
 impl Region {
-    /// Overwrites part of a ring or of the control page, as a hostile peer could.
-    pub(crate) fn scribble(&self, ring: Option<Side>, at: usize, bytes: &[u8]) {
-        let page = rustix::param::page_size();
-        let (offset, room) = match ring {
-            None => (0, page),
-            Some(side) => (page + 2 * side.index() * self.ring_bytes, self.ring_bytes),
+    /// Overwrites part of a line ring or of the control page, as a hostile peer could.
+    pub(crate) fn scribble(&self, lines: Option<Side>, at: usize, bytes: &[u8]) {
+        let (offset, room) = match lines {
+            None => (0, rustix::param::page_size()),
+            Some(side) => (self.lines_at(side), line_ring_bytes()),
         };
         assert!(at + bytes.len() <= room);
-        // SAFETY: inside the part, by the assertion; a private slice cannot overlap the mapping.
-        unsafe {
-            let to = self.base.as_ptr().add(offset + at);
-            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
+        // SAFETY: inside the part, by the assertion.
+        unsafe { copy_in(bytes, self.base.as_ptr().add(offset + at)) }
     }
 
-    /// Where in the control page the head of the ring that `side` produces into is.
-    pub(crate) fn head_offset(side: Side) -> usize {
+    /// Where in the control page the heads of the rings that `side` produces into are.
+    pub(crate) fn heads_offset(side: Side) -> usize {
         side.index() * WORD_SPACING
     }
 }
@@ -378,36 +464,46 @@ impl Region {
 mod tests {
     use super::*;
 
-    const RING: usize = 64 << 10;
+    const BULK: usize = 64 << 10;
 
     #[test]
     fn a_write_over_the_end_continues_at_the_beginning() {
-        let (region, file) = Region::create(RING).unwrap();
+        let (region, file) = Region::create(BULK).unwrap();
         let ours = Ring::produced_by(&Arc::new(region), Side::Connector);
-        let theirs = Arc::new(Region::map_foreign(file.as_fd(), RING).unwrap());
+        let theirs = Arc::new(Region::map_foreign(file.as_fd(), BULK).unwrap());
         let theirs = Ring::consumed_by(&theirs, Side::Acceptor);
-        let at = 3 * RING as u64 - 5;
-        ours.write(at, b"over the end");
         let mut read = [0; 12];
-        theirs.read(at, &mut read);
-        assert_eq!(&read, b"over the end");
-        let mut read = [0; 7];
-        theirs.read(5 * RING as u64, &mut read);
-        assert_eq!(&read, b"the end");
+        let mut end = [0; 7];
+        let at = 3 * ours.line_bytes() - 5;
+        ours.write_lines(at, b"over the end");
+        theirs.read_lines(at, &mut read);
+        theirs.read_lines(5 * ours.line_bytes(), &mut end);
+        assert_eq!((&read, &end), (b"over the end", b"the end"));
+        let at = 3 * BULK as u64 - 5;
+        ours.write_bulk(at, b"over the END");
+        theirs.read_bulk(at, &mut read);
+        theirs.read_bulk(5 * BULK as u64, &mut end);
+        assert_eq!((&read, &end), (b"over the END", b"the END"));
     }
 
     #[test]
     fn the_rings_and_words_are_apart() {
-        let region = Arc::new(Region::create(RING).unwrap().0);
+        let region = Arc::new(Region::create(BULK).unwrap().0);
         let out = Ring::produced_by(&region, Side::Acceptor);
-        out.write(0, &[0xff; RING]);
+        out.write_lines(0, &vec![0xff; region.line_bytes()]);
         let back = Ring::consumed_by(&region, Side::Acceptor);
+        back.write_bulk(0, &[0xee; BULK]);
         let mut read = [1; 64];
-        back.read(0, &mut read);
+        back.read_lines(0, &mut read);
         assert_eq!(read, [0; 64]);
-        assert_eq!(out.load_head(), 0);
-        out.store_head(64);
-        assert_eq!((out.load_head(), back.load_head()), (64, 0));
+        out.read_bulk(0, &mut read);
+        assert_eq!(read, [0; 64]);
+        let heads = Heads { line: 64, bulk: 5 };
+        out.store_heads(heads);
+        assert_eq!(
+            (out.load_heads(), back.load_heads()),
+            (heads, Heads::default())
+        );
         let (a, b) = (
             Words::new(&region, Side::Connector),
             Words::new(&region, Side::Acceptor),
@@ -422,10 +518,10 @@ mod tests {
             let file = rustix::fs::memfd_create("test", flags).unwrap();
             rustix::fs::ftruncate(&file, bytes).unwrap();
             rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-            Region::map_foreign(file.as_fd(), RING).map(|_| ())
+            Region::map_foreign(file.as_fd(), BULK).map(|_| ())
         };
         let sealable = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let right = file_bytes(RING);
+        let right = file_bytes(BULK);
         assert_eq!(made(sealable, right, SEALS), Ok(()));
         assert_eq!(made(sealable, right, SealFlags::empty()), Err(Errno::PERM));
         for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
@@ -439,6 +535,6 @@ mod tests {
         let read_only = SEALS.union(SealFlags::WRITE);
         assert_eq!(made(sealable, right, read_only), Err(Errno::PERM));
         let no_memory = std::fs::File::open("/dev/zero").unwrap();
-        assert!(Region::map_foreign(no_memory.as_fd(), RING).is_err());
+        assert!(Region::map_foreign(no_memory.as_fd(), BULK).is_err());
     }
 }

@@ -1,18 +1,29 @@
-//! One ring: how datagrams of one producer cross to one consumer in memory that both can write.
+//! One direction of a connection: how datagrams of one producer cross to one consumer in memory
+//! that both can write.
 //!
 //! # Layout
 //!
-//! The ring is an array of 64-byte lines. A *record* is a datagram with a header word of four
-//! bytes before it; it begins on a line and takes as many as it needs. The ring is mapped twice,
-//! back to back, so a record that runs over the end is contiguous all the same.
+//! Two rings work together. The *line ring* is short, an array of 64-byte lines. A *record* in it
+//! begins on a line with a header word of four bytes, and takes as many lines as it needs. A small
+//! datagram is in its record. A large one is in the *bulk ring*, and its record is one line that
+//! says so. Order is that of the line ring.
 //!
 //! ```text
-//!  line   k          k+1                    k+2                       k+3
-//!        ┌──────────┬──────────────────────┬─────────────────────────┬──────────┬──
-//!        │hdr│ 20 B │hdr│ 60 B ............│ ..... 50 B       (pad)  │ 0 │      │
-//!        └──────────┴──────────────────────┴─────────────────────────┴──────────┴──
-//!         one line    a record of two lines, 110 B                     not published
+//!  line ring         k          k+1                    k+2               k+3        k+4
+//!                   ┌──────────┬──────────────────────┬─────────────────┬──────────┬──────────┬─
+//!                   │hdr│ 20 B │hdr│ 60 B ............│ ... 50 B  (pad) │hdr│      │ 0 │      │
+//!                   └──────────┴──────────────────────┴─────────────────┴──────────┴──────────┴─
+//!                    one line    a record of two lines, 110 B            large      not published
+//!  bulk ring                                                               │
+//!    ──┬───────────────────────────────────────────────────────────────┬───┼──
+//!      │ 60,000 B                                                 (pad)│◀──┘
+//!    ──┴───────────────────────────────────────────────────────────────┴──────
 //! ```
+//!
+//! The line ring is short because small datagrams walk through all of it however few are in
+//! flight: if it stays in the first-level caches, a datagram costs the transfer of its line and
+//! nothing else. (With rings of half a megabyte for everything, a ping-pong took twice as long.)
+//! Both are mapped twice, back to back, so what runs over the end is contiguous all the same.
 //!
 //! The header word is all that the consumer polls; there is no shared tail index. So a small
 //! datagram crosses as one cache line, in one transfer.
@@ -29,13 +40,13 @@
 //! *Assembling.* Small frames are gathered in a private buffer (the stage), for two reasons: the
 //! consumer polls the very line that the record will begin in, so a store into it before
 //! everything is ready makes the line cross twice; and a frame costs little when it is copied to
-//! memory in the first-level cache. Large frames are written into the ring directly. A staged
+//! memory in the first-level cache. Large frames are written into the bulk ring directly. A staged
 //! record that has grown past [`PUBLISH_BYTES`] is published at once, to let the consumer's core
 //! work while ours goes on.
 //!
-//! *Returning space.* The consumer stores how far it has read in `head`, once for each quarter of
-//! the ring; the producer reads it when its last known value leaves no room. A record takes at most
-//! a quarter, so a consumer that has read everything always leaves room for one more.
+//! *Returning space.* The consumer stores how far it has read each ring (`head`) once for each
+//! quarter of it; the producer reads that when its last known value leaves no room. A record takes
+//! at most a quarter, so a consumer that has read everything always leaves room for one more.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
@@ -72,7 +83,7 @@ pub(crate) const HEADER_BYTES: usize = 4;
 /// A staged record of at least so many bytes is published without waiting for the flush.
 pub(crate) const PUBLISH_BYTES: usize = 256;
 
-/// The most bytes of a staged datagram. A frame that does not fit goes to the ring directly.
+/// The most bytes of a staged datagram. A frame that does not fit goes to the bulk ring.
 pub(crate) const STAGE_BYTES: usize = 768 - HEADER_BYTES;
 
 /// Lines behind the published ones whose header words are zeroed ahead of need.
@@ -80,46 +91,68 @@ const ZEROED_AHEAD: u64 = 1;
 
 /// Bits of the header word that hold the length.
 const LENGTH_MASK: u32 = (1 << 25) - 1;
+/// The datagram is in the bulk ring.
+const BULK: u32 = 1 << 29;
 /// The producer is about to publish another record.
 const MORE: u32 = 1 << 30;
 /// Set in every header, so that none is zero.
 const VALID: u32 = 1 << 31;
 
-/// The shared memory of one ring, seen from one side. Positions count bytes since the beginning
-/// and never wrap (2^64 bytes are decades at full speed); an implementation reduces them to the
-/// ring's size. Behind a trait so that loom checks the very code that runs.
+/// The shared memory of one direction, seen from one side. Positions count bytes since the
+/// beginning and never wrap (2^64 bytes are decades at full speed); an implementation reduces them
+/// to the ring's size. Behind a trait so that loom checks the very code that runs.
 pub(crate) trait RingMemory {
-    /// Size of the ring, a power of two.
-    fn ring_bytes(&self) -> u64;
+    /// Size of the line ring, a power of two.
+    fn line_bytes(&self) -> u64;
+    /// Size of the bulk ring, a power of two.
+    fn bulk_bytes(&self) -> u64;
     /// Loads the header word at a line, with acquire ordering.
     fn load_header(&self, at: u64) -> u32;
     /// Stores a header word, with release ordering.
     fn publish_header(&self, at: u64, word: u32);
     /// Zeroes the header word of a line that is not published.
     fn clear_header(&self, at: u64);
-    /// Copies whole lines into the ring; the header word among them is zero.
+    /// Copies the first line of a record into the line ring; its header word is zero.
+    fn write_first_line(&self, at: u64, line: &[u8; LINE]);
+    /// Copies the other lines of a record into the line ring.
     fn write_lines(&self, at: u64, lines: &[u8]);
-    /// Copies bytes into the ring.
-    fn write(&self, at: u64, bytes: &[u8]);
-    /// Copies one line out of the ring.
+    /// Copies bytes into the bulk ring.
+    fn write_bulk(&self, at: u64, bytes: &[u8]);
+    /// Copies one line out of the line ring.
     fn read_line(&self, at: u64, into: &mut [u8; LINE]);
-    /// Copies bytes out of the ring.
-    fn read(&self, at: u64, into: &mut [u8]);
+    /// Copies bytes out of the line ring.
+    fn read_lines(&self, at: u64, into: &mut [u8]);
+    /// Copies bytes out of the bulk ring.
+    fn read_bulk(&self, at: u64, into: &mut [u8]);
     /// Asks for a line that will be polled soon.
     fn prefetch(&self, at: u64);
+    /// Asks for a line that will be written soon.
+    fn prefetch_to_write(&self, at: u64);
     /// Loads how far the consumer has read, with acquire ordering.
-    fn load_head(&self) -> u64;
+    fn load_heads(&self) -> Heads;
     /// Stores it, with release ordering.
-    fn store_head(&self, head: u64);
+    fn store_heads(&self, heads: Heads);
+}
+
+/// How far the two rings were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) line: u64,
+    pub(crate) bulk: u64,
 }
 
 /// The shared memory holds what no working peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The largest datagram that a ring takes: its record is a quarter of it.
-pub(crate) const fn max_datagram_for(ring_bytes: usize) -> usize {
-    ring_bytes / 4 - HEADER_BYTES
+/// The largest datagram that a bulk ring takes: a quarter of it.
+pub(crate) const fn max_datagram_for(bulk_bytes: usize) -> usize {
+    bulk_bytes / 4
+}
+
+/// What a large datagram takes of the bulk ring: whole lines.
+const fn bulk_record_bytes(datagram: usize) -> usize {
+    (datagram + LINE - 1) & !(LINE - 1)
 }
 
 /// The bytes of the record of a datagram, in whole lines.
@@ -133,12 +166,12 @@ pub(crate) const fn record_bytes(datagram: usize) -> usize {
 #[repr(align(64))]
 struct Stage([u8; HEADER_BYTES + STAGE_BYTES]);
 
-/// The writing end of a ring.
+/// The writing end.
 pub(crate) struct Producer<M> {
     memory: M,
     /// Where the next record begins.
     tail: u64,
-    /// The ring is free up to here: the last known `head` and the size of the ring.
+    /// The line ring is free up to here: the last known head and the size of the ring.
     limit: u64,
     /// The header words of all lines from `tail` to this one are zero.
     zeroed: u64,
@@ -146,31 +179,38 @@ pub(crate) struct Producer<M> {
     staged: usize,
     /// The most bytes of a staged datagram here.
     max_staged: usize,
+    /// Where the next large datagram begins.
+    bulk_tail: u64,
+    /// The bulk ring is free up to here.
+    bulk_limit: u64,
     /// The largest datagram.
     max_datagram: usize,
-    /// Free bytes that the last refused append wanted; 0: none was refused.
-    wanted: u64,
-    /// The peer has stored nonsense in `head`.
+    /// Free bytes that the last refused append wanted; none was refused if `line` is 0.
+    wanted: Heads,
+    /// The peer has stored nonsense as its heads.
     malformed: bool,
     stage: Stage,
 }
 
 impl<M: RingMemory> Producer<M> {
-    /// The producer of a ring that both sides are at `start` of (0 but in models).
+    /// The producer of rings that both sides are at `start` of (0 but in models).
     ///
     /// `zeroed` lines from there hold zeros: all but one in new memory.
-    pub(crate) fn new(memory: M, max_datagram: usize, start: u64, zeroed: u64) -> Self {
-        let ring_bytes = memory.ring_bytes();
-        assert!(max_datagram <= max_datagram_for(ring_bytes as usize));
-        assert!(start.is_multiple_of(LINE as u64) && zeroed * (LINE as u64) < ring_bytes);
+    pub(crate) fn new(memory: M, max_datagram: usize, start: Heads, zeroed: u64) -> Self {
+        let (line_bytes, bulk_bytes) = (memory.line_bytes(), memory.bulk_bytes());
+        assert!(max_datagram <= max_datagram_for(bulk_bytes as usize));
+        assert!(start.line.is_multiple_of(LINE as u64) && zeroed * (LINE as u64) < line_bytes);
+        let max_staged = STAGE_BYTES.min(line_bytes as usize / 4 - HEADER_BYTES);
         Self {
-            tail: start,
-            limit: start + ring_bytes,
-            zeroed: start + zeroed * LINE as u64,
+            tail: start.line,
+            limit: start.line + line_bytes,
+            zeroed: start.line + zeroed * LINE as u64,
             staged: 0,
-            max_staged: max_datagram.min(STAGE_BYTES),
+            max_staged: max_staged.min(max_datagram),
+            bulk_tail: start.bulk,
+            bulk_limit: start.bulk + bulk_bytes,
             max_datagram,
-            wanted: 0,
+            wanted: Heads::default(),
             malformed: false,
             stage: Stage([0; HEADER_BYTES + STAGE_BYTES]),
             memory,
@@ -196,16 +236,16 @@ impl<M: RingMemory> Producer<M> {
     /// Whether an append was refused for lack of room and there may be room now. Answers yes once
     /// for each refusal.
     pub(crate) fn take_room_news(&mut self) -> bool {
-        let news = self.wanted != 0 && (self.malformed || self.has_room(self.wanted));
+        let news = self.wants_room() && (self.malformed || self.has_room(self.wanted));
         if news {
-            self.wanted = 0;
+            self.wanted = Heads::default();
         }
         news
     }
 
     /// Whether the last append was refused for lack of room.
     pub(crate) fn wants_room(&self) -> bool {
-        self.wanted != 0
+        self.wanted.line != 0
     }
 
     /// Adds a frame to the open datagram, or begins one with `preamble`.
@@ -229,7 +269,7 @@ impl<M: RingMemory> Producer<M> {
             if preamble.len() + frame > self.max_staged {
                 return self.write_large(preamble, head, body, tail);
             }
-            self.reserve(record_bytes(self.max_staged))?;
+            self.reserve(record_bytes(self.max_staged), 0)?;
             at = preamble.len();
             self.stage.0[HEADER_BYTES..HEADER_BYTES + at].copy_from_slice(preamble);
         }
@@ -254,28 +294,38 @@ impl<M: RingMemory> Producer<M> {
             return;
         }
         let bytes = record_bytes(length);
-        if bytes == LINE {
-            // One line, the common case: a copy of constant size.
-            let line: &[u8; LINE] = self.stage.0.first_chunk().expect("a stage has a line");
-            self.memory.write_lines(self.tail, line);
-        } else {
-            self.memory.write_lines(self.tail, &self.stage.0[..bytes]);
+        for at in (0..=bytes as u64).step_by(LINE) {
+            self.memory.prefetch_to_write(self.tail + at);
         }
-        self.publish_written(length, bytes, more);
+        // The line that the consumer polls comes last, so that it is taken away once.
+        if bytes > LINE {
+            let rest = &self.stage.0[LINE..bytes];
+            self.memory.write_lines(self.tail + LINE as u64, rest);
+        }
+        self.prepare(bytes);
+        let first = self.stage.0.first_chunk().expect("a stage has a line");
+        self.memory.write_first_line(self.tail, first);
+        let more = if more { MORE } else { 0 };
+        self.publish_written(bytes, more | length as u32);
     }
 
-    /// Publishes a record whose payload is in the ring.
+    /// Makes sure that the header word behind a record is zero.
     #[inline]
-    fn publish_written(&mut self, length: usize, bytes: usize, more: bool) {
+    fn prepare(&mut self, bytes: usize) {
         let end = self.tail + bytes as u64;
         debug_assert!(end + LINE as u64 <= self.limit, "room was reserved");
         if self.zeroed < end {
             self.memory.clear_header(end);
             self.zeroed = end;
         }
-        let more = if more { MORE } else { 0 };
-        self.memory
-            .publish_header(self.tail, VALID | more | length as u32);
+    }
+
+    /// Publishes a record whose payload is there.
+    #[inline]
+    fn publish_written(&mut self, bytes: usize, word: u32) {
+        let end = self.tail + bytes as u64;
+        debug_assert!(self.zeroed >= end, "it was prepared");
+        self.memory.publish_header(self.tail, VALID | word);
         self.tail = end;
         while self.zeroed < end + ZEROED_AHEAD * LINE as u64
             && self.zeroed + 2 * LINE as u64 <= self.limit
@@ -285,7 +335,7 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Writes a datagram of one large frame into the ring and publishes it.
+    /// Writes a datagram of one large frame into the bulk ring and publishes it.
     #[inline(never)]
     fn write_large(
         &mut self,
@@ -300,53 +350,70 @@ impl<M: RingMemory> Producer<M> {
             "a frame of {length} bytes for datagrams of {}",
             self.max_datagram
         );
-        let bytes = record_bytes(length);
-        self.reserve(bytes)?;
-        let mut at = self.tail + HEADER_BYTES as u64;
+        let bytes = bulk_record_bytes(length);
+        self.reserve(LINE, bytes)?;
+        let mut at = self.bulk_tail;
         for part in [preamble, head, body, tail] {
-            self.memory.write(at, part);
+            self.memory.write_bulk(at, part);
             at += part.len() as u64;
         }
-        self.publish_written(length, bytes, true);
+        self.bulk_tail += bytes as u64;
+        self.prepare(LINE);
+        self.publish_written(LINE, BULK | MORE | length as u32);
         Ok(())
     }
 
-    /// Makes sure that a record of so many bytes fits, and the zeroed header word behind it.
+    /// Makes sure that a record of so many bytes fits and the zeroed header word behind it, and
+    /// so much in the bulk ring.
     #[inline]
-    fn reserve(&mut self, record: usize) -> Result<(), TxError> {
-        let wanted = (record + LINE) as u64;
-        if self.tail + wanted > self.limit && !self.has_room(wanted) {
+    fn reserve(&mut self, record: usize, bulk: usize) -> Result<(), TxError> {
+        let wanted = Heads {
+            line: (record + LINE) as u64,
+            bulk: bulk as u64,
+        };
+        if !self.fits(wanted) && !self.has_room(wanted) {
             if self.malformed {
                 return Err(TxError::Gone);
             }
             self.wanted = wanted;
             return Err(TxError::Full);
         }
-        self.wanted = 0;
+        self.wanted = Heads::default();
         Ok(())
     }
 
-    /// Whether so many bytes are free, after a look at what the consumer has returned.
+    /// Whether so much is free, as far as is known.
+    #[inline]
+    fn fits(&self, wanted: Heads) -> bool {
+        self.tail + wanted.line <= self.limit && self.bulk_tail + wanted.bulk <= self.bulk_limit
+    }
+
+    /// Whether so much is free, after a look at what the consumer has returned.
     #[inline(never)]
-    fn has_room(&mut self, wanted: u64) -> bool {
-        let ring_bytes = self.memory.ring_bytes();
-        let head = self.memory.load_head();
-        let known = self.limit - ring_bytes;
-        if head < known || head > self.tail || !head.is_multiple_of(LINE as u64) {
-            self.malformed = true;
-        }
+    fn has_room(&mut self, wanted: Heads) -> bool {
+        let (line_bytes, bulk_bytes) = (self.memory.line_bytes(), self.memory.bulk_bytes());
+        let heads = self.memory.load_heads();
+        let known = Heads {
+            line: self.limit - line_bytes,
+            bulk: self.bulk_limit - bulk_bytes,
+        };
+        let possible = (known.line..=self.tail).contains(&heads.line)
+            && (known.bulk..=self.bulk_tail).contains(&heads.bulk)
+            && heads.line.is_multiple_of(LINE as u64);
+        self.malformed |= !possible;
         if self.malformed {
             return false;
         }
-        self.limit = head + ring_bytes;
-        self.tail + wanted <= self.limit
+        self.limit = heads.line + line_bytes;
+        self.bulk_limit = heads.bulk + bulk_bytes;
+        self.fits(wanted)
     }
 }
 
 /// A datagram that was copied out of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Its bytes begin behind a header word that was copied with it.
+    /// Its bytes begin behind room for a header word.
     pub(crate) length: usize,
     /// The producer said that it would publish another one at once.
     pub(crate) more: bool,
@@ -354,25 +421,29 @@ pub(crate) struct Taken {
     pub(crate) returned_space: bool,
 }
 
-/// The reading end of a ring.
+/// The reading end.
 pub(crate) struct Consumer<M> {
     memory: M,
-    /// Where the next record begins.
-    head: u64,
+    /// Where the next record and the next large datagram begin.
+    heads: Heads,
     /// What the producer knows of it.
-    returned: u64,
+    returned: Heads,
     max_datagram: usize,
+    /// The largest datagram in the line ring.
+    max_inline: usize,
 }
 
 impl<M: RingMemory> Consumer<M> {
-    /// The consumer of a ring that both sides are at `start` of (0 but in models).
-    pub(crate) fn new(memory: M, max_datagram: usize, start: u64) -> Self {
-        assert!(max_datagram <= max_datagram_for(memory.ring_bytes() as usize));
+    /// The consumer of rings that both sides are at `start` of (0 but in models).
+    pub(crate) fn new(memory: M, max_datagram: usize, start: Heads) -> Self {
+        assert!(max_datagram <= max_datagram_for(memory.bulk_bytes() as usize));
+        let max_inline = memory.line_bytes() as usize / 4 - HEADER_BYTES;
         Self {
-            memory,
-            head: start,
+            heads: start,
             returned: start,
             max_datagram,
+            max_inline: max_inline.min(max_datagram),
+            memory,
         }
     }
 
@@ -381,55 +452,74 @@ impl<M: RingMemory> Consumer<M> {
         record_bytes(self.max_datagram)
     }
 
-    /// How far this end has read.
+    /// How far this end has read the line ring.
     pub(crate) fn head(&self) -> u64 {
-        self.head
+        self.heads.line
     }
 
     /// Whether something is published, be it a datagram or nonsense.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        self.memory.load_header(self.head) != 0
+        self.memory.load_header(self.heads.line) != 0
     }
 
     /// Asks for the line that is polled next.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        self.memory.prefetch(self.head);
+        self.memory.prefetch(self.heads.line);
     }
 
-    /// Copies the next datagram, with its header word in front, to the beginning of `into`, which
-    /// has room for [`Consumer::take_bytes`].
+    /// Copies the next datagram to `into`, behind room for its header word; `into` has room for
+    /// [`Consumer::take_bytes`].
     #[inline]
     pub(crate) fn take(&mut self, into: &mut [u8]) -> Result<Option<Taken>, Malformed> {
-        let word = self.memory.load_header(self.head);
+        let word = self.memory.load_header(self.heads.line);
         if word == 0 {
             return Ok(None);
         }
         let length = (word & LENGTH_MASK) as usize;
-        let known_bits = word & !(LENGTH_MASK | MORE) == VALID;
-        if !known_bits || length == 0 || length > self.max_datagram {
-            return Err(Malformed);
-        }
-        let bytes = record_bytes(length);
-        if bytes == LINE {
-            let line = into.first_chunk_mut().expect("room for a record");
-            self.memory.read_line(self.head, line);
+        if word & !(LENGTH_MASK | MORE) == VALID && (1..=self.max_inline).contains(&length) {
+            let bytes = record_bytes(length);
+            if bytes == LINE {
+                // The common case: a copy of constant size.
+                let line = into.first_chunk_mut().expect("room for a record");
+                self.memory.read_line(self.heads.line, line);
+            } else {
+                let into = &mut into[..HEADER_BYTES + length];
+                self.memory.read_lines(self.heads.line, into);
+            }
+            self.heads.line += bytes as u64;
         } else {
-            self.memory
-                .read(self.head, &mut into[..HEADER_BYTES + length]);
+            self.take_bulk(word, into)?;
         }
-        self.head += bytes as u64;
-        let returned_space = self.head - self.returned >= self.memory.ring_bytes() / 4;
+        let read = self.heads.line - self.returned.line;
+        let bulk_read = self.heads.bulk - self.returned.bulk;
+        let returned_space =
+            read >= self.memory.line_bytes() / 4 || bulk_read >= self.memory.bulk_bytes() / 4;
         if returned_space {
-            self.returned = self.head;
-            self.memory.store_head(self.head);
+            self.returned = self.heads;
+            self.memory.store_heads(self.heads);
         }
         Ok(Some(Taken {
             length,
             more: word & MORE != 0,
             returned_space,
         }))
+    }
+
+    /// Copies a large datagram.
+    #[inline(never)]
+    fn take_bulk(&mut self, word: u32, into: &mut [u8]) -> Result<(), Malformed> {
+        let length = (word & LENGTH_MASK) as usize;
+        let known_bits = word & !(LENGTH_MASK | MORE) == VALID | BULK;
+        if !known_bits || !(1..=self.max_datagram).contains(&length) {
+            return Err(Malformed);
+        }
+        let into = &mut into[HEADER_BYTES..HEADER_BYTES + length];
+        self.memory.read_bulk(self.heads.bulk, into);
+        self.heads.line += LINE as u64;
+        self.heads.bulk += bulk_record_bytes(length) as u64;
+        Ok(())
     }
 }
 

@@ -10,7 +10,6 @@ use super::*;
 use crate::map::{Region, Ring, Side};
 
 const RING: usize = 64 << 10;
-const LINES: u64 = (RING / LINE) as u64;
 const PREAMBLE: &[u8; 8] = b"preamble";
 
 struct Pair {
@@ -25,9 +24,10 @@ impl Pair {
         let region = Arc::new(Region::create(RING).unwrap().0);
         let out = Ring::produced_by(&region, Side::Connector);
         let into = Ring::consumed_by(&region, Side::Acceptor);
-        let consumer = Consumer::new(into, max_datagram, 0);
+        let consumer = Consumer::new(into, max_datagram, Heads::default());
+        let lines = (region.line_bytes() / LINE) as u64;
         Self {
-            producer: Producer::new(out, max_datagram, 0, LINES - 1),
+            producer: Producer::new(out, max_datagram, Heads::default(), lines - 1),
             buffer: vec![0; consumer.take_bytes()],
             consumer,
             region,
@@ -43,9 +43,10 @@ impl Pair {
         Ok(taken.map(|taken| &self.buffer[HEADER_BYTES..HEADER_BYTES + taken.length]))
     }
 
-    fn scribble_head(&self, head: u64) {
-        let at = Region::head_offset(Side::Connector);
-        self.region.scribble(None, at, &head.to_ne_bytes());
+    fn scribble_heads(&self, line: u64, bulk: u64) {
+        let at = Region::heads_offset(Side::Connector);
+        self.region.scribble(None, at, &line.to_ne_bytes());
+        self.region.scribble(None, at + 8, &bulk.to_ne_bytes());
     }
 }
 
@@ -124,8 +125,8 @@ fn every_length_is_copied_whole() {
 
 #[test]
 fn a_full_ring_refuses_and_recovers() {
-    let mut pair = Pair::new(RING / 4 - 4);
-    for body in [bytes(20, 0), bytes(300, 0), bytes(16000, 0)] {
+    let mut pair = Pair::new(RING / 4);
+    for body in [bytes(20, 0), bytes(300, 0), bytes(800, 0), bytes(16000, 0)] {
         let mut sent = 0;
         while pair.append(&body).is_ok() {
             pair.producer.publish(false);
@@ -142,7 +143,7 @@ fn a_full_ring_refuses_and_recovers() {
         assert!(pair.producer.take_room_news());
         assert!(!pair.producer.take_room_news());
         // However little the consumer has told, there is room for the largest.
-        pair.append(&bytes(RING / 4 - 12, 1)).unwrap();
+        pair.append(&bytes(RING / 4 - 8, 1)).unwrap();
         assert!(pair.take().unwrap().is_some());
     }
 }
@@ -156,7 +157,10 @@ fn nonsense_headers_are_malformed() {
         VALID | MORE,
         VALID | 1001,
         VALID | LENGTH_MASK,
-        VALID | 1 << 29 | 10,
+        VALID | 1 << 28 | 10,
+        VALID | BULK,
+        VALID | BULK | 1001,
+        BULK | 10,
         u32::MAX,
     ];
     for header in headers {
@@ -172,22 +176,28 @@ fn nonsense_headers_are_malformed() {
 }
 
 #[test]
-fn a_nonsense_head_is_malformed() {
-    for head in [1, 63, 1 << 40, u64::MAX, 4 * RING as u64] {
-        let mut pair = Pair::new(1000);
-        while pair.append(&[7; 900]).is_ok() {}
-        pair.scribble_head(head);
-        assert_eq!(pair.append(&[7; 900]), Err(TxError::Gone), "{head}");
-        assert!(pair.producer.is_malformed());
-        assert!(pair.producer.take_room_news() || !pair.producer.wants_room());
+fn nonsense_heads_are_malformed() {
+    // Small and large datagrams: one ring is full and the other is not.
+    for length in [300, 900] {
+        for head in [1, 63, 1 << 40, u64::MAX, 4 * RING as u64] {
+            for (line, bulk) in [(head, 0), (0, head | 1 << 41)] {
+                let body = vec![7; length];
+                let mut pair = Pair::new(1000);
+                while pair.append(&body).is_ok() {}
+                pair.scribble_heads(line, bulk);
+                assert_eq!(pair.append(&body), Err(TxError::Gone), "{line} {bulk}");
+                assert!(pair.producer.is_malformed());
+                assert!(pair.producer.take_room_news() || !pair.producer.wants_room());
+            }
+        }
     }
     // Backwards, after it was believed once.
     let mut pair = Pair::new(1000);
-    while pair.append(&[7; 900]).is_ok() {}
-    pair.scribble_head(RING as u64 / 2);
-    while pair.append(&[7; 900]).is_ok() {}
-    pair.scribble_head(RING as u64 / 4);
-    assert_eq!(pair.append(&[7; 900]), Err(TxError::Gone));
+    while pair.append(&[7; 100]).is_ok() {}
+    pair.scribble_heads(64 * 64, 0);
+    while pair.append(&[7; 100]).is_ok() {}
+    pair.scribble_heads(64 * 32, 0);
+    assert_eq!(pair.append(&[7; 100]), Err(TxError::Gone));
 }
 
 proptest! {
@@ -196,7 +206,7 @@ proptest! {
     /// Random frames, flushes and takes, over many laps, against a queue of datagrams.
     #[test]
     fn what_goes_in_comes_out(
-        max_datagram in 256usize..RING / 4 - 4,
+        max_datagram in 256usize..RING / 4,
         steps in proptest::collection::vec((0u8..8, 0usize..1000, 0u8..8), 1..800),
     ) {
         let mut pair = Pair::new(max_datagram);
@@ -244,7 +254,7 @@ proptest! {
 /// ring malformed, and the producer the same; neither panics nor goes on for ever.
 #[test]
 fn any_shared_memory_is_survived() {
-    let mut pair = Pair::new(RING / 4 - 4);
+    let mut pair = Pair::new(RING / 4);
     bolero::check!()
         .with_iterations(3000)
         .for_each(|input: &[u8]| {
@@ -255,19 +265,22 @@ fn any_shared_memory_is_survived() {
             let mut next = || words.next().unwrap_or(0);
             let mut next_u64 = || u64::from(next()) << 32 | u64::from(next());
             let head = next_u64();
-            pair.scribble_head(head);
-            let start = next_u64() & !(LINE as u64 - 1) & (u64::MAX >> 8);
+            pair.scribble_heads(head, next_u64());
+            let start = Heads {
+                line: next_u64() & !(LINE as u64 - 1) & (u64::MAX >> 8),
+                bulk: next_u64() >> 8,
+            };
             let into = Ring::consumed_by(&pair.region, Side::Acceptor);
             let mut consumer = Consumer::new(into, pair.producer.max_datagram(), start);
             for _ in 0..200 {
                 // Plausible headers now and then, so that records follow each other.
                 let word = next();
                 let word = if word & 1 == 0 {
-                    VALID | word & MORE | word % (RING as u32 / 3)
+                    VALID | word & (MORE | BULK) | (word % (RING as u32 / 3))
                 } else {
                     word
                 };
-                let at = (consumer.head() % RING as u64) as usize;
+                let at = consumer.head() as usize % pair.region.line_bytes();
                 pair.region
                     .scribble(Some(Side::Connector), at, &word.to_ne_bytes());
                 match consumer.take(&mut pair.buffer) {
@@ -278,7 +291,7 @@ fn any_shared_memory_is_survived() {
                 }
             }
             let out = Ring::produced_by(&pair.region, Side::Connector);
-            let mut producer = Producer::new(out, pair.producer.max_datagram(), start, LINES - 1);
+            let mut producer = Producer::new(out, pair.producer.max_datagram(), start, 0);
             for _ in 0..100 {
                 match producer.append(PREAMBLE, input, &[0; 900], &[]) {
                     Ok(()) => producer.publish(true),
