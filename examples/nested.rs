@@ -14,8 +14,13 @@ struct Counter {
 impl Primes for Counter {
     fn count_in(&self, request: Request<'_, Range>, mut count: CountMut<'_>) -> Result<(), Status> {
         let range = request.message();
-        let is_prime = |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
-        count.set_primes((range.from()..range.to()).filter(is_prime).count() as u64);
+        let has_divisor = |n: u64| {
+            (2..)
+                .take_while(|d| d * d <= n)
+                .any(|d| n.is_multiple_of(d))
+        };
+        let numbers = range.from().max(2)..range.to();
+        count.set_primes(numbers.filter(|&n| !has_divisor(n)).count() as u64);
         Ok(())
     }
 

@@ -14,9 +14,13 @@ impl Primes for Counter {
         if range.to() > 1_000_000 {
             return Err(Status::out_of_range("numbers up to a million"));
         }
-        let is_prime = |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
-        let primes = (range.from()..range.to()).filter(is_prime).count();
-        count.set_primes(primes as u64);
+        let has_divisor = |n: u64| {
+            (2..)
+                .take_while(|d| d * d <= n)
+                .any(|d| n.is_multiple_of(d))
+        };
+        let numbers = range.from().max(2)..range.to();
+        count.set_primes(numbers.filter(|&n| !has_divisor(n)).count() as u64);
         Ok(())
     }
 

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use starling_endpoint::{EndpointConfig, Idle};
-use starling_io::Wake;
+use starling_io::{PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 
@@ -38,8 +38,8 @@ pub struct ServerBuilder {
 }
 
 enum Device {
-    Udp(UdpIo),
-    Shm(ShmIo),
+    Udp(Box<UdpIo>),
+    Shm(Box<ShmIo>),
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -61,18 +61,18 @@ impl ServerBuilder {
     pub fn bind(mut self, address: &str) -> Result<Self, Error> {
         let address = Address::parse(address)?;
         match address.scheme() {
-            Scheme::Shm => self.devices.push(Device::Shm(<ShmIo as Plane>::bind(
-                address.as_str(),
-                false,
-            )?)),
+            Scheme::Shm => {
+                let io = <ShmIo as Plane>::bind(address.as_str(), false)?;
+                self.devices.push(Device::Shm(Box::new(io)));
+            }
             Scheme::Udp => {
                 let first = <UdpIo as Plane>::bind(address.as_str(), self.threads > 1)?;
                 // With port 0, the others have to have the port that the first one got.
-                let bound = starling_io::PacketIo::local_address(&first);
-                self.devices.push(Device::Udp(first));
+                let bound = first.local_address();
+                self.devices.push(Device::Udp(Box::new(first)));
                 for _ in 1..self.threads {
                     let another = <UdpIo as Plane>::bind(&bound, true)?;
-                    self.devices.push(Device::Udp(another));
+                    self.devices.push(Device::Udp(Box::new(another)));
                 }
             }
         }
@@ -159,8 +159,8 @@ impl Server {
             .devices
             .iter()
             .map(|device| match device {
-                Device::Udp(io) => starling_io::PacketIo::local_address(io),
-                Device::Shm(io) => starling_io::PacketIo::local_address(io),
+                Device::Udp(io) => io.local_address(),
+                Device::Shm(io) => io.local_address(),
             })
             .collect();
         addresses.dedup();
@@ -176,27 +176,15 @@ impl Server {
             threads: Vec::new(),
         };
         for device in self.devices {
-            let (registry, config) = (Arc::clone(&self.registry), self.config.clone());
-            let (control, workers) = (Arc::clone(&handle.control), self.workers);
+            let thread = DispatchThread {
+                registry: Arc::clone(&self.registry),
+                config: self.config.clone(),
+                workers: self.workers,
+                control: Arc::clone(&handle.control),
+            };
             match device {
-                Device::Udp(io) => handle.start(
-                    io,
-                    Scheme::Udp,
-                    move |core| {
-                        core.serve(&registry, workers)?;
-                        serve(core, &control)
-                    },
-                    config,
-                )?,
-                Device::Shm(io) => handle.start(
-                    io,
-                    Scheme::Shm,
-                    move |core| {
-                        core.serve(&registry, workers)?;
-                        serve(core, &control)
-                    },
-                    config,
-                )?,
+                Device::Udp(io) => handle.start(*io, Scheme::Udp, thread)?,
+                Device::Shm(io) => handle.start(*io, Scheme::Shm, thread)?,
             }
         }
         Ok(handle)
@@ -215,18 +203,32 @@ struct Control {
     timeout: Mutex<Duration>,
 }
 
-/// One dispatch thread. True if everything was finished at the end.
-fn serve<I: Plane>(core: &mut Core<I>, control: &Control) -> Result<bool, Error> {
-    while !control.stop.load(Ordering::Acquire) {
-        if core.turn()?.is_idle() {
-            core.raw.wait(None)?;
-        }
+impl Control {
+    fn timeout(&self) -> MutexGuard<'_, Duration> {
+        self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let timeout = *control
-        .timeout
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    Ok(core.drain(timeout)?)
+}
+
+/// What a dispatch thread needs besides its device.
+struct DispatchThread {
+    registry: Arc<Registry>,
+    config: EndpointConfig,
+    workers: usize,
+    control: Arc<Control>,
+}
+
+impl DispatchThread {
+    /// Serves until told to stop. True if everything was finished at the end.
+    fn run<I: Plane>(self, io: I, scheme: Scheme) -> Result<bool, Error> {
+        let mut core = Core::new(io, scheme, &self.config)?;
+        core.serve(&self.registry, self.workers)?;
+        while !self.control.stop.load(Ordering::Acquire) {
+            if core.turn()?.is_idle() {
+                core.raw.wait(None)?;
+            }
+        }
+        Ok(core.drain(*self.control.timeout())?)
+    }
 }
 
 /// A server that serves. Dropping it shuts the server down, within a second.
@@ -250,13 +252,12 @@ impl ServerHandle {
         &mut self,
         io: I,
         scheme: Scheme,
-        run: impl FnOnce(&mut Core<I>) -> Result<bool, Error> + Send + 'static,
-        config: EndpointConfig,
+        thread: DispatchThread,
     ) -> Result<(), Error> {
         self.wakers.push(io.waker());
         let thread = std::thread::Builder::new()
             .name(format!("starling-{scheme}-server"))
-            .spawn(move || run(&mut Core::new(io, scheme, &config)?))
+            .spawn(move || thread.run(io, scheme))
             .map_err(|error| Error::system("start a dispatch thread", error))?;
         self.threads.push(thread);
         Ok(())
@@ -272,6 +273,11 @@ impl ServerHandle {
         &self.addresses[0]
     }
 
+    /// Whether all of its threads still serve. If not, [`ServerHandle::shutdown`] says why.
+    pub fn is_serving(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
+    }
+
     /// Shuts down: refuses new calls and sessions with UNAVAILABLE, finishes the calls that are
     /// being worked on, at most for `timeout`. True if all were finished.
     pub fn shutdown(mut self, timeout: Duration) -> Result<bool, Error> {
@@ -285,11 +291,7 @@ impl ServerHandle {
     }
 
     fn stop(&self, timeout: Duration) {
-        *self
-            .control
-            .timeout
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = timeout;
+        *self.control.timeout() = timeout;
         self.control.stop.store(true, Ordering::Release);
         self.wakers.iter().for_each(|waker| waker.wake());
     }

@@ -1,0 +1,153 @@
+//! A server that does what tests ask for, and addresses that nobody else has.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use starling::{
+    Code, EndpointConfig, Metadata, NestedContext, OwnedRequest, Request, Server, ServerBuilder,
+    Status,
+};
+use starling_test_protos::test::{
+    Failure, FailureView, Payload, PayloadMut, RelayRequest, Report, ReportMut, Test, TestClient,
+    TestServer,
+};
+
+/// Far more than anything here takes: a call that does not end by then is a failure, not a result.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// What tests and their server share.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    pub(crate) open: AtomicBool,
+    pub(crate) waiting: AtomicUsize,
+    pub(crate) runs: AtomicU64,
+}
+
+pub(crate) struct Service(pub(crate) Arc<Gate>);
+
+impl Test for Service {
+    fn echo(
+        &self,
+        request: Request<'_, Payload>,
+        mut response: PayloadMut<'_>,
+    ) -> Result<(), Status> {
+        self.0.runs.fetch_add(1, Ordering::SeqCst);
+        response.set_bytes(request.message().bytes());
+        Ok(())
+    }
+
+    fn fail(&self, request: Request<'_, Failure>, _: PayloadMut<'_>) -> Result<(), Status> {
+        let failure: FailureView<'_> = request.message();
+        let code = Code::from_u8(failure.code() as u8).unwrap_or(Code::Unknown);
+        let mut metadata = Metadata::new();
+        metadata.insert("detail", "seven").expect("a valid pair");
+        Err(Status::new(code, failure.text().to_owned()).with_metadata(metadata))
+    }
+
+    fn panic(&self, _: Request<'_, Payload>, _: PayloadMut<'_>) -> Result<(), Status> {
+        std::panic::resume_unwind(Box::new("as asked"));
+    }
+
+    fn inspect(
+        &self,
+        request: Request<'_, Payload>,
+        mut report: ReportMut<'_>,
+    ) -> Result<(), Status> {
+        let remaining = request.remaining().unwrap_or_default();
+        report.set_remaining_us(remaining.as_micros() as u64);
+        let who = request.metadata().value("who").unwrap_or_default();
+        report.set_who(str::from_utf8(who).expect("the tests send text"));
+        report.set_runs(self.0.runs.fetch_add(1, Ordering::SeqCst) + 1);
+        Ok(())
+    }
+
+    fn work(
+        &self,
+        request: Request<'_, Payload>,
+        mut response: PayloadMut<'_>,
+    ) -> Result<(), Status> {
+        let thread = std::thread::current();
+        assert!(thread.name().is_some_and(|name| name.contains("worker")));
+        response.set_bytes(request.message().bytes());
+        Ok(())
+    }
+
+    async fn wait(
+        self: Arc<Self>,
+        cx: NestedContext,
+        request: OwnedRequest<Payload>,
+    ) -> Result<Payload, Status> {
+        self.0.waiting.fetch_add(1, Ordering::SeqCst);
+        while !self.0.open.load(Ordering::SeqCst) {
+            cx.sleep(Duration::from_millis(1)).await;
+        }
+        Ok(request.into_message())
+    }
+
+    async fn relay(
+        self: Arc<Self>,
+        cx: NestedContext,
+        request: OwnedRequest<RelayRequest>,
+    ) -> Result<Payload, Status> {
+        let request = request.message();
+        let channel = cx
+            .channel(request.address())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let response = TestClient::new(channel)
+            .echo(&payload(request.bytes()))
+            .await?;
+        Ok(response.into_message())
+    }
+}
+
+pub(crate) fn server(addresses: &[&str]) -> (ServerBuilder, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    let mut builder = Server::builder();
+    for address in addresses {
+        builder = builder.bind(address).expect("a free address");
+    }
+    let service = TestServer::new(Service(Arc::clone(&gate)));
+    (builder.add_service(service).workers(2), gate)
+}
+
+pub(crate) fn payload(bytes: &[u8]) -> Payload {
+    let mut payload = Payload::new();
+    payload.set_bytes(bytes);
+    payload
+}
+
+/// A name on this host that no other test has.
+pub(crate) fn shm_address() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("shm://starling-test-{}-{number}", std::process::id())
+}
+
+/// One of each plane.
+pub(crate) fn any_addresses() -> [String; 2] {
+    ["udp://127.0.0.1:0".to_owned(), shm_address()]
+}
+
+/// Notices a dead peer soon: for tests that wait for it.
+pub(crate) fn impatient() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.protocol.peer_timeout_ns = 300_000_000;
+    config.protocol.keepalive_ns = 100_000_000;
+    config.protocol.connect_timeout_ns = 300_000_000;
+    config
+}
+
+pub(crate) fn wait_until(done: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < LONG, "waited too long");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn report_of(report: &starling::Response<Report>) -> (u64, String) {
+    let message = report.message();
+    (message.remaining_us(), message.who().to_owned())
+}

@@ -1,0 +1,263 @@
+//! Connecting, failing to, and connecting again.
+
+mod common;
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use common::{LONG, any_addresses, impatient, payload, server, shm_address, wait_until};
+use starling::{
+    CallOptions, Channel, ChannelState, Code, Endpoint, EndpointConfig, Error, Server, Status,
+    block_on,
+};
+use starling_test_protos::test::TestClient;
+
+fn fails(address: &str) -> Status {
+    let channel = Channel::lazy(address).expect("a channel");
+    let client = TestClient::new(channel);
+    client
+        .echo(&payload(b""))
+        .wait()
+        .expect_err("nobody is there")
+}
+
+#[test]
+fn nobody_there_is_unavailable_and_says_why() {
+    let status = fails(&shm_address());
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("start the server"), "{status}");
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = format!("udp://{}", socket.local_addr().expect("an address"));
+    drop(socket);
+    let status = fails(&address);
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains(&address), "{status}");
+}
+
+#[test]
+fn a_host_without_an_address_is_unavailable_and_holds_nobody_up() {
+    let status = fails("udp://no-such-host.invalid:9000");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(
+        status.message().contains("no-such-host.invalid"),
+        "{status}"
+    );
+}
+
+#[test]
+fn malformed_addresses_are_refused_where_they_are_given() {
+    for address in [
+        "",
+        "127.0.0.1:9000",
+        "http://h:1",
+        "xdp://eth0/h:1",
+        "grpc://h:1",
+    ] {
+        assert!(
+            matches!(Channel::lazy(address), Err(Error::Address(_))),
+            "{address}"
+        );
+        assert!(
+            matches!(Endpoint::client(address), Err(Error::Address(_))),
+            "{address}"
+        );
+        assert!(
+            matches!(Server::builder().bind(address), Err(Error::Address(_))),
+            "{address}"
+        );
+    }
+    let status = fails("udp://127.0.0.1");
+    assert!(status.message().contains("no port"), "{status}");
+    let error = Server::builder()
+        .bind("udp://127.0.0.1")
+        .expect_err("no port");
+    assert!(error.to_string().contains("no port"), "{error}");
+    let error = Server::builder().build().expect_err("no address");
+    assert!(matches!(error, Error::NoAddress));
+}
+
+#[test]
+fn an_address_in_use_is_refused() {
+    for address in any_addresses() {
+        let server = Server::builder()
+            .bind(&address)
+            .expect("free")
+            .build()
+            .expect("a server");
+        let taken = &server.addresses()[0];
+        let error = Server::builder().bind(taken).expect_err("taken");
+        assert!(matches!(error, Error::Device(_)), "{error}");
+        assert!(error.to_string().contains(taken.as_str()), "{error}");
+    }
+}
+
+#[test]
+fn a_service_cannot_be_added_twice() {
+    let (builder, gate) = server(&[&shm_address()]);
+    let again = starling_test_protos::test::TestServer::new(common::Service(gate));
+    let error = builder
+        .add_service(again)
+        .build()
+        .expect_err("both have the same methods");
+    assert!(matches!(error, Error::MethodsCollide { .. }), "{error}");
+}
+
+#[test]
+fn a_full_server_refuses_with_a_reason_and_others_are_undisturbed() {
+    for address in any_addresses() {
+        let mut config = EndpointConfig::default();
+        config.protocol.max_sessions = 1;
+        let (builder, _) = server(&[&address]);
+        let server = builder
+            .config(config)
+            .build()
+            .expect("a server")
+            .spawn()
+            .expect("threads");
+        let first = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        first.echo(&payload(b"")).wait().expect("room for one");
+        let status = fails(server.address());
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains("refused"), "{status}");
+        first.echo(&payload(b"")).wait().expect("it is undisturbed");
+    }
+}
+
+#[test]
+fn a_call_that_waits_for_ready_is_made_when_the_server_comes() {
+    let address = shm_address();
+    let channel = Channel::builder(&address).lazy().expect("a channel");
+    let client = TestClient::new(channel.clone());
+    let call = client.echo_with(&payload(b"patience"), &CallOptions::waiting());
+    wait_until(|| channel.state() == ChannelState::TransientFailure);
+    let (builder, _) = server(&[&address]);
+    let _server = builder.build().expect("a server").spawn().expect("threads");
+    let response = call.wait().expect("it waited");
+    assert_eq!(response.message().bytes(), b"patience");
+    assert_eq!(channel.state(), ChannelState::Ready);
+    block_on(channel.ready()).expect("it is");
+}
+
+#[test]
+fn waiting_for_ready_ends_at_the_deadline() {
+    let client = TestClient::new(Channel::lazy(&shm_address()).expect("a channel"));
+    let options = CallOptions {
+        timeout: Some(std::time::Duration::from_millis(50)),
+        ..CallOptions::waiting()
+    };
+    let status = client
+        .echo_with(&payload(b""), &options)
+        .wait()
+        .expect_err("nobody comes");
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert!(status.message().contains("did not run"), "{status}");
+}
+
+#[test]
+fn channels_and_endpoints_connect_again_to_a_restarted_server() {
+    for address in any_addresses() {
+        let (builder, _) = server(&[&address]);
+        let first = builder.build().expect("a server").spawn().expect("threads");
+        let address = first.address().to_owned();
+        let channel = Channel::builder(&address)
+            .endpoint_config(impatient())
+            .lazy()
+            .expect("a channel");
+        let client = TestClient::new(channel);
+        let mut endpoint = Endpoint::builder()
+            .reach(&address)
+            .config(impatient())
+            .build()
+            .expect("an endpoint");
+        let local = TestClient::new(endpoint.channel(&address).expect("a channel"));
+        client.echo(&payload(b"1")).wait().expect("an echo");
+        endpoint
+            .block_on(local.echo(&payload(b"1")))
+            .expect("a device")
+            .expect("an echo");
+
+        assert!(first.shutdown(LONG).expect("no device fails"));
+        let (builder, gate) = server(&[&address]);
+        let _second = builder.build().expect("a server").spawn().expect("threads");
+        // The first one may be lost with the old session; it is never made twice.
+        let options = CallOptions::waiting();
+        let lost = client.echo_with(&payload(b"2"), &options).wait();
+        assert!(lost.is_ok() || lost.is_err_and(|status| status.code() == Code::Unavailable));
+        client
+            .echo_with(&payload(b"3"), &options)
+            .wait()
+            .expect("a new session");
+        let calls = async {
+            let lost = local.echo_with(&payload(b"2"), &options).await;
+            assert!(lost.is_ok() || lost.is_err_and(|status| status.code() == Code::Unavailable));
+            local
+                .echo_with(&payload(b"3"), &options)
+                .await
+                .expect("a new session");
+        };
+        endpoint.block_on(calls).expect("no device fails");
+        assert!(gate.runs.load(SeqCst) >= 2);
+    }
+}
+
+#[test]
+fn a_graceful_shutdown_finishes_what_is_worked_on_and_refuses_the_rest() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let in_hand = client.wait(&payload(b"in hand"));
+        wait_until(|| gate.waiting.load(SeqCst) == 1);
+        let shutdown = std::thread::spawn(move || server.shutdown(LONG));
+        let mut refused = false;
+        while !refused {
+            match client.echo(&payload(b"")).wait() {
+                Ok(_) => {}
+                Err(status) => {
+                    assert_eq!(status.code(), Code::Unavailable);
+                    refused = true;
+                }
+            }
+        }
+        gate.open.store(true, SeqCst);
+        let response = in_hand.wait().expect("it was finished");
+        assert_eq!(response.message().bytes(), b"in hand");
+        assert!(shutdown.join().expect("no panic").expect("no device fails"));
+    }
+}
+
+#[test]
+fn a_shutdown_gives_up_after_its_timeout() {
+    let (builder, gate) = server(&[&shm_address()]);
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+    let call = client.wait(&payload(b""));
+    wait_until(|| gate.waiting.load(SeqCst) == 1);
+    let finished = server.shutdown(std::time::Duration::from_millis(50));
+    assert!(!finished.expect("no device fails"));
+    let status = call.wait().expect_err("its server is gone");
+    assert_eq!(status.code(), Code::Unavailable);
+}
+
+#[test]
+fn several_threads_of_one_udp_server_share_a_port() {
+    let gate = std::sync::Arc::new(common::Gate::default());
+    let service = starling_test_protos::test::TestServer::new(common::Service(gate));
+    let server = Server::builder()
+        .threads(2)
+        .bind("udp://127.0.0.1:0")
+        .expect("a port")
+        .add_service(service)
+        .build()
+        .expect("a server")
+        .spawn()
+        .expect("threads");
+    assert_eq!(server.addresses().len(), 1);
+    for _ in 0..6 {
+        let channel = Channel::builder(server.address()).own_thread().lazy();
+        let client = TestClient::new(channel.expect("a channel"));
+        client
+            .echo(&payload(b""))
+            .wait()
+            .expect("whichever thread it is");
+    }
+}

@@ -1,0 +1,134 @@
+//! Servers in processes of their own, that are killed, stopped and continued.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use common::{any_addresses, impatient, payload, server};
+use rustix::process::{Pid, Signal, kill_process};
+use starling::{CallOptions, Channel, ChannelState, Code};
+use starling_test_protos::test::TestClient;
+
+const SERVE: &str = "STARLING_TEST_SERVE";
+
+/// Not a test but what [`Process`] runs: serves until its standard input is closed, which happens
+/// however the test ends.
+#[test]
+fn serve_in_this_process() {
+    let Some(address) = std::env::var_os(SERVE) else {
+        return;
+    };
+    let (builder, _) = server(&[address.to_str().expect("text")]);
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    println!("\nserving {}", server.address());
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+}
+
+struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    fn serve(address: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this test has a path"))
+            .args([
+                "serve_in_this_process",
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(SERVE, address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it can be run again");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let address = output
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix("serving ").map(str::to_owned))
+            .expect("it serves");
+        Self { child, address }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(address: &str) -> (TestClient<Channel>, Channel) {
+    let builder = Channel::builder(address).endpoint_config(impatient());
+    let channel = builder.lazy().expect("a channel");
+    (TestClient::new(channel.clone()), channel)
+}
+
+#[test]
+fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
+    for address in any_addresses() {
+        let first = Process::serve(&address);
+        let address = first.address.clone();
+        let (client, channel) = client(&address);
+        client.echo(&payload(b"")).wait().expect("an echo");
+        let in_hand: Vec<_> = (0..3).map(|_| client.wait(&payload(b""))).collect();
+        first.signal(Signal::KILL);
+        for call in in_hand {
+            let status = call.wait().expect_err("its server is dead");
+            assert_eq!(status.code(), Code::Unavailable, "{status}");
+            assert!(status.message().contains(&address), "{status}");
+        }
+        drop(first);
+        let _second = Process::serve(&address);
+        let options = CallOptions::waiting();
+        client
+            .echo_with(&payload(b""), &options)
+            .wait()
+            .expect("the new one");
+        assert_eq!(channel.state(), ChannelState::Ready);
+    }
+}
+
+#[test]
+fn a_stopped_server_that_continues_in_time_loses_nothing() {
+    for address in any_addresses() {
+        let server = Process::serve(&address);
+        let client = TestClient::new(Channel::lazy(&server.address).expect("a channel"));
+        client.echo(&payload(b"")).wait().expect("an echo");
+        server.signal(Signal::STOP);
+        let calls: Vec<_> = (0..20u8).map(|i| client.echo(&payload(&[i]))).collect();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        server.signal(Signal::CONT);
+        for (i, call) in (0..20u8).zip(calls) {
+            assert_eq!(call.wait().expect("an echo").message().bytes(), [i]);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_server_is_unavailable_after_the_peer_timeout() {
+    for address in any_addresses() {
+        let server = Process::serve(&address);
+        let (client, _) = client(&server.address);
+        client.echo(&payload(b"")).wait().expect("an echo");
+        server.signal(Signal::STOP);
+        let status = client
+            .wait(&payload(b""))
+            .wait()
+            .expect_err("it is stopped");
+        assert_eq!(status.code(), Code::Unavailable);
+        server.signal(Signal::CONT);
+        let options = CallOptions::waiting();
+        client
+            .echo_with(&payload(b""), &options)
+            .wait()
+            .expect("it is back");
+    }
+}

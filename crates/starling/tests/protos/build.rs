@@ -1,0 +1,18 @@
+//! Compiles the tests' `.proto` files; three versions of one service apart from each other.
+
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    starling_build::compile(&["proto/test.proto"], &["proto"])?;
+    for version in ["v1", "v2", "v3"] {
+        let out = PathBuf::from(std::env::var("OUT_DIR")?).join(version);
+        std::fs::create_dir_all(&out)?;
+        let directory = PathBuf::from("proto").join(version);
+        let proto = directory.join("store.proto");
+        println!("cargo:rerun-if-changed={}", proto.display());
+        starling_build::Config::new()
+            .out_dir(out)
+            .compile(&[proto], &[directory])?;
+    }
+    Ok(())
+}

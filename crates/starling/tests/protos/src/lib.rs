@@ -1,0 +1,21 @@
+//! Messages and services that the facade's tests and its documentation use.
+
+/// Everything a test wants a server to do.
+pub mod test {
+    starling::include_proto!("test");
+}
+
+/// A service as it was first.
+pub mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/v1/store.rs"));
+}
+
+/// The same with a field more: compatible.
+pub mod v2 {
+    include!(concat!(env!("OUT_DIR"), "/v2/store.rs"));
+}
+
+/// The same with a field of another type: incompatible.
+pub mod v3 {
+    include!(concat!(env!("OUT_DIR"), "/v3/store.rs"));
+}

@@ -1,0 +1,161 @@
+//! Two ends with different versions of a schema, methods that one of them does not know, and what a
+//! server says of itself.
+
+mod common;
+
+use std::sync::Mutex;
+
+use common::shm_address;
+use starling::reflection::{
+    DescribeServiceRequest, ListServicesRequest, REFLECTION_SERVICE, ReflectionClient,
+};
+use starling::{Caller, Channel, Code, Endpoint, Request, Server, ServerHandle, Status};
+use starling_test_protos::{test, v1, v2, v3};
+
+#[derive(Default)]
+struct Store(Mutex<u64>);
+
+impl v1::Store for Store {
+    fn put(
+        &self,
+        request: Request<'_, v1::PutRequest>,
+        mut response: v1::PutResponseMut<'_>,
+    ) -> Result<(), Status> {
+        let mut size = self.0.lock().expect("no panics");
+        *size += request.message().value().len() as u64;
+        response.set_size(*size);
+        Ok(())
+    }
+
+    fn size(
+        &self,
+        _: Request<'_, v1::SizeRequest>,
+        mut response: v1::SizeResponseMut<'_>,
+    ) -> Result<(), Status> {
+        response.set_size(*self.0.lock().expect("no panics"));
+        Ok(())
+    }
+}
+
+fn old_server() -> ServerHandle {
+    Server::builder()
+        .bind(&shm_address())
+        .expect("a free name")
+        .add_service(v1::StoreServer::new(Store::default()))
+        .build()
+        .expect("a server")
+        .spawn()
+        .expect("threads")
+}
+
+async fn newer_client<C: Caller>(client: v2::StoreClient<C>) {
+    let mut request = v2::PutRequest::new();
+    request.set_key("k");
+    request.set_value(b"12345");
+    request.tags_mut().push("unknown to the server");
+    let first = client.put(&request).await.expect("through protobuf");
+    let before = first.message().size() - 5;
+    assert_eq!(first.message().note(), "", "the server does not know it");
+    let second = client
+        .put(&request)
+        .await
+        .expect("through protobuf, bound already");
+    assert_eq!(second.message().size(), before + 10);
+    let size = client
+        .size(&v2::SizeRequest::new())
+        .await
+        .expect("natively");
+    assert_eq!(size.message().size(), before + 10);
+    let status = client
+        .clear(&v2::SizeRequest::new())
+        .await
+        .expect_err("it is new");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().contains("/store.Store/Clear"), "{status}");
+}
+
+async fn incompatible_client<C: Caller>(client: v3::StoreClient<C>) {
+    let mut request = v3::PutRequest::new();
+    request.set_value(5);
+    for _ in 0..2 {
+        let status = client.put(&request).await.expect_err("bytes are no number");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(
+            status.message().contains("store.PutRequest.value"),
+            "{status}"
+        );
+    }
+    client
+        .size(&v3::SizeRequest::new())
+        .await
+        .expect("this method is the same");
+}
+
+#[test]
+fn compatible_versions_talk_through_protobuf() {
+    let server = old_server();
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    starling::block_on(newer_client(v2::StoreClient::new(channel)));
+    let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
+    let channel = endpoint.channel(server.address()).expect("a channel");
+    let calls = newer_client(v2::StoreClient::new(channel));
+    endpoint.block_on(calls).expect("no device fails");
+}
+
+#[test]
+fn incompatible_versions_are_refused_naming_the_field() {
+    let server = old_server();
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    starling::block_on(incompatible_client(v3::StoreClient::new(channel)));
+    let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
+    let channel = endpoint.channel(server.address()).expect("a channel");
+    let calls = incompatible_client(v3::StoreClient::new(channel));
+    endpoint.block_on(calls).expect("no device fails");
+}
+
+#[test]
+fn an_unknown_service_is_unimplemented_and_the_known_ones_are_named() {
+    let server = old_server();
+    let client = test::TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+    let status = client
+        .echo(&test::Payload::new())
+        .wait()
+        .expect_err("another service");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().contains("/test.Test/Echo"), "{status}");
+    assert!(status.message().contains("store.Store"), "{status}");
+}
+
+#[test]
+fn a_server_describes_itself() {
+    let server = old_server();
+    let client = ReflectionClient::new(Channel::lazy(server.address()).expect("a channel"));
+    let list = client
+        .list_services(&ListServicesRequest::new())
+        .wait()
+        .expect("a list");
+    let services: Vec<_> = list
+        .message()
+        .services()
+        .iter()
+        .map(|service| (service.name(), service.methods().len()))
+        .collect();
+    assert_eq!(services, [("store.Store", 2), (REFLECTION_SERVICE.name, 3)]);
+
+    let mut request = DescribeServiceRequest::new();
+    request.set_name("store.Store");
+    let description = client
+        .describe_service(&request)
+        .wait()
+        .expect("a description");
+    assert_eq!(
+        description.message().file_descriptor_set(),
+        v1::STORE_SERVICE.file_descriptor_set
+    );
+    request.set_name("store.Shop");
+    let status = client
+        .describe_service(&request)
+        .wait()
+        .expect_err("there is none");
+    assert_eq!(status.code(), Code::NotFound);
+}
