@@ -123,8 +123,9 @@ impl Client {
                     shared.stats.retransmissions += 1;
                     resend |= retransmit(&mut self.asking, session, index, now, sink);
                     let slot = &session.slots[index];
-                    disowned |= slot.retries >= LEAST_RETRIES
-                        && now - slot.vouched_at >= shared.config.peer_timeout_ns;
+                    // Long enough for several retries at the longest interval.
+                    let patience = shared.config.peer_timeout_ns + u64::from(LEAST_RETRIES) * max;
+                    disowned |= slot.retries >= LEAST_RETRIES && now - slot.vouched_at >= patience;
                 }
             }
             let slot = &session.slots[index];
