@@ -120,6 +120,26 @@ fn a_large_response_does_not_starve_the_session() {
     assert_eq!(report.outcomes.failed, 0);
 }
 
+/// A handler that runs for longer than all timeouts, with a retransmission interval that is longer
+/// than the peer timeout: the request was given up before the server could say that it has it.
+#[test]
+fn a_slow_handler_is_waited_for() {
+    let mut scenario = Scenario::plain(2);
+    for config in &mut scenario.hosts {
+        config.peer_timeout_ns = 50 * MS;
+        config.keepalive_ns = 5 * MS;
+        config.rto_max_ns = 80 * MS;
+    }
+    scenario.channels = vec![channel(0, 1)];
+    let delay_us = 600_000;
+    scenario.calls = vec![CallPlan {
+        delay_us,
+        ..call(0, 0, 100, 100)
+    }];
+    let report = keeps_every_promise(&scenario);
+    assert_eq!(report.outcomes.failed, 0);
+}
+
 /// A switch corrupts the numbers of requests: the server took what followed for old, and said
 /// nothing for ever.
 #[test]
