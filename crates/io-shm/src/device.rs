@@ -52,6 +52,8 @@ struct Link {
     words: Words,
     side: Side,
     state: LinkState,
+    /// What it was opened as, if this end opened it.
+    opened: Option<Box<str>>,
 }
 
 /// Packet I/O over shared memory, for one thread.
@@ -187,6 +189,17 @@ impl ShmIo {
         (number < self.config.max_peers).then_some(number as u32)
     }
 
+    /// The live peer that was opened by this address: any number of sessions share one pair of
+    /// rings.
+    fn opened_as(&self, address: &str) -> Option<u32> {
+        let live = |link: &Link| matches!(link.state, LinkState::Greeting | LinkState::Open);
+        let found = self.links.iter().position(|link| {
+            link.as_ref()
+                .is_some_and(|link| live(link) && link.opened.as_deref() == Some(address))
+        });
+        found.map(|number| number as u32)
+    }
+
     fn insert(
         &mut self,
         number: u32,
@@ -194,6 +207,7 @@ impl ShmIo {
         socket: OwnedFd,
         region: Arc<Region>,
         hello: Hello,
+        opened: Option<&str>,
     ) -> rustix::io::Result<()> {
         self.poller.add(&socket, number.into())?;
         let socket = Arc::new(socket);
@@ -220,6 +234,7 @@ impl ShmIo {
                 Side::Connector => LinkState::Greeting,
                 Side::Acceptor => LinkState::Open,
             },
+            opened: opened.map(Into::into),
         };
         let index = number as usize;
         if index == self.links.len() {
@@ -250,6 +265,7 @@ impl ShmIo {
             guest.socket,
             guest.region,
             guest.hello,
+            None,
         );
     }
 
@@ -420,6 +436,13 @@ impl PacketIo for ShmIo {
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
         let attempt = format!("open {address}");
         let name = socket_name(&attempt, address)?;
+        if let Some(number) = self.opened_as(address) {
+            // It may just have gone, and somebody else have its name.
+            self.listen_to(number, false);
+            if self.opened_as(address) == Some(number) {
+                return Ok(PeerId(number));
+            }
+        }
         let number = self.free_number().ok_or_else(|| {
             IoError::new(
                 Fault::Host,
@@ -458,8 +481,16 @@ impl PacketIo for ShmIo {
             Region::create(ring_bytes).map_err(|error| host_error(&attempt, error))?;
         sys::send_with_file(&socket, &hello.encode(), file.as_fd())
             .map_err(|error| peer_error(error, "the server has just gone: start it again"))?;
-        self.insert(number, Side::Connector, socket, Arc::new(region), hello)
-            .map_err(|error| host_error(&attempt, error))?;
+        let region = Arc::new(region);
+        self.insert(
+            number,
+            Side::Connector,
+            socket,
+            region,
+            hello,
+            Some(address),
+        )
+        .map_err(|error| host_error(&attempt, error))?;
         Ok(PeerId(number))
     }
 

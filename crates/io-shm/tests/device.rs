@@ -226,22 +226,47 @@ fn a_device_can_talk_to_itself() {
 }
 
 #[test]
+fn an_address_is_one_peer_as_long_as_it_lives() {
+    let address = name("once");
+    let mut server = Device::bind(&address, &ShmConfig::default());
+    let mut client = Device::client(&ShmConfig::default());
+    let peer = client.open_peer(&address).unwrap();
+    assert_eq!(client.open_peer(&address).unwrap(), peer);
+    client.send(peer, b"hello");
+    assert_eq!(server.receive().1, b"hello");
+    assert_eq!(client.open_peer(&address).unwrap(), peer);
+    // The next to have the name is somebody else, even before the first was given up.
+    drop(server);
+    let mut server = Device::bind(&address, &ShmConfig::default());
+    let other = client.open_peer(&address).unwrap();
+    assert_ne!(other, peer);
+    client.send(other, b"hello again");
+    assert_eq!(server.receive().1, b"hello again");
+    client.close_peer(peer);
+    assert_eq!(client.open_peer(&address).unwrap(), other);
+}
+
+#[test]
 fn bursts_are_bounded_and_fair() {
     let address = name("fair");
     let mut server = Device::bind(&address, &ShmConfig::default());
-    let mut client = Device::client(&ShmConfig::default());
-    let peers = [
-        client.open_peer(&address).unwrap(),
-        client.open_peer(&address).unwrap(),
-    ];
+    let mut clients = [0, 1].map(|_| {
+        let mut client = Device::client(&ShmConfig::default());
+        let peer = client.open_peer(&address).unwrap();
+        (client, peer)
+    });
     for _ in 0..500 {
-        for peer in peers {
+        for (client, peer) in &mut clients {
+            let peer = *peer;
             let (_, tx) = client.split();
             tx.append(peer, PREAMBLE, b"x", b"", b"").unwrap();
             tx.flush().unwrap();
         }
     }
-    server.wait(None).unwrap();
+    // Until both are in: a wait may end when the first one is.
+    for _ in 0..4 {
+        server.wait(Some(Duration::ZERO)).unwrap();
+    }
     let mut served = HashMap::<PeerId, usize>::new();
     for _ in 0..10 {
         let (rx, _) = server.split();
