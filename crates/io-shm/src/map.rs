@@ -29,7 +29,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::ring::{Heads, LINE, RingMemory};
+use crate::ring::{HEADER_BYTES, Heads, LINE, RingMemory};
 use crate::sleep::SleepWords;
 
 /// The distance of the words of the control page.
@@ -269,9 +269,8 @@ impl Ring {
     #[inline]
     fn header(&self, at: u64) -> &AtomicU32 {
         debug_assert!(at.is_multiple_of(LINE as u64));
-        // SAFETY: in bounds by `in_lines`; a line's beginning is aligned; this process and an
-        // honest peer access header words of unpublished lines with atomics only, but for the
-        // copy of zeros over zeros in `write_first_line`, by the only thread that writes there.
+        // SAFETY: in bounds by `in_lines`; a line's beginning is aligned; while a line may be polled
+        // by an honest consumer, its header word is accessed by atomics only.
         unsafe { AtomicU32::from_ptr(self.in_lines(at, 4).cast()) }
     }
 }
@@ -326,7 +325,17 @@ impl RingMemory for Ring {
 
     #[inline]
     fn write_first_line(&self, at: u64, line: &[u8; LINE]) {
-        self.write_lines(at, line);
+        let to = self.in_lines(at, LINE);
+        let (_header, words) = line.split_at(HEADER_BYTES);
+        let (words, last) = words.as_chunks::<8>();
+        // By eight bytes: the stage was written in pieces of at least that, most of the time, so
+        // each load finds its bytes in one store that is still on its way to the cache.
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: inside the line that `in_lines` checked.
+            unsafe { copy_in(word, to.add(HEADER_BYTES + 8 * index)) }
+        }
+        // SAFETY: as above.
+        unsafe { copy_in(last, to.add(LINE - 4)) }
     }
 
     #[inline]
@@ -343,7 +352,19 @@ impl RingMemory for Ring {
 
     #[inline]
     fn read_line(&self, at: u64, into: &mut [u8; LINE]) {
-        self.read_lines(at, into);
+        let from = self.in_lines(at, LINE);
+        // The first frame begins behind the preamble. Copied in pieces that begin with it, its
+        // fields are each found in one store that is still on its way to the cache.
+        let (preamble, frame) = into[HEADER_BYTES..].split_at_mut(8);
+        // SAFETY: inside the line that `in_lines` checked.
+        unsafe { copy_out(from.add(HEADER_BYTES), preamble) }
+        let (chunks, last) = frame.as_chunks_mut::<16>();
+        for (index, chunk) in chunks.iter_mut().enumerate() {
+            // SAFETY: as above.
+            unsafe { copy_out(from.add(HEADER_BYTES + 8 + 16 * index), chunk) }
+        }
+        // SAFETY: as above.
+        unsafe { copy_out(from.add(LINE - 4), last) }
     }
 
     #[inline]
@@ -373,9 +394,14 @@ impl RingMemory for Ring {
     #[inline]
     fn prefetch_to_write(&self, at: u64) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch is only a hint, and the address is inside the mapping.
+        // SAFETY: a prefetch is only a hint, the address is inside the mapping, and processors
+        // without the instruction do nothing in its place.
         unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self.in_lines(at, LINE), options(nostack, preserves_flags));
+            std::arch::asm!(
+                "prefetchw [{}]",
+                in(reg) self.in_lines(at, LINE),
+                options(nostack, preserves_flags),
+            );
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;

@@ -243,7 +243,7 @@ impl<M: RingMemory> Producer<M> {
         news
     }
 
-    /// Whether the last append was refused for lack of room.
+    /// Whether an append was refused for lack of room, and no news of it have been taken since.
     pub(crate) fn wants_room(&self) -> bool {
         self.wanted.line != 0
     }
@@ -263,17 +263,16 @@ impl<M: RingMemory> Producer<M> {
         let frame = head.len() + body.len() + tail.len();
         let mut at = self.staged;
         if at == 0 || at + frame > self.max_staged {
-            if at != 0 {
-                self.publish(true);
-            }
             if preamble.len() + frame > self.max_staged {
+                self.publish(true);
                 return self.write_large(preamble, head, body, tail);
             }
+            self.publish(true);
             self.reserve(record_bytes(self.max_staged), 0)?;
+            self.stage.0[HEADER_BYTES..][..preamble.len()].copy_from_slice(preamble);
             at = preamble.len();
-            self.stage.0[HEADER_BYTES..HEADER_BYTES + at].copy_from_slice(preamble);
         }
-        let room = &mut self.stage.0[HEADER_BYTES + at..HEADER_BYTES + at + frame];
+        let room = &mut self.stage.0[HEADER_BYTES + at..][..frame];
         let (to, room) = room.split_at_mut(head.len());
         copy_small(to, head);
         let (to, room) = room.split_at_mut(body.len());
@@ -294,19 +293,26 @@ impl<M: RingMemory> Producer<M> {
             return;
         }
         let bytes = record_bytes(length);
-        for at in (0..=bytes as u64).step_by(LINE) {
-            self.memory.prefetch_to_write(self.tail + at);
-        }
-        // The line that the consumer polls comes last, so that it is taken away once.
         if bytes > LINE {
-            let rest = &self.stage.0[LINE..bytes];
-            self.memory.write_lines(self.tail + LINE as u64, rest);
+            self.write_further_lines(bytes);
         }
         self.prepare(bytes);
         let first = self.stage.0.first_chunk().expect("a stage has a line");
         self.memory.write_first_line(self.tail, first);
         let more = if more { MORE } else { 0 };
         self.publish_written(bytes, more | length as u32);
+    }
+
+    /// Writes all lines of a record but the first. That is the one that the consumer polls: it
+    /// comes last, so that it is taken away from this core once and not twice.
+    #[inline(never)]
+    fn write_further_lines(&mut self, bytes: usize) {
+        // Stores wait for their lines one after another; asked for like this, they come together.
+        for at in (0..=bytes as u64).step_by(LINE) {
+            self.memory.prefetch_to_write(self.tail + at);
+        }
+        let rest = &self.stage.0[LINE..bytes];
+        self.memory.write_lines(self.tail + LINE as u64, rest);
     }
 
     /// Makes sure that the header word behind a record is zero.
@@ -371,15 +377,23 @@ impl<M: RingMemory> Producer<M> {
             line: (record + LINE) as u64,
             bulk: bulk as u64,
         };
-        if !self.fits(wanted) && !self.has_room(wanted) {
-            if self.malformed {
-                return Err(TxError::Gone);
-            }
-            self.wanted = wanted;
-            return Err(TxError::Full);
+        if self.fits(wanted) {
+            return Ok(());
         }
-        self.wanted = Heads::default();
-        Ok(())
+        self.reserve_after_look(wanted)
+    }
+
+    #[inline(never)]
+    fn reserve_after_look(&mut self, wanted: Heads) -> Result<(), TxError> {
+        if self.has_room(wanted) {
+            self.wanted = Heads::default();
+            return Ok(());
+        }
+        if self.malformed {
+            return Err(TxError::Gone);
+        }
+        self.wanted = wanted;
+        Err(TxError::Full)
     }
 
     /// Whether so much is free, as far as is known.
@@ -389,7 +403,6 @@ impl<M: RingMemory> Producer<M> {
     }
 
     /// Whether so much is free, after a look at what the consumer has returned.
-    #[inline(never)]
     fn has_room(&mut self, wanted: Heads) -> bool {
         let (line_bytes, bulk_bytes) = (self.memory.line_bytes(), self.memory.bulk_bytes());
         let heads = self.memory.load_heads();
@@ -426,8 +439,8 @@ pub(crate) struct Consumer<M> {
     memory: M,
     /// Where the next record and the next large datagram begin.
     heads: Heads,
-    /// What the producer knows of it.
-    returned: Heads,
+    /// When one of them gets here, the producer is told of both.
+    return_at: Heads,
     max_datagram: usize,
     /// The largest datagram in the line ring.
     max_inline: usize,
@@ -440,10 +453,18 @@ impl<M: RingMemory> Consumer<M> {
         let max_inline = memory.line_bytes() as usize / 4 - HEADER_BYTES;
         Self {
             heads: start,
-            returned: start,
+            return_at: Self::next_return(&memory, start),
             max_datagram,
             max_inline: max_inline.min(max_datagram),
             memory,
+        }
+    }
+
+    /// Space is returned by the quarter of a ring.
+    fn next_return(memory: &M, heads: Heads) -> Heads {
+        Heads {
+            line: heads.line + memory.line_bytes() / 4,
+            bulk: heads.bulk + memory.bulk_bytes() / 4,
         }
     }
 
@@ -478,27 +499,19 @@ impl<M: RingMemory> Consumer<M> {
             return Ok(None);
         }
         let length = (word & LENGTH_MASK) as usize;
-        if word & !(LENGTH_MASK | MORE) == VALID && (1..=self.max_inline).contains(&length) {
-            let bytes = record_bytes(length);
-            if bytes == LINE {
-                // The common case: a copy of constant size.
-                let line = into.first_chunk_mut().expect("room for a record");
-                self.memory.read_line(self.heads.line, line);
-            } else {
-                let into = &mut into[..HEADER_BYTES + length];
-                self.memory.read_lines(self.heads.line, into);
-            }
-            self.heads.line += bytes as u64;
+        // The common case first: one line, a copy of constant size.
+        if (word & !MORE).wrapping_sub(VALID | 1) < (LINE - HEADER_BYTES) as u32 {
+            let line = into.first_chunk_mut().expect("room for a record");
+            self.memory.read_line(self.heads.line, line);
+            self.heads.line += LINE as u64;
         } else {
-            self.take_bulk(word, into)?;
+            self.take_longer(word, into)?;
         }
-        let read = self.heads.line - self.returned.line;
-        let bulk_read = self.heads.bulk - self.returned.bulk;
         let returned_space =
-            read >= self.memory.line_bytes() / 4 || bulk_read >= self.memory.bulk_bytes() / 4;
+            self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
         if returned_space {
-            self.returned = self.heads;
             self.memory.store_heads(self.heads);
+            self.return_at = Self::next_return(&self.memory, self.heads);
         }
         Ok(Some(Taken {
             length,
@@ -507,52 +520,60 @@ impl<M: RingMemory> Consumer<M> {
         }))
     }
 
-    /// Copies a large datagram.
+    /// Copies a datagram of several lines or from the bulk ring.
     #[inline(never)]
-    fn take_bulk(&mut self, word: u32, into: &mut [u8]) -> Result<(), Malformed> {
+    fn take_longer(&mut self, word: u32, into: &mut [u8]) -> Result<(), Malformed> {
         let length = (word & LENGTH_MASK) as usize;
-        let known_bits = word & !(LENGTH_MASK | MORE) == VALID | BULK;
-        if !known_bits || !(1..=self.max_datagram).contains(&length) {
+        let kind = word & !(LENGTH_MASK | MORE);
+        if kind == VALID && (1..=self.max_inline).contains(&length) {
+            let into = &mut into[..HEADER_BYTES + length];
+            self.memory.read_lines(self.heads.line, into);
+            self.heads.line += record_bytes(length) as u64;
+        } else if kind == VALID | BULK && (1..=self.max_datagram).contains(&length) {
+            let into = &mut into[HEADER_BYTES..][..length];
+            self.memory.read_bulk(self.heads.bulk, into);
+            self.heads.line += LINE as u64;
+            self.heads.bulk += bulk_record_bytes(length) as u64;
+        } else {
             return Err(Malformed);
         }
-        let into = &mut into[HEADER_BYTES..HEADER_BYTES + length];
-        self.memory.read_bulk(self.heads.bulk, into);
-        self.heads.line += LINE as u64;
-        self.heads.bulk += bulk_record_bytes(length) as u64;
         Ok(())
     }
 }
 
-/// Copies a short slice without a call; both have the same length.
+/// Copies a short slice without a call or a loop. In pieces that do not overlap: what is loaded
+/// again soon after is then found in one store of the core's store buffer, and need not wait until
+/// it is in the cache.
 #[inline]
 fn copy_small(to: &mut [u8], from: &[u8]) {
     let length = from.len();
-    assert_eq!(to.len(), length);
-    /// Copies 17 to 32, 9 to 16, ... bytes as two chunks that may overlap.
-    macro_rules! two_chunks {
-        ($size:literal) => {
-            if let (Some(first), Some(last)) =
-                (from.first_chunk::<$size>(), from.last_chunk::<$size>())
-            {
-                to[..$size].copy_from_slice(first);
-                to[length - $size..].copy_from_slice(last);
-                return;
-            }
-        };
-    }
-    if length > 64 {
+    if length >= 128 {
         to.copy_from_slice(from);
         return;
     }
-    if length > 32 {
-        two_chunks!(32);
+    assert_eq!(to.len(), length);
+    let mut at = 0;
+    macro_rules! piece {
+        ($bytes:literal) => {
+            if length & $bytes != 0 {
+                // SAFETY: both are `length` bytes, which is below 128, so it is the sum of the
+                // powers of two in it; a mutable slice does not overlap another one.
+                unsafe {
+                    let (to, from) = (to.as_mut_ptr().add(at), from.as_ptr().add(at));
+                    core::ptr::copy_nonoverlapping(from, to, $bytes);
+                }
+                at += $bytes;
+            }
+        };
     }
-    two_chunks!(16);
-    two_chunks!(8);
-    two_chunks!(4);
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-    }
+    piece!(64);
+    piece!(32);
+    piece!(16);
+    piece!(8);
+    piece!(4);
+    piece!(2);
+    piece!(1);
+    debug_assert_eq!(at, length);
 }
 
 #[cfg(test)]

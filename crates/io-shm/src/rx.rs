@@ -25,8 +25,8 @@ const BURST_BYTES: usize = 64 << 10;
 /// So many peers are looked at each turn whatever they do.
 const ALWAYS_HOT: usize = 16;
 
-/// Looks in vain that make a peer cold, if there are more.
-const COLD_AFTER: u32 = 1024;
+/// Turns in vain that make a peer cold, if there are more.
+const COLD_AFTER: u64 = 1024;
 
 /// Cold peers looked at each turn.
 const COLD_PER_TURN: usize = 4;
@@ -39,10 +39,10 @@ struct RxPeer {
     words: Words,
     bell: Bell,
     socket: Arc<OwnedFd>,
-    /// The first look of the last turn found nothing.
+    /// The first look of the last turn that came to it found nothing.
     was_idle: bool,
-    /// Looks in vain, in a row.
-    idle_turns: u32,
+    /// The last turn that found something.
+    last_found: u64,
     /// Some datagram of it was received.
     spoke: bool,
     /// The peer is gone; what it published up to here is still delivered.
@@ -72,8 +72,10 @@ pub struct ShmRx {
     next_hot: usize,
     /// The cold peer that the next turn looks at.
     next_cold: usize,
-    /// Calls of `rx_burst`; one that received something counts [`BUSY_TURN`] times.
+    /// Calls of `rx_burst`.
     turns: u64,
+    /// Those of them that received something.
+    busy_turns: u64,
     entries: [Entry; MAX_BURST],
     count: usize,
     /// Bytes of the buffer that the burst has used.
@@ -96,6 +98,7 @@ impl ShmRx {
             next_hot: 0,
             next_cold: 0,
             turns: 0,
+            busy_turns: 0,
             entries: [Entry::default(); MAX_BURST],
             count: 0,
             used: 0,
@@ -125,7 +128,7 @@ impl ShmRx {
             bell: Bell::default(),
             socket,
             was_idle: true,
-            idle_turns: 0,
+            last_found: self.turns,
             spoke: false,
             end: None,
         }));
@@ -184,7 +187,7 @@ impl ShmRx {
 
     /// A measure of how long this device has been polled.
     pub(crate) fn turns(&self) -> u64 {
-        self.turns
+        self.turns + BUSY_TURN * self.busy_turns
     }
 
     /// Peers that have broken their ring since the last call.
@@ -200,11 +203,10 @@ impl ShmRx {
         };
         if !peer.consumer.is_ready() {
             peer.was_idle = true;
-            peer.idle_turns += 1;
             return false;
         }
         let was_idle = std::mem::take(&mut peer.was_idle);
-        peer.idle_turns = 0;
+        peer.last_found = self.turns;
         while self.count < MAX_BURST && self.used < BURST_BYTES {
             if peer.end.is_some_and(|end| peer.consumer.head() >= end) {
                 break;
@@ -267,7 +269,8 @@ impl ShmRx {
     #[cold]
     fn cool_down(&mut self) {
         let Some(index) = self.hot.iter().position(|&peer| {
-            matches!(&self.peers[peer as usize], Some(peer) if peer.idle_turns >= COLD_AFTER)
+            matches!(&self.peers[peer as usize], Some(peer)
+                if self.turns - peer.last_found >= COLD_AFTER)
         }) else {
             return;
         };
@@ -307,7 +310,7 @@ impl PacketRx for ShmRx {
             }
         }
         if self.count != 0 {
-            self.turns += BUSY_TURN;
+            self.busy_turns += 1;
         }
         Ok(self.count)
     }

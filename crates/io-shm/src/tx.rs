@@ -128,8 +128,8 @@ impl PacketTx for ShmTx {
 
     #[inline]
     fn flush(&mut self) -> Result<(), IoError> {
-        for peer in self.unflushed.drain(..) {
-            let Some(to) = &mut self.peers[peer as usize] else {
+        while let Some(peer) = self.unflushed.pop() {
+            let Some(Some(to)) = self.peers.get_mut(peer as usize) else {
                 continue;
             };
             to.listed = false;
