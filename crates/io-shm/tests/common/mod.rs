@@ -67,9 +67,14 @@ impl Device {
         }
     }
 
+    /// A datagram that was received while the test waited for something else.
+    pub fn take_received(&mut self) -> Option<(PeerId, Vec<u8>)> {
+        self.received.pop_front()
+    }
+
     /// The next event; asks often enough that a busy device would have looked.
     pub fn event(&mut self) -> Option<IoEvent> {
-        (0..100).find_map(|_| self.poll_event())
+        (0..1000).find_map(|_| self.poll_event())
     }
 
     /// Waits for an event. Datagrams before it are kept.

@@ -1,0 +1,324 @@
+//! Peers that break the rules. They speak to the device's socket and memory directly, by what the
+//! crate documents of them. One test alone in its process, because it counts the open files.
+
+mod common;
+
+use std::fs::File;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use common::{Device, PREAMBLE, name, open_files};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, TxError};
+use starling_io_shm::ShmConfig;
+
+const LINE_RING: u64 = 32 << 10;
+const BULK_RING: u64 = 64 << 10;
+const VALID: u32 = 1 << 31;
+const BULK: u32 = 1 << 29;
+
+/// A connection made by hand.
+struct Rogue {
+    socket: File,
+    memory: File,
+}
+
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+fn memory(bytes: u64, seals: SealFlags) -> File {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("rogue", flags).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file.into()
+}
+
+fn sealed_memory() -> File {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    memory(page() + 2 * (LINE_RING + BULK_RING), seals)
+}
+
+fn hello() -> [u8; 24] {
+    let mut hello = [0; 24];
+    hello[..8].copy_from_slice(b"STRLshm\0");
+    hello[8..10].copy_from_slice(&1u16.to_le_bytes());
+    hello[12..16].copy_from_slice(&(BULK_RING as u32 / 4).to_le_bytes());
+    hello[16..].copy_from_slice(&BULK_RING.to_le_bytes());
+    hello
+}
+
+fn connect(address: &str) -> OwnedFd {
+    let name = address.replace("shm://", "starling-shm/");
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    rustix::net::connect(&socket, &name).unwrap();
+    socket
+}
+
+fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    // A device that has seen enough may have hung up.
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags);
+}
+
+impl Rogue {
+    /// Introduces itself properly and is let in.
+    fn admitted(server: &mut Device) -> Self {
+        let memory = sealed_memory();
+        let socket = connect(&server.local_address());
+        send(&socket, &hello(), &[memory.as_fd()]);
+        server.wait(None).unwrap();
+        let mut rogue = Self {
+            socket: socket.into(),
+            memory,
+        };
+        assert_eq!(rogue.answer(), Some(0));
+        rogue
+    }
+
+    /// The code of the answer, `None` if the device hung up without one.
+    fn answer(&mut self) -> Option<u32> {
+        let mut answer = [0; 16];
+        match self.socket.read(&mut answer).unwrap_or(0) {
+            16 => Some(u32::from_le_bytes(answer[12..].try_into().unwrap())),
+            _ => None,
+        }
+    }
+
+    /// Writes into the line ring that the device reads.
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_all_at(bytes, page() + at).unwrap();
+    }
+
+    /// Publishes a datagram in one line.
+    fn publish(&self, line: u64, body: &[u8]) {
+        let record = [&PREAMBLE[..], body].concat();
+        self.write(64 * line + 4, &record);
+        let header = VALID | record.len() as u32;
+        self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    /// Whether the device has hung up, after it has had a reason.
+    fn was_cut_off(&mut self) -> bool {
+        let mut message = [0; 16];
+        // Bells may lie in front of it.
+        (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
+    }
+}
+
+/// What a stranger sends is refused with this code, or without a word.
+fn refused(server: &mut Device, message: &[u8], files: &[BorrowedFd<'_>], code: Option<u32>) {
+    let socket = connect(&server.local_address());
+    send(&socket, message, files);
+    server.wait(None).unwrap();
+    let mut stranger = Rogue {
+        socket: socket.into(),
+        memory: File::open("/dev/null").unwrap(),
+    };
+    assert_eq!(stranger.answer(), code, "{message:?}");
+    assert!(stranger.was_cut_off());
+}
+
+fn wrong_hellos(server: &mut Device) {
+    let right = sealed_memory();
+    let file = right.as_fd();
+    let hello = hello();
+    refused(server, b"GET / HTTP/1.1\r\n\r\n", &[], Some(1));
+    refused(server, &[], &[], Some(1));
+    refused(server, &hello, &[], Some(1));
+    refused(server, &hello, &[file, file], Some(1));
+    refused(server, &hello, &[file; 3], Some(1));
+    refused(server, &hello, &[file; 200], Some(1));
+    refused(server, &[7; 100_000], &[file], Some(1));
+    refused(server, &hello[..23], &[file], Some(1));
+    let mut other_version = hello;
+    other_version[8] = 9;
+    refused(server, &other_version, &[file], Some(2));
+    let mut too_large = hello;
+    too_large[16..].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    refused(server, &too_large, &[file], Some(3));
+    let mut other_size = hello;
+    other_size[16..].copy_from_slice(&(2 * BULK_RING).to_le_bytes());
+    refused(server, &other_size, &[file], Some(4));
+    let bytes = right.metadata().unwrap().len();
+    let unsealed = memory(bytes, SealFlags::empty());
+    refused(server, &hello, &[unsealed.as_fd()], Some(4));
+    let can_shrink = memory(bytes, SealFlags::GROW | SealFlags::SEAL);
+    refused(server, &hello, &[can_shrink.as_fd()], Some(4));
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let short = memory(bytes - 1, seals);
+    refused(server, &hello, &[short.as_fd()], Some(4));
+    let read_only = memory(bytes, seals | SealFlags::WRITE);
+    refused(server, &hello, &[read_only.as_fd()], Some(4));
+    let no_memory = File::open("/dev/zero").unwrap();
+    refused(server, &hello, &[no_memory.as_fd()], Some(4));
+}
+
+/// Connections that say nothing do not keep others out, nor do they pile up.
+fn silent_connections(server: &mut Device, files_before: usize) {
+    let silent: Vec<OwnedFd> = (0..300)
+        .map(|_| {
+            let socket = connect(&server.local_address());
+            server.wait(None).unwrap();
+            socket
+        })
+        .collect();
+    let held = open_files() - files_before - silent.len();
+    assert!(held <= 64, "{held} files for silent connections");
+    // Somebody who does speak gets in all the same. It leaves without a datagram, and so without
+    // an event.
+    drop(Rogue::admitted(server));
+    drop(silent);
+    while open_files() > files_before {
+        server.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+    assert_eq!(server.event(), None);
+}
+
+/// Headers that make no sense: cut off, without an event if nobody has heard of the peer.
+fn broken_headers(server: &mut Device) {
+    let bulk_too_long = VALID | BULK | (BULK_RING as u32 / 4 + 1);
+    for header in [
+        1,
+        VALID,
+        VALID | 0x1ff_ffff,
+        VALID | BULK,
+        bulk_too_long,
+        u32::MAX,
+    ] {
+        let mut rogue = Rogue::admitted(server);
+        rogue.write(0, &header.to_ne_bytes());
+        assert_eq!(server.poll(), 0);
+        assert_eq!(server.event(), None);
+        assert!(rogue.was_cut_off(), "{header:#x}");
+
+        let mut rogue = Rogue::admitted(server);
+        rogue.publish(0, b"decent so far");
+        let (peer, datagram) = server.receive();
+        assert_eq!(datagram, b"decent so far");
+        rogue.write(64, &header.to_ne_bytes());
+        let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
+        assert_eq!(server.wait_for_event(), gone);
+        assert!(rogue.was_cut_off(), "{header:#x}");
+        let (_, tx) = server.split();
+        assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
+        server.close_peer(peer);
+    }
+}
+
+/// Heads that make no sense: found when the device needs room.
+fn broken_heads(server: &mut Device) {
+    for head in [1u64, 64 << 20, u64::MAX] {
+        let mut rogue = Rogue::admitted(server);
+        rogue.publish(0, b"hello");
+        let (peer, _) = server.receive();
+        let (_, tx) = server.split();
+        // The heads of the rings that the accepting side produces into.
+        rogue.memory.write_all_at(&head.to_ne_bytes(), 128).unwrap();
+        let error = loop {
+            if let Err(error) = tx.append(peer, PREAMBLE, &[1; 500], b"", b"") {
+                break error;
+            }
+        };
+        assert_eq!(error, TxError::Gone);
+        let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
+        assert_eq!(server.wait_for_event(), gone);
+        server.close_peer(peer);
+        assert!(rogue.was_cut_off());
+    }
+}
+
+/// Memory that changes after it was read does not change what was received.
+fn changing_memory(server: &mut Device) {
+    let rogue = Rogue::admitted(server);
+    rogue.publish(0, b"original");
+    let (rx, _) = server.split();
+    assert_eq!(rx.rx_burst().unwrap(), 1);
+    rogue.write(0, &[0xff; 64]);
+    assert_eq!(&rx.datagram(0).bytes[8..], b"original");
+    leave(server, rogue);
+}
+
+/// Bells without end, files that nobody asked for, and a sleep word that changes all the time.
+fn noise(server: &mut Device) {
+    let rogue = Rogue::admitted(server);
+    rogue.publish(0, b"hello");
+    let (peer, _) = server.receive();
+    let file = rogue.memory.as_fd();
+    for number in 0..5000u64 {
+        send(&rogue.socket, b"bell?", &[file; 3]);
+        let word = number << 2 | 3;
+        rogue.memory.write_all_at(&word.to_ne_bytes(), 256).unwrap();
+        let (_, tx) = server.split();
+        // The ring is full at some time; nobody reads it.
+        let _ = tx.append(peer, PREAMBLE, b"x", b"", b"");
+        tx.flush().unwrap();
+        if number % 10 == 0 {
+            server.wait(None).unwrap();
+        }
+    }
+    leave(server, rogue);
+}
+
+fn leave(server: &mut Device, rogue: Rogue) {
+    drop(rogue);
+    let IoEvent::PeerGone(peer, PeerGone::Certain) = server.wait_for_event() else {
+        panic!("another event");
+    };
+    server.close_peer(peer);
+}
+
+#[test]
+fn rule_breakers_are_turned_away_and_honest_peers_do_not_notice() {
+    let address = name("hostile");
+    let config = ShmConfig {
+        ring_bytes: 64 << 10,
+        ..ShmConfig::default()
+    };
+    let mut server = Device::bind(&address, &config);
+    let mut honest = Device::client(&config);
+    let to_server = honest.open_peer(&address).unwrap();
+    let mut known: Option<PeerId> = None;
+    let mut check = |server: &mut Device| {
+        honest.send(to_server, b"still fine");
+        let (from, datagram) = server.receive();
+        assert_eq!(datagram, b"still fine");
+        assert_eq!(*known.get_or_insert(from), from);
+        server.send(from, b"indeed");
+        assert_eq!(honest.receive(), (to_server, b"indeed".to_vec()));
+        assert_eq!(server.event(), None);
+        open_files()
+    };
+    let files_before = check(&mut server);
+    wrong_hellos(&mut server);
+    assert_eq!(check(&mut server), files_before);
+    silent_connections(&mut server, files_before);
+    assert_eq!(check(&mut server), files_before);
+    broken_headers(&mut server);
+    assert_eq!(check(&mut server), files_before);
+    broken_heads(&mut server);
+    assert_eq!(check(&mut server), files_before);
+    changing_memory(&mut server);
+    noise(&mut server);
+    assert_eq!(check(&mut server), files_before);
+}

@@ -1,0 +1,236 @@
+//! Separate processes, and what is left when one of them is killed or stopped.
+//!
+//! The other process is this test binary again, told by the environment what to play.
+
+mod common;
+
+use std::env;
+use std::process::{Child, Command, Stdio};
+
+use common::{Device, PREAMBLE, name};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use starling_io::{Fault, IoEvent, PacketIo, PacketTx, PeerGone, PeerId, TxError};
+use starling_io_shm::{ShmConfig, ShmIo};
+
+const ROLE: &str = "STARLING_TEST_ROLE";
+const ADDRESS: &str = "STARLING_TEST_ADDRESS";
+
+/// A child that is killed when the test ends, in whatever way.
+struct Other(Child);
+
+impl Other {
+    fn start(role: &str, address: &str) -> Self {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "other_process", "--nocapture"])
+            .env(ROLE, role)
+            .env(ADDRESS, address)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            // It runs on for a moment; this returns when it does not.
+            let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+            assert!(status.is_some_and(|(_, status)| status.stopped()));
+        }
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended or been killed already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the other process does. Without a role it is a test that has nothing to do.
+#[test]
+fn other_process() {
+    let Ok(role) = env::var(ROLE) else {
+        return;
+    };
+    let address = env::var(ADDRESS).unwrap();
+    match role.as_str() {
+        "echo" => {
+            let mut device = Device::bind(&address, &ShmConfig::default());
+            loop {
+                let (from, datagram) = device.receive();
+                device.send(from, &datagram);
+            }
+        }
+        "stream" => {
+            let mut device = Device::client(&ShmConfig::default());
+            let peer = device.open_peer(&address).unwrap();
+            for number in 0u64.. {
+                device.send(peer, &numbered(number));
+            }
+        }
+        "three-words" => {
+            let mut device = Device::client(&ShmConfig::default());
+            let peer = device.open_peer(&address).unwrap();
+            for word in [b"one", b"two", b"six"] {
+                device.send(peer, word);
+            }
+            // Half a datagram more, which nobody must see.
+            let (_, tx) = device.split();
+            tx.append(peer, PREAMBLE, b"never", b"flushed", b"")
+                .unwrap();
+            loop {
+                device.wait(None).unwrap();
+            }
+        }
+        role => panic!("no such role: {role}"),
+    }
+}
+
+/// A datagram whose length and bytes follow from its number.
+fn numbered(number: u64) -> Vec<u8> {
+    let length = 8 + (number * 7919) as usize % 3000;
+    let mut body = vec![number as u8; length];
+    body[..8].copy_from_slice(&number.to_ne_bytes());
+    body
+}
+
+/// Opens the other process's device as soon as it is there.
+fn open(client: &mut Device, address: &str) -> PeerId {
+    loop {
+        match client.open_peer(address) {
+            Ok(peer) => return peer,
+            Err(error) => assert_eq!(error.fault, Fault::Peer, "{error}"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+const fn gone(peer: PeerId) -> IoEvent {
+    IoEvent::PeerGone(peer, PeerGone::Certain)
+}
+
+#[test]
+fn a_killed_server_is_noticed_and_replaced() {
+    let address = name("killed-server");
+    let mut client = Device::client(&ShmConfig::default());
+    for _ in 0..3 {
+        let mut server = Other::start("echo", &address);
+        let peer = open(&mut client, &address);
+        client.send(peer, b"are you there");
+        assert_eq!(client.receive(), (peer, b"are you there".to_vec()));
+        // The name is taken as long as the process lives, and free right after.
+        assert!(ShmIo::bind(&address, ShmConfig::default()).is_err());
+        server.kill();
+        assert_eq!(client.wait_for_event(), gone(peer));
+        let (_, tx) = client.split();
+        assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
+        client.close_peer(peer);
+        drop(ShmIo::bind(&address, ShmConfig::default()).unwrap());
+        assert_eq!(client.open_peer(&address).unwrap_err().fault, Fault::Peer);
+    }
+}
+
+#[test]
+fn a_busy_device_notices_a_killed_peer_too() {
+    let address = name("killed-busy");
+    let mut client = Device::client(&ShmConfig::default());
+    let mut server = Other::start("echo", &address);
+    let peer = open(&mut client, &address);
+    client.send(peer, b"x");
+    client.receive();
+    server.kill();
+    loop {
+        assert_eq!(client.poll(), 0);
+        if let Some(event) = client.poll_event() {
+            assert_eq!(event, gone(peer));
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_was_published_before_the_death_is_delivered_first() {
+    let address = name("last-words");
+    let mut server = Device::bind(&address, &ShmConfig::default());
+    let mut client = Other::start("three-words", &address);
+    let (from, first) = server.receive();
+    assert_eq!(first, b"one");
+    // Both other words are there or will be; then the process dies without a goodbye.
+    assert_eq!(server.receive().1, b"two");
+    assert_eq!(server.receive().1, b"six");
+    client.kill();
+    assert_eq!(server.wait_for_event(), gone(from));
+    assert_eq!(server.poll(), 0);
+}
+
+#[test]
+fn a_client_killed_in_the_middle_of_a_stream_leaves_whole_datagrams() {
+    let address = name("killed-stream");
+    let mut server = Device::bind(&address, &ShmConfig::default());
+    for round in 0..8u64 {
+        let mut client = Other::start("stream", &address);
+        let mut next = 0;
+        while next < 100 + round * 97 {
+            let (_, datagram) = server.receive();
+            assert_eq!(datagram, numbered(next));
+            next += 1;
+        }
+        client.kill();
+        // Whatever was published is whole and in order, and then comes the news, once.
+        let IoEvent::PeerGone(peer, PeerGone::Certain) = server.wait_for_event() else {
+            panic!("another event");
+        };
+        while let Some((from, datagram)) = server.take_received() {
+            assert_eq!((from, datagram), (peer, numbered(next)));
+            next += 1;
+        }
+        assert_eq!(server.event(), None);
+        server.close_peer(peer);
+    }
+}
+
+#[test]
+fn a_stopped_peer_fills_its_ring_and_disturbs_nobody() {
+    let address = name("stopped");
+    let other_address = name("not-stopped");
+    let stopped = Other::start("echo", &address);
+    let _running = Other::start("echo", &other_address);
+    let mut client = Device::client(&ShmConfig::default());
+    let peer = open(&mut client, &address);
+    let running = open(&mut client, &other_address);
+    client.send(peer, b"awake");
+    assert_eq!(client.receive().1, b"awake");
+    stopped.signal(Signal::STOP);
+    let body = vec![5; 10_000];
+    let mut sent = 0;
+    loop {
+        let (_, tx) = client.split();
+        match tx.append(peer, PREAMBLE, &[], &body, &[]) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                assert_eq!(error, TxError::Full);
+                break;
+            }
+        }
+        tx.flush().unwrap();
+    }
+    for round in 0..100u8 {
+        client.send(running, &[round]);
+        let (from, datagram) = client.receive();
+        assert_eq!((from, datagram), (running, vec![round]));
+    }
+    assert_eq!(client.event(), None);
+    stopped.signal(Signal::CONT);
+    for _ in 0..sent {
+        let (from, datagram) = client.receive();
+        assert!(from == peer && datagram == body);
+    }
+}
