@@ -1,8 +1,6 @@
 //! The client's side of a call: its name, how it ends, and the response.
 
-use std::num::NonZeroU32;
-
-use starling_proto::{Msgbuf, RequestNumber, SessionId};
+use starling_proto::{Msgbuf, RequestNumber, SessionId, Tag};
 
 use crate::header;
 use crate::metadata::MetadataView;
@@ -12,7 +10,10 @@ use crate::status::Status;
 
 /// A call that was made, until it ends. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId(pub(crate) u64);
+pub struct CallId {
+    pub(crate) session: SessionId,
+    pub(crate) number: RequestNumber,
+}
 
 /// What runs when a call ends; see [`crate::Context::register_continuation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,52 +21,41 @@ pub struct ContinuationId(pub(crate) u32);
 
 impl ContinuationId {
     /// The call belongs to a future.
-    pub(crate) const LOCAL: Self = Self(Self::LIMIT);
-    /// Ids are below this.
-    pub(crate) const LIMIT: u32 = (1 << 31) - 2;
+    pub(crate) const LOCAL: Self = Self(u32::MAX);
 }
 
-/// What the endpoint keeps of an outstanding call: 24 bytes, so that with its place in the table
-/// it is half a cache line.
-#[derive(Clone, Copy, Debug)]
+/// What the endpoint has to know of a call when it ends. The session protocol carries it as the
+/// request's tag, so that there is no table of calls:
+///
+/// ```text
+///  127       96 95          64 63                        0
+/// ┌────────────┬──────────────┬───────────────────────────┐
+/// │  deadline  │ continuation │ the caller's word         │
+/// └────────────┴──────────────┴───────────────────────────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) tag: u64,
-    pub(crate) number: RequestNumber,
-    pub(crate) session: SessionId,
-    /// The continuation plus one (the zero tells a free place), and whether a deadline is armed.
-    word: NonZeroU32,
+    pub(crate) continuation: ContinuationId,
+    /// One more than the place of its deadline among those armed; zero: it has none.
+    pub(crate) deadline: u32,
 }
-
-/// Set in a call's word if a deadline is armed.
-const TIMED: u32 = 1 << 31;
 
 impl Call {
     #[inline]
-    pub(crate) fn new(
-        tag: u64,
-        number: RequestNumber,
-        session: SessionId,
-        continuation: ContinuationId,
-        timed: bool,
-    ) -> Self {
-        let word = NonZeroU32::MIN.saturating_add(continuation.0);
+    pub(crate) fn to_wide(self) -> Tag {
+        let high = u64::from(self.deadline) << 32 | u64::from(self.continuation.0);
+        Tag::from(high) << 64 | Tag::from(self.tag)
+    }
+
+    #[inline]
+    pub(crate) fn of_wide(tag: Tag) -> Self {
+        let high = (tag >> 64) as u64;
         Self {
-            tag,
-            number,
-            session,
-            word: if timed { word | TIMED } else { word },
+            tag: tag as u64,
+            continuation: ContinuationId(high as u32),
+            deadline: (high >> 32) as u32,
         }
-    }
-
-    #[inline]
-    pub(crate) fn continuation(&self) -> ContinuationId {
-        ContinuationId((self.word.get() & !TIMED) - 1)
-    }
-
-    /// Whether a deadline is armed.
-    #[inline]
-    pub(crate) fn is_timed(&self) -> bool {
-        self.word.get() & TIMED != 0
     }
 }
 

@@ -110,7 +110,7 @@ impl<I: PacketIo> Context<'_, I> {
         continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + 'static,
     ) -> ContinuationId {
         let id = ContinuationId(self.core.continuations);
-        assert!(id.0 < ContinuationId::LIMIT, "2^31 continuations");
+        assert!(id != ContinuationId::LOCAL, "2^32 continuations");
         self.core.continuations += 1;
         self.core
             .registrations

@@ -22,10 +22,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use starling_io::PacketIo;
-use starling_proto::{Event, Msgbuf, Protocol, RequestId, RespondReason, SessionId};
+use starling_proto::{Event, Msgbuf, Protocol, RequestId, RespondReason, SessionId, Tag};
 
 use crate::client::{Call, CallId, Completion, ContinuationId};
 use crate::context::{Context, RejectedCall};
+use crate::deadlines::Deadlines;
 use crate::error::{CallError, status_of_failure};
 use crate::header::MethodId;
 use crate::local;
@@ -34,10 +35,8 @@ use crate::options::CallOptions;
 use crate::server::{Abandoned, Answer, RequestFlags};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
-use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::status::Status;
-use crate::timers::Timers;
 
 /// What a continuation is.
 pub(crate) type ContinuationFn<I> = dyn FnMut(&mut Context<'_, I>, Completion<'_>);
@@ -59,9 +58,10 @@ pub(crate) struct Core<I: PacketIo> {
     pub(crate) proto: Protocol,
     /// Nanoseconds of the endpoint's clock, read once per turn.
     pub(crate) now_ns: u64,
-    calls: Slab<Call>,
+    /// Calls that are not over.
+    calls: usize,
     max_calls: usize,
-    deadlines: Timers,
+    deadlines: Deadlines,
     pub(crate) finished: VecDeque<Finished>,
     /// Requests that are worked on outside their handler: deferred, or in workers.
     pub(crate) pending: HashMap<RequestId, Arc<RequestFlags>>,
@@ -88,9 +88,9 @@ impl<I: PacketIo> Core<I> {
         Self {
             proto,
             now_ns,
-            calls: Slab::new(max_calls),
+            calls: 0,
             max_calls,
-            deadlines: Timers::default(),
+            deadlines: Deadlines::new(max_calls),
             finished: VecDeque::new(),
             pending: HashMap::new(),
             sessions: Sessions::default(),
@@ -120,27 +120,16 @@ impl<I: PacketIo> Core<I> {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<CallId, CallError> {
-        let mut message = self.proto.buffer();
-        let head = message.head_mut();
-        let ext = options.put_header(method, head);
-        let header_len = head.len();
-        build(head);
-        assert!(head.len() >= header_len, "`build` may only append");
-        match self.issue(
-            tx,
-            session,
-            message,
-            ext,
-            options.timeout,
-            continuation,
-            tag,
-        ) {
-            Ok(call) => Ok(call),
-            Err(rejected) => {
-                self.proto.recycle(rejected.message);
-                Err(rejected.error)
-            }
-        }
+        let wide = self.admit(continuation, tag, options.timeout)?;
+        let (now, sink) = (self.now_ns, &mut Sink(tx));
+        let number = self.proto.request_with(now, session, wide, sink, |out| {
+            let ext = options.put_header(method, out);
+            let header_len = out.len();
+            build(out);
+            assert!(out.len() >= header_len, "`build` may only append");
+            ext
+        })?;
+        Ok(self.note_call(CallId { session, number }, options.timeout))
     }
 
     /// A call with a message that has room for the header at its beginning.
@@ -189,69 +178,87 @@ impl<I: PacketIo> Core<I> {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
-        if continuation.0 >= self.continuations && continuation != ContinuationId::LOCAL {
-            let error = CallError::UnknownContinuation;
-            return Err(RejectedCall { error, message });
-        }
-        let Some(key) = self.calls.next_key() else {
-            let limit = self.max_calls;
-            let error = CallError::TooManyCalls { limit };
-            return Err(RejectedCall { error, message });
+        let wide = match self.admit(continuation, tag, timeout) {
+            Ok(wide) => wide,
+            Err(error) => return Err(RejectedCall { error, message }),
         };
-        let now = self.now_ns;
-        let number = match (self.proto).request(now, session, message, ext, key, &mut Sink(tx)) {
-            Ok(number) => number,
-            Err(rejected) => {
-                return Err(RejectedCall {
-                    error: rejected.reason.into(),
-                    message: rejected.message,
-                });
+        let (now, sink) = (self.now_ns, &mut Sink(tx));
+        match (self.proto).request(now, session, message, ext, wide, sink) {
+            Ok(number) => Ok(self.note_call(CallId { session, number }, timeout)),
+            Err(rejected) => Err(RejectedCall {
+                error: rejected.reason.into(),
+                message: rejected.message,
+            }),
+        }
+    }
+
+    /// Whether one more call may be made, and the tag that the protocol is to carry for it.
+    #[inline]
+    fn admit(
+        &self,
+        continuation: ContinuationId,
+        tag: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Tag, CallError> {
+        if continuation.0 >= self.continuations && continuation != ContinuationId::LOCAL {
+            return Err(CallError::UnknownContinuation);
+        }
+        let limit = self.max_calls;
+        if self.calls >= limit {
+            return Err(CallError::TooManyCalls { limit });
+        }
+        let deadline = match timeout {
+            None => 0,
+            Some(_) => {
+                let place = self.deadlines.next_place();
+                place.ok_or(CallError::TooManyCalls { limit })?
             }
         };
-        let call = Call::new(tag, number, session, continuation, timeout.is_some());
-        let inserted = self.calls.insert(call);
-        debug_assert!(inserted.is_ok_and(|inserted| inserted == key));
+        let call = Call {
+            tag,
+            continuation,
+            deadline,
+        };
+        Ok(call.to_wide())
+    }
+
+    /// Counts a call that the protocol took, and arms its deadline.
+    #[inline]
+    fn note_call(&mut self, id: CallId, timeout: Option<Duration>) -> CallId {
+        self.calls += 1;
+        self.stats.calls += 1;
         if let Some(timeout) = timeout {
             let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            let calls = &self.calls;
-            self.deadlines
-                .arm(now.saturating_add(ns), key, |key| calls.get(key).is_some());
+            self.deadlines.arm(self.now_ns.saturating_add(ns), id);
         }
-        self.stats.calls += 1;
-        Ok(CallId(key))
+        id
     }
 
     /// Forgets a call that ended.
     #[inline]
-    pub(crate) fn take_call(&mut self, key: u64) -> Option<Call> {
-        let call = self.calls.remove(key)?;
-        if call.is_timed() {
-            self.deadlines.disarm();
+    pub(crate) fn take_call(&mut self, tag: Tag) -> Call {
+        let call = Call::of_wide(tag);
+        self.calls -= 1;
+        if call.deadline != 0 {
+            self.deadlines.disarm(call.deadline);
         }
-        Some(call)
+        call
     }
 
     pub(crate) fn calls_outstanding(&self) -> usize {
-        self.calls.len()
+        self.calls
     }
 
     /// Ends a call from this side. False if it is over already (its end may still be on its way
     /// to the continuation).
     pub(crate) fn abort(&mut self, tx: &mut I::Tx, id: CallId, status: Status) -> bool {
-        let Some(&Call {
-            session, number, ..
-        }) = self.calls.get(id.0)
-        else {
-            return false;
-        };
-        let now = self.now_ns;
-        let Some((_, message)) = (self.proto).cancel(now, session, number, &mut Sink(tx)) else {
+        let (now, sink) = (self.now_ns, &mut Sink(tx));
+        let Some((tag, message)) = self.proto.cancel(now, id.session, id.number, sink) else {
             return false;
         };
         self.proto.recycle(message);
-        if let Some(call) = self.take_call(id.0) {
-            self.finished.push_back(Finished { id, call, status });
-        }
+        let call = self.take_call(tag);
+        self.finished.push_back(Finished { id, call, status });
         true
     }
 
@@ -271,13 +278,10 @@ impl<I: PacketIo> Core<I> {
 
     #[cold]
     fn expire_due(&mut self, tx: &mut I::Tx) {
-        while let Some(key) = self.deadlines.pop_due(self.now_ns) {
-            let Some(&Call { session, .. }) = self.calls.get(key) else {
-                continue;
-            };
-            let peer = self.sessions.address(session);
+        while let Some(id) = self.deadlines.pop_due(self.now_ns) {
+            let peer = self.sessions.address(id.session);
             let text = format!("{peer} did not answer in time; the call may have run");
-            if self.abort(tx, CallId(key), Status::deadline_exceeded(text)) {
+            if self.abort(tx, id, Status::deadline_exceeded(text)) {
                 self.stats.deadline_exceeded += 1;
             }
         }
@@ -285,8 +289,7 @@ impl<I: PacketIo> Core<I> {
 
     /// When a deadline comes next.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
-        let calls = &self.calls;
-        self.deadlines.next(|key| calls.get(key).is_some())
+        self.deadlines.next()
     }
 
     /// Takes in what happened to sessions. Returns a peer that nothing refers to any more.
@@ -296,17 +299,16 @@ impl<I: PacketIo> Core<I> {
             Event::SessionEnded { session, error } => self.sessions.set_ended(session, error),
             Event::RequestFailed {
                 session,
+                number,
                 tag,
                 request,
                 error,
-                ..
             } => {
                 self.proto.recycle(request);
-                if let Some(call) = self.take_call(tag) {
-                    let status = status_of_failure(self.sessions.address(session), error);
-                    let id = CallId(tag);
-                    self.finished.push_back(Finished { id, call, status });
-                }
+                let call = self.take_call(tag);
+                let status = status_of_failure(self.sessions.address(session), error);
+                let id = CallId { session, number };
+                self.finished.push_back(Finished { id, call, status });
             }
             Event::PeerReleased { peer } => return Some(peer),
         }
@@ -315,11 +317,11 @@ impl<I: PacketIo> Core<I> {
 
     // ---- server ----
 
-    /// Sends a successful answer.
+    /// Sends a successful answer. Leaves an empty one with memory for the next.
     #[inline]
-    pub(crate) fn answer_ok(&mut self, tx: &mut I::Tx, id: RequestId, mut answer: Answer) {
+    pub(crate) fn answer_ok(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer) {
         let ext = answer.seal_ok();
-        self.send(tx, id, answer.message, ext);
+        self.send(tx, id, answer, ext);
     }
 
     /// Sends a status in place of an answer.
@@ -328,19 +330,19 @@ impl<I: PacketIo> Core<I> {
         &mut self,
         tx: &mut I::Tx,
         id: RequestId,
-        mut answer: Answer,
+        answer: &mut Answer,
         status: &Status,
     ) {
         answer.seal_status(status);
-        self.send(tx, id, answer.message, true);
+        self.send(tx, id, answer, true);
     }
 
     #[inline]
-    fn send(&mut self, tx: &mut I::Tx, id: RequestId, message: Msgbuf, ext: bool) {
-        let now = self.now_ns;
-        match self.proto.respond(now, id, message, ext, &mut Sink(tx)) {
+    fn send(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer, ext: bool) {
+        let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
+        match self.proto.respond(now, id, &mut answer.message, ext, sink) {
             Ok(()) => self.stats.responses += 1,
-            Err(unsent) => self.handle_unsent(tx, id, unsent.message, unsent.reason),
+            Err(reason) => self.handle_unsent(tx, id, answer, reason),
         }
     }
 
@@ -349,29 +351,21 @@ impl<I: PacketIo> Core<I> {
         &mut self,
         tx: &mut I::Tx,
         id: RequestId,
-        message: Msgbuf,
-        reason: RespondReason,
+        answer: &mut Answer,
+        mut reason: RespondReason,
     ) {
-        match reason {
-            RespondReason::Stale => {
-                self.stats.stale_responses += 1;
-                self.proto.recycle(message);
-            }
-            RespondReason::TooLarge { .. } => {
-                self.proto.recycle(message);
-                let mut answer = Answer::of(self.proto.buffer());
-                answer.seal_status(&Status::resource_exhausted(reason.to_string()));
-                let now = self.now_ns;
-                // A status is smaller than any limit: what remains is that nobody waits.
-                match (self.proto).respond(now, id, answer.message, true, &mut Sink(tx)) {
-                    Ok(()) => self.stats.responses += 1,
-                    Err(unsent) => {
-                        self.stats.stale_responses += 1;
-                        self.proto.recycle(unsent.message);
-                    }
-                }
+        if let RespondReason::TooLarge { .. } = reason {
+            answer.seal_status(&Status::resource_exhausted(reason.to_string()));
+            let (now, sink) = (self.now_ns, &mut Sink(tx));
+            // A status is smaller than any limit: what remains is that nobody waits.
+            match self.proto.respond(now, id, &mut answer.message, true, sink) {
+                Ok(()) => return self.stats.responses += 1,
+                Err(stale) => reason = stale,
             }
         }
+        debug_assert_eq!(reason, RespondReason::Stale);
+        self.stats.stale_responses += 1;
+        answer.message.clear();
     }
 
     /// Ends the work on a request outside its handler.
@@ -379,15 +373,16 @@ impl<I: PacketIo> Core<I> {
         &mut self,
         tx: &mut I::Tx,
         id: RequestId,
-        answer: Answer,
+        mut answer: Answer,
         result: Result<(), Status>,
     ) {
         // Absent if it was answered before its handler returned.
         self.pending.remove(&id);
         match result {
-            Ok(()) => self.answer_ok(tx, id, answer),
-            Err(status) => self.answer_status(tx, id, answer, &status),
+            Ok(()) => self.answer_ok(tx, id, &mut answer),
+            Err(status) => self.answer_status(tx, id, &mut answer, &status),
         }
+        self.proto.recycle(answer.message);
     }
 
     /// The client no longer waits for a request.

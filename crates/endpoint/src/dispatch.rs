@@ -1,15 +1,16 @@
 //! From what arrived to what runs: handlers for requests, continuations for responses.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use starling_io::PacketIo;
-use starling_proto::{Body, PeerId, RequestId};
+use starling_proto::{PeerId, RequestId, Tag};
 
 use crate::client::{Call, CallId, Completion, ContinuationId, Response};
 use crate::context::Context;
-use crate::core::{ContinuationFn, Core, Registration};
+use crate::core::{ContinuationFn, Core, Finished, Registration};
 use crate::header::{
     self, HeaderError, MethodId, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT,
     RequestExtension, ResponseHeader,
@@ -19,7 +20,7 @@ use crate::metadata::MetadataView;
 use crate::methods::{Handler, HandlerKind, Methods};
 use crate::payload::{Payload, PayloadBytes};
 use crate::server::{
-    Abandoned, Answer, NEVER, Outcome, Reply, ReplySlot, Request, RequestFlags, RequestInfo,
+    Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Request, RequestFlags, RequestInfo,
 };
 use crate::sink::io_peer;
 use crate::status::{Code, Status};
@@ -34,6 +35,20 @@ pub(crate) struct Tables<I: PacketIo> {
     continuations: Vec<Box<ContinuationFn<I>>>,
     /// The same as in the core: lent to replies while the core is lent to the handler.
     abandoned: Arc<Abandoned>,
+    /// The reply of the inline handler that runs, or the one that ran last.
+    reply: ReplySlot,
+    /// What is to blame if something panics now.
+    running: Running,
+}
+
+/// Whose code runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Running {
+    /// The endpoint's own.
+    #[default]
+    Endpoint,
+    Handler,
+    Continuation,
 }
 
 impl<I: PacketIo> Tables<I> {
@@ -42,6 +57,8 @@ impl<I: PacketIo> Tables<I> {
             methods: Methods::new(),
             continuations: Vec::new(),
             abandoned,
+            reply: ReplySlot::default(),
+            running: Running::Endpoint,
         }
     }
 
@@ -67,8 +84,8 @@ impl<I: PacketIo> Tables<I> {
         }
     }
 
-    /// Handles a request that arrived.
-    #[inline]
+    /// Handles a request that arrived. What panics in it goes to [`Tables::recover`].
+    #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn serve(
         &mut self,
@@ -78,11 +95,14 @@ impl<I: PacketIo> Tables<I> {
         id: RequestId,
         peer: PeerId,
         ext: bool,
-        body: &mut Body<'_>,
-        answer: Answer,
+        bytes: PayloadBytes<'_>,
     ) {
         core.stats.requests += 1;
-        let bytes = PayloadBytes::of(body);
+        let reply = &mut self.reply;
+        if reply.answer.message.capacity() == 0 {
+            reply.answer.message = core.proto.buffer();
+        }
+        let answer = &mut reply.answer;
         let Some(method) = header::method_of(bytes.as_slice()) else {
             return refuse_malformed(core, tx, id, answer, HeaderError::Truncated);
         };
@@ -110,58 +130,39 @@ impl<I: PacketIo> Tables<I> {
             now_ns: core.now_ns,
             deadline_ns,
         };
-        let body_at = body_at as u32;
+        let payload = Payload {
+            bytes,
+            fields_at: REQUEST_FIELDS_AT as u32,
+            body_at: body_at as u32,
+        };
         match self.methods.find(method) {
             Some(HandlerKind::Inline(handler)) => {
-                let abandoned = &self.abandoned;
-                let mut slot = ReplySlot {
-                    id,
-                    deadline_ns,
-                    answer,
-                    outcome: Outcome::Unanswered,
+                reply.id = id;
+                reply.deadline_ns = deadline_ns;
+                reply.ok = false;
+                self.running = Running::Handler;
+                let context = &mut Context {
+                    core: &mut *core,
+                    tx: &mut *tx,
                 };
-                // The arguments are made in the closure, which captures only where they come
-                // from: captures are copied.
-                let caught = catch_unwind(AssertUnwindSafe(|| {
-                    handler(
-                        &mut Context {
-                            core: &mut *core,
-                            tx: &mut *tx,
-                        },
-                        Request {
-                            payload: Payload {
-                                bytes,
-                                fields_at: REQUEST_FIELDS_AT as u32,
-                                body_at,
-                            },
-                            info,
-                        },
-                        Reply {
-                            slot: &mut slot,
-                            abandoned,
-                        },
-                    );
-                }));
-                match (caught, &slot.outcome) {
-                    (Ok(()), Outcome::Ok) => {
-                        let ReplySlot {
-                            answer, outcome, ..
-                        } = slot;
-                        // There is nothing in it, and this spares looking.
-                        std::mem::forget(outcome);
-                        core.answer_ok(tx, id, answer);
-                    }
-                    (caught, _) => finish_uncommon(core, tx, slot, caught.is_err()),
+                let slot = &mut *reply;
+                let abandoned = &self.abandoned;
+                handler(
+                    context,
+                    Request { payload, info },
+                    Reply { slot, abandoned },
+                );
+                self.running = Running::Endpoint;
+                if reply.ok {
+                    core.answer_ok(tx, id, &mut reply.answer);
+                } else {
+                    finish_uncommon(core, tx, reply, false);
                 }
                 self.apply(&mut core.registrations);
             }
             Some(HandlerKind::Worker(handler)) => {
                 let handler = Arc::clone(handler);
-                let payload = Payload {
-                    bytes,
-                    fields_at: REQUEST_FIELDS_AT as u32,
-                    body_at,
-                };
+                let answer = std::mem::take(answer);
                 let request = Request { payload, info };
                 serve_in_worker(core, tx, workers, handler, id, request, answer);
             }
@@ -169,85 +170,98 @@ impl<I: PacketIo> Tables<I> {
         }
     }
 
-    /// Handles the response to a call.
-    #[inline]
+    /// Handles the response to a call. What panics in it goes to [`Tables::recover`].
+    #[inline(always)]
     pub(crate) fn respond(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
-        call: Call,
+        tag: Tag,
         id: CallId,
         ext: bool,
-        body: &mut Body<'_>,
+        bytes: PayloadBytes<'_>,
     ) {
-        let bytes = PayloadBytes::of(body);
+        let call = core.take_call(tag);
         let mut body_at = 0;
         if ext {
             match read_extension(core, bytes.as_slice()) {
                 Ok(at) => body_at = at as u32,
-                Err(status) => return self.fail(core, tx, call, id, status),
+                Err(status) => return self.complete(core, tx, call, id, Err(status)),
             }
         }
-        self.complete(core, tx, call, id, || {
-            Ok(Response {
-                payload: Payload {
-                    bytes,
-                    fields_at: RESPONSE_FIELDS_AT as u32,
-                    body_at,
-                },
-            })
-        });
+        let payload = Payload {
+            bytes,
+            fields_at: RESPONSE_FIELDS_AT as u32,
+            body_at,
+        };
+        self.complete(core, tx, call, id, Ok(Response { payload }));
     }
 
     /// Ends a call that has no response.
-    #[cold]
-    pub(crate) fn fail(
-        &mut self,
-        core: &mut Core<I>,
-        tx: &mut I::Tx,
-        call: Call,
-        id: CallId,
-        status: Status,
-    ) {
-        self.complete(core, tx, call, id, || Err(status));
+    pub(crate) fn fail(&mut self, core: &mut Core<I>, tx: &mut I::Tx, finished: Finished) {
+        let Finished { call, id, status } = finished;
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            self.complete(core, tx, call, id, Err(status));
+        }));
+        if let Err(panic) = caught {
+            self.recover(core, tx, panic);
+        }
     }
 
     /// Hands the end of a call to its continuation or future.
     #[inline]
-    fn complete<'a>(
+    fn complete(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
         call: Call,
         id: CallId,
-        result: impl FnOnce() -> Result<Response<'a>, Status>,
+        result: Result<Response<'_>, Status>,
     ) {
         core.stats.completions += 1;
-        let continuation = call.continuation();
+        let Call {
+            tag, continuation, ..
+        } = call;
         if continuation == ContinuationId::LOCAL {
-            core.local
-                .finish(call.tag, result().map(Response::into_owned));
+            core.local.finish(tag, result.map(Response::into_owned));
             return;
         }
         // In bounds: checked when the call was made, and none is ever removed.
         let continuation = &mut self.continuations[continuation.0 as usize];
-        let caught = catch_unwind(AssertUnwindSafe(|| {
-            continuation(
-                &mut Context {
-                    core: &mut *core,
-                    tx,
-                },
-                Completion {
-                    tag: call.tag,
-                    call: id,
-                    result: result(),
-                },
-            );
-        }));
-        if let Err(panic) = caught {
+        self.running = Running::Continuation;
+        let context = &mut Context {
+            core: &mut *core,
+            tx,
+        };
+        continuation(
+            context,
+            Completion {
+                tag,
+                call: id,
+                result,
+            },
+        );
+        self.running = Running::Endpoint;
+        self.apply(&mut core.registrations);
+    }
+
+    /// Deals with a panic in a handler or a continuation. Panics go on unwinding from here if they
+    /// are the endpoint's own.
+    #[cold]
+    pub(crate) fn recover(
+        &mut self,
+        core: &mut Core<I>,
+        tx: &mut I::Tx,
+        panic: Box<dyn Any + Send>,
+    ) {
+        match std::mem::take(&mut self.running) {
+            Running::Endpoint => resume_unwind(panic),
+            Running::Handler => finish_uncommon(core, tx, &mut self.reply, true),
             // The caller's own fault, so the caller gets it, but not before the turn is over:
             // the rest of the burst would be lost.
-            core.panic.get_or_insert(panic);
+            Running::Continuation => {
+                core.panic.get_or_insert(panic);
+            }
         }
         self.apply(&mut core.registrations);
     }
@@ -258,31 +272,23 @@ impl<I: PacketIo> Tables<I> {
 fn finish_uncommon<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
-    slot: ReplySlot,
+    reply: &mut ReplySlot,
     panicked: bool,
 ) {
-    let ReplySlot {
-        id,
-        answer,
-        outcome,
-        ..
-    } = slot;
     core.stats.panics += u64::from(panicked);
-    let status = match outcome {
-        Outcome::Deferred(flags) => {
+    let status = match reply.otherwise.take() {
+        Some(Otherwise::Deferred(flags)) => {
             // If the reply was used within the handler, nothing is owed any more.
             if !flags.answered.load(Ordering::Relaxed) {
-                core.pending.insert(id, flags);
+                core.pending.insert(reply.id, flags);
             }
             return;
         }
         _ if panicked => Status::internal(HANDLER_PANICKED),
-        Outcome::Status(status) => status,
-        Outcome::Ok | Outcome::Unanswered => {
-            Status::internal("the server's handler returned without an answer")
-        }
+        Some(Otherwise::Status(status)) => status,
+        None => Status::internal("the server's handler returned without an answer"),
     };
-    core.answer_status(tx, id, answer, &status);
+    core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
 fn serve_in_worker<I: PacketIo>(
@@ -292,13 +298,14 @@ fn serve_in_worker<I: PacketIo>(
     handler: WorkerHandler,
     id: RequestId,
     request: Request<'_>,
-    answer: Answer,
+    mut answer: Answer,
 ) {
     let Some(workers) = workers else {
         let status = Status::internal(
             "the method runs in a worker, and the server has none: it should start_workers",
         );
-        return core.answer_status(tx, id, answer, &status);
+        core.answer_status(tx, id, &mut answer, &status);
+        return core.proto.recycle(answer.message);
     };
     let flags = Arc::new(RequestFlags::default());
     let Request { payload, info } = request;
@@ -317,12 +324,13 @@ fn serve_in_worker<I: PacketIo>(
         }
         Err(job) => {
             core.stats.workers_full += 1;
-            let (id, request, answer, _) = job.into_parts();
+            let (id, request, mut answer, _) = job.into_parts();
             core.proto.recycle(request);
             let status = Status::resource_exhausted(
                 "the server's workers have a full queue; the call did not run",
             );
-            core.answer_status(tx, id, answer, &status);
+            core.answer_status(tx, id, &mut answer, &status);
+            core.proto.recycle(answer.message);
         }
     }
 }
@@ -332,7 +340,7 @@ fn refuse_malformed<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
     id: RequestId,
-    answer: Answer,
+    answer: &mut Answer,
     error: HeaderError,
 ) {
     core.stats.malformed += 1;
@@ -341,7 +349,12 @@ fn refuse_malformed<I: PacketIo>(
 }
 
 #[cold]
-fn refuse_draining<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, id: RequestId, answer: Answer) {
+fn refuse_draining<I: PacketIo>(
+    core: &mut Core<I>,
+    tx: &mut I::Tx,
+    id: RequestId,
+    answer: &mut Answer,
+) {
     core.stats.refused_draining += 1;
     let status =
         Status::unavailable("the server is shutting down; the call did not run, call elsewhere");
@@ -349,7 +362,12 @@ fn refuse_draining<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, id: RequestI
 }
 
 #[cold]
-fn refuse_expired<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, id: RequestId, answer: Answer) {
+fn refuse_expired<I: PacketIo>(
+    core: &mut Core<I>,
+    tx: &mut I::Tx,
+    id: RequestId,
+    answer: &mut Answer,
+) {
     core.stats.expired += 1;
     core.answer_status(tx, id, answer, &Status::deadline_exceeded(EXPIRED));
 }
@@ -359,7 +377,7 @@ fn refuse_unknown<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
     id: RequestId,
-    answer: Answer,
+    answer: &mut Answer,
     method: MethodId,
 ) {
     core.stats.unknown_method += 1;

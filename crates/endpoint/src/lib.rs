@@ -19,6 +19,7 @@
 mod client;
 mod context;
 mod core;
+mod deadlines;
 mod dispatch;
 mod drain;
 mod endpoint;

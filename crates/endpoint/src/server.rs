@@ -201,21 +201,35 @@ macro_rules! answer_writers {
 pub(crate) use answer_writers;
 pub(crate) use request_getters;
 
-/// How a handler left its reply.
+/// How a handler left its reply, if it neither succeeded nor forgot it.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Unanswered,
-    Ok,
+pub(crate) enum Otherwise {
     Status(Status),
     Deferred(Arc<RequestFlags>),
 }
 
+/// What an inline handler's reply works on. One serves all requests, one after the other, so that
+/// the response's buffer is there already and nothing is built up and torn down for each.
 #[derive(Debug)]
 pub(crate) struct ReplySlot {
     pub(crate) id: RequestId,
     pub(crate) deadline_ns: u64,
     pub(crate) answer: Answer,
-    pub(crate) outcome: Outcome,
+    /// The handler succeeded.
+    pub(crate) ok: bool,
+    pub(crate) otherwise: Option<Otherwise>,
+}
+
+impl Default for ReplySlot {
+    fn default() -> Self {
+        Self {
+            id: RequestId::NONE,
+            deadline_ns: NEVER,
+            answer: Answer::default(),
+            ok: false,
+            otherwise: None,
+        }
+    }
 }
 
 /// The one chance to answer a request. The response's buffer is there already.
@@ -237,13 +251,13 @@ impl Reply<'_> {
     /// The call succeeded: sends what is in the buffer.
     #[inline]
     pub fn ok(self) {
-        self.slot.outcome = Outcome::Ok;
+        self.slot.ok = true;
     }
 
     /// The call failed: sends the status in place of what is in the buffer.
     #[inline]
     pub fn status(self, status: Status) {
-        self.slot.outcome = Outcome::Status(status);
+        self.slot.otherwise = Some(Otherwise::Status(status));
     }
 
     /// Sends the buffer or the status.
@@ -258,7 +272,7 @@ impl Reply<'_> {
     /// The answer comes later. What was written so far is kept.
     pub fn defer(self) -> DeferredReply {
         let flags = Arc::new(RequestFlags::default());
-        self.slot.outcome = Outcome::Deferred(Arc::clone(&flags));
+        self.slot.otherwise = Some(Otherwise::Deferred(Arc::clone(&flags)));
         DeferredReply {
             id: self.slot.id,
             deadline_ns: self.slot.deadline_ns,

@@ -23,7 +23,6 @@ struct Entry<T> {
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,
     free: u32,
-    len: usize,
     limit: usize,
 }
 
@@ -37,7 +36,6 @@ impl<T> Slab<T> {
         Self {
             entries: Vec::new(),
             free: NIL,
-            len: 0,
             limit: limit.min(1 << 31),
         }
     }
@@ -63,7 +61,6 @@ impl<T> Slab<T> {
             self.free = entry.next_free;
             entry.generation = entry.generation.wrapping_add(1);
             entry.value = Some(value);
-            self.len += 1;
             return Ok(u64::from(entry.generation) << 32 | u64::from(index));
         }
         self.grow(value)
@@ -80,7 +77,6 @@ impl<T> Slab<T> {
             next_free: NIL,
             value: Some(value),
         });
-        self.len += 1;
         Ok(1 << 32 | index)
     }
 
@@ -96,7 +92,6 @@ impl<T> Slab<T> {
         entry.generation = entry.generation.wrapping_add(1);
         entry.next_free = self.free;
         self.free = index as u32;
-        self.len -= 1;
         Some(value)
     }
 
@@ -122,9 +117,11 @@ impl<T> Slab<T> {
         }
     }
 
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    /// The key of the value at a place, if there is one.
+    pub(crate) fn key_at(&self, index: u32) -> Option<u64> {
+        let entry = self.entries.get(index as usize)?;
+        entry.value.as_ref()?;
+        Some(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
     /// All values.
@@ -158,7 +155,8 @@ mod tests {
         assert_eq!(slab.get_mut(a), None);
         assert_eq!(slab.get(c), Some(&'c'));
         assert_eq!(slab.get(b), Some(&'b'));
-        assert_eq!(slab.len(), 2);
+        assert_eq!(slab.key_at(0), Some(c));
+        assert_eq!(slab.key_at(7), None);
         assert!(slab.values_mut().map(|value| *value).eq(['c', 'b']));
         assert_eq!(slab.get(7 << 32 | 9), None);
     }

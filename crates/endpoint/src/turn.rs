@@ -10,27 +10,129 @@
 //! 6. flush the protocol, then the device: everything leaves in as few datagrams as possible.
 
 use std::future::Future;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use starling_io::{Clock, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone};
-use starling_proto::{Body, Incoming, PeerId};
+use starling_proto::{Arrival, Body, Frames, Incoming, PeerId};
 
 use crate::client::CallId;
-use crate::core::Finished;
-use crate::dispatch::{EXPIRED, HANDLER_PANICKED};
+use crate::core::Core;
+use crate::dispatch::{EXPIRED, HANDLER_PANICKED, Tables};
 use crate::endpoint::Endpoint;
 use crate::options::Idle;
-use crate::server::Answer;
+use crate::payload::PayloadBytes;
 use crate::sink::{Sink, io_peer, proto_peer, proto_source};
 use crate::stats::{Stats, Turn};
 use crate::status::Status;
-use crate::worker::JobEnd;
+use crate::worker::{Dispatch, JobEnd};
 
 /// A busy loop looks for device events only every so many turns.
 const EVENT_INTERVAL: u64 = 64;
+
+/// How far the work on a burst is. Kept outside of what a panic unwinds, so that the rest of the
+/// burst is worked on after it.
+struct Burst<'a, I: PacketIo> {
+    rx: &'a I::Rx,
+    datagrams: usize,
+    /// The first datagram that is not begun.
+    next: usize,
+    /// What is left of the one before it.
+    frames: Option<Frames<'a>>,
+}
+
+impl<I: PacketIo> Burst<'_, I> {
+    fn run(
+        &mut self,
+        core: &mut Core<I>,
+        tx: &mut I::Tx,
+        tables: &mut Tables<I>,
+        workers: &mut Option<Box<dyn Dispatch>>,
+    ) {
+        loop {
+            if let Some(frames) = &mut self.frames {
+                let now = core.now_ns;
+                while let Some(arrival) = core.proto.next_frame(frames) {
+                    let sink = &mut Sink(&mut *tx);
+                    match arrival {
+                        Arrival::Request(peer, frame) => {
+                            if let Some(id) = core.proto.take_request(now, peer, frame, sink) {
+                                let bytes = PayloadBytes::InPlace(frame.payload());
+                                tables.serve(core, tx, workers, id, peer, frame.ext(), bytes);
+                            }
+                        }
+                        Arrival::Response(peer, frame) => {
+                            if let Some(tag) = core.proto.take_response(now, peer, frame, sink) {
+                                let id = CallId {
+                                    session: frame.session(),
+                                    number: frame.number(),
+                                };
+                                let bytes = PayloadBytes::InPlace(frame.payload());
+                                tables.respond(core, tx, tag, id, frame.ext(), bytes);
+                            }
+                        }
+                        Arrival::Other(frame) => {
+                            if let Some(other) = core.proto.take_other(now, frames, frame, sink) {
+                                handle_other(other, core, tx, tables, workers);
+                            }
+                        }
+                    }
+                }
+            }
+            if self.next == self.datagrams {
+                return;
+            }
+            let datagram = self.rx.datagram(self.next);
+            self.next += 1;
+            let source = proto_source(datagram.source);
+            let sink = &mut Sink(&mut *tx);
+            let opened = core.proto.open(core.now_ns, source, datagram.bytes, sink);
+            core.stats.bad_datagrams += u64::from(opened.is_err());
+            self.frames = opened.ok();
+        }
+    }
+}
+
+/// Acts on what did not come in one packet.
+#[cold]
+fn handle_other<I: PacketIo>(
+    incoming: Incoming<'_>,
+    core: &mut Core<I>,
+    tx: &mut I::Tx,
+    tables: &mut Tables<I>,
+    workers: &mut Option<Box<dyn Dispatch>>,
+) {
+    let body = match incoming {
+        Incoming::Request {
+            id,
+            peer,
+            ext,
+            mut body,
+        } => {
+            let bytes = PayloadBytes::of(&mut body);
+            tables.serve(core, tx, workers, id, peer, ext, bytes);
+            body
+        }
+        Incoming::Response {
+            session,
+            number,
+            tag,
+            ext,
+            mut body,
+        } => {
+            let id = CallId { session, number };
+            tables.respond(core, tx, tag, id, ext, PayloadBytes::of(&mut body));
+            body
+        }
+        Incoming::Cancelled { id } => return core.handle_cancelled(id),
+    };
+    if let Body::Owned(message) = body {
+        core.proto.recycle(message);
+    }
+}
+
 impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// One turn. Never blocks. An error is the device's and final.
     ///
@@ -48,7 +150,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.core.stats.turns += 1;
         self.apply_registrations();
 
-        let datagrams = self.receive()?;
+        let datagrams = self.io.split().0.rx_burst()?;
+        if datagrams > 0 {
+            self.handle_burst(datagrams);
+        }
         let mut events = 0;
         if datagrams > 0 {
             self.heard_ns = self.core.now_ns;
@@ -198,7 +303,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    fn receive(&mut self) -> Result<usize, IoError> {
+    /// Runs the handlers and continuations of what came in a burst.
+    fn handle_burst(&mut self, datagrams: usize) {
         let Self {
             io,
             core,
@@ -207,55 +313,19 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             ..
         } = self;
         let (rx, tx) = io.split();
-        let datagrams = rx.rx_burst()?;
         core.stats.datagrams += datagrams as u64;
-        let now = core.now_ns;
-        for index in 0..datagrams {
-            let datagram = rx.datagram(index);
-            let source = proto_source(datagram.source);
-            let sink = &mut Sink(&mut *tx);
-            let mut frames = match core.proto.open(now, source, datagram.bytes, sink) {
-                Ok(frames) => frames,
-                Err(_) => {
-                    core.stats.bad_datagrams += 1;
-                    continue;
-                }
-            };
-            while let Some(incoming) = core.proto.next(now, &mut frames, &mut Sink(&mut *tx)) {
-                match incoming {
-                    Incoming::Request {
-                        id,
-                        peer,
-                        ext,
-                        mut body,
-                        response,
-                    } => {
-                        let answer = Answer::of(response);
-                        tables.serve(core, tx, dispatch, id, peer, ext, &mut body, answer);
-                        if let Body::Owned(message) = body {
-                            core.proto.recycle(message);
-                        }
-                    }
-                    Incoming::Response {
-                        tag,
-                        ext,
-                        mut body,
-                        request,
-                        ..
-                    } => {
-                        core.proto.recycle(request);
-                        if let Some(call) = core.take_call(tag) {
-                            tables.respond(core, tx, call, CallId(tag), ext, &mut body);
-                        }
-                        if let Body::Owned(message) = body {
-                            core.proto.recycle(message);
-                        }
-                    }
-                    Incoming::Cancelled { id } => core.handle_cancelled(id),
-                }
-            }
+        let mut burst = Burst {
+            rx,
+            datagrams,
+            next: 0,
+            frames: None,
+        };
+        // One guard for the whole burst: a guard for each handler would cost as much as a handler.
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
+            burst.run(core, tx, tables, dispatch);
+        })) {
+            tables.recover(core, tx, panic);
         }
-        Ok(datagrams)
     }
 
     fn take_device_events(&mut self) -> usize {
@@ -336,8 +406,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             };
             self.apply_registrations();
             let tx = self.io.split().1;
-            let Finished { call, id, status } = finished;
-            self.tables.fail(&mut self.core, tx, call, id, status);
+            self.tables.fail(&mut self.core, tx, finished);
         }
     }
 }

@@ -113,9 +113,11 @@ impl Raw {
                     }
                     Incoming::Request { id, .. } => {
                         let (ext, bytes) = self.answer.clone();
-                        let message = Msgbuf::from_vec(bytes);
+                        let mut message = Msgbuf::from_vec(bytes);
                         let sink = &mut Sink(&mut *tx);
-                        self.protocol.respond(now, id, message, ext, sink).unwrap();
+                        self.protocol
+                            .respond(now, id, &mut message, ext, sink)
+                            .unwrap();
                     }
                     Incoming::Cancelled { .. } => {}
                 }

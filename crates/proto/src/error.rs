@@ -192,16 +192,6 @@ pub enum RespondReason {
     },
 }
 
-/// A response that was not sent, with its buffer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Unsent {
-    /// The response's buffer, back.
-    pub message: Msgbuf,
-    /// Why.
-    pub reason: RespondReason,
-}
-
 /// Why [`crate::Protocol::connect`] began nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {

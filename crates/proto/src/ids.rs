@@ -15,8 +15,9 @@ pub enum Source {
     Stranger(SocketAddr),
 }
 
-/// The caller's own word for a request; it comes back with the response.
-pub type Tag = u64;
+/// The caller's own word for a request; it comes back with the response. Wide enough for a key and
+/// what it is a key to, so that the caller needs no table of its own.
+pub type Tag = u128;
 
 /// Number of a request within its session: starts at 1, grows by one, never wraps (64 bits).
 pub type RequestNumber = u64;
@@ -75,6 +76,13 @@ pub struct RequestId {
 }
 
 impl RequestId {
+    /// Names no request.
+    pub const NONE: Self = Self {
+        session: SessionId(u32::MAX),
+        slot: 0,
+        number: 0,
+    };
+
     /// The server session that the request came in on.
     pub fn session(&self) -> SessionId {
         self.session

@@ -44,13 +44,14 @@ mod wire;
 pub use config::{Config, ConfigError, Congestion, Factors, Secrets};
 pub use error::{
     ConnectError, Event, Refusal, RejectReason, Rejected, Rejection, RequestError, RespondReason,
-    SessionError, Unsent,
+    SessionError,
 };
 pub use ids::{PeerId, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use msgbuf::Msgbuf;
-pub use protocol::{Body, Frames, Incoming, Protocol};
+pub use protocol::{Arrival, Body, Frames, Incoming, Protocol};
 pub use sink::{FrameSink, SinkError};
 pub use stats::Stats;
 pub use wire::{
-    DatagramError, FRAGMENT_BYTES, FrameError, HEADER_BYTES, MIN_DATAGRAM, PREAMBLE_BYTES, VERSION,
+    DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PREAMBLE_BYTES,
+    VERSION,
 };

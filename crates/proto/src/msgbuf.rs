@@ -88,6 +88,12 @@ impl Msgbuf {
         self.head.capacity()
     }
 
+    /// Whether it is too much to be kept by a slot that may not need it again for long.
+    #[inline]
+    pub(crate) fn is_bulky(&self) -> bool {
+        self.head.capacity() > KEPT_BYTES || self.tail.is_some()
+    }
+
     /// The range `[from, to)` as at most two slices.
     #[inline]
     pub(crate) fn range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
@@ -102,6 +108,9 @@ impl Msgbuf {
         (&self.head[from..], &tail[..to - split])
     }
 }
+
+/// The most memory that a slot keeps for its next message.
+const KEPT_BYTES: usize = 512;
 
 /// Empty buffers to use again: last in, first out, so the next one is still in the cache.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use crate::wire::{
     read_preamble, split_frame,
 };
 use crate::{
-    Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Refusal, Rejected, RequestId,
-    RequestNumber, Secrets, SessionError, SessionId, Source, Stats, Tag, Unsent,
+    Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Refusal, RejectReason, Rejected,
+    RequestId, RequestNumber, RespondReason, Secrets, SessionError, SessionId, Source, Stats, Tag,
 };
 
 /// Peers are looked after this often.
@@ -33,8 +33,6 @@ pub enum Incoming<'a> {
         ext: bool,
         /// The message.
         body: Body<'a>,
-        /// An empty buffer for the response, so that none has to be allocated.
-        response: Msgbuf,
     },
     /// The response to a request of ours.
     Response {
@@ -48,8 +46,6 @@ pub enum Incoming<'a> {
         ext: bool,
         /// The message.
         body: Body<'a>,
-        /// The request's buffer, back.
-        request: Msgbuf,
     },
     /// The client does not want the answer any more. It may be given all the same.
     Cancelled {
@@ -82,9 +78,20 @@ impl Body<'_> {
 #[derive(Debug)]
 pub struct Frames<'a> {
     source: Source,
-    /// Addressed to no incarnation in particular: only session management is read.
-    tokenless: bool,
+    /// The sender, if it addressed this incarnation; else only session management is read.
+    peer: Option<PeerId>,
     rest: &'a [u8],
+}
+
+/// A frame as it comes out of a datagram, by what has to be done with it.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrival<'a> {
+    /// For [`Protocol::take_request`].
+    Request(PeerId, Frame<'a>),
+    /// For [`Protocol::take_response`].
+    Response(PeerId, Frame<'a>),
+    /// For [`Protocol::take_other`].
+    Other(Frame<'a>),
 }
 
 /// The protocol state of one endpoint. See the crate's documentation for the order of calls.
@@ -133,7 +140,8 @@ impl Protocol {
     }
 
     /// Sends a request, or queues it behind those that are outstanding. It ends with
-    /// [`Incoming::Response`] or [`Event::RequestFailed`], either of which gives `message` back.
+    /// [`Incoming::Response`], and its buffer is used again, or with [`Event::RequestFailed`],
+    /// which gives the buffer back.
     #[inline]
     #[allow(
         clippy::too_many_arguments,
@@ -150,6 +158,21 @@ impl Protocol {
     ) -> Result<RequestNumber, Rejected> {
         self.client
             .request(&mut self.shared, now, session, message, ext, tag, sink)
+    }
+
+    /// The same with a message that `build` appends to an empty buffer: where it is sent from, so
+    /// that no buffer is handed to and fro. `build` says whether the extension bit is set.
+    #[inline]
+    pub fn request_with<S: FrameSink>(
+        &mut self,
+        now: u64,
+        session: SessionId,
+        tag: Tag,
+        sink: &mut S,
+        build: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> Result<RequestNumber, RejectReason> {
+        self.client
+            .request_with(&mut self.shared, now, session, tag, sink, build)
     }
 
     /// Gives up on a request: neither a response nor an event will follow. `None` if it is over.
@@ -187,7 +210,7 @@ impl Protocol {
                     self.shared.peers.heard(peer, now);
                     return Ok(Frames {
                         source,
-                        tokenless: false,
+                        peer: Some(peer),
                         rest,
                     });
                 }
@@ -216,7 +239,7 @@ impl Protocol {
         if token == 0 {
             return Ok(Frames {
                 source,
-                tokenless: true,
+                peer: None,
                 rest,
             });
         }
@@ -258,6 +281,9 @@ impl Protocol {
     }
 
     /// Reads on in a datagram until there is something to act on. `None`: all is read.
+    ///
+    /// This is [`Protocol::next_frame`] and the `take_*` methods in one: simpler to use, and
+    /// slower, because all that may have happened has to go through one type.
     #[inline]
     pub fn next<'a, S: FrameSink>(
         &mut self,
@@ -265,27 +291,28 @@ impl Protocol {
         frames: &mut Frames<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
-        while !frames.rest.is_empty() {
-            let frame = match split_frame(frames.rest) {
-                Ok((frame, rest)) => {
-                    frames.rest = rest;
-                    frame
+        while let Some(arrival) = self.next_frame(frames) {
+            let incoming = match arrival {
+                Arrival::Request(peer, frame) => {
+                    self.take_request(now, peer, frame, sink)
+                        .map(|id| Incoming::Request {
+                            id,
+                            peer,
+                            ext: frame.ext(),
+                            body: Body::Borrowed(frame.payload),
+                        })
                 }
-                Err(_) => {
-                    frames.rest = &[];
-                    self.shared.stats.frames_malformed += 1;
-                    return None;
+                Arrival::Response(peer, frame) => {
+                    self.take_response(now, peer, frame, sink)
+                        .map(|tag| Incoming::Response {
+                            session: frame.session(),
+                            number: frame.header.number,
+                            tag,
+                            ext: frame.ext(),
+                            body: Body::Borrowed(frame.payload),
+                        })
                 }
-            };
-            let incoming = match (frame.header.kind, frames.source) {
-                (Kind::Request, Source::Peer(peer)) if !frames.tokenless => {
-                    self.server
-                        .on_request(&mut self.shared, now, peer, frame, sink)
-                }
-                (Kind::Response, Source::Peer(peer)) if !frames.tokenless => self
-                    .client
-                    .on_response(&mut self.shared, now, peer, frame, sink),
-                (_, source) => self.uncommon(now, source, frames.tokenless, frame, sink),
+                Arrival::Other(frame) => self.take_other(now, frames, frame, sink),
             };
             if incoming.is_some() {
                 return incoming;
@@ -294,15 +321,66 @@ impl Protocol {
         None
     }
 
-    #[cold]
-    fn uncommon<'a, S: FrameSink>(
+    /// The next frame of a datagram, to be given to the method that [`Arrival`] names.
+    #[inline]
+    pub fn next_frame<'a>(&mut self, frames: &mut Frames<'a>) -> Option<Arrival<'a>> {
+        if frames.rest.is_empty() {
+            return None;
+        }
+        let Ok((frame, rest)) = split_frame(frames.rest) else {
+            frames.rest = &[];
+            self.shared.stats.frames_malformed += 1;
+            return None;
+        };
+        frames.rest = rest;
+        Some(match (frame.header.kind, frames.peer) {
+            (Kind::Request, Some(peer)) if self.shared.config.factors.zero_copy_requests => {
+                Arrival::Request(peer, frame)
+            }
+            (Kind::Response, Some(peer)) => Arrival::Response(peer, frame),
+            _ => Arrival::Other(frame),
+        })
+    }
+
+    /// A request of one packet. `Some`: run it, once, and answer it by [`Protocol::respond`]; the
+    /// message is the frame's payload.
+    #[inline]
+    pub fn take_request<S: FrameSink>(
         &mut self,
         now: u64,
-        source: Source,
-        tokenless: bool,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) -> Option<RequestId> {
+        self.server
+            .on_request(&mut self.shared, now, peer, frame, sink)
+    }
+
+    /// A response of one packet. `Some`: it answers this endpoint's request with that tag; the
+    /// message is the frame's payload.
+    #[inline]
+    pub fn take_response<S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) -> Option<Tag> {
+        self.client
+            .on_response(&mut self.shared, now, peer, frame, sink)
+    }
+
+    /// Any other frame, of the datagram that `frames` is of.
+    #[cold]
+    pub fn take_other<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        frames: &Frames<'a>,
         frame: Frame<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
+        let source = frames.source;
+        let tokenless = frames.peer.is_none();
         let Self {
             shared,
             client,
@@ -342,6 +420,7 @@ impl Protocol {
             return None;
         }
         match kind {
+            Kind::Request => return server.copy_request(shared, now, peer, frame, sink),
             Kind::RequestFragment => {
                 return server.on_request_fragment(shared, now, peer, frame, sink);
             }
@@ -377,27 +456,28 @@ impl Protocol {
             }
             // That it arrived is all there is to know.
             Kind::Pong => {}
-            Kind::Request | Kind::Response | Kind::Connect | Kind::Reset => {
+            Kind::Response | Kind::Connect | Kind::Reset => {
                 unreachable!("handled before")
             }
         }
         None
     }
 
-    /// Answers a request.
+    /// Answers a request. `message` is exchanged for an empty buffer that has memory already if
+    /// the slot was used before: write the next answer into it, or [`Protocol::recycle`] it.
     ///
     /// # Errors
-    /// Gives the buffer back if nobody waits for it any more, or if the client takes no message
-    /// of this size: then a smaller answer must be given.
+    /// Nobody waits for it any more, or the client takes no message of this size: then a smaller
+    /// answer must be given. `message` is as it was.
     #[inline]
     pub fn respond<S: FrameSink>(
         &mut self,
         now: u64,
         id: RequestId,
-        message: Msgbuf,
+        message: &mut Msgbuf,
         ext: bool,
         sink: &mut S,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), RespondReason> {
         self.server
             .respond(&mut self.shared, now, id, message, ext, sink)
     }

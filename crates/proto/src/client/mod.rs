@@ -95,6 +95,7 @@ impl Client {
                 turn: 0,
                 next_number: 1,
                 rtt: Rtt::default(),
+                sampled_at: 0,
                 control,
                 slots: Box::new([]),
                 queue: VecDeque::new(),
@@ -128,36 +129,76 @@ impl Client {
         let Some(session) = self.sessions.get_mut(id) else {
             return Err(rejected(message, RejectReason::UnknownSession));
         };
-        let number = session.next_number;
-        let straight = session.direct
-            && session.free != 0
-            && session.in_flight < session.credits
-            && message.len() <= session.fragment as usize;
-        if !straight {
+        if !session.is_clear() || message.len() > session.fragment as usize {
             return self.request_slow(shared, now, id, message, ext, tag, sink);
         }
-        session.next_number = number + 1;
-        let index = session.free.trailing_zeros() as usize;
-        session.free &= session.free - 1;
-        let slot = &mut session.slots[index];
-        slot.number = number;
-        slot.tag = tag;
-        slot.message = message;
-        slot.ext = ext;
-        slot.active_at = now;
-        slot.retries = 0;
-        slot.phase = Phase::Single;
-        if session.push_single(index, sink).is_ok() {
-            session.slots[index].credits = 1;
-            session.in_flight += 1;
-            shared.stats.requests_sent += 1;
-            if !session.timer_armed {
-                arm(&mut self.timers, session, now, shared);
-            }
-        } else {
-            self.hold(shared, now, id, index);
+        let kept = std::mem::replace(&mut session.next_slot().message, message);
+        shared.pool.give(kept);
+        let number = session.next_number;
+        match session.launch(now, ext, tag, sink) {
+            Ok(()) => note_sent(&mut self.timers, shared, now, session),
+            Err(index) => self.hold(shared, now, id, index),
         }
         Ok(number)
+    }
+
+    /// The same with a message that `build` writes where it is sent from.
+    #[inline]
+    pub(crate) fn request_with<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        tag: Tag,
+        sink: &mut S,
+        build: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> Result<RequestNumber, RejectReason> {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return Err(RejectReason::UnknownSession);
+        };
+        if !session.is_clear() {
+            let mut message = shared.pool.take();
+            let ext = build(message.head_mut());
+            return self.request_built(shared, now, id, message, ext, tag, sink);
+        }
+        let fragment = session.fragment as usize;
+        let message = &mut session.next_slot().message;
+        if message.capacity() == 0 {
+            *message = shared.pool.take();
+        }
+        let head = message.head_mut();
+        // What a `build` that panicked may have left.
+        head.clear();
+        let ext = build(head);
+        if head.len() > fragment {
+            let message = std::mem::take(message);
+            return self.request_built(shared, now, id, message, ext, tag, sink);
+        }
+        let number = session.next_number;
+        match session.launch(now, ext, tag, sink) {
+            Ok(()) => note_sent(&mut self.timers, shared, now, session),
+            Err(index) => self.hold(shared, now, id, index),
+        }
+        Ok(number)
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "those of the fast path")]
+    fn request_built<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        message: Msgbuf,
+        ext: bool,
+        tag: Tag,
+        sink: &mut S,
+    ) -> Result<RequestNumber, RejectReason> {
+        self.request_slow(shared, now, id, message, ext, tag, sink)
+            .map_err(|rejected| {
+                shared.pool.give(rejected.message);
+                rejected.reason
+            })
     }
 
     /// The sink was full: the slot waits for the next flush.
@@ -206,7 +247,7 @@ impl Client {
             }
             session.queue.push_back(request);
         } else {
-            session.fill(now, request);
+            shared.pool.give(session.fill(now, request));
             self.pump(shared, now, id, sink);
         }
         let session = self.sessions.get_mut(id).expect("the caller has it");
@@ -245,7 +286,7 @@ impl Client {
             let Some(request) = session.queue.pop_front() else {
                 break;
             };
-            session.fill(now, request);
+            shared.pool.give(session.fill(now, request));
         }
         self.pump(shared, now, id, sink);
     }
@@ -378,6 +419,15 @@ impl Client {
     }
 }
 
+/// A request of one packet was sent.
+#[inline]
+fn note_sent(timers: &mut Wheel, shared: &mut Shared, now: u64, session: &mut ClientSession) {
+    shared.stats.requests_sent += 1;
+    if !session.timer_armed {
+        arm(timers, session, now, shared);
+    }
+}
+
 fn rejected(message: Msgbuf, reason: RejectReason) -> Rejected {
     Rejected { message, reason }
 }
@@ -398,6 +448,7 @@ fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
     }
 }
 
+#[cold]
 fn arm(timers: &mut Wheel, session: &mut ClientSession, now: u64, shared: &Shared) {
     session.timer_armed = true;
     let config = &shared.config;

@@ -6,7 +6,7 @@ use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
 use crate::wire::{CreditReturn, Fragment, Frame, Limit, Reject, flags};
-use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId};
+use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId, Tag};
 
 impl Client {
     /// The slot that a frame of the server is about, if the request is still the one it means.
@@ -23,60 +23,58 @@ impl Client {
 
     /// A whole response.
     #[inline]
-    pub(crate) fn on_response<'a, S: FrameSink>(
+    pub(crate) fn on_response<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
         peer: PeerId,
-        frame: Frame<'a>,
+        frame: Frame<'_>,
         sink: &mut S,
-    ) -> Option<Incoming<'a>> {
-        let id = SessionId::from_wire(frame.header.session);
-        let index = usize::from(frame.header.slot);
-        let number = frame.header.number;
+    ) -> Option<Tag> {
+        let id = frame.session();
+        let index = frame.header.slot;
         let session = match self.sessions.get_mut(id) {
-            Some(session)
-                if session.peer == peer
-                    && session
-                        .slots
-                        .get(index)
-                        .is_some_and(|slot| slot.number == number && slot.phase != Phase::Idle) =>
-            {
-                session
-            }
+            Some(session) if session.peer == peer => session,
             _ => {
                 shared.stats.frames_stale += 1;
                 return None;
             }
         };
-        let slot = &mut session.slots[index];
+        let slot = match session.slots.get_mut(usize::from(index)) {
+            Some(slot) if slot.number == frame.header.number && slot.phase != Phase::Idle => slot,
+            _ => {
+                shared.stats.frames_stale += 1;
+                return None;
+            }
+        };
         let tag = slot.tag;
         if slot.retries == 0 {
             let rtt_ns = now - slot.active_at;
-            session.rtt.sample(rtt_ns);
+            // The responses of one burst tell the same story: one sample of it.
+            if session.sampled_at != now {
+                session.sampled_at = now;
+                session.rtt.sample(rtt_ns);
+            }
             // An answer from a later turn of the server says nothing about the network.
             if frame.header.flags & flags::LATE == 0 {
-                let unpaced = session.control.on_rtt(now, rtt_ns);
-                session.direct &= unpaced;
+                session.direct &= session.control.on_rtt(now, rtt_ns);
             }
         }
-        let (request, large) = session.finish(index);
-        let more = !session.queue.is_empty() || session.pending != 0 || !session.direct;
-        if large.is_some() {
+        if slot.phase == Phase::Single && slot.large.is_none() && !slot.message.is_bulky() {
+            slot.phase = Phase::Idle;
+            session.in_flight -= std::mem::take(&mut slot.credits);
+            session.pending &= !(1 << index);
+            session.free |= 1 << index;
+        } else {
+            let (request, large) = session.finish(index.into());
+            shared.pool.give(request);
             abandon(shared, large);
         }
         shared.stats.responses_received += 1;
-        if more {
+        if !session.queue.is_empty() || session.pending != 0 || !session.direct {
             self.advance(shared, now, id, sink);
         }
-        Some(Incoming::Response {
-            session: id,
-            number,
-            tag,
-            ext: frame.header.flags & flags::EXT != 0,
-            body: Body::Borrowed(frame.payload),
-            request,
-        })
+        Some(tag)
     }
 
     /// A part of a response.
@@ -151,6 +149,7 @@ impl Client {
         let (tag, number) = (slot.tag, slot.number);
         let _ = session.push_rfr(index, count, 0, sink);
         let (request, large) = session.finish(index);
+        shared.pool.give(request);
         let Some(Large::Receive(window)) = large.map(|large| *large) else {
             unreachable!("checked above");
         };
@@ -164,7 +163,6 @@ impl Client {
             tag,
             ext: frame.header.flags & flags::EXT != 0,
             body: Body::Owned(body),
-            request,
         })
     }
 

@@ -58,6 +58,7 @@ pub(crate) enum Large {
 pub(crate) struct Slot {
     pub(crate) number: RequestNumber,
     pub(crate) tag: Tag,
+    /// The request. While the slot is idle: a buffer for the next one, if it is a small one.
     pub(crate) message: Msgbuf,
     /// When something of this request was last sent, or last made progress.
     pub(crate) active_at: u64,
@@ -120,6 +121,8 @@ pub(crate) struct ClientSession {
     pub(crate) turn: u8,
     pub(crate) next_number: RequestNumber,
     pub(crate) rtt: Rtt,
+    /// The turn that the last sample of it is of.
+    pub(crate) sampled_at: u64,
     pub(crate) control: Controller,
     pub(crate) slots: Box<[Slot]>,
     pub(crate) queue: VecDeque<Queued>,
@@ -169,6 +172,48 @@ impl ClientSession {
             session: self.remote,
             number: request.number,
         }
+    }
+
+    /// Whether a request of one packet can be sent at once.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        self.direct && self.free != 0 && self.in_flight < self.credits
+    }
+
+    /// The slot that the next request will have. There is a free one.
+    #[inline]
+    pub(crate) fn next_slot(&mut self) -> &mut Slot {
+        &mut self.slots[self.free.trailing_zeros() as usize]
+    }
+
+    /// Sends the message of one packet that is in the next slot. `Err`: its slot, if the sink
+    /// had no room.
+    #[inline]
+    pub(crate) fn launch<S: FrameSink>(
+        &mut self,
+        now: u64,
+        ext: bool,
+        tag: Tag,
+        sink: &mut S,
+    ) -> Result<(), usize> {
+        let index = self.free.trailing_zeros() as usize;
+        self.free &= self.free - 1;
+        let slot = &mut self.slots[index];
+        slot.number = self.next_number;
+        self.next_number += 1;
+        slot.tag = tag;
+        slot.ext = ext;
+        slot.active_at = now;
+        slot.retries = 0;
+        slot.phase = Phase::Single;
+        slot.credits = 1;
+        self.in_flight += 1;
+        if self.push_single(index, sink).is_ok() {
+            return Ok(());
+        }
+        self.slots[index].credits = 0;
+        self.in_flight -= 1;
+        Err(index)
     }
 
     /// Sends the request of one packet in `slot`. Touches no accounting.
@@ -267,8 +312,9 @@ impl ClientSession {
         let _ = sink.push(self.peer, &self.preamble, &head, &[], &[]);
     }
 
-    /// Puts a request into a free slot; it is sent by [`ClientSession::pump`].
-    pub(crate) fn fill(&mut self, now: u64, request: Queued) {
+    /// Puts a request into a free slot; it is sent by [`ClientSession::pump`]. Returns the buffer
+    /// that the slot had kept.
+    pub(crate) fn fill(&mut self, now: u64, request: Queued) -> Msgbuf {
         let index = self.free.trailing_zeros() as usize;
         self.free &= self.free - 1;
         self.pending |= 1 << index;
@@ -277,7 +323,7 @@ impl ClientSession {
         let slot = &mut self.slots[index];
         slot.number = request.number;
         slot.tag = request.tag;
-        slot.message = request.message;
+        let kept = std::mem::replace(&mut slot.message, request.message);
         slot.ext = request.ext;
         slot.active_at = now;
         slot.retries = 0;
@@ -291,6 +337,7 @@ impl ClientSession {
             }));
             self.sending |= 1 << index;
         }
+        kept
     }
 
     /// Sends what is pending and allowed. `true`: the sink was full.
@@ -408,7 +455,6 @@ impl ClientSession {
     }
 
     /// The request in `index` is over: gives its buffer back and frees the slot.
-    #[inline]
     pub(crate) fn finish(&mut self, index: usize) -> (Msgbuf, Option<Box<Large>>) {
         self.settle(index, 0);
         let bit = 1u64 << index;

@@ -17,22 +17,22 @@ pub(crate) trait RateControl {
     fn rate_bps(&self) -> f64;
 }
 
-/// The controller of one session, with the common-case bypasses around the algorithm.
+/// The controller of one session, with eRPC's common-case bypasses (section 5.2.2) around the
+/// algorithm: what an uncongested session needs is in two plain fields.
 #[derive(Clone, Debug)]
-pub(crate) enum Controller {
-    /// Nothing is computed and nothing is paced.
-    Off,
-    /// Timely.
-    Timely(Box<Bypass<Timely>>),
+pub(crate) struct Controller {
+    /// A shorter round-trip time needs no update: zero unless at full rate.
+    calm_ns: u64,
+    /// Packets need not be paced.
+    unpaced: bool,
+    /// `None`: nothing is computed and nothing is paced.
+    rate: Option<Box<Rate>>,
 }
 
-/// An algorithm behind eRPC's bypasses (section 5.2.2).
 #[derive(Clone, Debug)]
-pub(crate) struct Bypass<A> {
-    algorithm: A,
+struct Rate {
+    algorithm: Timely,
     link_rate_bps: f64,
-    /// At full rate, an RTT below this needs no update.
-    low_ns: u64,
     rate_bypass: bool,
     pacing_bypass: bool,
     /// When the next packet may leave.
@@ -41,66 +41,74 @@ pub(crate) struct Bypass<A> {
 
 impl Controller {
     pub(crate) fn new(config: &Config) -> Self {
-        match config.congestion {
-            Congestion::Off => Self::Off,
-            Congestion::Timely => {
-                let link_rate_bps = config.link_rate_bps as f64;
-                Self::Timely(Box::new(Bypass {
-                    algorithm: Timely::new(link_rate_bps),
-                    link_rate_bps,
-                    low_ns: timely::LOW_NS,
-                    rate_bypass: config.factors.timely_bypass,
-                    pacing_bypass: config.factors.pacing_bypass,
-                    next_send_ns: 0,
-                }))
-            }
-        }
+        let link_rate_bps = config.link_rate_bps as f64;
+        let rate = match config.congestion {
+            Congestion::Off => None,
+            Congestion::Timely => Some(Box::new(Rate {
+                algorithm: Timely::new(link_rate_bps),
+                link_rate_bps,
+                rate_bypass: config.factors.timely_bypass,
+                pacing_bypass: config.factors.pacing_bypass,
+                next_send_ns: 0,
+            })),
+        };
+        let mut controller = Self {
+            calm_ns: u64::MAX,
+            unpaced: true,
+            rate,
+        };
+        controller.look();
+        controller
     }
 
     /// Takes a round-trip time; returns whether the session may send without pacing from now on.
     #[inline]
     pub(crate) fn on_rtt(&mut self, now: u64, rtt_ns: u64) -> bool {
-        match self {
-            Self::Off => true,
-            Self::Timely(control) => {
-                let full = control.algorithm.rate_bps() >= control.link_rate_bps;
-                if !(full && rtt_ns < control.low_ns && control.rate_bypass) {
-                    control.algorithm.on_rtt(now, rtt_ns);
-                }
-                control.is_unpaced()
-            }
+        if rtt_ns >= self.calm_ns {
+            self.update(now, rtt_ns);
+        }
+        self.unpaced
+    }
+
+    #[cold]
+    fn update(&mut self, now: u64, rtt_ns: u64) {
+        if let Some(rate) = &mut self.rate {
+            rate.algorithm.on_rtt(now, rtt_ns);
+            self.look();
+        }
+    }
+
+    /// Looks which bypasses the rate allows.
+    fn look(&mut self) {
+        if let Some(rate) = &self.rate {
+            let full = rate.algorithm.rate_bps() >= rate.link_rate_bps;
+            self.calm_ns = if full && rate.rate_bypass {
+                timely::LOW_NS
+            } else {
+                0
+            };
+            self.unpaced = full && rate.pacing_bypass;
         }
     }
 
     /// Whether packets need not be paced now.
+    #[inline]
     pub(crate) fn is_unpaced(&self) -> bool {
-        match self {
-            Self::Off => true,
-            Self::Timely(control) => control.is_unpaced(),
-        }
+        self.unpaced
     }
 
     /// When the next packet may leave.
     pub(crate) fn next_send_ns(&self) -> u64 {
-        match self {
-            Self::Off => 0,
-            Self::Timely(control) => control.next_send_ns,
-        }
+        self.rate.as_ref().map_or(0, |rate| rate.next_send_ns)
     }
 
     /// A paced packet of `bytes` left.
     pub(crate) fn on_sent(&mut self, now: u64, bytes: usize) {
-        if let Self::Timely(control) = self {
-            let gap_ns = bytes as f64 * 8e9 / control.algorithm.rate_bps();
+        if let Some(rate) = &mut self.rate {
+            let gap_ns = bytes as f64 * 8e9 / rate.algorithm.rate_bps();
             // Credit for silence is not saved up: no burst after a pause.
-            control.next_send_ns = control.next_send_ns.max(now) + gap_ns as u64;
+            rate.next_send_ns = rate.next_send_ns.max(now) + gap_ns as u64;
         }
-    }
-}
-
-impl<A: RateControl> Bypass<A> {
-    fn is_unpaced(&self) -> bool {
-        self.pacing_bypass && self.algorithm.rate_bps() >= self.link_rate_bps
     }
 }
 

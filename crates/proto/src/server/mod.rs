@@ -16,12 +16,8 @@ use crate::transfer::{ReceiveWindow, fragment_count};
 use crate::wire::{Fragment, Frame, RequestForResponse, flags};
 use crate::{
     Body, FrameSink, Incoming, PeerId, Rejection, RequestId, RespondReason, SessionId, SinkError,
-    Unsent,
 };
 use session::{Large, Phase, ServerSession, Slot};
-
-/// A response with no more memory than this stays in its slot until the slot's next request.
-const FREELY_KEPT_BYTES: usize = 512;
 
 /// Places looked at in one audit of idle sessions.
 const AUDITED: usize = 64;
@@ -63,15 +59,15 @@ impl Server {
 
     /// A whole request.
     #[inline]
-    pub(crate) fn on_request<'a, S: FrameSink>(
+    pub(crate) fn on_request<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
         peer: PeerId,
-        frame: Frame<'a>,
+        frame: Frame<'_>,
         sink: &mut S,
-    ) -> Option<Incoming<'a>> {
-        let id = SessionId::from_wire(frame.header.session);
+    ) -> Option<RequestId> {
+        let id = frame.session();
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.peer == peer => session,
             _ => {
@@ -79,52 +75,55 @@ impl Server {
                 return None;
             }
         };
-        let index = usize::from(frame.header.slot);
+        let index = frame.header.slot;
         session.active_at = now;
-        let Some(slot) = session.slots.get_mut(index) else {
+        let Some(slot) = session.slots.get_mut(usize::from(index)) else {
             shared.stats.frames_malformed += 1;
             return None;
         };
         let number = frame.header.number;
         if number <= slot.number {
-            self.on_duplicate(shared, id, index, number, sink);
+            self.on_duplicate(shared, id, index.into(), number, sink);
             return None;
         }
-        if slot.large.is_some() {
+        // That the slot is used again says that its last response arrived. Its memory stays for
+        // the next one.
+        if slot.large.is_some() || slot.response.is_bulky() {
             forget(shared, slot);
+            shared.pool.give(std::mem::take(&mut slot.response));
         }
-        // That the slot is used again says that its last response arrived.
-        let mut response = std::mem::take(&mut slot.response);
         slot.number = number;
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
         slot.fragments = 0;
-        if shared.config.factors.preallocated_responses {
-            response.clear();
-            if response.capacity() == 0 {
-                response = shared.pool.take();
-            }
-        } else {
-            response = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
-        }
-        let request = session.request_id(id, index);
         if frame.header.flags & flags::WANT != 0 {
             self.on_want(shared, now, id, sink);
         }
         shared.stats.requests_received += 1;
-        let body = if shared.config.factors.zero_copy_requests {
-            Body::Borrowed(frame.payload)
-        } else {
-            let mut copy = shared.pool.take();
-            copy.head_mut().extend_from_slice(frame.payload);
-            Body::Owned(copy)
-        };
+        Some(RequestId {
+            session: id,
+            slot: index,
+            number,
+        })
+    }
+
+    /// A whole request, to be copied out of the receive buffer.
+    pub(crate) fn copy_request<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let id = self.on_request(shared, now, peer, frame, sink)?;
+        let mut copy = shared.pool.take();
+        copy.head_mut().extend_from_slice(frame.payload);
         Some(Incoming::Request {
-            id: request,
+            id,
             peer,
-            ext: frame.header.flags & flags::EXT != 0,
-            body,
-            response,
+            ext: frame.ext(),
+            body: Body::Owned(copy),
         })
     }
 
@@ -247,7 +246,6 @@ impl Server {
             peer,
             ext: frame.header.flags & flags::EXT != 0,
             body: Body::Owned(window.into_buffer()),
-            response: shared.pool.take(),
         })
     }
 
@@ -352,10 +350,10 @@ impl Server {
         shared: &mut Shared,
         now: u64,
         id: RequestId,
-        message: Msgbuf,
+        message: &mut Msgbuf,
         ext: bool,
         sink: &mut S,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot);
         let session = match self.sessions.get_mut(id.session) {
             Some(session)
@@ -366,28 +364,27 @@ impl Server {
             }
             _ => {
                 shared.stats.responses_unwanted += 1;
-                return Err(Unsent {
-                    message,
-                    reason: RespondReason::Stale,
-                });
+                return Err(RespondReason::Stale);
             }
         };
         let len = message.len();
         if len > session.max_message as usize {
             let max = session.max_message as usize;
-            return Err(Unsent {
-                message,
-                reason: RespondReason::TooLarge { len, max },
-            });
+            return Err(RespondReason::TooLarge { len, max });
         }
-        let kept_bytes = message.capacity();
+        let bulky = message.is_bulky();
         let slot = &mut session.slots[index];
-        slot.response = message;
+        std::mem::swap(&mut slot.response, message);
+        if shared.config.factors.preallocated_responses {
+            message.clear();
+        } else {
+            *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
+        }
         slot.ext = ext;
         slot.late = now != slot.arrived_at;
         slot.phase = Phase::Done;
         shared.stats.responses_sent += 1;
-        if kept_bytes > FREELY_KEPT_BYTES && !slot.listed {
+        if bulky && !slot.listed {
             slot.listed = true;
             let until = now + shared.config.response_retention_ns;
             self.kept.push_back((until, id.session, id.slot));
@@ -486,7 +483,7 @@ impl Server {
             let idle_since = session.active_at;
             let slot = &mut session.slots[usize::from(index)];
             slot.listed = false;
-            if slot.phase != Phase::Done || slot.response.capacity() <= FREELY_KEPT_BYTES {
+            if slot.phase != Phase::Done || !slot.response.is_bulky() {
                 continue;
             }
             let until = idle_since.max(slot.arrived_at) + shared.config.response_retention_ns;

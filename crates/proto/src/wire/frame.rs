@@ -1,6 +1,7 @@
 //! Preamble and frame header: total parsing, any bytes in, an error or a frame out.
 
 use super::{HEADER_BYTES, PREAMBLE_BYTES, VERSION};
+use crate::{RequestNumber, SessionId};
 
 pub(crate) const MAGIC: u8 = 0x5a;
 
@@ -188,9 +189,35 @@ impl Header {
 
 /// A received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame<'a> {
+pub struct Frame<'a> {
     pub(crate) header: Header,
     pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// The extension bit of the layer above.
+    #[inline]
+    pub fn ext(&self) -> bool {
+        self.header.flags & flags::EXT != 0
+    }
+
+    /// What follows the header.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The receiver's session.
+    #[inline]
+    pub fn session(&self) -> SessionId {
+        SessionId::from_wire(self.header.session)
+    }
+
+    /// The request that the frame is about.
+    #[inline]
+    pub fn number(&self) -> RequestNumber {
+        self.header.number
+    }
 }
 
 /// The first frame of `bytes`, and what follows it.

@@ -24,8 +24,8 @@ pub(crate) use body::{
     Accept, Challenge, Connect, CreditReturn, Fragment, Gone, Limit, Refuse, Reject,
     RequestForResponse, Reset,
 };
-pub use frame::{DatagramError, FrameError};
-pub(crate) use frame::{Frame, Header, Kind, Preamble, flags, read_preamble, split_frame};
+pub use frame::{DatagramError, Frame, FrameError};
+pub(crate) use frame::{Header, Kind, Preamble, flags, read_preamble, split_frame};
 
 /// Bytes before the first frame of a datagram.
 pub const PREAMBLE_BYTES: usize = 8;

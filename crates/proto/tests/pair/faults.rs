@@ -90,7 +90,7 @@ fn a_cancelled_request_ends_and_its_slot_is_used_again() {
     let Host { protocol, wire, .. } = &mut net.hosts[0];
     for (tag, number) in numbers.iter().enumerate().rev() {
         let (back, message) = protocol.cancel(now, session, *number, wire).unwrap();
-        assert_eq!(back, tag as u64);
+        assert_eq!(back, tag as u128);
         assert_eq!(message.head(), b"unwanted");
         assert_eq!(protocol.cancel(now, session, *number, wire), None);
     }

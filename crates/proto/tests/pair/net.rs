@@ -152,9 +152,9 @@ impl Host {
     }
 
     pub(crate) fn respond(&mut self, now: u64, id: RequestId, body: &[u8]) -> bool {
-        let message = Msgbuf::from_vec(body.to_vec());
+        let mut message = Msgbuf::from_vec(body.to_vec());
         self.protocol
-            .respond(now, id, message, false, &mut self.wire)
+            .respond(now, id, &mut message, false, &mut self.wire)
             .is_ok()
     }
 
@@ -169,17 +169,16 @@ impl Host {
         };
         while let Some(incoming) = self.protocol.next(now, &mut frames, &mut self.wire) {
             match incoming {
-                Incoming::Request {
-                    id, body, response, ..
-                } => {
-                    assert!(response.is_empty());
+                Incoming::Request { id, body, .. } => {
                     let body = owned(body);
                     if self.echo {
-                        let mut reply = response;
+                        let mut reply = self.protocol.buffer();
                         reply.head_mut().extend(body.iter().rev());
                         self.protocol
-                            .respond(now, id, reply, false, &mut self.wire)
+                            .respond(now, id, &mut reply, false, &mut self.wire)
                             .expect("the client waits");
+                        assert!(reply.is_empty(), "for the next response");
+                        self.protocol.recycle(reply);
                     }
                     self.ran.push((id, body));
                 }

@@ -33,7 +33,7 @@ fn what_is_queued_for_a_peer_leaves_in_one_datagram() {
     let before = net.datagrams();
     for (tag, session) in sessions.iter().enumerate() {
         for _ in 0..8 {
-            net.request(0, *session, tag as u64, &[1; 20]);
+            net.request(0, *session, tag as u128, &[1; 20]);
         }
     }
     net.run_until(net.now + 100_000);
@@ -62,10 +62,10 @@ fn messages_of_any_size_arrive_whole_both_ways() {
     ];
     for (tag, size) in sizes.into_iter().enumerate() {
         let body = pattern(size);
-        net.request(0, session, tag as u64, &body);
+        net.request(0, session, tag as u128, &body);
         net.run_ms(100);
         let last = net.hosts[0].seen.pop().unwrap();
-        assert_eq!(last, Seen::Answer(tag as u64, reversed(&body)), "{size}");
+        assert_eq!(last, Seen::Answer(tag as u128, reversed(&body)), "{size}");
         assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
         assert_eq!(net.hosts[0].protocol.reassembling(), 0);
         assert_eq!(net.hosts[1].protocol.reassembling(), 0);

@@ -57,7 +57,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// The process that lent it died, and its memory with it.
+    /// It will not come back: the response did, and the protocol keeps the buffer; or the process
+    /// that lent it died, and its memory with it.
     pub fn abandon(&mut self, tag: Tag) {
         self.lent.remove(&tag);
     }

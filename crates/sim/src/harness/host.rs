@@ -244,13 +244,8 @@ impl Host {
         };
         while let Some(incoming) = process.protocol.next(now, &mut frames, &mut sink) {
             match incoming {
-                Incoming::Request {
-                    id,
-                    ext,
-                    body,
-                    response,
-                    ..
-                } => {
+                Incoming::Request { id, ext, body, .. } => {
+                    let response = process.protocol.buffer();
                     let order = ledger.execute(host, body.bytes())?;
                     if ledger.saboteur_strikes(Sabotage::HandlerTwice) {
                         ledger.execute(host, body.bytes())?;
@@ -280,19 +275,13 @@ impl Host {
                         );
                     }
                 }
-                Incoming::Response {
-                    tag,
-                    ext,
-                    body,
-                    request,
-                    ..
-                } => {
+                Incoming::Response { tag, ext, body, .. } => {
+                    let tag = key_of(tag);
                     process.calls.remove(&tag);
                     if let Some((channel, _)) = process.probes.remove(&tag) {
                         unheard.remove(&channel);
                     }
-                    ledger.answered(host, tag, ext, body.bytes(), &request)?;
-                    process.protocol.recycle(request);
+                    ledger.answered(host, tag, ext, body.bytes())?;
                     if let Body::Owned(buffer) = body {
                         process.protocol.recycle(buffer);
                     }
@@ -327,6 +316,7 @@ impl Host {
                     error,
                     ..
                 } => {
+                    let tag = key_of(tag);
                     process.calls.remove(&tag);
                     ledger.failed(self.id, tag, error, &request)?;
                     if ledger.saboteur_strikes(Sabotage::DoubleFailure) {
@@ -416,7 +406,7 @@ impl Host {
         let ext = ext_of(order);
         let taken = process
             .protocol
-            .request(now, session, message, ext, tag, &mut sink);
+            .request(now, session, message, ext, tag.into(), &mut sink);
         match taken {
             Ok(number) => {
                 process.calls.insert(tag, (session, number));
@@ -497,7 +487,7 @@ impl Host {
                 format!("call {tag} is open, but the protocol says that it is over"),
             )),
             Some((its_tag, request)) => {
-                ledger.cancelled(self.id, its_tag, &request)?;
+                ledger.cancelled(self.id, key_of(its_tag), &request)?;
                 process.protocol.recycle(request);
                 Ok(())
             }
@@ -636,10 +626,14 @@ fn respond(
     if ledger.saboteur_strikes(Sabotage::TruncatedResponse) {
         response.head_mut().pop();
     }
-    // Nobody may be waiting any more; the buffer is what matters then.
-    if let Err(unsent) = protocol.respond(now, id, response, ext_of(order), sink) {
-        protocol.recycle(unsent.message);
-    }
+    // Nobody may be waiting any more; the buffer is what matters either way.
+    let _ = protocol.respond(now, id, &mut response, ext_of(order), sink);
+    protocol.recycle(response);
+}
+
+/// The call that the protocol means by a tag.
+fn key_of(tag: starling_proto::Tag) -> Tag {
+    Tag::try_from(tag).expect("tags are made of call numbers")
 }
 
 fn unhealed(host: HostId, channel: usize, error: &dyn std::fmt::Display) -> Violation {

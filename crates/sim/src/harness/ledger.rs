@@ -107,7 +107,7 @@ impl Ledger {
         if self.survivable {
             return Err(unprovoked("a call", &reason));
         }
-        let order = self.end(tag, message)?;
+        let order = self.end(tag, Some(message))?;
         self.executions.must_not_have_run(order.key)
     }
 
@@ -137,11 +137,10 @@ impl Ledger {
         tag: Tag,
         ext: bool,
         body: &[u8],
-        request: &Msgbuf,
     ) -> Result<(), Violation> {
         self.note(host, "answered: tag, bytes", tag, body.len() as u64);
         self.outcomes.answered += 1;
-        let order = self.end(tag, request)?;
+        let order = self.end(tag, None)?;
         if self.distrusts_content {
             return Ok(());
         }
@@ -160,7 +159,7 @@ impl Ledger {
     ) -> Result<(), Violation> {
         self.note(host, error_text(error), tag, 0);
         self.outcomes.failed += 1;
-        let order = self.end(tag, request)?;
+        let order = self.end(tag, Some(request))?;
         if self.survivable && error != RequestError::Session(SessionError::Closed) {
             return Err(unprovoked("a call", &error));
         }
@@ -199,7 +198,7 @@ impl Ledger {
     ) -> Result<(), Violation> {
         self.note(host, "cancelled: tag", tag, 0);
         self.outcomes.cancelled += 1;
-        self.end(tag, request).map(|_| ())
+        self.end(tag, Some(request)).map(|_| ())
     }
 
     /// The caller died.
@@ -215,10 +214,13 @@ impl Ledger {
         self.buffers.check_all_returned()
     }
 
-    fn end(&mut self, tag: Tag, request: &Msgbuf) -> Result<Order, Violation> {
+    fn end(&mut self, tag: Tag, request: Option<&Msgbuf>) -> Result<Order, Violation> {
         self.calls.ended(tag, self.now_ns())?;
         if !self.saboteur_strikes(Sabotage::LeakedBuffer) {
-            self.buffers.returned(tag, request.head(), request.tail())?;
+            match request {
+                Some(request) => self.buffers.returned(tag, request.head(), request.tail())?,
+                None => self.buffers.abandon(tag),
+            }
         }
         Ok(self.orders.remove(&tag).expect("an open call has an order"))
     }

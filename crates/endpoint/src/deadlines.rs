@@ -1,0 +1,64 @@
+//! The deadlines of calls. A call without one costs nothing here.
+
+use crate::client::CallId;
+use crate::slab::Slab;
+use crate::timers::Timers;
+
+/// Which calls have a deadline, and when.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    timers: Timers,
+    calls: Slab<CallId>,
+}
+
+impl Deadlines {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            timers: Timers::default(),
+            calls: Slab::new(limit),
+        }
+    }
+
+    /// What the next call that is armed has to remember to disarm it; never zero. `None` if
+    /// there are as many as may be.
+    pub(crate) fn next_place(&self) -> Option<u32> {
+        self.calls.next_key().map(|key| key as u32 + 1)
+    }
+
+    /// Adds the deadline of a call that remembers [`Deadlines::next_place`].
+    pub(crate) fn arm(&mut self, at_ns: u64, call: CallId) {
+        let key = self.calls.insert(call);
+        let key = key.expect("there is a next place");
+        let calls = &self.calls;
+        self.timers.arm(at_ns, key, |key| calls.get(key).is_some());
+    }
+
+    /// The call is over.
+    pub(crate) fn disarm(&mut self, place: u32) {
+        let key = self.calls.key_at(place - 1).expect("armed before");
+        self.calls.remove(key);
+        self.timers.disarm();
+    }
+
+    /// When a deadline comes next.
+    pub(crate) fn next(&mut self) -> Option<u64> {
+        let calls = &self.calls;
+        self.timers.next(|key| calls.get(key).is_some())
+    }
+
+    /// Whether [`Deadlines::pop_due`] is worth a call.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        self.timers.is_due(now_ns)
+    }
+
+    /// A call whose deadline has come. Its end disarms it.
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
+        while let Some(key) = self.timers.pop_due(now_ns) {
+            if let Some(call) = self.calls.get(key) {
+                return Some(*call);
+            }
+        }
+        None
+    }
+}
