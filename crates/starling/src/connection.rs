@@ -2,12 +2,12 @@
 //! are encoded.
 //!
 //! ```text
-//!            a call               opened
-//!   Idle ───────────▶ Wanted ───────────▶ Opening ──────▶ Open ──┐
-//!    ▲                  ▲  │                 │                   │
-//!    │           a call │  │ failed          │ failed            │ session ended
-//!    │                  └──┴────── Down ◀────┘                   │
-//!    └───────────────────────────────────────────────────────────┘
+//!         a call           found            begun             opened
+//!   Idle ───────▶ Resolving ─────▶ Wanted ────────▶ Opening ─────────▶ Open ──┐
+//!    ▲             ▲     │            │                │                      │
+//!    │      a call │     ▼ failed     ▼ failed         ▼ failed               │
+//!    │             └───────────── Down ────────────────┘                      │ session ended
+//!    └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! After the n-th failure in a row, attempts pause for 2^n times 10 ms, at most 2 s, give or take a
@@ -34,6 +34,7 @@ use crate::address::Address;
 use crate::binding::{self, IdHasher};
 use crate::channel::StateCell;
 use crate::hub::Hub;
+use crate::lookup;
 
 /// The first pause after a failure.
 const BACKOFF_MIN_NS: u64 = 10_000_000;
@@ -45,6 +46,9 @@ const REFUSED_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 #[derive(Clone, Debug)]
 enum Phase {
     Idle,
+    /// A thread looks up the host's name.
+    Resolving,
+    /// The loop is to begin a session.
     Wanted,
     Opening(SessionId),
     Open(SessionId),
@@ -71,6 +75,8 @@ struct State {
     /// A call failed as if the session were over.
     doubted: bool,
     failures: u32,
+    /// Where to begin a session: the first that works.
+    targets: Vec<String>,
     bindings: HashMap<u32, Binding, IdHasher>,
     /// Counts every change, for who waits for one.
     version: u64,
@@ -94,6 +100,7 @@ impl Connection {
                 phase: Phase::Idle,
                 doubted: false,
                 failures: 0,
+                targets: Vec::new(),
                 bindings: HashMap::default(),
                 version: 0,
                 waiters: Vec::new(),
@@ -173,7 +180,7 @@ impl Connection {
             };
             match phase {
                 Phase::Open(session) if !doubted => return Ok(session),
-                Phase::Open(_) | Phase::Wanted | Phase::Opening(_) => {
+                Phase::Open(_) | Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
                     tried = true;
                     self.changed(version).await;
                 }
@@ -187,13 +194,43 @@ impl Connection {
                         .sleep(std::time::Duration::from_nanos(pause))
                         .await;
                 }
-                Phase::Idle | Phase::Down { .. } => {
-                    self.state.borrow_mut().phase = Phase::Wanted;
-                    self.tell();
-                    hub.want(self);
-                }
+                Phase::Idle | Phase::Down { .. } => self.begin(hub),
             }
         }
+    }
+
+    /// Begins an attempt. Not a part of the call that is waiting for it, as with [`Self::ask`].
+    fn begin(self: &Rc<Self>, hub: &Rc<Hub>) {
+        let mut state = self.state.borrow_mut();
+        if !lookup::is_needed(&self.address) {
+            state.phase = Phase::Wanted;
+            state.targets = vec![self.address.to_string()];
+            drop(state);
+            hub.want(self);
+            return self.tell();
+        }
+        state.phase = Phase::Resolving;
+        drop(state);
+        self.tell();
+        let (connection, its_hub) = (Rc::downgrade(self), Rc::clone(hub));
+        let found = lookup::look_up(&self.address);
+        hub.local.spawn_local(async move {
+            let found = found.await;
+            let Some(connection) = connection.upgrade() else {
+                return;
+            };
+            match found {
+                Ok(targets) => {
+                    let mut state = connection.state.borrow_mut();
+                    state.phase = Phase::Wanted;
+                    state.targets = targets;
+                    drop(state);
+                    its_hub.want(&connection);
+                }
+                Err(error) => connection.fail(&its_hub, error),
+            }
+            connection.tell();
+        });
     }
 
     async fn bind(
@@ -278,8 +315,10 @@ impl Connection {
         }
     }
 
-    pub(crate) fn wants_session(&self) -> bool {
-        matches!(self.state.borrow().phase, Phase::Wanted)
+    /// Where to begin a session, if one is wanted: the first that works.
+    pub(crate) fn take_targets(&self) -> Option<Vec<String>> {
+        let mut state = self.state.borrow_mut();
+        matches!(state.phase, Phase::Wanted).then(|| std::mem::take(&mut state.targets))
     }
 
     /// Takes in how an attempt to begin a session went.
@@ -343,7 +382,9 @@ impl Connection {
         if let Some(shown) = &state.shown {
             shown.set(match state.phase {
                 Phase::Idle => crate::ChannelState::Idle,
-                Phase::Wanted | Phase::Opening(_) => crate::ChannelState::Connecting,
+                Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
+                    crate::ChannelState::Connecting
+                }
                 Phase::Open(_) => crate::ChannelState::Ready,
                 Phase::Down { .. } => crate::ChannelState::TransientFailure,
             });

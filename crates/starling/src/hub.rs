@@ -119,9 +119,13 @@ impl Hub {
             }
         }
         for connection in wants {
-            if connection.wants_session() {
+            if let Some(targets) = connection.take_targets() {
                 changed = true;
-                let result = raw.connect(connection.address().as_str());
+                let mut results = targets.iter().map(|target| raw.connect(target));
+                let first = results
+                    .next()
+                    .expect("a name stands for an address at least");
+                let result = first.or_else(|error| results.find_map(Result::ok).ok_or(error));
                 connection.handle_connect(self, result);
             }
             let state = connection

@@ -1,4 +1,106 @@
 //! Starling: datacenter RPC in microseconds.
+//!
+//! A service is described once, in a `.proto` file. `starling-build` makes a trait, a server and a
+//! client of it, which run unchanged over whatever the address asks for: `udp://host:port` between
+//! hosts, `shm://name` between processes of one host.
+//!
+//! # A service and a client
+//!
+//! `proto/hello.proto`:
+//!
+//! ```text
+//! syntax = "proto3";
+//! package hello;
+//!
+//! message HelloRequest { string name = 1; }
+//! message HelloReply   { string text = 1; }
+//!
+//! service Hello {
+//!   rpc Greet(HelloRequest) returns (HelloReply);
+//! }
+//! ```
+//!
+//! `build.rs`:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! starling_build::compile(&["proto/hello.proto"], &["proto"])?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `src/main.rs`:
+//!
+//! ```
+//! use starling::{Channel, Request, Server, Status};
+//!
+//! # /*
+//! starling::include_proto!("hello");
+//! # */
+//! # use starling_test_protos::hello::*;
+//!
+//! struct Greeter;
+//!
+//! impl Hello for Greeter {
+//!     fn greet(
+//!         &self,
+//!         request: Request<'_, HelloRequest>,
+//!         mut reply: HelloReplyMut<'_>,
+//!     ) -> Result<(), Status> {
+//!         reply.set_text(&format!("Hello, {}!", request.message().name()));
+//!         Ok(())
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let server = Server::builder()
+//!         .bind("udp://127.0.0.1:0")?
+//!         .add_service(HelloServer::new(Greeter))
+//!         .build()?
+//!         .spawn()?;
+//!
+//!     let client = HelloClient::new(Channel::lazy(server.address())?);
+//!     let mut request = HelloRequest::new();
+//!     request.set_name("world");
+//!     let reply = client.greet(&request).wait()?;
+//!     assert_eq!(reply.message().text(), "Hello, world!");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The request is read where it was received, the reply is written where it is sent from.
+//!
+//! # Two kinds of callers
+//!
+//! The same generated client stands on either of them:
+//!
+//! | | [`Channel`] | [`LocalChannel`] |
+//! |---|---|---|
+//! | for | any thread, any executor | the thread that owns an [`Endpoint`] |
+//! | calls are made | by a background thread | by that thread itself |
+//! | waiting | `.await`, or `.wait()` in a plain thread | [`Endpoint::block_on`] |
+//!
+//! # Three kinds of handlers
+//!
+//! *Inline* ones run in the dispatch thread, to completion, and take microseconds at most; that is
+//! what a method is unless the `.proto` file says `option (starling.mode) = WORKER` or `NESTED`.
+//! *Worker* ones run in a pool of threads. *Nested* ones are `async`, run in the dispatch thread, and
+//! make calls of their own through their [`NestedContext`].
+//!
+//! # How calls end
+//!
+//! With a [`Response`] or a [`Status`], whose codes are gRPC's. A handler runs at most once for each
+//! call, whatever the network does. A call whose server dies ends with UNAVAILABLE; it is not made
+//! again, because it may have run. [`CallOptions`] has a timeout, metadata, and whether to wait for
+//! a server that is not there yet.
+//!
+//! # Versions
+//!
+//! When a client first uses a method in a session, the two ends compare their versions of it. Equal
+//! ones exchange messages as they lie in memory; others exchange protobuf, by whose rules they may
+//! differ. If they differ beyond that, calls of that method end with FAILED_PRECONDITION, naming the
+//! field. Servers answer for that, and describe themselves, with [`reflection`].
+
 #![forbid(unsafe_code)]
 
 mod address;
@@ -12,6 +114,7 @@ mod endpoint;
 mod error;
 mod hub;
 mod local;
+mod lookup;
 mod message;
 mod nested;
 mod options;
@@ -43,7 +146,7 @@ pub async fn connect(address: &str) -> Result<Channel, Error> {
     Channel::connect(address).await
 }
 
-/// What generated code is written against. Not for anybody else.
+/// What generated code is written against; nothing here is for people.
 pub mod stub {
     pub use crate::{
         CallOptions, Caller, NestedContext, OwnedRequest, Registrar, Request, Response, Service,

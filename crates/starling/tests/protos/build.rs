@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    starling_build::compile(&["proto/test.proto"], &["proto"])?;
+    starling_build::compile(&["proto/hello.proto", "proto/test.proto"], &["proto"])?;
     for version in ["v1", "v2", "v3"] {
         let out = PathBuf::from(std::env::var("OUT_DIR")?).join(version);
         std::fs::create_dir_all(&out)?;

@@ -1,5 +1,10 @@
 //! Messages and services that the facade's tests and its documentation use.
 
+/// What the documentation's example is about.
+pub mod hello {
+    starling::include_proto!("hello");
+}
+
 /// Everything a test wants a server to do.
 pub mod test {
     starling::include_proto!("test");
