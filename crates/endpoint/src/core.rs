@@ -321,7 +321,11 @@ impl<I: PacketIo> Core<I> {
     #[inline]
     pub(crate) fn answer_ok(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer) {
         let ext = answer.seal_ok();
-        self.send(tx, id, answer, ext);
+        let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
+        match self.proto.respond(now, id, &mut answer.message, ext, sink) {
+            Ok(()) => self.stats.responses += 1,
+            Err(reason) => self.handle_unsent(tx, id, answer, reason),
+        }
     }
 
     /// Sends a status in place of an answer.
@@ -334,15 +338,14 @@ impl<I: PacketIo> Core<I> {
         status: &Status,
     ) {
         answer.seal_status(status);
-        self.send(tx, id, answer, true);
-    }
-
-    #[inline]
-    fn send(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer, ext: bool) {
         let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
-        match self.proto.respond(now, id, &mut answer.message, ext, sink) {
+        match self.proto.respond(now, id, &mut answer.message, true, sink) {
             Ok(()) => self.stats.responses += 1,
-            Err(reason) => self.handle_unsent(tx, id, answer, reason),
+            // A status is smaller than any limit: what remains is that nobody waits.
+            Err(_) => {
+                self.stats.stale_responses += 1;
+                answer.message.clear();
+            }
         }
     }
 
@@ -352,20 +355,18 @@ impl<I: PacketIo> Core<I> {
         tx: &mut I::Tx,
         id: RequestId,
         answer: &mut Answer,
-        mut reason: RespondReason,
+        reason: RespondReason,
     ) {
-        if let RespondReason::TooLarge { .. } = reason {
-            answer.seal_status(&Status::resource_exhausted(reason.to_string()));
-            let (now, sink) = (self.now_ns, &mut Sink(tx));
-            // A status is smaller than any limit: what remains is that nobody waits.
-            match self.proto.respond(now, id, &mut answer.message, true, sink) {
-                Ok(()) => return self.stats.responses += 1,
-                Err(stale) => reason = stale,
+        match reason {
+            RespondReason::TooLarge { .. } => {
+                let status = Status::resource_exhausted(reason.to_string());
+                self.answer_status(tx, id, answer, &status);
+            }
+            RespondReason::Stale => {
+                self.stats.stale_responses += 1;
+                answer.message.clear();
             }
         }
-        debug_assert_eq!(reason, RespondReason::Stale);
-        self.stats.stale_responses += 1;
-        answer.message.clear();
     }
 
     /// Ends the work on a request outside its handler.

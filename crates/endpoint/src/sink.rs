@@ -27,7 +27,8 @@ pub(crate) fn proto_source(source: starling_io::Source) -> starling_proto::Sourc
 }
 
 impl<T: PacketTx> FrameSink for Sink<'_, T> {
-    #[inline]
+    // The protocol's two hottest places push, and each is worth a copy of its own.
+    #[inline(always)]
     fn push(
         &mut self,
         peer: PeerId,

@@ -260,29 +260,52 @@ impl<M: RingMemory> Producer<M> {
         body: &[u8],
         tail: &[u8],
     ) -> Result<(), TxError> {
-        let frame = head.len() + body.len() + tail.len();
-        let mut at = self.staged;
-        if at == 0 || at + frame > self.max_staged {
-            if preamble.len() + frame > self.max_staged {
-                self.publish(true);
-                return self.write_large(preamble, head, body, tail);
-            }
-            self.publish(true);
-            self.reserve(record_bytes(self.max_staged), 0)?;
-            self.stage.0[HEADER_BYTES..][..preamble.len()].copy_from_slice(preamble);
-            at = preamble.len();
+        if self.append_to_open(head, body, tail) {
+            return Ok(());
         }
+        self.publish(true);
+        let at = preamble.len();
+        if at + head.len() + body.len() + tail.len() > self.max_staged {
+            return self.write_large(preamble, head, body, tail);
+        }
+        self.reserve(record_bytes(self.max_staged), 0)?;
+        self.stage.0[HEADER_BYTES..][..at].copy_from_slice(preamble);
+        self.stage_frame(at, head, body, tail);
+        Ok(())
+    }
+
+    /// Adds a frame to the open datagram, if one is open that has room for it: what happens to
+    /// nearly all frames of a burst.
+    #[inline(always)]
+    pub(crate) fn append_to_open(&mut self, head: &[u8], body: &[u8], tail: &[u8]) -> bool {
+        let at = self.staged;
+        let fits = at != 0 && at + head.len() + body.len() + tail.len() <= self.max_staged;
+        if fits {
+            self.stage_frame(at, head, body, tail);
+        }
+        fits
+    }
+
+    #[inline(always)]
+    fn stage_frame(&mut self, at: usize, head: &[u8], body: &[u8], tail: &[u8]) {
+        let frame = head.len() + body.len() + tail.len();
         let room = &mut self.stage.0[HEADER_BYTES + at..][..frame];
         let (to, room) = room.split_at_mut(head.len());
         copy_small(to, head);
         let (to, room) = room.split_at_mut(body.len());
         copy_small(to, body);
-        copy_small(room, tail);
+        if !tail.is_empty() {
+            room.copy_from_slice(tail);
+        }
         self.staged = at + frame;
         if self.staged >= PUBLISH_BYTES {
-            self.publish(true);
+            self.publish_early();
         }
-        Ok(())
+    }
+
+    #[inline(never)]
+    fn publish_early(&mut self) {
+        self.publish(true);
     }
 
     /// Publishes the open datagram, if any. `more` says that another one follows at once.
@@ -308,8 +331,10 @@ impl<M: RingMemory> Producer<M> {
     #[inline(never)]
     fn write_further_lines(&mut self, bytes: usize) {
         // Stores wait for their lines one after another; asked for like this, they come together.
-        for at in (0..=bytes as u64).step_by(LINE) {
-            self.memory.prefetch_to_write(self.tail + at);
+        let mut at = self.tail;
+        while at <= self.tail + bytes as u64 {
+            self.memory.prefetch_to_write(at);
+            at += LINE as u64;
         }
         let rest = &self.stage.0[LINE..bytes];
         self.memory.write_lines(self.tail + LINE as u64, rest);

@@ -85,17 +85,9 @@ impl ShmTx {
         std::mem::take(&mut self.faults)
     }
 
-    #[cold]
-    fn note_fault(&mut self, peer: PeerId) {
-        if !self.faults.contains(&peer.0) {
-            self.faults.push(peer.0);
-        }
-    }
-}
-
-impl PacketTx for ShmTx {
-    #[inline]
-    fn append(
+    /// Begins a datagram.
+    #[inline(never)]
+    fn append_first(
         &mut self,
         peer: PeerId,
         preamble: &[u8; 8],
@@ -115,6 +107,33 @@ impl PacketTx for ShmTx {
             self.note_fault(peer);
         }
         result
+    }
+
+    #[cold]
+    fn note_fault(&mut self, peer: PeerId) {
+        if !self.faults.contains(&peer.0) {
+            self.faults.push(peer.0);
+        }
+    }
+}
+
+impl PacketTx for ShmTx {
+    #[inline(always)]
+    fn append(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), TxError> {
+        // Whoever has a datagram open is in the list.
+        if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
+            && to.producer.append_to_open(head, body, tail)
+        {
+            return Ok(());
+        }
+        self.append_first(peer, preamble, head, body, tail)
     }
 
     #[inline]

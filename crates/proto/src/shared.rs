@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::cookie::Jar;
 use crate::msgbuf::Pool;
 use crate::peer::{Peers, preamble};
+use crate::sink::push_rare;
 use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES};
 use crate::{Config, Event, FrameSink, Source, Stats};
 
@@ -49,7 +50,7 @@ impl Shared {
             Source::Peer(peer) => {
                 sink.seal(peer);
                 // Best effort: whoever waits for it asks again.
-                let _ = sink.push(peer, &preamble(token), &head, body, &[]);
+                let _ = push_rare(sink, peer, &preamble(token), &head, body, &[]);
                 sink.seal(peer);
             }
             Source::Stranger(address) => {

@@ -38,3 +38,17 @@ pub trait FrameSink {
     /// The largest datagram on the path to `peer`, in bytes.
     fn max_datagram(&self, peer: PeerId) -> usize;
 }
+
+/// [`FrameSink::push`] for all frames but whole requests and responses: one copy of it serves
+/// them all.
+#[inline(never)]
+pub(crate) fn push_rare<S: FrameSink>(
+    sink: &mut S,
+    peer: PeerId,
+    preamble: &[u8; 8],
+    head: &[u8],
+    body: &[u8],
+    tail: &[u8],
+) -> Result<(), SinkError> {
+    sink.push(peer, preamble, head, body, tail)
+}

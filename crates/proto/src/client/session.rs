@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use crate::congestion::Controller;
 use crate::msgbuf::Msgbuf;
 use crate::rtt::Rtt;
+use crate::sink::push_rare;
 use crate::transfer::{ResponseWindow, SendWindow, fragment_count};
 use crate::wire::{
     FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
@@ -217,7 +218,7 @@ impl ClientSession {
     }
 
     /// Sends the request of one packet in `slot`. Touches no accounting.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_single<S: FrameSink>(
         &self,
         slot: usize,
@@ -254,7 +255,7 @@ impl ClientSession {
             .copy_from_slice(&self.header(Kind::RequestFragment, slot).to_bytes(len));
         head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
         let (body, tail) = message.range(from, to);
-        sink.push(self.peer, &self.preamble, &head, body, tail)?;
+        push_rare(sink, self.peer, &self.preamble, &head, body, tail)?;
         Ok(head.len() + to - from)
     }
 
@@ -275,7 +276,7 @@ impl ClientSession {
         let head = self
             .header(Kind::RequestForResponse, slot)
             .to_bytes(body.len());
-        sink.push(self.peer, &self.preamble, &head, &body, &[])
+        push_rare(sink, self.peer, &self.preamble, &head, &body, &[])
     }
 
     /// Tells the server that the session is over; repeated until it says that it knows.
@@ -288,7 +289,7 @@ impl ClientSession {
             number: u64::from(self.id.to_wire()),
         }
         .to_bytes(0);
-        let _ = sink.push(self.peer, &self.preamble, &head, &[], &[]);
+        let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
     }
 
     /// Tells the server that its last word on credits is in force.
@@ -302,14 +303,14 @@ impl ClientSession {
             number: self.credit_number,
         }
         .to_bytes(body.len());
-        let _ = sink.push(self.peer, &self.preamble, &head, &body, &[]);
+        let _ = push_rare(sink, self.peer, &self.preamble, &head, &body, &[]);
     }
 
     /// Tells the server that the request in `slot` is not wanted any more, best effort.
     pub(crate) fn push_cancel<S: FrameSink>(&self, slot: usize, sink: &mut S) {
         let head = self.header(Kind::Cancel, slot).to_bytes(0);
         // If it is lost, the server does work that nobody wants, no more.
-        let _ = sink.push(self.peer, &self.preamble, &head, &[], &[]);
+        let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
     }
 
     /// Puts a request into a free slot; it is sent by [`ClientSession::pump`]. Returns the buffer

@@ -3,6 +3,7 @@
 use super::session::{Large, Phase, State, slots_mask};
 use super::{Client, arm, is_full};
 use crate::shared::Shared;
+use crate::sink::push_rare;
 use crate::wire::{Connect, Header, Kind};
 use crate::{FrameSink, SessionError, SessionId, Source};
 
@@ -272,7 +273,7 @@ impl Client {
             }
             .to_bytes(body.len());
             // Repeated by the timer until it is answered.
-            let _ = sink.push(session.peer, &preamble, &head, &body, &[]);
+            let _ = push_rare(sink, session.peer, &preamble, &head, &body, &[]);
         }
         if let Some(peer) = open {
             sink.seal(peer);

@@ -344,7 +344,7 @@ impl Server {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn respond<S: FrameSink>(
         &mut self,
         shared: &mut Shared,

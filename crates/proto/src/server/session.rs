@@ -10,6 +10,7 @@
 //! Numbers only grow, so no request is ever handed out twice, whatever arrives again.
 
 use crate::msgbuf::Msgbuf;
+use crate::sink::push_rare;
 use crate::transfer::ReceiveWindow;
 use crate::wire::{
     CreditReturn, FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Reject,
@@ -130,7 +131,7 @@ impl ServerSession {
     }
 
     /// Sends the response in `slot`, or the first fragment of it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_response<S: FrameSink>(
         &self,
         slot: usize,
@@ -172,7 +173,7 @@ impl ServerSession {
         head[..HEADER_BYTES].copy_from_slice(&header.to_bytes(FRAGMENT_BYTES + to - from));
         head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
         let (body, tail) = response.range(from, to);
-        sink.push(self.peer, &self.preamble, &head, body, tail)
+        push_rare(sink, self.peer, &self.preamble, &head, body, tail)
     }
 
     /// Sends the fragments in `want` above `base`; returns those that found the sink full.
@@ -222,7 +223,7 @@ impl ServerSession {
         let head = self
             .header(Kind::CreditReturn, slot, 0)
             .to_bytes(body.len());
-        sink.push(self.peer, &self.preamble, &head, &body, &[])
+        push_rare(sink, self.peer, &self.preamble, &head, &body, &[])
     }
 
     /// Says that the request numbered `number` in `slot` will have no response, best effort: a
@@ -241,7 +242,7 @@ impl ServerSession {
         let mut header = self.header(Kind::Reject, slot, 0);
         header.number = number;
         let head = header.to_bytes(body.len());
-        let _ = sink.push(self.peer, &self.preamble, &head, &body, &[]);
+        let _ = push_rare(sink, self.peer, &self.preamble, &head, &body, &[]);
     }
 
     /// Tells the client its credits.
@@ -260,7 +261,7 @@ impl ServerSession {
         }
         .to_bytes(body.len());
         // A client that misses more credits asks again, one that misses fewer is asked again.
-        let _ = sink.push(self.peer, &self.preamble, &head, &body, &[]);
+        let _ = push_rare(sink, self.peer, &self.preamble, &head, &body, &[]);
     }
 
     /// This session's name, for requests.
