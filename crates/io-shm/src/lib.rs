@@ -22,7 +22,7 @@
 //! |---|---|
 //! | [`ring`] | how datagrams cross: the protocol of one ring, and why a hostile peer does no harm |
 //! | [`sleep`] | how a sleeping device is woken, with no fence on the sender's fast path |
-//! | [`map`] | the shared memory itself; all `unsafe` of this crate |
+//! | [`map`] | the shared memory itself, and nearly all `unsafe` of this crate |
 //! | [`sys`] | system calls, as the rest of the crate wants them |
 //! | [`handshake`], [`lobby`] | how two devices meet, and what is refused |
 //! | [`rx`], [`tx`] | the two halves of the device: all peers' consumers, all peers' producers |

@@ -189,3 +189,36 @@ fn receive_hello(socket: OwnedFd, config: &ShmConfig) -> Heard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_connections_are_bounded_and_time_out() {
+        let name = format!("starling-shm/test-{}-lobby", std::process::id());
+        let poller = Poller::new().unwrap();
+        let listener = sys::listen(name.as_bytes()).unwrap();
+        let mut lobby = Lobby::new(Some(listener), &poller).unwrap();
+        let config = ShmConfig::default();
+        let start = Instant::now();
+        assert_eq!(lobby.next_time(), None);
+        let silent: Vec<OwnedFd> = (0..2 * MAX_WAITING)
+            .map(|_| sys::connect(name.as_bytes()).unwrap())
+            .collect();
+        for _ in 0..3 {
+            assert!(
+                lobby
+                    .handle_ready(LISTENER_KEY, start, &poller, &config)
+                    .is_empty()
+            );
+        }
+        assert_eq!(lobby.waiting.len(), MAX_WAITING);
+        assert_eq!(lobby.next_time(), Some(start + HELLO_TIMEOUT));
+        lobby.handle_time(start + HELLO_TIMEOUT / 2, &poller);
+        assert_eq!(lobby.waiting.len(), MAX_WAITING);
+        lobby.handle_time(start + HELLO_TIMEOUT, &poller);
+        assert_eq!((lobby.waiting.len(), lobby.next_time()), (0, None));
+        drop(silent);
+    }
+}
