@@ -59,14 +59,16 @@ impl Suite {
                 .into_iter()
                 .flat_map(|size| {
                     let case = size_case(size);
-                    [
-                        Contestant::new("tcp", "tcp", &case, move |context| {
-                            tcp::throughput(context, size)
-                        }),
-                        Contestant::new("memory", "memcpy", &case, move |context| {
-                            memcpy::throughput(context, size)
-                        }),
-                    ]
+                    let tcp = tcp::Waiting::ALL.map(|waiting| {
+                        let case = format!("{case} {}", waiting.name());
+                        Contestant::new("tcp", "tcp", case, move |context| {
+                            tcp::throughput(context, size, waiting)
+                        })
+                    });
+                    let memcpy = Contestant::new("memory", "memcpy", &case, move |context| {
+                        memcpy::throughput(context, size)
+                    });
+                    tcp.into_iter().chain([memcpy])
                 })
                 .collect(),
         }

@@ -1,8 +1,8 @@
 //! The peer of large transfers: one TCP stream, with an application's answer to each request.
 //!
 //! A request is its bytes alone; the server knows the size and answers with 32 bytes once it has
-//! read them all. One request is outstanding at a time, as for everyone in this suite. Both sides
-//! poll without blocking: waking a blocked thread takes longer than 64 KiB do.
+//! read them all. One request is outstanding at a time, as for everyone in this suite. It comes in
+//! two forms: both sides block, as ordinary programs do, or both poll, as we do.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,8 +13,31 @@ use crate::error::BenchError;
 use crate::process::announce;
 use crate::row::Metric;
 
-/// Role of the server; its arguments are the size of a request in bytes and how to wait.
+/// Role of the server; its arguments are the size of a request in bytes, [`Waiting::name`] and how
+/// to wait between two tries.
 pub const ROLE: &str = "tcp-sink";
+
+/// How both sides wait for the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// In the system call.
+    Blocking,
+    /// By trying again.
+    Polling,
+}
+
+impl Waiting {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Blocking, Self::Polling];
+
+    /// Its name in cases and arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocking => "blocking",
+            Self::Polling => "polling",
+        }
+    }
+}
 
 /// Bytes that the server reads at once.
 const READ_BYTES: usize = 256 << 10;
@@ -22,15 +45,18 @@ const READ_BYTES: usize = 256 << 10;
 /// The server: takes one connection.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parse = || match arguments {
-        [size, spin] => {
+        [size, waiting, spin] => {
             let size = size.parse().ok().filter(|&size: &usize| size > 0)?;
-            Some((size, Spin::from_name(spin)?))
+            let waiting = Waiting::ALL.into_iter().find(|w| w.name() == waiting)?;
+            Some((size, waiting, Spin::from_name(spin)?))
         }
         _ => None,
     };
-    let (size, spin) = parse().ok_or_else(|| BenchError::BadRoleArguments {
+    let (size, waiting, spin) = parse().ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected the size of a request in bytes, and `spin` or `yield`".into(),
+        why: "expected the size of a request in bytes, `blocking` or `polling`, and `spin` or \
+              `yield`"
+            .into(),
     })?;
     let listener =
         TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("binding a TCP socket"))?;
@@ -41,21 +67,21 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let (stream, _) = listener
         .accept()
         .map_err(BenchError::io("accepting a connection"))?;
-    Polled::new(stream, spin)
+    Stream::new(stream, waiting, spin)
         .and_then(|stream| sink(stream, size))
         .map_err(BenchError::io("answering over TCP"))
 }
 
-/// A stream that is polled until it is ready.
-struct Polled {
+/// A stream that is waited for in one of the two ways.
+struct Stream {
     stream: TcpStream,
     spin: Spin,
 }
 
-impl Polled {
-    fn new(stream: TcpStream, spin: Spin) -> io::Result<Self> {
+impl Stream {
+    fn new(stream: TcpStream, waiting: Waiting, spin: Spin) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+        stream.set_nonblocking(waiting == Waiting::Polling)?;
         Ok(Self { stream, spin })
     }
 
@@ -72,13 +98,13 @@ impl Polled {
     }
 }
 
-impl Read for Polled {
+impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.poll(|stream| stream.read(buffer))
     }
 }
 
-impl Write for Polled {
+impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.poll(|stream| stream.write(bytes))
     }
@@ -89,7 +115,7 @@ impl Write for Polled {
 }
 
 /// Answers requests of `size` bytes until the client closes the stream between two of them.
-fn sink(mut stream: Polled, size: usize) -> io::Result<()> {
+fn sink(mut stream: Stream, size: usize) -> io::Result<()> {
     let mut buffer = vec![0; READ_BYTES.min(size)];
     let mut missing = size;
     loop {
@@ -109,13 +135,13 @@ fn sink(mut stream: Polled, size: usize) -> io::Result<()> {
 }
 
 /// Throughput of requests of `size` bytes.
-pub fn throughput(context: &Context, size: usize) -> Result<Sample, BenchError> {
+pub fn throughput(context: &Context, size: usize, waiting: Waiting) -> Result<Sample, BenchError> {
     let spin = Spin::on(context.cores);
-    let arguments = [&size.to_string(), spin.name()];
+    let arguments = [&size.to_string(), waiting.name(), spin.name()];
     let server = context.launcher.start(ROLE, &arguments)?;
     let failed = || BenchError::io("exchanging over TCP");
     let mut stream = TcpStream::connect(server.address())
-        .and_then(|stream| Polled::new(stream, spin))
+        .and_then(|stream| Stream::new(stream, waiting, spin))
         .map_err(failed())?;
     let request = vec![7; size];
     let mut run = |period: Period| {
@@ -137,28 +163,30 @@ pub fn throughput(context: &Context, size: usize) -> Result<Sample, BenchError> 
 mod tests {
     use super::*;
 
-    fn pair(size: usize) -> (TcpStream, std::thread::JoinHandle<io::Result<()>>) {
+    fn pair(size: usize, waiting: Waiting) -> (TcpStream, std::thread::JoinHandle<io::Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let server = Polled::new(server, Spin { yields: true }).unwrap();
+        let server = Stream::new(server, waiting, Spin { yields: true }).unwrap();
         (client, std::thread::spawn(move || sink(server, size)))
     }
 
     #[test]
     fn each_request_has_one_answer() {
-        let (mut client, server) = pair(300_000);
-        for _ in 0..3 {
-            client.write_all(&vec![1; 300_000]).unwrap();
-            client.read_exact(&mut [0; SMALL_BYTES]).unwrap();
+        for waiting in Waiting::ALL {
+            let (mut client, server) = pair(300_000, waiting);
+            for _ in 0..3 {
+                client.write_all(&vec![1; 300_000]).unwrap();
+                client.read_exact(&mut [0; SMALL_BYTES]).unwrap();
+            }
+            drop(client);
+            server.join().unwrap().unwrap();
         }
-        drop(client);
-        server.join().unwrap().unwrap();
     }
 
     #[test]
     fn a_request_cut_short_is_an_error() {
-        let (mut client, server) = pair(1000);
+        let (mut client, server) = pair(1000, Waiting::Blocking);
         client.write_all(&[1; 999]).unwrap();
         drop(client);
         let error = server.join().unwrap().unwrap_err();
@@ -168,7 +196,12 @@ mod tests {
     #[test]
     fn the_role_wants_a_size_and_how_to_wait() {
         assert!(serve(&[]).is_err());
-        for arguments in [["0", "spin"], ["many", "spin"], ["1", "sleep"]] {
+        for arguments in [
+            ["0", "polling", "spin"],
+            ["many", "polling", "spin"],
+            ["1", "polling", "sleep"],
+            ["1", "dozing", "spin"],
+        ] {
             assert!(serve(&arguments.map(String::from)).is_err());
         }
     }
