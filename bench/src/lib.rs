@@ -27,6 +27,7 @@
 //! left behind, a spinning thread or a full socket, is there to disturb it.
 
 pub mod contest;
+pub mod endpoint;
 pub mod error;
 pub mod floor;
 pub mod kv;

@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::role;
 
 /// Seconds of one measurement, and rounds, unless told otherwise.
-const USUAL: (f64, usize) = (1.0, 5);
+const USUAL: (f64, usize) = (0.4, 5);
 
 /// The same with `--quick`: enough to see that everything runs.
 const QUICK: (f64, usize) = (0.05, 1);
@@ -119,6 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
 /// Whoever takes part in a suite.
 fn contestants(suite: Suite) -> Vec<Contestant> {
     let mut contestants = suite.floors();
+    contestants.extend(starling_bench::endpoint::contestants(suite));
     contestants.extend(starling_bench_tonic::contestants(suite));
     contestants
 }

@@ -55,6 +55,16 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
         ("rate", "tonic", "grpc"),
         ("large", "tcp", "tcp"),
         ("large", "memcpy", "memory"),
+        ("rtt", "starling", "udp"),
+        ("rtt", "starling", "shm"),
+        ("rate", "starling", "udp"),
+        ("rate", "starling", "shm"),
+        ("large", "starling", "udp"),
+        ("large", "starling", "shm"),
+        ("sessions", "starling", "udp"),
+        ("sessions", "starling", "shm"),
+        ("factors", "starling", "udp"),
+        ("factors", "starling", "shm"),
     ] {
         let row = (bench.to_string(), system.to_string(), plane.to_string());
         assert!(seen.contains(&row), "no row of {row:?} in {seen:?}");
@@ -73,6 +83,10 @@ fn the_list_runs_nothing_and_names_everyone() {
         "raw/udp",
         "tonic/grpc",
         "memcpy/memory 8MiB",
+        "tcp/tcp 64KiB blocking",
+        "starling/udp batch=11",
+        "starling/shm sessions=20000 server",
+        "starling/shm off=timely_bypass",
     ] {
         assert!(list.contains(name), "{name} is not in\n{list}");
     }
@@ -82,7 +96,7 @@ fn the_list_runs_nothing_and_names_everyone() {
 fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
     let output = starling(&["bench", "speed"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("rtt, rate, large"));
+    assert!(text(&output.stderr).contains("rtt, rate, large, sessions, factors"));
     assert_eq!(starling(&["bench"]).status.code(), Some(2));
     assert_eq!(
         starling(&["bench", "rtt", "--seconds", "-1"]).status.code(),

@@ -1,0 +1,308 @@
+//! A client's endpoint, and one call at a time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use starling_endpoint::{CallOptions, Completion, ContinuationId, Msgbuf, SessionId};
+
+use super::plane::{Plane, Raw, endpoint, failed};
+use super::server::{self, ECHO, SINK};
+use super::settings::Settings;
+use crate::contest::{Context, Sample};
+use crate::error::BenchError;
+use crate::floor::{Period, SMALL_BYTES, Spin};
+use crate::latency::LapTimer;
+use crate::process::RoleProcess;
+use crate::row::Metric;
+
+/// Starts a server for clients with the same settings.
+pub(super) fn start_server<I: Plane>(
+    context: &Context,
+    settings: Settings,
+) -> Result<RoleProcess, BenchError> {
+    let spin = Spin::on(context.cores).name();
+    let arguments = [I::NAME, spin, &settings.to_argument()];
+    context.launcher.start(server::ROLE, &arguments)
+}
+
+/// A small request or its response: a number, then zeros.
+pub(super) fn small(number: u64) -> [u8; SMALL_BYTES] {
+    let mut message = [0; SMALL_BYTES];
+    message[..8].copy_from_slice(&number.to_le_bytes());
+    message
+}
+
+/// What large requests consist of.
+const FILLING: u8 = 7;
+
+/// The first thing that went wrong with any call, set by continuations.
+#[derive(Clone, Default)]
+pub(super) struct Failure(Rc<RefCell<Option<BenchError>>>);
+
+impl Failure {
+    /// Compares an answer with the right one; false if it is another one or none.
+    #[inline]
+    pub(super) fn check(&self, plane: &'static str, done: &Completion<'_>, right: &[u8]) -> bool {
+        let good = matches!(&done.result, Ok(response) if response.body() == right);
+        if !good {
+            self.put_answer(plane, done);
+        }
+        good
+    }
+
+    #[cold]
+    fn put_answer(&self, plane: &'static str, done: &Completion<'_>) {
+        let error = match &done.result {
+            Err(status) => failed(status),
+            Ok(response) => BenchError::WrongEcho {
+                plane,
+                system: super::SYSTEM,
+                what: format!("call {} was answered with {:?}", done.tag, response.body()),
+            },
+        };
+        self.put(error);
+    }
+
+    /// Keeps an error, if it is the first.
+    #[cold]
+    pub(super) fn put(&self, error: BenchError) {
+        self.0.borrow_mut().get_or_insert(error);
+    }
+
+    /// The error, if there was one.
+    pub(super) fn take(&self) -> Result<(), BenchError> {
+        self.0.borrow_mut().take().map_or(Ok(()), Err)
+    }
+}
+
+/// A client's endpoint, and how it waits.
+pub(super) struct Caller<I: Plane> {
+    pub(super) endpoint: Raw<I>,
+    pub(super) failure: Failure,
+    spin: Spin,
+}
+
+impl<I: Plane> Caller<I> {
+    pub(super) fn new(settings: Settings, spin: Spin) -> Result<Self, BenchError> {
+        Ok(Self {
+            endpoint: endpoint(I::client(), settings.config())?,
+            failure: Failure::default(),
+            spin,
+        })
+    }
+
+    pub(super) fn connect(&mut self, address: &str) -> Result<SessionId, BenchError> {
+        self.endpoint.connect(address).map_err(failed)
+    }
+
+    /// Calls that ended, since the endpoint was made.
+    #[inline]
+    pub(super) fn completions(&self) -> u64 {
+        self.endpoint.stats().completions
+    }
+
+    /// One turn.
+    #[inline]
+    pub(super) fn turn(&mut self) -> Result<(), BenchError> {
+        self.endpoint.poll().map_err(failed)?;
+        self.spin.turn();
+        Ok(())
+    }
+}
+
+/// One call at a time, on one session.
+struct OneByOne<I: Plane> {
+    caller: Caller<I>,
+    session: SessionId,
+    echoed: ContinuationId,
+    sunk: ContinuationId,
+    options: CallOptions,
+    number: u64,
+}
+
+impl<I: Plane> OneByOne<I> {
+    fn connect(address: &str, settings: Settings, spin: Spin) -> Result<Self, BenchError> {
+        let mut caller = Caller::<I>::new(settings, spin)?;
+        let failure = caller.failure.clone();
+        let echoed = caller.endpoint.register_continuation(move |_, done| {
+            failure.check(I::NAME, &done, &small(done.tag));
+        });
+        let failure = caller.failure.clone();
+        let sunk = caller.endpoint.register_continuation(move |_, done| {
+            let right = server::receipt(done.tag as usize, FILLING, FILLING);
+            failure.check(I::NAME, &done, &right);
+        });
+        Ok(Self {
+            session: caller.connect(address)?,
+            caller,
+            echoed,
+            sunk,
+            options: CallOptions::default(),
+            number: 0,
+        })
+    }
+
+    /// A small call.
+    #[inline]
+    fn echo(&mut self) -> Result<(), BenchError> {
+        self.number += 1;
+        let request = small(self.number);
+        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&request);
+        let endpoint = &mut self.caller.endpoint;
+        endpoint
+            .call(
+                self.session,
+                ECHO,
+                &self.options,
+                build,
+                self.echoed,
+                self.number,
+            )
+            .map_err(failed)?;
+        self.finish()
+    }
+
+    /// A large call; the request is sent from where it is.
+    fn sink(&mut self, request: &Bytes) -> Result<(), BenchError> {
+        let header = vec![0; self.options.header_len()];
+        let message = Msgbuf::from_parts(header, Some(request.clone()));
+        let tag = request.len() as u64;
+        let endpoint = &mut self.caller.endpoint;
+        endpoint
+            .call_message(self.session, SINK, &self.options, message, self.sunk, tag)
+            .map_err(failed)?;
+        self.finish()
+    }
+
+    /// Turns until the call is over.
+    #[inline]
+    fn finish(&mut self) -> Result<(), BenchError> {
+        let before = self.caller.completions();
+        while self.caller.completions() == before {
+            self.caller.turn()?;
+        }
+        Ok(())
+    }
+}
+
+/// Latencies of one small call at a time.
+pub(super) fn latencies<I: Plane>(context: &Context) -> Result<Sample, BenchError> {
+    let settings = Settings::default();
+    let server = start_server::<I>(context, settings)?;
+    let mut client = OneByOne::<I>::connect(server.address(), settings, Spin::on(context.cores))?;
+    let warm_up = Period::warm_up(context);
+    while !warm_up.over() {
+        client.echo()?;
+    }
+    let mut timer = LapTimer::new();
+    let period = Period::measured(context);
+    timer.begin();
+    loop {
+        client.echo()?;
+        if timer.lap() {
+            client.caller.failure.take()?;
+            if period.over() {
+                return Ok(timer.into_latencies().sample());
+            }
+        }
+    }
+}
+
+/// Throughput of requests of `size` bytes, one at a time.
+pub(super) fn throughput<I: Plane>(context: &Context, size: usize) -> Result<Sample, BenchError> {
+    let settings = Settings::default();
+    let server = start_server::<I>(context, settings)?;
+    let mut client = OneByOne::<I>::connect(server.address(), settings, Spin::on(context.cores))?;
+    let request = Bytes::from(vec![FILLING; size]);
+    let mut run = |period: Period| {
+        let mut count = 0;
+        // However short the period, something has to come of it.
+        while !period.over() || count == 0 {
+            client.sink(&request)?;
+            client.caller.failure.take()?;
+            count += 1;
+        }
+        Ok::<_, BenchError>(period.rate_of(count * size as u64))
+    };
+    run(Period::warm_up(context))?;
+    Ok(vec![(Metric::Throughput, run(Period::measured(context))?)])
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_endpoint::{Handler, Status};
+    use starling_io_udp::UdpIo;
+
+    use super::*;
+
+    /// A client in this thread, of a server in another that answers `calls` requests.
+    fn with_server(
+        calls: u64,
+        register: fn(&mut Raw<UdpIo>),
+        client: impl FnOnce(&mut OneByOne<UdpIo>),
+    ) {
+        let settings = Settings::default();
+        let spin = Spin::from_name("yield").unwrap();
+        let (ready, address) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut server = endpoint::<UdpIo>(UdpIo::server(), settings.config()).unwrap();
+                register(&mut server);
+                ready.send(server.local_address()).unwrap();
+                server
+                    .run_until(|server| server.stats().responses == calls)
+                    .unwrap();
+            });
+            let address = address.recv().unwrap();
+            client(&mut OneByOne::connect(&address, settings, spin).unwrap());
+        });
+    }
+
+    #[test]
+    fn calls_of_both_sizes_are_answered() {
+        with_server(13, server::register, |client| {
+            for _ in 0..10 {
+                client.echo().unwrap();
+            }
+            let request = Bytes::from(vec![FILLING; 300_000]);
+            for _ in 0..3 {
+                client.sink(&request).unwrap();
+            }
+            client.caller.failure.take().unwrap();
+            assert_eq!(client.caller.completions(), 13);
+        });
+    }
+
+    #[test]
+    fn a_wrong_answer_is_an_error() {
+        let wrong = |server: &mut Raw<UdpIo>| {
+            let handler = Handler::inline(|_, _, mut reply| {
+                reply.buffer().extend_from_slice(&small(0));
+                reply.ok();
+            });
+            server.register(ECHO, handler);
+        };
+        with_server(1, wrong, |client| {
+            client.echo().unwrap();
+            let error = client.caller.failure.take().unwrap_err();
+            assert!(error.to_string().contains("call 1 was answered"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_status_is_an_error() {
+        let refuses = |server: &mut Raw<UdpIo>| {
+            let handler = Handler::inline(|_, _, reply| {
+                reply.status(Status::unavailable("not today"));
+            });
+            server.register(ECHO, handler);
+        };
+        with_server(1, refuses, |client| {
+            client.echo().unwrap();
+            let error = client.caller.failure.take().unwrap_err();
+            assert!(error.to_string().contains("not today"), "{error}");
+            client.caller.failure.take().unwrap();
+        });
+    }
+}

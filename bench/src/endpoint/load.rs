@@ -1,0 +1,260 @@
+//! Many small calls in flight, on any number of sessions.
+//!
+//! Requests are issued in batches: when the last response to a batch has come, the next batch is
+//! issued in its place (eRPC, section 6.2). Sessions take turns, a request each.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use starling_endpoint::{CallOptions, Context as Calls, ContinuationId, SessionId};
+
+use super::caller::{Caller, small, start_server};
+use super::plane::{Plane, failed};
+use super::server::ECHO;
+use super::settings::Settings;
+use crate::contest::{Context, Sample};
+use crate::error::BenchError;
+use crate::floor::{IN_FLIGHT, Period, Spin};
+use crate::row::Metric;
+
+/// Turns between two readings of the clock.
+const TURNS: usize = 64;
+
+/// The form of a load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Sessions, all with the same server.
+    pub(super) sessions: usize,
+    /// Requests of a batch. As many batches are in flight as do not exceed [`IN_FLIGHT`]
+    /// requests: 55 of them in batches of 11.
+    pub(super) batch: u64,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            sessions: 1,
+            batch: 1,
+        }
+    }
+}
+
+/// Connects once to `address` for each of `count` sessions and makes one call on each.
+pub(super) fn open<I: Plane>(
+    caller: &mut Caller<I>,
+    address: &str,
+    count: usize,
+) -> Result<Vec<SessionId>, BenchError> {
+    // Of these calls only: a load may be going on.
+    let answered = Rc::new(Cell::new(0));
+    let (failure, counter) = (caller.failure.clone(), Rc::clone(&answered));
+    let opened = caller.endpoint.register_continuation(move |_, done| {
+        failure.check(I::NAME, &done, &small(done.tag));
+        counter.set(counter.get() + 1);
+    });
+    let mut sessions = Vec::with_capacity(count);
+    while answered.get() < count as u64 {
+        while sessions.len() < count && (sessions.len() as u64) < answered.get() + IN_FLIGHT {
+            let session = caller.connect(address)?;
+            let number = sessions.len() as u64;
+            let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&small(number));
+            let options = CallOptions::default();
+            caller
+                .endpoint
+                .call(session, ECHO, &options, build, opened, number)
+                .map_err(failed)?;
+            sessions.push(session);
+        }
+        caller.turn()?;
+        caller.failure.take()?;
+    }
+    Ok(sessions)
+}
+
+/// Batches in flight, at most. A call's tag is a number that no other call has, times this, plus
+/// the place of its batch.
+const PLACES: u64 = 64;
+
+const _: () = assert!(IN_FLIGHT <= PLACES);
+
+/// What issues the requests.
+struct Issuer {
+    sessions: Vec<SessionId>,
+    /// Whose turn it is.
+    turn: usize,
+    number: u64,
+    /// For each batch in flight, the responses that it still waits for.
+    missing: Vec<u64>,
+    batch: u64,
+    options: CallOptions,
+    continuation: Option<ContinuationId>,
+}
+
+impl Issuer {
+    fn new(sessions: Vec<SessionId>, batch: u64) -> Self {
+        Self {
+            sessions,
+            turn: 0,
+            number: 0,
+            missing: vec![0; (IN_FLIGHT / batch) as usize],
+            batch,
+            options: CallOptions::default(),
+            continuation: None,
+        }
+    }
+
+    /// The session of the next call.
+    #[inline]
+    fn session(&mut self) -> SessionId {
+        let session = self.sessions[self.turn];
+        self.turn += 1;
+        if self.turn == self.sessions.len() {
+            self.turn = 0;
+        }
+        session
+    }
+
+    /// Issues a batch in the place of one that is over.
+    #[inline]
+    fn issue<I: Plane>(
+        &mut self,
+        calls: &mut Calls<'_, I>,
+        place: usize,
+    ) -> Result<(), BenchError> {
+        let continuation = self.continuation.expect("it is registered by now");
+        self.missing[place] = self.batch;
+        for _ in 0..self.batch {
+            let session = self.session();
+            self.number += 1;
+            let tag = self.number * PLACES + place as u64;
+            let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&small(tag));
+            calls
+                .call(session, ECHO, &self.options, build, continuation, tag)
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in a response; true if it was the last of its batch.
+    #[inline]
+    fn is_last(&mut self, place: usize) -> bool {
+        self.missing[place] -= 1;
+        self.missing[place] == 0
+    }
+}
+
+/// Sets [`IN_FLIGHT`] calls going; from then on the endpoint's turns keep them up. A batch with a
+/// call that fails is the last one in its place.
+pub(super) fn start<I: Plane>(
+    caller: &mut Caller<I>,
+    sessions: Vec<SessionId>,
+    batch: u64,
+) -> Result<(), BenchError> {
+    let issuer = Rc::new(RefCell::new(Issuer::new(sessions, batch)));
+    let (failure, shared) = (caller.failure.clone(), Rc::clone(&issuer));
+    let continuation = caller.endpoint.register_continuation(move |calls, done| {
+        let place = (done.tag % PLACES) as usize;
+        let issuer = &mut *shared.borrow_mut();
+        if failure.check(I::NAME, &done, &small(done.tag))
+            && issuer.is_last(place)
+            && let Err(error) = issuer.issue(calls, place)
+        {
+            failure.put(error);
+        }
+    });
+    let issuer = &mut *issuer.borrow_mut();
+    issuer.continuation = Some(continuation);
+    let calls = &mut caller.endpoint.context();
+    (0..issuer.missing.len()).try_for_each(|place| issuer.issue(calls, place))
+}
+
+/// Rate of small calls.
+pub(super) fn rate<I: Plane>(
+    context: &Context,
+    settings: &Settings,
+    shape: Shape,
+) -> Result<Sample, BenchError> {
+    let server = start_server::<I>(context, *settings)?;
+    let mut caller = Caller::<I>::new(*settings, Spin::on(context.cores))?;
+    let sessions = open(&mut caller, server.address(), shape.sessions)?;
+    start(&mut caller, sessions, shape.batch)?;
+    run(&mut caller, Period::warm_up(context))?;
+    let rate = run(&mut caller, Period::measured(context))?;
+    Ok(vec![(Metric::Rate, rate)])
+}
+
+/// Keeps a load up for some time; returns its rate.
+pub(super) fn run<I: Plane>(caller: &mut Caller<I>, period: Period) -> Result<f64, BenchError> {
+    let begin = caller.completions();
+    // However short the period, something has to come of it.
+    while !period.over() || caller.completions() == begin {
+        for _ in 0..TURNS {
+            caller.turn()?;
+        }
+        caller.failure.take()?;
+    }
+    Ok(period.rate_of(caller.completions() - begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_io_udp::UdpIo;
+
+    use super::*;
+    use crate::endpoint::plane::endpoint;
+    use crate::endpoint::server::register;
+
+    /// Sets a load going on endpoints that one thread turns, until `calls` are over.
+    fn run_for(calls: u64, sessions: usize, batch: u64) -> (Caller<UdpIo>, u64) {
+        let settings = Settings::one_session();
+        let (ready, address) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let server = std::thread::spawn(move || {
+            let mut server = endpoint::<UdpIo>(UdpIo::server(), settings.config()).unwrap();
+            register(&mut server);
+            ready.send(server.local_address()).unwrap();
+            while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
+                server.poll().unwrap();
+                std::thread::yield_now();
+            }
+            server.stats().requests
+        });
+        let address = address.recv().unwrap();
+        let mut caller = Caller::new(settings, Spin::from_name("yield").unwrap()).unwrap();
+        let sessions = open(&mut caller, &address, sessions).unwrap();
+        start(&mut caller, sessions, batch).unwrap();
+        while caller.completions() < calls {
+            caller.turn().unwrap();
+            caller.failure.take().unwrap();
+        }
+        drop(stop);
+        (caller, server.join().unwrap())
+    }
+
+    #[test]
+    fn sessions_take_turns_and_each_was_used_once() {
+        let (caller, requests) = run_for(500, 100, 1);
+        assert_eq!(caller.endpoint.calls_outstanding() as u64, IN_FLIGHT);
+        assert!(requests >= 500);
+    }
+
+    #[test]
+    fn a_batch_is_issued_as_a_whole() {
+        let (caller, _) = run_for(200, 1, 11);
+        let stats = caller.endpoint.stats();
+        assert_eq!((stats.calls - 1) % 11, 0, "one call opened the session");
+        assert!(stats.calls - 1 - 55 <= stats.completions);
+        assert!(caller.endpoint.calls_outstanding() <= 55);
+    }
+
+    #[test]
+    fn turns_and_batches_are_counted() {
+        let mut issuer = Issuer::new(vec![], 3);
+        assert_eq!(issuer.missing.len(), 20);
+        issuer.missing[1] = 3;
+        assert_eq!(
+            [1, 1, 1].map(|place| issuer.is_last(place)),
+            [false, false, true]
+        );
+    }
+}

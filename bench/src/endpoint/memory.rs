@@ -1,0 +1,159 @@
+//! What an idle session costs: by how much the anonymous memory of a client's and of a server's
+//! process grows with sessions that are opened and used once.
+//!
+//! ```text
+//!  this process             client's process                    server's process
+//!    start ───────────────▶  60 sessions, 60 calls in flight ──▶
+//!          ◀─────── ready ─  stops
+//!    read /proc/PID/smaps_rollup
+//!    "open" ──────────────▶  more sessions, a call each ───────▶
+//!          ◀──────── open ─  stops
+//!    read it again: the difference is theirs
+//! ```
+//!
+//! The first sessions are there to have every buffer of a busy endpoint there before.
+//! Anonymous memory is heap and stacks. It does not have the rings of shared memory, which belong
+//! to the pair of processes, however many sessions they have. The processes are new, so that no
+//! memory that an earlier measurement gave back is taken for free.
+
+use std::io::BufRead;
+
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+
+use super::caller::{Caller, start_server};
+use super::load;
+use super::plane::Plane;
+use super::settings::Settings;
+use crate::contest::{Context, Sample};
+use crate::error::BenchError;
+use crate::floor::{IN_FLIGHT, Period, Spin};
+use crate::process::announce;
+use crate::row::Metric;
+
+/// Role of the client's process; its arguments are the plane, how to wait, the server's address
+/// and the number of sessions.
+pub(super) const ROLE: &str = "starling-sessions";
+
+/// What the client's process is told, and what it says when it has done it.
+const OPEN: &str = "open";
+
+/// How long the first sessions are used, in seconds.
+const WARM_UP_SECONDS: f64 = 0.05;
+
+/// Whose memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    /// Its name in cases.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// Bytes of memory that a session costs one side, over `sessions` of them.
+pub(super) fn of_session<I: Plane>(
+    context: &Context,
+    sessions: usize,
+    side: Side,
+) -> Result<Sample, BenchError> {
+    let server = start_server::<I>(context, Settings::default())?;
+    let arguments = [
+        I::NAME,
+        Spin::on(context.cores).name(),
+        server.address(),
+        &sessions.to_string(),
+    ];
+    let mut client = context.launcher.start_client(ROLE, &arguments)?;
+    let pid = match side {
+        Side::Client => client.pid(),
+        Side::Server => server.pid(),
+    };
+    let before = anonymous_bytes(pid)?;
+    client.write_line(OPEN)?;
+    let said = client.read_line()?;
+    if said != OPEN {
+        return Err(client.said_wrong(&said));
+    }
+    let grown = anonymous_bytes(pid)?.saturating_sub(before);
+    Ok(vec![(Metric::Memory, grown as f64 / sessions as f64)])
+}
+
+/// The client's process.
+pub(super) fn hold(arguments: &[String]) -> Result<(), BenchError> {
+    let parsed = match arguments {
+        [plane, spin, address, sessions] => Spin::from_name(spin)
+            .zip(sessions.parse().ok())
+            .map(|(spin, sessions)| (plane.as_str(), spin, address, sessions)),
+        _ => None,
+    };
+    match parsed {
+        Some((UdpIo::NAME, spin, address, sessions)) => hold_on::<UdpIo>(spin, address, sessions),
+        Some((ShmIo::NAME, spin, address, sessions)) => hold_on::<ShmIo>(spin, address, sessions),
+        _ => Err(BenchError::BadRoleArguments {
+            role: ROLE.into(),
+            why: "expected a plane, `spin` or `yield`, an address, and a number".into(),
+        }),
+    }
+}
+
+fn hold_on<I: Plane>(spin: Spin, address: &str, sessions: usize) -> Result<(), BenchError> {
+    let mut caller = Caller::<I>::new(Settings::default(), spin)?;
+    let first = load::open(&mut caller, address, IN_FLIGHT as usize)?;
+    load::start(&mut caller, first, 1)?;
+    load::run(&mut caller, Period::seconds(WARM_UP_SECONDS))?;
+    announce(address)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(BenchError::io("reading standard input"))?;
+        if line == OPEN {
+            load::open(&mut caller, address, sessions)?;
+            println!("{OPEN}");
+        }
+    }
+    Ok(())
+}
+
+/// Anonymous memory of a process.
+fn anonymous_bytes(pid: u32) -> Result<u64, BenchError> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&path).map_err(BenchError::io(format!("reading {path}")))?;
+    parse_anonymous(&text).ok_or_else(|| {
+        let error = std::io::ErrorKind::InvalidData.into();
+        BenchError::io(format!("finding `Anonymous` in {path}"))(error)
+    })
+}
+
+fn parse_anonymous(rollup: &str) -> Option<u64> {
+    let line = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anonymous_memory_is_read_from_the_kernels_table() {
+        let text = "Rss:  900 kB\nAnonymous:           12 kB\nSwap: 0 kB\n";
+        assert_eq!(parse_anonymous(text), Some(12 * 1024));
+        assert_eq!(parse_anonymous("Rss: 900 kB\n"), None);
+        assert!(anonymous_bytes(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
+    fn the_role_wants_to_know_how_many() {
+        assert!(hold(&[]).is_err());
+        let arguments = ["udp", "spin", "udp://127.0.0.1:1", "some"].map(String::from);
+        assert!(hold(&arguments).is_err());
+    }
+}

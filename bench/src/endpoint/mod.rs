@@ -1,0 +1,193 @@
+//! Starling in its own suites, through the raw interface of an endpoint: calls with a
+//! continuation, inline handlers, one thread on either side that polls without end.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`plane`] | the devices, and how an endpoint is made on one: all that depends on the plane |
+//! | [`settings`] | what the suites change of an endpoint's configuration |
+//! | [`server`] | the server's process |
+//! | [`caller`] | a client's endpoint and the check of its answers; one call at a time |
+//! | [`load`] | many calls in flight, on any number of sessions |
+//! | [`memory`] | what an idle session costs, measured from outside |
+
+mod caller;
+mod load;
+mod memory;
+mod plane;
+mod server;
+mod settings;
+
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+
+use crate::contest::Contestant;
+use crate::error::BenchError;
+use crate::floor::IN_FLIGHT;
+use crate::process::{begin_client, begin_server};
+use crate::suite::{LARGE_BYTES, SESSIONS, Suite, size_case};
+
+use load::Shape;
+use memory::Side;
+use plane::Plane;
+use settings::{Factor, Settings};
+
+/// The name of this system in rows and errors.
+const SYSTEM: &str = "starling";
+
+/// Sizes of the batches that requests are issued in (eRPC, section 6.2, figure 4).
+const BATCHES: [u64; 3] = [1, 3, 11];
+
+/// The size of the batches in the suite of factors, as in eRPC's table 3.
+const FACTORS_BATCH: u64 = 3;
+
+/// Starling's contestants of a suite, on each plane.
+pub fn contestants(suite: Suite) -> Vec<Contestant> {
+    let mut contestants = on::<UdpIo>(suite);
+    contestants.extend(on::<ShmIo>(suite));
+    contestants
+}
+
+/// Runs the process of a role that this module has. `None`: the role is not one of them.
+pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    match role {
+        server::ROLE => Some(begin_server(role, arguments).and_then(|rest| server::serve(&rest))),
+        memory::ROLE => Some(begin_client(role, arguments).and_then(|rest| memory::hold(&rest))),
+        _ => None,
+    }
+}
+
+fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
+    match suite {
+        Suite::Rtt => vec![Contestant::new(I::NAME, SYSTEM, "", caller::latencies::<I>)],
+        Suite::Rate => {
+            let mut contestants = vec![rate::<I>("", &Settings::one_session(), Shape::default())];
+            contestants.extend(BATCHES.map(|batch| {
+                let shape = Shape {
+                    batch,
+                    ..Shape::default()
+                };
+                rate::<I>(&format!("batch={batch}"), &Settings::one_session(), shape)
+            }));
+            contestants
+        }
+        Suite::Large => LARGE_BYTES
+            .map(|size| {
+                Contestant::new(I::NAME, SYSTEM, size_case(size), move |context| {
+                    caller::throughput::<I>(context, size)
+                })
+            })
+            .into(),
+        Suite::Sessions => SESSIONS.into_iter().flat_map(sessions::<I>).collect(),
+        Suite::Factors => {
+            let shape = Shape {
+                batch: FACTORS_BATCH,
+                ..Shape::default()
+            };
+            let mut contestants = vec![rate::<I>("baseline", &Settings::one_session(), shape)];
+            contestants.extend(Factor::ALL.map(|factor| {
+                let settings = Settings {
+                    off: Some(factor),
+                    ..Settings::one_session()
+                };
+                rate::<I>(&format!("off={}", factor.name()), &settings, shape)
+            }));
+            contestants
+        }
+    }
+}
+
+fn rate<I: Plane>(case: &str, settings: &Settings, shape: Shape) -> Contestant {
+    let settings = *settings;
+    Contestant::new(I::NAME, SYSTEM, case, move |context| {
+        load::rate::<I>(context, &settings, shape)
+    })
+}
+
+/// The rate over `sessions` sessions, and the memory of either side if there are others to
+/// compare one with.
+fn sessions<I: Plane>(sessions: usize) -> Vec<Contestant> {
+    let case = format!("sessions={sessions}");
+    // All 60 have to fit the slots of however many sessions there are.
+    let settings = if sessions as u64 * u64::from(Settings::default().slots) < IN_FLIGHT {
+        Settings::one_session()
+    } else {
+        Settings::default()
+    };
+    let shape = Shape {
+        sessions,
+        ..Shape::default()
+    };
+    let mut contestants = vec![rate::<I>(&case, &settings, shape)];
+    if sessions > 1 {
+        contestants.extend([Side::Client, Side::Server].map(|side| {
+            Contestant::new(
+                I::NAME,
+                SYSTEM,
+                format!("{case} {}", side.name()),
+                move |context| memory::of_session::<I>(context, sessions, side),
+            )
+        }));
+    }
+    contestants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(suite: Suite) -> Vec<String> {
+        let contestants = contestants(suite);
+        contestants.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn both_planes_take_part_in_every_suite() {
+        for suite in Suite::ALL {
+            let names = names(suite);
+            for plane in ["starling/udp", "starling/shm"] {
+                let of_plane = names.iter().filter(|name| name.starts_with(plane));
+                assert_eq!(of_plane.count() * 2, names.len(), "{names:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn cases_say_what_varies() {
+        assert_eq!(names(Suite::Rtt), ["starling/udp", "starling/shm"]);
+        assert_eq!(
+            names(Suite::Rate)[..4],
+            [
+                "starling/udp",
+                "starling/udp batch=1",
+                "starling/udp batch=3",
+                "starling/udp batch=11",
+            ]
+        );
+        assert_eq!(
+            names(Suite::Large)[3..],
+            [
+                "starling/shm 64KiB",
+                "starling/shm 1MiB",
+                "starling/shm 8MiB",
+            ]
+        );
+        assert_eq!(
+            names(Suite::Sessions)[..4],
+            [
+                "starling/udp sessions=1",
+                "starling/udp sessions=100",
+                "starling/udp sessions=100 client",
+                "starling/udp sessions=100 server",
+            ]
+        );
+        let factors = names(Suite::Factors);
+        assert_eq!(factors[0], "starling/udp baseline");
+        assert!(factors.contains(&"starling/shm off=congestion_control".into()));
+        assert_eq!(factors.len(), 2 * (1 + Factor::ALL.len()));
+    }
+
+    #[test]
+    fn a_role_of_somebody_else_is_left_to_them() {
+        assert!(serve("somebody-else", &[]).is_none());
+    }
+}

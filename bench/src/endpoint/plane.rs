@@ -1,0 +1,79 @@
+//! The devices, and how an endpoint is made on one.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use starling_endpoint::{Endpoint, EndpointConfig, Secrets};
+use starling_io::{IoError, MonotonicClock, PacketIo};
+use starling_io_shm::{ShmConfig, ShmIo};
+use starling_io_udp::{UdpConfig, UdpIo};
+
+use super::SYSTEM;
+use crate::error::BenchError;
+
+/// An endpoint on a device.
+pub(super) type Raw<I> = Endpoint<I, MonotonicClock>;
+
+/// A kind of device that takes part.
+pub(super) trait Plane: PacketIo + Sized + 'static {
+    /// Its name in rows.
+    const NAME: &'static str;
+
+    /// A device that clients on this host can reach.
+    fn server() -> Result<Self, IoError>;
+
+    /// A device for a client on this host.
+    fn client() -> Result<Self, IoError>;
+}
+
+impl Plane for UdpIo {
+    const NAME: &'static str = "udp";
+
+    fn server() -> Result<Self, IoError> {
+        UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default())
+    }
+
+    fn client() -> Result<Self, IoError> {
+        Self::server()
+    }
+}
+
+impl Plane for ShmIo {
+    const NAME: &'static str = "shm";
+
+    fn server() -> Result<Self, IoError> {
+        let name = format!("shm://starling-bench-{}", std::process::id());
+        ShmIo::bind(&name, ShmConfig::default())
+    }
+
+    fn client() -> Result<Self, IoError> {
+        ShmIo::client(ShmConfig::default())
+    }
+}
+
+/// An endpoint on a device that was just made.
+pub(super) fn endpoint<I: Plane>(
+    device: Result<I, IoError>,
+    config: EndpointConfig,
+) -> Result<Raw<I>, BenchError> {
+    let device = device.map_err(failed)?;
+    Endpoint::new(device, MonotonicClock::new(), config, secrets()?).map_err(failed)
+}
+
+fn secrets() -> Result<Secrets, BenchError> {
+    let mut random = [0; 20];
+    // So few bytes come all at once, or not at all.
+    getrandom(&mut random, GetRandomFlags::empty())
+        .map_err(|error| BenchError::io("reading the system's randomness")(error.into()))?;
+    let (token, cookie_key) = random.split_at(4);
+    Ok(Secrets {
+        token: u32::from_le_bytes(token.try_into().expect("4 bytes")),
+        cookie_key: cookie_key.try_into().expect("16 bytes"),
+    })
+}
+
+/// An error of Starling's as one of the benchmarks.
+pub(super) fn failed(error: impl std::fmt::Display) -> BenchError {
+    BenchError::Call {
+        system: SYSTEM,
+        what: error.to_string(),
+    }
+}

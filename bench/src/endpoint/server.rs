@@ -1,0 +1,97 @@
+//! The server's process: two methods with inline handlers, polled without end.
+
+use starling_endpoint::{Handler, MethodId};
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+
+use super::plane::{Plane, Raw, endpoint, failed};
+use super::settings::Settings;
+use crate::error::BenchError;
+use crate::floor::{SMALL_BYTES, Spin};
+use crate::process::announce;
+
+/// Role of the server; its arguments are the plane, how to wait, and the settings.
+pub(super) const ROLE: &str = "starling-server";
+
+/// Answers with what it was sent.
+pub(super) const ECHO: MethodId = MethodId(1);
+
+/// Takes a message of any size, and answers with 32 bytes: see [`receipt`].
+pub(super) const SINK: MethodId = MethodId(2);
+
+/// The answer to a large request: its length, then its first and its last byte.
+pub(super) fn receipt(length: usize, first: u8, last: u8) -> [u8; SMALL_BYTES] {
+    let mut receipt = [0; SMALL_BYTES];
+    receipt[..8].copy_from_slice(&(length as u64).to_le_bytes());
+    receipt[8] = first;
+    receipt[9] = last;
+    receipt
+}
+
+/// The server.
+pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
+    let parsed = match arguments {
+        [plane, spin, settings] => Spin::from_name(spin)
+            .zip(Settings::from_argument(settings))
+            .map(|(spin, settings)| (plane.as_str(), spin, settings)),
+        _ => None,
+    };
+    match parsed {
+        Some((UdpIo::NAME, spin, settings)) => serve_on::<UdpIo>(spin, settings),
+        Some((ShmIo::NAME, spin, settings)) => serve_on::<ShmIo>(spin, settings),
+        _ => Err(BenchError::BadRoleArguments {
+            role: ROLE.into(),
+            why: "expected a plane, `spin` or `yield`, and SLOTS,CREDITS,OFF".into(),
+        }),
+    }
+}
+
+fn serve_on<I: Plane>(spin: Spin, settings: Settings) -> Result<(), BenchError> {
+    let mut endpoint = endpoint::<I>(I::server(), settings.config())?;
+    register(&mut endpoint);
+    announce(&endpoint.local_address())?;
+    loop {
+        endpoint.poll().map_err(failed)?;
+        spin.turn();
+    }
+}
+
+/// Registers both methods.
+pub(super) fn register<I: Plane>(endpoint: &mut Raw<I>) {
+    endpoint.register(
+        ECHO,
+        Handler::inline(|_, request, mut reply| {
+            reply.buffer().extend_from_slice(request.body());
+            reply.ok();
+        }),
+    );
+    endpoint.register(
+        SINK,
+        Handler::inline(|_, request, mut reply| {
+            let body = request.body();
+            if let (Some(&first), Some(&last)) = (body.first(), body.last()) {
+                let receipt = receipt(body.len(), first, last);
+                reply.buffer().extend_from_slice(&receipt);
+            }
+            reply.ok();
+        }),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_role_wants_a_plane_how_to_wait_and_settings() {
+        assert!(serve(&[]).is_err());
+        for arguments in [
+            ["xdp", "spin", "8,32,nothing"],
+            ["udp", "sleep", "8,32,nothing"],
+            ["udp", "spin", "8"],
+        ] {
+            let error = serve(&arguments.map(String::from)).unwrap_err();
+            assert!(error.to_string().contains("starling-server"), "{error}");
+        }
+    }
+}
