@@ -223,7 +223,11 @@ impl<I: PacketIo> Tables<I> {
             tag, continuation, ..
         } = call;
         if continuation == ContinuationId::LOCAL {
-            core.local.finish(tag, result.map(Response::into_owned));
+            let result = result.map(|Response { payload }| {
+                let spare = core.spare_for(&payload);
+                payload.into_owned(spare)
+            });
+            core.local.finish(tag, result);
             return;
         }
         // In bounds: checked when the call was made, and none is ever removed.
@@ -309,10 +313,7 @@ fn serve_in_worker<I: PacketIo>(
     };
     let flags = Arc::new(RequestFlags::default());
     let Request { payload, info } = request;
-    let spare = match &payload.bytes {
-        PayloadBytes::InPlace(_) => core.proto.buffer(),
-        PayloadBytes::Reassembled(_) => starling_proto::Msgbuf::new(),
-    };
+    let spare = core.spare_for(&payload);
     let request = WorkerRequest {
         message: payload.into_owned(spare),
         info,
@@ -417,7 +418,12 @@ impl<I: PacketIo> Core<I> {
                 }
                 let local = ContinuationId::LOCAL;
                 match self.issue(tx, session, message, ext, timeout, local, key) {
-                    Ok(call) => self.local.set_call(key, call),
+                    Ok(call) => {
+                        self.local.set_call(key, call);
+                        // A buffer for one: the call's own goes to the protocol's pool.
+                        let spare = self.proto.buffer();
+                        self.keep(spare);
+                    }
                     Err(rejected) => {
                         self.keep(rejected.message);
                         self.local.finish(key, Err(rejected.error.into()));
@@ -431,6 +437,14 @@ impl<I: PacketIo> Core<I> {
             Command::Complete(reply, result) => {
                 Context { core: self, tx }.complete_with(reply, result);
             }
+        }
+    }
+
+    /// A buffer for a payload to be kept in, if it needs one.
+    fn spare_for(&mut self, payload: &Payload<'_>) -> starling_proto::Msgbuf {
+        match &payload.bytes {
+            PayloadBytes::InPlace(_) => self.proto.buffer(),
+            PayloadBytes::Reassembled(_) => starling_proto::Msgbuf::new(),
         }
     }
 
