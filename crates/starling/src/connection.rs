@@ -30,7 +30,7 @@ use starling_endpoint::{
 };
 use starling_message::MethodDescriptor;
 
-use crate::address::Address;
+use crate::address::{Address, Scheme};
 use crate::binding::{self, IdHasher};
 use crate::channel::StateCell;
 use crate::hub::Hub;
@@ -335,7 +335,7 @@ impl Connection {
     }
 
     /// Takes in where its session stands.
-    pub(crate) fn handle_state(&self, hub: &Hub, session_state: Option<SessionState>) {
+    pub(crate) fn handle_state(self: &Rc<Self>, hub: &Hub, session_state: Option<SessionState>) {
         let mut state = self.state.borrow_mut();
         state.doubted = false;
         let mut failure = None;
@@ -352,15 +352,24 @@ impl Connection {
                 state.bindings.clear();
             }
         }
-        drop(state);
-        if let Some(error) = failure {
-            self.fail(hub, self.ended(error));
+        let stale_link = failure == Some(SessionError::Unreachable)
+            && state.failures == 0
+            && self.address.scheme() == Scheme::Shm;
+        if stale_link {
+            // The server was just closing the link of an earlier session: a new link may do.
+            state.failures = 1;
+            state.phase = Phase::Wanted;
+            state.targets = vec![self.address.to_string()];
+            drop(state);
+            hub.want(self);
+        } else if let Some(error) = failure {
+            drop(state);
+            let text = format!("connect {}: {error}", self.address);
+            self.fail(hub, Status::unavailable(text));
+        } else {
+            drop(state);
         }
         self.tell();
-    }
-
-    fn ended(&self, error: SessionError) -> Status {
-        Status::unavailable(format!("connect {}: {error}", self.address))
     }
 
     fn fail(&self, hub: &Hub, error: Status) {

@@ -17,8 +17,10 @@ use starling_endpoint::{LocalHandle, SessionState};
 use starling_io::{Clock, MonotonicClock};
 
 use crate::address::{Address, Scheme};
+use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::core::Raw;
+use crate::error::Error;
 use crate::plane::Plane;
 
 pub(crate) struct Hub {
@@ -28,6 +30,8 @@ pub(crate) struct Hub {
     connections: RefCell<Vec<Weak<Connection>>>,
     /// Those that are found by their address, and stay for the life of the endpoint.
     shared: RefCell<HashMap<Address, Rc<Connection>>>,
+    /// Channels of other kinds than the endpoint's device, kept in the same way.
+    elsewhere: RefCell<HashMap<Address, Channel>>,
     /// Connections that want a session, wait for one to open, or doubt that theirs lives.
     wants: RefCell<Vec<Rc<Connection>>>,
     /// Client sessions of the endpoint when they were last looked at.
@@ -49,6 +53,7 @@ impl Hub {
             clock,
             connections: RefCell::default(),
             shared: RefCell::default(),
+            elsewhere: RefCell::default(),
             wants: RefCell::default(),
             sessions_seen: Cell::new(0),
             random: Cell::new(seed | 1),
@@ -85,6 +90,17 @@ impl Hub {
             .entry(address)
             .or_insert_with_key(|address| self.connection(address.clone()));
         Rc::clone(connection)
+    }
+
+    /// The channel to an address of another kind that everybody in this thread shares.
+    pub(crate) fn channel_elsewhere(&self, address: Address) -> Result<Channel, Error> {
+        let mut elsewhere = self.elsewhere.borrow_mut();
+        if let Some(channel) = elsewhere.get(&address) {
+            return Ok(channel.clone());
+        }
+        let channel = Channel::lazy(address.as_str())?;
+        elsewhere.insert(address, channel.clone());
+        Ok(channel)
     }
 
     /// Has the loop look after a connection.

@@ -44,7 +44,7 @@ impl LocalChannel {
         let route = if address.scheme() == hub.scheme {
             Route::Here(hub.shared_connection(address))
         } else {
-            Route::Elsewhere(Channel::lazy(address.as_str())?)
+            Route::Elsewhere(hub.channel_elsewhere(address)?)
         };
         Ok(Self {
             route,

@@ -261,3 +261,21 @@ fn several_threads_of_one_udp_server_share_a_port() {
             .expect("whichever thread it is");
     }
 }
+
+#[test]
+fn channels_that_come_and_go_quickly_find_the_server_each_time() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        // Keeps the background thread, so that links and sessions are closed while others open.
+        let _kept = Channel::lazy(server.address()).expect("a channel");
+        for _ in 0..200 {
+            let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+            client
+                .echo(&payload(b""))
+                .wait()
+                .expect("the server is there");
+        }
+        assert_eq!(gate.runs.load(SeqCst), 200);
+    }
+}
