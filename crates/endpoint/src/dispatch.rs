@@ -186,44 +186,47 @@ impl<I: PacketIo> Tables<I> {
         if ext {
             match read_extension(core, bytes.as_slice()) {
                 Ok(at) => body_at = at as u32,
-                Err(status) => return self.complete(core, tx, call, id, Err(status)),
+                Err(status) => return self.complete(core, tx, call, id, || Err(status)),
             }
         }
-        let payload = Payload {
-            bytes,
-            fields_at: RESPONSE_FIELDS_AT as u32,
-            body_at,
-        };
-        self.complete(core, tx, call, id, Ok(Response { payload }));
+        self.complete(core, tx, call, id, || {
+            let payload = Payload {
+                bytes,
+                fields_at: RESPONSE_FIELDS_AT as u32,
+                body_at,
+            };
+            Ok(Response { payload })
+        });
     }
 
     /// Ends a call that has no response.
     pub(crate) fn fail(&mut self, core: &mut Core<I>, tx: &mut I::Tx, finished: Finished) {
         let Finished { call, id, status } = finished;
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            self.complete(core, tx, call, id, Err(status));
+            self.complete(core, tx, call, id, || Err(status));
         }));
         if let Err(panic) = caught {
             self.recover(core, tx, panic);
         }
     }
 
-    /// Hands the end of a call to its continuation or future.
-    #[inline]
-    fn complete(
+    /// Hands the end of a call to its continuation or future. The result is made where it is
+    /// handed over: moving it would cost more than making it.
+    #[inline(always)]
+    fn complete<'a>(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
         call: Call,
         id: CallId,
-        result: Result<Response<'_>, Status>,
+        result: impl FnOnce() -> Result<Response<'a>, Status>,
     ) {
         core.stats.completions += 1;
         let Call {
             tag, continuation, ..
         } = call;
         if continuation == ContinuationId::LOCAL {
-            let result = result.map(|Response { payload }| {
+            let result = result().map(|Response { payload }| {
                 let spare = core.spare_for(&payload);
                 payload.into_owned(spare)
             });
@@ -242,7 +245,7 @@ impl<I: PacketIo> Tables<I> {
             Completion {
                 tag,
                 call: id,
-                result,
+                result: result(),
             },
         );
         self.running = Running::Endpoint;

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use crate::client::Client;
 use crate::cookie::Jar;
 use crate::msgbuf::{Msgbuf, Pool};
-use crate::peer::Peers;
+use crate::peer::{Peers, preamble};
 use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{
-    Connect, DatagramError, Frame, Gone, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION,
-    read_preamble, split_frame,
+    Connect, DatagramError, Frame, Gone, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset,
+    VERSION, read_preamble, split_frame,
 };
 use crate::{
     Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Refusal, RejectReason, Rejected,
@@ -77,10 +77,17 @@ impl Body<'_> {
 /// The frames of one datagram that are still to be read.
 #[derive(Debug)]
 pub struct Frames<'a> {
-    source: Source,
-    /// The sender, if it addressed this incarnation; else only session management is read.
-    peer: Option<PeerId>,
+    sender: Sender,
     rest: &'a [u8],
+}
+
+/// Who sent a datagram, and to whom.
+#[derive(Debug)]
+enum Sender {
+    /// A peer, to this incarnation.
+    Peer(PeerId),
+    /// A stranger, or to no incarnation in particular: only session management is read.
+    Other(Box<Source>),
 }
 
 /// A frame as it comes out of a datagram, by what has to be done with it.
@@ -116,6 +123,7 @@ impl Protocol {
             shared: Shared {
                 config,
                 token: secrets.token.max(1),
+                preamble: preamble(secrets.token.max(1)),
                 jar: Jar::new(secrets.cookie_key),
                 peers: Peers::default(),
                 pool: Pool::new(),
@@ -204,19 +212,38 @@ impl Protocol {
         datagram: &'a [u8],
         sink: &mut S,
     ) -> Result<Frames<'a>, DatagramError> {
+        if let Source::Peer(peer) = source
+            && let Some((preamble, rest)) = datagram.split_first_chunk()
+            && *preamble == self.shared.preamble
+            && rest.len() >= HEADER_BYTES
+        {
+            self.shared.peers.heard(peer, now);
+            let sender = Sender::Peer(peer);
+            return Ok(Frames { sender, rest });
+        }
+        self.open_unusual(now, source, datagram, sink)
+    }
+
+    #[cold]
+    fn open_unusual<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        datagram: &'a [u8],
+        sink: &mut S,
+    ) -> Result<Frames<'a>, DatagramError> {
         match read_preamble(datagram) {
-            Ok((preamble, rest)) if preamble.token == self.shared.token => {
-                if let Source::Peer(peer) = source {
+            Ok((preamble, rest)) => {
+                if let Source::Peer(peer) = source
+                    && preamble.token == self.shared.token
+                {
+                    // Bytes that must be zero are ignored.
                     self.shared.peers.heard(peer, now);
-                    return Ok(Frames {
-                        source,
-                        peer: Some(peer),
-                        rest,
-                    });
+                    let sender = Sender::Peer(peer);
+                    return Ok(Frames { sender, rest });
                 }
                 self.stray(source, preamble.token, rest, sink)
             }
-            Ok((preamble, rest)) => self.stray(source, preamble.token, rest, sink),
             Err(error) => {
                 self.shared.stats.datagrams_dropped += 1;
                 if matches!(error, DatagramError::Version(_)) {
@@ -237,11 +264,8 @@ impl Protocol {
         sink: &mut S,
     ) -> Result<Frames<'a>, DatagramError> {
         if token == 0 {
-            return Ok(Frames {
-                source,
-                peer: None,
-                rest,
-            });
+            let sender = Sender::Other(Box::new(source));
+            return Ok(Frames { sender, rest });
         }
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to someone who was here before, or who has forgotten it.
@@ -333,11 +357,14 @@ impl Protocol {
             return None;
         };
         frames.rest = rest;
-        Some(match (frame.header.kind, frames.peer) {
-            (Kind::Request, Some(peer)) if self.shared.config.factors.zero_copy_requests => {
+        let Sender::Peer(peer) = frames.sender else {
+            return Some(Arrival::Other(frame));
+        };
+        Some(match frame.header.kind {
+            Kind::Request if self.shared.config.factors.zero_copy_requests => {
                 Arrival::Request(peer, frame)
             }
-            (Kind::Response, Some(peer)) => Arrival::Response(peer, frame),
+            Kind::Response => Arrival::Response(peer, frame),
             _ => Arrival::Other(frame),
         })
     }
@@ -379,8 +406,10 @@ impl Protocol {
         frame: Frame<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
-        let source = frames.source;
-        let tokenless = frames.peer.is_none();
+        let (source, tokenless) = match &frames.sender {
+            Sender::Peer(peer) => (Source::Peer(*peer), false),
+            Sender::Other(source) => (**source, true),
+        };
         let Self {
             shared,
             client,

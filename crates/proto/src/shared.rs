@@ -13,6 +13,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// This incarnation of the endpoint.
     pub(crate) token: u32,
+    /// What datagrams for it begin with.
+    pub(crate) preamble: [u8; PREAMBLE_BYTES],
     pub(crate) jar: Jar,
     pub(crate) peers: Peers,
     pub(crate) pool: Pool,

@@ -111,38 +111,7 @@ impl Client {
         Ok(id)
     }
 
-    #[inline]
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the fast path: nothing to fill and empty"
-    )]
-    pub(crate) fn request<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        id: SessionId,
-        message: Msgbuf,
-        ext: bool,
-        tag: Tag,
-        sink: &mut S,
-    ) -> Result<RequestNumber, Rejected> {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return Err(rejected(message, RejectReason::UnknownSession));
-        };
-        if !session.is_clear() || message.len() > session.fragment as usize {
-            return self.request_slow(shared, now, id, message, ext, tag, sink);
-        }
-        let kept = std::mem::replace(&mut session.next_slot().message, message);
-        shared.pool.give(kept);
-        let number = session.next_number;
-        match session.launch(now, ext, tag, sink) {
-            Ok(()) => note_sent(&mut self.timers, shared, now, session),
-            Err(index) => self.hold(shared, now, id, index),
-        }
-        Ok(number)
-    }
-
-    /// The same with a message that `build` writes where it is sent from.
+    /// Sends a request whose message `build` writes where it is sent from.
     #[inline]
     pub(crate) fn request_with<S: FrameSink>(
         &mut self,
@@ -176,7 +145,12 @@ impl Client {
         }
         let number = session.next_number;
         match session.launch(now, ext, tag, sink) {
-            Ok(()) => note_sent(&mut self.timers, shared, now, session),
+            Ok(()) => {
+                shared.stats.requests_sent += 1;
+                if !session.timer_armed {
+                    arm(&mut self.timers, session, now, shared);
+                }
+            }
             Err(index) => self.hold(shared, now, id, index),
         }
         Ok(number)
@@ -194,7 +168,7 @@ impl Client {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, RejectReason> {
-        self.request_slow(shared, now, id, message, ext, tag, sink)
+        self.request(shared, now, id, message, ext, tag, sink)
             .map_err(|rejected| {
                 shared.pool.give(rejected.message);
                 rejected.reason
@@ -214,9 +188,12 @@ impl Client {
         }
     }
 
-    #[cold]
-    #[allow(clippy::too_many_arguments, reason = "those of the fast path")]
-    fn request_slow<S: FrameSink>(
+    /// Sends a request whose message is there, or queues it.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call per request: no struct to fill"
+    )]
+    pub(crate) fn request<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -226,10 +203,10 @@ impl Client {
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, Rejected> {
-        let session = self.sessions.get_mut(id).expect("the caller has it");
-        if session.state == State::Closing {
-            return Err(rejected(message, RejectReason::UnknownSession));
-        }
+        let session = match self.sessions.get_mut(id) {
+            Some(session) if session.state != State::Closing => session,
+            _ => return Err(rejected(message, RejectReason::UnknownSession)),
+        };
         let (len, max) = (message.len(), session.max_message as usize);
         if len > max {
             return Err(rejected(message, RejectReason::TooLarge { len, max }));
@@ -246,6 +223,7 @@ impl Client {
                 return Err(rejected(request.message, RejectReason::QueueFull));
             }
             session.queue.push_back(request);
+            session.direct = false;
         } else {
             shared.pool.give(session.fill(now, request));
             self.pump(shared, now, id, sink);
@@ -416,15 +394,6 @@ impl Client {
         assert_eq!(by_slot, session.in_flight, "credits by slot and in all");
         let busy = session.slots.len() - session.free.count_ones() as usize;
         Some((session.in_flight, session.credits, busy))
-    }
-}
-
-/// A request of one packet was sent.
-#[inline]
-fn note_sent(timers: &mut Wheel, shared: &mut Shared, now: u64, session: &mut ClientSession) {
-    shared.stats.requests_sent += 1;
-    if !session.timer_armed {
-        arm(timers, session, now, shared);
     }
 }
 

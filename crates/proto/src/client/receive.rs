@@ -60,21 +60,34 @@ impl Client {
                 session.direct &= session.control.on_rtt(now, rtt_ns);
             }
         }
-        if slot.phase == Phase::Single && slot.large.is_none() && !slot.message.is_bulky() {
+        shared.stats.responses_received += 1;
+        if session.direct && slot.phase == Phase::Single && !slot.message.is_bulky() {
+            // Nothing waits for the slot or the credit. The slot keeps its buffer.
+            debug_assert!(slot.credits == 1 && slot.large.is_none());
             slot.phase = Phase::Idle;
-            session.in_flight -= std::mem::take(&mut slot.credits);
-            session.pending &= !(1 << index);
+            slot.credits = 0;
+            session.in_flight -= 1;
             session.free |= 1 << index;
         } else {
-            let (request, large) = session.finish(index.into());
-            shared.pool.give(request);
-            abandon(shared, large);
-        }
-        shared.stats.responses_received += 1;
-        if !session.queue.is_empty() || session.pending != 0 || !session.direct {
-            self.advance(shared, now, id, sink);
+            self.finish_and_advance(shared, now, id, index.into(), sink);
         }
         Some(tag)
+    }
+
+    #[inline(never)]
+    fn finish_and_advance<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        index: usize,
+        sink: &mut S,
+    ) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let (request, large) = session.finish(index);
+        shared.pool.give(request);
+        abandon(shared, large);
+        self.advance(shared, now, id, sink);
     }
 
     /// A part of a response.

@@ -91,7 +91,8 @@ pub(crate) struct ClientSession {
     pub(crate) remote: u32,
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
     pub(crate) state: State,
-    /// Nothing stands between a request of one packet and the sink but credits.
+    /// Nothing stands between a request of one packet and the sink but credits: the session is
+    /// open and not paced, nothing is pending or queued, the sink has room.
     pub(crate) direct: bool,
     pub(crate) timer_armed: bool,
     pub(crate) in_pacer: bool,
@@ -156,19 +157,24 @@ pub(crate) fn slots_mask(n: usize) -> u64 {
     if n >= 64 { !0 } else { (1 << n) - 1 }
 }
 
+#[inline]
+fn request_flags(ext: bool, want: bool) -> u8 {
+    let mut flags = 0;
+    if ext {
+        flags |= flags::EXT;
+    }
+    if want {
+        flags |= flags::WANT;
+    }
+    flags
+}
+
 impl ClientSession {
     fn header(&self, kind: Kind, slot: usize) -> Header {
         let request = &self.slots[slot];
-        let mut flags = 0;
-        if request.ext {
-            flags |= flags::EXT;
-        }
-        if self.want {
-            flags |= flags::WANT;
-        }
         Header {
             kind,
-            flags,
+            flags: request_flags(request.ext, self.want),
             slot: slot as u8,
             session: self.remote,
             number: request.number,
@@ -187,9 +193,9 @@ impl ClientSession {
         &mut self.slots[self.free.trailing_zeros() as usize]
     }
 
-    /// Sends the message of one packet that is in the next slot. `Err`: its slot, if the sink
-    /// had no room.
-    #[inline]
+    /// Sends the message of one packet that was built in the next slot. `Err`: its slot, if the
+    /// sink had no room.
+    #[inline(always)]
     pub(crate) fn launch<S: FrameSink>(
         &mut self,
         now: u64,
@@ -198,8 +204,8 @@ impl ClientSession {
         sink: &mut S,
     ) -> Result<(), usize> {
         let index = self.free.trailing_zeros() as usize;
-        self.free &= self.free - 1;
         let slot = &mut self.slots[index];
+        self.free &= self.free - 1;
         slot.number = self.next_number;
         self.next_number += 1;
         slot.tag = tag;
@@ -207,18 +213,27 @@ impl ClientSession {
         slot.active_at = now;
         slot.retries = 0;
         slot.phase = Phase::Single;
+        let body = slot.message.head();
+        let head = Header {
+            kind: Kind::Request,
+            flags: request_flags(ext, self.want),
+            slot: index as u8,
+            session: self.remote,
+            number: slot.number,
+        }
+        .to_bytes(body.len());
+        if sink
+            .push(self.peer, &self.preamble, &head, body, &[])
+            .is_err()
+        {
+            return Err(index);
+        }
         slot.credits = 1;
         self.in_flight += 1;
-        if self.push_single(index, sink).is_ok() {
-            return Ok(());
-        }
-        self.slots[index].credits = 0;
-        self.in_flight -= 1;
-        Err(index)
+        Ok(())
     }
 
     /// Sends the request of one packet in `slot`. Touches no accounting.
-    #[inline(always)]
     pub(crate) fn push_single<S: FrameSink>(
         &self,
         slot: usize,
@@ -226,7 +241,8 @@ impl ClientSession {
     ) -> Result<(), SinkError> {
         let message = &self.slots[slot].message;
         let head = self.header(Kind::Request, slot).to_bytes(message.len());
-        sink.push(
+        push_rare(
+            sink,
             self.peer,
             &self.preamble,
             &head,
@@ -351,6 +367,7 @@ impl ClientSession {
         let pumped = self.pump_pending(now, sink, stats);
         self.direct = self.state == State::Open
             && self.pending == 0
+            && self.queue.is_empty()
             && !self.blocked
             && self.control.is_unpaced();
         pumped

@@ -137,6 +137,8 @@ impl Server {
                 limit: Self::credit_limit(shared) as u32,
             })?;
         let width = sink.max_datagram(peer).min(connect.max_datagram as usize) as u32;
+        let fragment = width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
+        let max_message = connect.max_message.min(1 << 30);
         let slots = connect.slots.min(shared.config.slots);
         let id = self
             .sessions
@@ -145,8 +147,13 @@ impl Server {
                 remote: connect.session,
                 token: connect.token,
                 preamble: preamble(connect.token),
-                fragment: width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32,
-                max_message: connect.max_message.min(1 << 30),
+                fragment,
+                single: if shared.config.factors.preallocated_responses {
+                    fragment.min(max_message)
+                } else {
+                    0
+                },
+                max_message,
                 granted,
                 wanted,
                 revoking: false,

@@ -13,7 +13,7 @@ use crate::peer::Role;
 use crate::shared::Shared;
 use crate::table::Table;
 use crate::transfer::{ReceiveWindow, fragment_count};
-use crate::wire::{Fragment, Frame, RequestForResponse, flags};
+use crate::wire::{Fragment, Frame, Header, Kind, RequestForResponse, flags};
 use crate::{
     Body, FrameSink, Incoming, PeerId, Rejection, RequestId, RespondReason, SessionId, SinkError,
 };
@@ -355,46 +355,79 @@ impl Server {
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot);
-        let session = match self.sessions.get_mut(id.session) {
-            Some(session)
-                if session.slots[index].number == id.number
-                    && session.slots[index].phase == Phase::Executing =>
-            {
-                session
-            }
-            _ => {
-                shared.stats.responses_unwanted += 1;
-                return Err(RespondReason::Stale);
-            }
+        let Some(session) = self.sessions.get_mut(id.session) else {
+            return Err(stale(shared));
         };
+        let slot = &mut session.slots[index];
+        if slot.number != id.number || slot.phase != Phase::Executing {
+            return Err(stale(shared));
+        }
+        let len = message.head().len();
+        if message.is_bulky() || len > session.single as usize {
+            return self.respond_bulky(shared, now, id, message, ext, sink);
+        }
+        slot.answer(now, message, ext);
+        shared.stats.responses_sent += 1;
+        let head = Header {
+            kind: Kind::Response,
+            flags: slot.response_flags(),
+            slot: id.slot,
+            session: session.remote,
+            number: id.number,
+        }
+        .to_bytes(len);
+        let body = slot.response.head();
+        let sent = sink.push(session.peer, &session.preamble, &head, body, &[]);
+        if sent == Err(SinkError::Full) {
+            self.hold(shared, id);
+        }
+        Ok(())
+    }
+
+    /// Answers with what does not fit one packet, or has more memory than a slot keeps for good,
+    /// or with a buffer of its own if it is not to be the slot's last one.
+    #[cold]
+    fn respond_bulky<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: RequestId,
+        message: &mut Msgbuf,
+        ext: bool,
+        sink: &mut S,
+    ) -> Result<(), RespondReason> {
+        let session = self.sessions.get_mut(id.session).expect("checked before");
         let len = message.len();
         if len > session.max_message as usize {
             let max = session.max_message as usize;
             return Err(RespondReason::TooLarge { len, max });
         }
         let bulky = message.is_bulky();
-        let slot = &mut session.slots[index];
-        std::mem::swap(&mut slot.response, message);
-        if shared.config.factors.preallocated_responses {
-            message.clear();
-        } else {
+        let slot = &mut session.slots[usize::from(id.slot)];
+        slot.answer(now, message, ext);
+        shared.stats.responses_sent += 1;
+        if !shared.config.factors.preallocated_responses {
             *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
         }
-        slot.ext = ext;
-        slot.late = now != slot.arrived_at;
-        slot.phase = Phase::Done;
-        shared.stats.responses_sent += 1;
         if bulky && !slot.listed {
             slot.listed = true;
             let until = now + shared.config.response_retention_ns;
             self.kept.push_back((until, id.session, id.slot));
         }
-        if session.push_response(index, sink) == Err(SinkError::Full) {
-            shared.stats.sink_full += 1;
-            session.pending |= 1 << index;
-            block(&mut self.blocked, session, id.session);
+        let sent = session.push_response(id.slot.into(), sink);
+        if sent == Err(SinkError::Full) {
+            self.hold(shared, id);
         }
         Ok(())
+    }
+
+    /// The sink was full: the response waits for the next flush.
+    #[cold]
+    fn hold(&mut self, shared: &mut Shared, id: RequestId) {
+        let session = self.sessions.get_mut(id.session).expect("checked before");
+        shared.stats.sink_full += 1;
+        session.pending |= 1 << id.slot;
+        block(&mut self.blocked, session, id.session);
     }
 
     /// Does what is due. Cheap when nothing is.
@@ -602,6 +635,13 @@ fn forget(shared: &mut Shared, slot: &mut Slot) {
         shared.unreserve(window.total());
         shared.pool.give(window.into_buffer());
     }
+}
+
+/// Nobody waits for a response.
+#[cold]
+fn stale(shared: &mut Shared) -> RespondReason {
+    shared.stats.responses_unwanted += 1;
+    RespondReason::Stale
 }
 
 fn block(blocked: &mut VecDeque<SessionId>, session: &mut ServerSession, id: SessionId) {

@@ -70,6 +70,8 @@ pub(crate) struct ServerSession {
     pub(crate) token: u32,
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
     pub(crate) fragment: u32,
+    /// The largest response of one packet.
+    pub(crate) single: u32,
     /// Largest message that the client takes.
     pub(crate) max_message: u32,
     /// Credits that the client has, as far as this side knows; never too few.
@@ -105,8 +107,31 @@ impl Slot {
     }
 }
 
-impl ServerSession {
+impl Slot {
+    /// Takes the response, and leaves an empty buffer: the memory of the slot's last one.
     #[inline]
+    pub(crate) fn answer(&mut self, now: u64, response: &mut Msgbuf, ext: bool) {
+        std::mem::swap(&mut self.response, response);
+        response.clear();
+        self.ext = ext;
+        self.late = now != self.arrived_at;
+        self.phase = Phase::Done;
+    }
+
+    #[inline]
+    pub(crate) fn response_flags(&self) -> u8 {
+        let mut flags = 0;
+        if self.ext {
+            flags |= flags::EXT;
+        }
+        if self.late {
+            flags |= flags::LATE;
+        }
+        flags
+    }
+}
+
+impl ServerSession {
     fn header(&self, kind: Kind, slot: usize, flags: u8) -> Header {
         Header {
             kind,
@@ -117,21 +142,7 @@ impl ServerSession {
         }
     }
 
-    #[inline]
-    fn response_flags(&self, slot: usize) -> u8 {
-        let slot = &self.slots[slot];
-        let mut flags = 0;
-        if slot.ext {
-            flags |= flags::EXT;
-        }
-        if slot.late {
-            flags |= flags::LATE;
-        }
-        flags
-    }
-
     /// Sends the response in `slot`, or the first fragment of it.
-    #[inline(always)]
     pub(crate) fn push_response<S: FrameSink>(
         &self,
         slot: usize,
@@ -143,9 +154,10 @@ impl ServerSession {
             return self.push_fragment(slot, 0, sink);
         }
         let head = self
-            .header(Kind::Response, slot, self.response_flags(slot))
+            .header(Kind::Response, slot, self.slots[slot].response_flags())
             .to_bytes(len);
-        sink.push(
+        push_rare(
+            sink,
             self.peer,
             &self.preamble,
             &head,
@@ -168,7 +180,8 @@ impl ServerSession {
             total: response.len() as u32,
             index,
         };
-        let header = self.header(Kind::ResponseFragment, slot, self.response_flags(slot));
+        let flags = self.slots[slot].response_flags();
+        let header = self.header(Kind::ResponseFragment, slot, flags);
         let mut head = [0; HEADER_BYTES + FRAGMENT_BYTES];
         head[..HEADER_BYTES].copy_from_slice(&header.to_bytes(FRAGMENT_BYTES + to - from));
         head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
