@@ -1,0 +1,141 @@
+//! What a small typed call allocates: nothing at the server and in the raw client, one buffer in
+//! which a local channel keeps the response.
+
+#![allow(unsafe_code, reason = "a global allocator cannot be had without")]
+
+mod common;
+
+use std::alloc::System;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use common::{Gate, payload, shm_address};
+use counting::Counting;
+use starling::{Endpoint, Idle, Message};
+use starling_endpoint::{CallOptions, MethodId};
+use starling_test_protos::test::{TEST_SERVICE, TestClient, TestServer};
+
+mod counting {
+    use std::alloc::{GlobalAlloc, Layout};
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Counts what each thread asks for, and passes it on.
+    pub(super) struct Counting<A>(pub(super) A);
+
+    /// Allocations of this thread so far.
+    pub(super) fn count() -> u64 {
+        COUNT.get()
+    }
+
+    fn add_one() {
+        // A thread that is ending is not one that is counted.
+        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+    }
+
+    // SAFETY: every call goes unchanged to the inner allocator, which upholds the contract.
+    unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            add_one();
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.0.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.0.dealloc(at, layout) }
+        }
+
+        unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            add_one();
+            // SAFETY: the caller keeps the contract.
+            unsafe { self.0.realloc(at, layout, size) }
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting<System> = Counting(System);
+
+/// Calls before counting: pools and tables have their size then.
+const WARM_UP: u64 = 6000;
+const CALLS: u64 = 1000;
+
+/// Allocations while `done` goes from the warm-up's end to the calls' end. Everything happens in
+/// this thread.
+fn count(done: &Cell<u64>, mut turn: impl FnMut()) -> u64 {
+    while done.get() < WARM_UP {
+        turn();
+    }
+    let before = counting::count();
+    while done.get() < WARM_UP + CALLS {
+        turn();
+    }
+    counting::count() - before
+}
+
+#[test]
+fn a_small_typed_call() {
+    let service = TestServer::new(common::Service(Arc::new(Gate::default())));
+    let address = shm_address();
+    let mut server = Endpoint::builder()
+        .bind(&address)
+        .idle(Idle::Spin)
+        .add_service(service)
+        .build()
+        .expect("an endpoint");
+    let client = || {
+        let builder = Endpoint::builder().reach(&address).idle(Idle::Spin);
+        builder.build().expect("an endpoint")
+    };
+
+    let mut endpoint = client();
+    let raw = endpoint.raw_shm().expect("its device");
+    let done = Rc::new(Cell::new(0));
+    let its_done = Rc::clone(&done);
+    let continuation = raw.register_continuation(move |_, completion| {
+        completion.result.expect("an echo");
+        its_done.set(its_done.get() + 1);
+    });
+    let session = raw.connect(&address).expect("a session");
+    let (request, options) = (payload(b"a small request"), CallOptions::default());
+    let echo = MethodId(TEST_SERVICE.methods[0].id);
+    let mut made = 0;
+    let allocations = count(&done, || {
+        // Every slot is used before counting begins.
+        let in_flight = if done.get() < WARM_UP / 2 { 16 } else { 1 };
+        while made < done.get() + in_flight {
+            made += 1;
+            let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(request.parts().0);
+            raw.call(session, echo, &options, build, continuation, 0)
+                .expect("there is room");
+        }
+        raw.poll().expect("no device fails");
+        server.poll().expect("no device fails");
+    });
+    assert_eq!(allocations, 0, "in {CALLS} calls of a raw client");
+
+    let mut endpoint = client();
+    let local = TestClient::new(endpoint.channel(&address).expect("a channel"));
+    done.set(0);
+    let its_done = Rc::clone(&done);
+    endpoint.spawn_local(async move {
+        loop {
+            let response = local.echo(&request).await.expect("an echo");
+            assert_eq!(response.message().bytes(), b"a small request");
+            its_done.set(its_done.get() + 1);
+        }
+    });
+    let allocations = count(&done, || {
+        endpoint.poll().expect("no device fails");
+        server.poll().expect("no device fails");
+    });
+    assert!(
+        allocations <= CALLS,
+        "{allocations} in {CALLS} calls of a local channel"
+    );
+}
