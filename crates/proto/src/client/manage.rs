@@ -121,7 +121,7 @@ impl Client {
             .peers
             .get_mut(peer)
             .expect("a session refers to the peer");
-        let before = std::mem::replace(&mut entry.token, token);
+        let before = entry.become_incarnation(token);
         entry.heard_at = now;
         entry.unanswered = 0;
         if before != token {

@@ -89,6 +89,12 @@ impl Server {
     ) -> Result<Option<SessionId>, Refusal> {
         let limit = shared.config.max_sessions as u32;
         let peer = peer.ok_or(Refusal::SessionLimit { limit })?;
+        let present = shared.peers.get(peer).filter(|peer| peer.token != 0);
+        if present.is_some_and(|peer| peer.former == connect.token) {
+            // A replay: that life of the client is over, its cookie may still be good.
+            shared.stats.frames_stale += 1;
+            return Ok(None);
+        }
         let key = (peer, connect.token, connect.session);
         if let Some(id) = self.by_client.get(&key) {
             return Ok(Some(*id));
@@ -172,8 +178,11 @@ impl Server {
         assert_eq!(before, None, "a client's session was opened twice");
         let entry = shared.peers.retain(peer, Role::Server, now);
         entry.heard_at = now;
-        if entry.token != connect.token {
-            entry.token = connect.token;
+        if token != 0 && token != connect.token {
+            // Forgotten with the last of its sessions, just now.
+            entry.former = token;
+        }
+        if entry.become_incarnation(connect.token) != connect.token {
             sink.seal(peer);
         }
         Ok(id)

@@ -114,6 +114,8 @@ pub(crate) struct Net {
     /// Decides the fate of datagram number `n` from one host to another: how many copies arrive.
     pub(crate) fate: Box<dyn FnMut(u64, usize, usize) -> usize>,
     count: u64,
+    /// All that was sent, with its sender: for replays.
+    pub(crate) log: Vec<(usize, Vec<u8>)>,
 }
 
 impl Host {
@@ -223,6 +225,7 @@ impl Net {
             flying: VecDeque::new(),
             fate: Box::new(|_, _, _| 1),
             count: 0,
+            log: Vec::new(),
         }
     }
 
@@ -242,6 +245,7 @@ impl Net {
             sent.append(&mut host.wire.open);
             for (to, datagram) in sent {
                 self.count += 1;
+                self.log.push((host.wire.me, datagram.clone()));
                 let copies = (self.fate)(self.count, host.wire.me, to);
                 for _ in 0..copies {
                     self.flying.push_back((

@@ -190,6 +190,34 @@ fn a_restarted_client_does_not_leave_sessions_behind() {
 }
 
 #[test]
+fn a_connect_of_a_former_life_does_not_end_the_present_one() {
+    let mut net = Net::pair();
+    net.connect(0, 1);
+    net.run_ms(1);
+    let former: Vec<_> = net
+        .log
+        .iter()
+        .filter(|(from, _)| *from == 0)
+        .cloned()
+        .collect();
+    net.hosts[0] = Host::new(0, Config::default(), 2, net.now);
+    let session = net.connect(0, 1);
+    net.run_ms(30);
+    for (_, datagram) in former {
+        net.inject(0, 1, datagram);
+    }
+    net.run_ms(30);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
+    net.request(0, session, 1, b"alive");
+    net.run_ms(30);
+    assert!(
+        net.hosts[0]
+            .seen
+            .contains(&Seen::Answer(1, b"evila".to_vec()))
+    );
+}
+
+#[test]
 fn a_dead_server_is_noticed_within_the_peer_timeout() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
