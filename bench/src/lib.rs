@@ -35,6 +35,7 @@ pub mod latency;
 pub mod pin;
 pub mod process;
 pub mod row;
+pub mod services;
 pub mod suite;
 pub mod table;
 

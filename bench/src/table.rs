@@ -49,7 +49,8 @@ pub fn human(metric: Metric, value: f64) -> String {
     }
 }
 
-fn scaled(value: f64, units: &[(f64, &str)]) -> String {
+/// A value with three figures, in the first unit that it is at least one of.
+pub fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     let &(scale, unit) = units
         .iter()
         .find(|(scale, _)| value >= *scale)

@@ -12,9 +12,13 @@
 //!
 //! A generator lives through all workloads, since its model knows what it wrote before.
 
+use std::cell::RefCell;
 use std::io::{self, BufRead};
+use std::rc::Rc;
 use std::time::Instant;
 
+use futures::StreamExt;
+use futures::channel::mpsc;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -29,14 +33,38 @@ const TOLD_PER_SECOND: f64 = 10.0;
 
 /// Makes calls on one system.
 pub trait KvClient {
-    /// Makes the calls that `run` asks for until it is over, and waits for all answers.
-    fn drive(&mut self, load: &mut Load, run: &mut Run<'_>) -> Result<(), BenchError>;
+    /// Makes the calls that `load` asks for until it has no more, and waits for all answers.
+    /// The load is shared so that tasks can have it; nothing of it is kept beyond the run.
+    fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError>;
+
+    /// Waits for `future` in between, and keeps the connection alive.
+    fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError>;
+}
+
+/// Tells the time since it was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    begin: Instant,
+}
+
+impl Stopwatch {
+    fn start() -> Self {
+        Self {
+            begin: Instant::now(),
+        }
+    }
+
+    /// Time since the start, in ns.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
 }
 
 /// The clock of one run. A client asks it for the time before each [`Load::poll`] and each
 /// `handle_*`, and calls [`Run::turn`] once in a while.
 pub struct Run<'a> {
-    begin: Instant,
+    stopwatch: Stopwatch,
     seconds: f64,
     next_told: f64,
     tell: &'a mut dyn FnMut(u64),
@@ -46,17 +74,22 @@ impl<'a> Run<'a> {
     /// A run that begins now.
     pub fn new(seconds: f64, tell: &'a mut dyn FnMut(u64)) -> Self {
         Self {
-            begin: Instant::now(),
+            stopwatch: Stopwatch::start(),
             seconds,
             next_told: 0.0,
             tell,
         }
     }
 
+    /// Its clock, for tasks that have it to themselves.
+    pub fn stopwatch(&self) -> Stopwatch {
+        self.stopwatch
+    }
+
     /// Time since the run began, in ns.
     #[inline]
     pub fn now_ns(&self) -> u64 {
-        self.begin.elapsed().as_nanos() as u64
+        self.stopwatch.now_ns()
     }
 
     /// Stops the load when its time is over, and tells how far it is, both at `now_ns`.
@@ -186,20 +219,22 @@ pub fn drive(
     address: &str,
     settings: &Settings,
 ) -> Result<(), BenchError> {
-    let mut load = Load::new(
+    let load = Load::new(
         settings.records,
         Workload::C,
         settings.seed,
         settings.in_flight,
     );
+    let load = Rc::new(RefCell::new(load));
+    let mut lines = lines_of_stdin()?;
     announce(address)?;
-    for line in io::stdin().lock().lines() {
+    while let Some(line) = client.block_on(lines.next())? {
         let line = line.map_err(BenchError::io("reading what to run"))?;
         let (workload, seconds) = parse_run(&line).ok_or_else(|| BenchError::BadRoleArguments {
             role: "load generator".into(),
             why: format!("expected `run WORKLOAD SECONDS`, got `{line}`"),
         })?;
-        match run(client, &mut load, workload, seconds) {
+        match run(client, &load, workload, seconds) {
             Ok(figures) => println!("done {}", figures.to_json()),
             Err(error) => {
                 println!("wrong {}", error.to_string().replace('\n', " "));
@@ -208,6 +243,22 @@ pub fn drive(
         }
     }
     Ok(())
+}
+
+/// Lines come in a thread of their own, so that this one can look after its connection.
+fn lines_of_stdin() -> Result<mpsc::UnboundedReceiver<io::Result<String>>, BenchError> {
+    let (sender, receiver) = mpsc::unbounded();
+    std::thread::Builder::new()
+        .name("stdin".into())
+        .spawn(move || {
+            // Ends with the input, or with the receiver.
+            let _ = io::stdin()
+                .lock()
+                .lines()
+                .try_for_each(|line| sender.unbounded_send(line));
+        })
+        .map_err(BenchError::io("starting a thread"))?;
+    Ok(receiver)
 }
 
 fn parse_run(line: &str) -> Option<(Workload, f64)> {
@@ -224,22 +275,23 @@ fn parse_run(line: &str) -> Option<(Workload, f64)> {
 
 fn run(
     client: &mut impl KvClient,
-    load: &mut Load,
+    load: &Rc<RefCell<Load>>,
     workload: Workload,
     seconds: f64,
 ) -> Result<RunFigures, BenchError> {
     // Caches and connections warm up unrecorded.
-    load.switch_to(workload);
+    load.borrow_mut().switch_to(workload);
     client.drive(load, &mut Run::new(seconds / 10.0, &mut |_| ()))?;
-    load.take_latencies();
-    load.switch_to(workload);
+    load.borrow_mut().take_latencies();
+    load.borrow_mut().switch_to(workload);
     let cpu_before_ns = own_cpu_ns();
     let mut tell = |calls| println!("at {calls}");
     let mut run = Run::new(seconds, &mut tell);
     client.drive(load, &mut run)?;
     let elapsed_ns = run.now_ns();
     let cpu_ns = own_cpu_ns() - cpu_before_ns;
-    Ok(RunFigures::new(&load.take_latencies(), elapsed_ns, cpu_ns))
+    let latencies = load.borrow_mut().take_latencies();
+    Ok(RunFigures::new(&latencies, elapsed_ns, cpu_ns))
 }
 
 /// Processor time of this process since its start, in ns.
@@ -306,7 +358,8 @@ mod tests {
     }
 
     impl KvClient for Local {
-        fn drive(&mut self, load: &mut Load, run: &mut Run<'_>) -> Result<(), BenchError> {
+        fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+            let load = &mut *load.borrow_mut();
             // A bound of its own: the clock may stand still.
             for _ in 0..100 {
                 let now = run.now_ns();
@@ -330,6 +383,10 @@ mod tests {
             load.stop();
             Ok(())
         }
+
+        fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError> {
+            Ok(futures::executor::block_on(future))
+        }
     }
 
     #[test]
@@ -338,8 +395,8 @@ mod tests {
             store: Store::with_initial(10),
             corrupt: false,
         };
-        let mut load = Load::new(10, Workload::C, 1, 1);
-        let figures = run(&mut client, &mut load, Workload::A, 3600.0).unwrap();
+        let load = Rc::new(RefCell::new(Load::new(10, Workload::C, 1, 1)));
+        let figures = run(&mut client, &load, Workload::A, 3600.0).unwrap();
         assert_eq!(figures.calls, 100);
         assert!(figures.rate() > 0.0);
         assert_eq!(
@@ -355,8 +412,8 @@ mod tests {
             store: Store::with_initial(10),
             corrupt: true,
         };
-        let mut load = Load::new(10, Workload::C, 1, 1);
-        let error = run(&mut client, &mut load, Workload::C, 3600.0).unwrap_err();
+        let load = Rc::new(RefCell::new(Load::new(10, Workload::C, 1, 1)));
+        let error = run(&mut client, &load, Workload::C, 3600.0).unwrap_err();
         assert!(matches!(error, BenchError::WrongAnswer(_)));
     }
 

@@ -1,6 +1,7 @@
 //! The key-value service over tonic: the server, and the load generator's side of it.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -133,7 +134,8 @@ struct Client {
 
 impl KvClient for Client {
     /// As many futures as operations in flight, all on this thread. The first error ends the run.
-    fn drive(&mut self, load: &mut Load, run: &mut Run<'_>) -> Result<(), BenchError> {
+    fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+        let load = &mut *load.borrow_mut();
         let shared = RefCell::new(Shared { load, run });
         let worker = |_| worker(self.stub.clone(), &shared);
         let mut workers: FuturesUnordered<_> = (0..self.in_flight).map(worker).collect();
@@ -143,6 +145,10 @@ impl KvClient for Client {
             }
             Ok(())
         })
+    }
+
+    fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError> {
+        Ok(self.runtime.block_on(future))
     }
 }
 

@@ -1,0 +1,5 @@
+//! Compiles the benchmarks' services for Starling.
+
+fn main() -> Result<(), starling_build::Error> {
+    starling_build::compile(&["proto/echo.proto", "proto/kv.proto"], &["proto"])
+}

@@ -1,0 +1,150 @@
+//! The load generator's side of `kv.Kv`: an endpoint in this thread, and as many tasks on it as
+//! there are operations in flight, each of which makes one call after the other.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use starling::{Endpoint, EndpointConfig, LocalChannel};
+
+use super::api::kv::{
+    DeleteRequest, GetRequest, GetResponseView, KvClient as Stub, MultiGetRequest, PutRequest,
+    ScanRequest,
+};
+use super::failed;
+use crate::error::BenchError;
+use crate::kv::drive::{KvClient, Run, Stopwatch};
+use crate::kv::{Load, Op, Ticket};
+
+/// A connected load generator.
+pub(super) struct Client {
+    endpoint: Endpoint,
+    stub: Stub<LocalChannel>,
+    in_flight: u32,
+}
+
+impl Client {
+    pub(super) fn connect(
+        address: &str,
+        config: EndpointConfig,
+        in_flight: u32,
+    ) -> Result<Self, BenchError> {
+        let builder = Endpoint::builder().reach(address).config(config);
+        let mut endpoint = builder.build().map_err(failed)?;
+        let channel = endpoint.channel(address).map_err(failed)?;
+        let connected = endpoint.block_on(channel.connect()).map_err(failed)?;
+        connected.map_err(failed)?;
+        Ok(Self {
+            endpoint,
+            stub: Stub::new(channel),
+            in_flight,
+        })
+    }
+}
+
+impl KvClient for Client {
+    fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+        let job = Rc::new(Job {
+            stub: self.stub.clone(),
+            load: Rc::clone(load),
+            time: run.stopwatch(),
+            working: Cell::new(self.in_flight),
+            error: RefCell::default(),
+        });
+        for _ in 0..self.in_flight {
+            self.endpoint.spawn_local(Rc::clone(&job).work());
+        }
+        let over = || {
+            run.turn(run.now_ns(), &mut load.borrow_mut());
+            job.working.get() == 0
+        };
+        self.endpoint.run_until(over).map_err(failed)?;
+        job.error.take().map_or(Ok(()), Err)
+    }
+
+    fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError> {
+        self.endpoint.block_on(future).map_err(failed)
+    }
+}
+
+/// What the tasks of one run share.
+struct Job {
+    stub: Stub<LocalChannel>,
+    load: Rc<RefCell<Load>>,
+    time: Stopwatch,
+    /// Tasks that are not over.
+    working: Cell<u32>,
+    /// The first thing that went wrong.
+    error: RefCell<Option<BenchError>>,
+}
+
+impl Job {
+    /// Makes calls until the load has no more of them.
+    async fn work(self: Rc<Self>) {
+        loop {
+            let next = self.load.borrow_mut().poll(self.time.now_ns());
+            let Some((ticket, op)) = next else {
+                break;
+            };
+            if let Err(error) = self.call(ticket, op).await {
+                self.load.borrow_mut().stop();
+                self.error.borrow_mut().get_or_insert(error);
+                break;
+            }
+        }
+        self.working.set(self.working.get() - 1);
+    }
+
+    async fn call(&self, ticket: Ticket, op: Op) -> Result<(), BenchError> {
+        match op {
+            Op::Get { key } => {
+                let mut request = GetRequest::new();
+                request.set_key(&key);
+                let answer = self.stub.get(&request).await.map_err(failed)?;
+                let found = found(answer.message());
+                self.load().handle_get(ticket, self.time.now_ns(), found)?;
+            }
+            Op::Put { key, value } => {
+                let mut request = PutRequest::new();
+                request.set_key(&key);
+                request.set_value(&value);
+                self.stub.put(&request).await.map_err(failed)?;
+                self.load().handle_put(ticket, self.time.now_ns())?;
+            }
+            Op::Delete { key } => {
+                let mut request = DeleteRequest::new();
+                request.set_key(&key);
+                let answer = self.stub.delete(&request).await.map_err(failed)?;
+                let existed = answer.message().existed();
+                self.load()
+                    .handle_delete(ticket, self.time.now_ns(), existed)?;
+            }
+            Op::Scan { start, limit } => {
+                let mut request = ScanRequest::new();
+                request.set_start(&start);
+                request.set_limit(limit);
+                let answer = self.stub.scan(&request).await.map_err(failed)?;
+                let records = answer.message().records().iter();
+                let records = records.map(|record| (record.key(), record.value()));
+                self.load()
+                    .handle_scan(ticket, self.time.now_ns(), records)?;
+            }
+            Op::MultiGet { keys } => {
+                let mut request = MultiGetRequest::new();
+                request.keys_mut().extend(keys.iter().map(|key| &key[..]));
+                let answer = self.stub.multi_get(&request).await.map_err(failed)?;
+                let answers = answer.message().answers().iter().map(found);
+                self.load()
+                    .handle_multi_get(ticket, self.time.now_ns(), answers)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self) -> std::cell::RefMut<'_, Load> {
+        self.load.borrow_mut()
+    }
+}
+
+fn found(answer: GetResponseView<'_>) -> Option<&[u8]> {
+    answer.found().then(|| answer.value())
+}
