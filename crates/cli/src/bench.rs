@@ -1,7 +1,7 @@
 //! `starling bench`: runs suites and prints their figures.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,7 +11,7 @@ use starling_bench::process::Launcher;
 use starling_bench::{Contestant, Context, Row, Suite, table};
 
 use crate::error::CliError;
-use crate::role;
+use crate::{output, role};
 
 /// Seconds of one measurement, and rounds, unless told otherwise.
 const USUAL: (f64, usize) = (0.4, 5);
@@ -79,7 +79,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.list {
-        return print(&list());
+        return output::print(&list());
     }
     let cores = Cores::of_this_process()?;
     if cores.shared() {
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             },
         );
         bar.finish_and_clear();
-        print(&report(*suite, &rows?, arguments.json))?;
+        output::print(&report(*suite, &rows?, arguments.json))?;
     }
     Ok(())
 }
@@ -148,12 +148,4 @@ fn progress_bar(json: bool) -> ProgressBar {
     }
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
     ProgressBar::new(0).with_style(style.expect("the template is a constant"))
-}
-
-fn print(text: &str) -> Result<(), CliError> {
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .map_err(CliError::Output)
 }

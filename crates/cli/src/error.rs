@@ -1,8 +1,15 @@
-//! Why a subcommand failed.
+//! Why a subcommand failed, and the exit status that it has then.
 
 use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
+use starling::Status;
 use starling_bench::BenchError;
+use starling_io::{Fault, IoError};
+
+/// Added to the number of a status.
+const STATUS_BASE: u8 = 64;
 
 /// An error, in words for whoever typed the command.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +17,45 @@ pub(crate) enum CliError {
     /// A benchmark failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// A run of the demo failed, or an answer was wrong.
+    #[error("{what}: {error}")]
+    Demo {
+        /// Which run.
+        what: String,
+        /// What happened.
+        error: BenchError,
+    },
+    /// What was typed cannot be meant.
+    #[error("{0}")]
+    Usage(String),
+    /// Starling could not be set up.
+    #[error(transparent)]
+    Starling(#[from] starling::Error),
+    /// A call ended with a status.
+    #[error(transparent)]
+    Status(#[from] Status),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] IoError),
+    /// A server was told to end and still had calls to finish.
+    #[error("the server ended before all of its calls were finished")]
+    NotDrained,
+    /// The operating system refused something.
+    #[error("{attempt}: {source}")]
+    System {
+        /// What was tried.
+        attempt: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Standard output took no more.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
@@ -22,5 +68,19 @@ impl CliError {
     /// The reader of standard output went away, as `head` does.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// What this process ends with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),
+            Self::Device(error) | Self::Starling(starling::Error::Device(error))
+                if error.fault == Fault::Caller =>
+            {
+                ExitCode::from(2)
+            }
+            Self::Status(status) => ExitCode::from(STATUS_BASE + status.code() as u8),
+            _ => ExitCode::FAILURE,
+        }
     }
 }

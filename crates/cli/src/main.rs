@@ -4,8 +4,12 @@
 //! standard output; progress and errors go to standard error.
 
 mod bench;
+mod call;
+mod demo;
 mod error;
+mod output;
 mod role;
+mod serve;
 
 use std::io;
 use std::process::ExitCode;
@@ -25,10 +29,17 @@ const EXIT_STATUS: &str = "\
 Exit status:
   0  everything was done, and every answer was right
   1  something failed; standard error says what
-  2  the command line was wrong";
+  2  the command line was wrong
+`starling call` has more; see its help.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs a key-value store over Starling and over gRPC, checks every answer, and compares.
+    Demo(demo::Arguments),
+    /// Serves an echo or a key-value store, to try things on.
+    Serve(serve::Arguments),
+    /// Calls any method of any server with JSON, or lists what there is.
+    Call(call::Arguments),
     /// Measures Starling beside its floors and its peers.
     Bench(bench::Arguments),
     /// Prints a completion script for a shell.
@@ -50,6 +61,9 @@ Examples:
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Call(arguments) => call::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "starling", &mut io::stdout());
@@ -63,7 +77,7 @@ fn main() -> ExitCode {
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            error.exit_code()
         }
     }
 }

@@ -1,0 +1,272 @@
+//! `starling demo`: a key-value service over Starling's planes and over tonic, side by side.
+//!
+//! ```text
+//!   this process                core 1: servers          core 0: load generators
+//!     for each system:  ───▶    store of 1 M records ◀── model of the same records
+//!     for each workload:
+//!       for each system:  ───────────────────────────▶   calls, checks, figures
+//!     table, plot, verdict
+//! ```
+//!
+//! All servers and load generators live from the beginning to the end, and only one pair of them
+//! works at a time. The systems take turns within each workload, since the machines that this runs
+//! on change their speed from one second to the next.
+
+mod plot;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use starling_bench::kv::drive::Settings;
+use starling_bench::kv::{LoadProcess, RunFigures, Workload};
+use starling_bench::pin::Cores;
+use starling_bench::process::{Launcher, RoleProcess};
+use starling_bench::services::role::{KV_CLIENT, KV_SERVER};
+use starling_bench::{BenchError, table};
+
+use crate::error::CliError;
+use crate::{output, role};
+
+/// Operations in flight, on every system alike.
+const IN_FLIGHT: u32 = 64;
+
+/// Records in the store, and seconds of each run.
+const USUAL: (u64, f64) = (1_000_000, 3.2);
+
+/// The same with `--quick`: enough to see that everything runs.
+const QUICK: (u64, f64) = (10_000, 0.15);
+
+/// Where the plot goes unless told otherwise.
+const SVG: &str = "starling-demo.svg";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// Fewer records and short runs, a few seconds in all: figures to be believed by nobody.
+    #[arg(long)]
+    quick: bool,
+    /// Where the latency plot goes.
+    #[arg(long, value_name = "FILE", default_value = SVG)]
+    svg: PathBuf,
+    /// Prints one JSON object per line, with the keys bench, plane, system, case (the workload),
+    /// metric, unit, value.
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Starts a key-value server over udp://, over shm:// and over tonic (gRPC), and a load generator for
+each, all in processes of their own: servers on the second core, load generators on the first.
+They run the workloads A, B, C and E of YCSB (Zipf 0.99, 1 million records, 16-byte keys, 64-byte
+values) with 64 calls in flight. Every answer is checked against a model of the store.
+
+Starling's side is the generated client on an `Endpoint` with default settings but for 64 slots and
+credits on its session: idle threads spin for 50 us and then sleep.
+
+The exit status is 0 only if every answer was right, whichever system was faster.
+
+Examples:
+  starling demo
+  starling demo --svg latencies.svg
+  starling demo --quick --json";
+
+/// Who takes part: the column in the table, the plane and system of its rows, its roles, and what
+/// its server's first arguments are.
+#[derive(Debug)]
+struct System {
+    plane: &'static str,
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+    bind: Option<String>,
+}
+
+fn systems() -> [System; 3] {
+    let starling = |plane, bind: String| System {
+        plane,
+        name: "starling",
+        server: KV_SERVER,
+        client: KV_CLIENT,
+        bind: Some(bind),
+    };
+    [
+        starling("udp", "udp://127.0.0.1:0".into()),
+        starling("shm", format!("shm://starling-demo-{}", std::process::id())),
+        System {
+            plane: "grpc",
+            name: "tonic",
+            server: starling_bench_tonic::KV_SERVER_ROLE,
+            client: starling_bench_tonic::KV_CLIENT_ROLE,
+            bind: None,
+        },
+    ]
+}
+
+/// A server and its load generator, running.
+struct Pair {
+    // The client goes first, so that its server is still there.
+    client: LoadProcess,
+    server: RoleProcess,
+}
+
+impl Pair {
+    fn start(launcher: &Launcher, system: &System, records: u64) -> Result<Self, BenchError> {
+        let records_text = records.to_string();
+        let mut arguments: Vec<&str> = system.bind.iter().map(String::as_str).collect();
+        arguments.push(&records_text);
+        let server = launcher.start(system.server, &arguments)?;
+        let settings = Settings {
+            records,
+            seed: 1,
+            in_flight: IN_FLIGHT,
+        };
+        let client = LoadProcess::start(launcher, system.client, server.address(), &settings)?;
+        Ok(Self { client, server })
+    }
+
+    fn run(
+        &mut self,
+        workload: Workload,
+        seconds: f64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(RunFigures, u64), BenchError> {
+        // The first progress comes when the warm-up is over.
+        let mut server_cpu_before_ns = None;
+        let server = &self.server;
+        let figures = self.client.run(workload, seconds, &mut |calls| {
+            server_cpu_before_ns.get_or_insert_with(|| server.cpu_ns());
+            progress(calls);
+        })?;
+        let before = server_cpu_before_ns.unwrap_or(0);
+        Ok((figures, self.server.cpu_ns().saturating_sub(before)))
+    }
+}
+
+/// What a system did in a workload.
+#[derive(Clone, Debug)]
+struct Outcome {
+    plane: &'static str,
+    system: &'static str,
+    workload: Workload,
+    figures: RunFigures,
+    /// Processor time of the server during the run.
+    server_cpu_ns: u64,
+}
+
+impl Outcome {
+    /// Processor time of both sides for one call, in ns.
+    fn cpu_per_call_ns(&self) -> f64 {
+        let cpu_ns = self.figures.client_cpu_ns + self.server_cpu_ns;
+        cpu_ns as f64 / self.figures.calls.max(1) as f64
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let cores = Cores::of_this_process()?;
+    if cores.shared() {
+        eprintln!("warning: only one core may be used; client and server share it");
+    }
+    let (records, seconds) = if arguments.quick { QUICK } else { USUAL };
+    // A place that cannot be written to is better known now than in a minute.
+    write_svg(arguments, &[])?;
+    let program = std::env::current_exe().map_err(CliError::OwnPath)?;
+    let launcher = Launcher::new(program, &[role::NAME], cores);
+    let outcomes = outcomes(&launcher, records, seconds)?;
+    write_svg(arguments, &outcomes)?;
+    if arguments.json {
+        return output::print(&report::json(&outcomes));
+    }
+    output::print(&report::text(&outcomes, records, &arguments.svg))
+}
+
+fn write_svg(arguments: &Arguments, outcomes: &[Outcome]) -> Result<(), CliError> {
+    let path = &arguments.svg;
+    std::fs::write(path, plot::svg(outcomes)).map_err(|source| CliError::File {
+        path: path.clone(),
+        source,
+    })
+}
+
+fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outcome>, CliError> {
+    let systems = systems();
+    let progress = Progress::new(systems.len() * (1 + Workload::YCSB.len()));
+    let mut pairs = Vec::new();
+    for system in &systems {
+        progress.begin(&format!(
+            "{}/{}: loading {records} records",
+            system.name, system.plane
+        ));
+        pairs.push(Pair::start(launcher, system, records)?);
+        progress.end();
+    }
+    let mut outcomes = Vec::new();
+    for workload in Workload::YCSB {
+        for (system, pair) in systems.iter().zip(&mut pairs) {
+            let what = format!("workload {workload} on {}/{}", system.name, system.plane);
+            progress.begin(&what);
+            let (figures, server_cpu_ns) = pair
+                .run(workload, seconds, &mut |calls| progress.tell(&what, calls))
+                .map_err(|error| CliError::Demo { what, error })?;
+            outcomes.push(Outcome {
+                plane: system.plane,
+                system: system.name,
+                workload,
+                figures,
+                server_cpu_ns,
+            });
+            progress.end();
+        }
+    }
+    Ok(outcomes)
+}
+
+/// What goes on now, on standard error: a bar for a terminal, else a line for each step.
+struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new(steps: usize) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+            let bar = ProgressBar::new(steps as u64);
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar.with_style(style.expect("the template is a constant"))
+        });
+        Self { bar }
+    }
+
+    fn begin(&self, what: &str) {
+        match &self.bar {
+            Some(bar) => bar.set_message(what.to_string()),
+            None => eprintln!("{what}"),
+        }
+    }
+
+    fn tell(&self, what: &str, calls: u64) {
+        if let Some(bar) = &self.bar {
+            let calls = table::scaled(calls as f64, &[(1e6, "M"), (1e3, "k"), (1.0, "")]);
+            bar.set_message(format!("{what}: {calls} answers, all right"));
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The demo's outcomes as a table with a verdict, and as rows for programs.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::json;
+use starling_bench::row::Metric;
+use starling_bench::table::{align, human};
+
+use super::Outcome;
+
+/// A figure that systems are compared by.
+struct Figure {
+    /// Its name in the table's header and in the verdict.
+    name: &'static str,
+    /// Its name and unit in rows.
+    metric: &'static str,
+    unit: &'static str,
+    /// How it is shown.
+    shown_as: Metric,
+    more_is_better: bool,
+    value: fn(&Outcome) -> f64,
+}
+
+const FIGURES: [Figure; 5] = [
+    Figure {
+        name: "rate",
+        metric: "rate",
+        unit: "per_s",
+        shown_as: Metric::Rate,
+        more_is_better: true,
+        value: |outcome| outcome.figures.rate(),
+    },
+    Figure {
+        name: "p50",
+        metric: "p50",
+        unit: "ns",
+        shown_as: Metric::P50,
+        more_is_better: false,
+        value: |outcome| outcome.figures.latency_ns(50.0) as f64,
+    },
+    Figure {
+        name: "p99",
+        metric: "p99",
+        unit: "ns",
+        shown_as: Metric::P99,
+        more_is_better: false,
+        value: |outcome| outcome.figures.latency_ns(99.0) as f64,
+    },
+    Figure {
+        name: "p99.9",
+        metric: "p99.9",
+        unit: "ns",
+        shown_as: Metric::P999,
+        more_is_better: false,
+        value: |outcome| outcome.figures.latency_ns(99.9) as f64,
+    },
+    Figure {
+        name: "CPU/call",
+        metric: "cpu_per_call",
+        unit: "ns",
+        shown_as: Metric::P50,
+        more_is_better: false,
+        value: Outcome::cpu_per_call_ns,
+    },
+];
+
+impl Figure {
+    /// How many times better `ours` is than `theirs`.
+    fn advantage(&self, ours: &Outcome, theirs: &Outcome) -> f64 {
+        let (ours, theirs) = ((self.value)(ours), (self.value)(theirs));
+        let (better, worse) = if self.more_is_better {
+            (ours, theirs)
+        } else {
+            (theirs, ours)
+        };
+        better / worse.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// The outcome to compare another one with: tonic's in the same workload.
+fn peer<'a>(outcomes: &'a [Outcome], outcome: &Outcome) -> Option<&'a Outcome> {
+    outcomes
+        .iter()
+        .find(|other| other.workload == outcome.workload && other.system == "tonic")
+}
+
+/// One row for each figure, as lines of JSON.
+pub(super) fn json(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for outcome in outcomes {
+        let mut row = |metric: &str, unit: &str, value: f64| {
+            let row = json!({
+                "bench": "demo",
+                "plane": outcome.plane,
+                "system": outcome.system,
+                "case": outcome.workload.name(),
+                "metric": metric,
+                "unit": unit,
+                "value": (value * 10.0).round() / 10.0,
+            });
+            let _ = writeln!(text, "{row}");
+        };
+        for figure in &FIGURES {
+            row(figure.metric, figure.unit, (figure.value)(outcome));
+        }
+        row("right_answers", "calls", outcome.figures.calls as f64);
+    }
+    text
+}
+
+/// Everything for people.
+pub(super) fn text(outcomes: &[Outcome], records: u64, svg: &Path) -> String {
+    let mut text = table(outcomes);
+    let calls: u64 = outcomes.iter().map(|outcome| outcome.figures.calls).sum();
+    let in_flight = super::IN_FLIGHT;
+    let _ = write!(
+        text,
+        "\n{records} records, {in_flight} calls in flight, one core for the servers and one for \
+         the clients;\nCPU/call is of both sides together, xN is how many times better than \
+         tonic.\n\nEvery answer was right: {calls} calls, each checked against a model of the \
+         store.\n{}\nLatency plot: {}\n",
+        verdict(outcomes),
+        svg.display()
+    );
+    text
+}
+
+fn table(outcomes: &[Outcome]) -> String {
+    let mut header = vec!["workload".into(), String::new(), "system".into()];
+    header.extend(FIGURES.iter().map(|figure| figure.name.to_string()));
+    let mut lines: Vec<Vec<String>> = vec![header];
+    let mut last = None;
+    for outcome in outcomes {
+        let first = last != Some(outcome.workload);
+        last = Some(outcome.workload);
+        let (name, about) = if first {
+            (outcome.workload.name(), outcome.workload.about())
+        } else {
+            ("", "")
+        };
+        let mut line = vec![name.into(), about.into(), system(outcome)];
+        line.extend(
+            FIGURES
+                .iter()
+                .map(|figure| cell(figure, outcome, peer(outcomes, outcome))),
+        );
+        lines.push(line);
+    }
+    align(&lines)
+}
+
+fn system(outcome: &Outcome) -> String {
+    format!("{}/{}", outcome.system, outcome.plane)
+}
+
+/// A value, and how many times better than the peer's it is.
+fn cell(figure: &Figure, outcome: &Outcome, peer: Option<&Outcome>) -> String {
+    let value = human(figure.shown_as, (figure.value)(outcome));
+    match peer {
+        Some(peer) if peer.system != outcome.system => {
+            let times = figure.advantage(outcome, peer);
+            let decimals = if times < 9.95 { 1 } else { 0 };
+            format!("{value} {:>6}", format!("x{times:.decimals$}"))
+        }
+        _ => format!("{value}       "),
+    }
+}
+
+/// Whether Starling beat tonic, and where not.
+fn verdict(outcomes: &[Outcome]) -> String {
+    let mut behind = Vec::new();
+    let mut compared = 0;
+    for outcome in outcomes {
+        let Some(peer) = peer(outcomes, outcome).filter(|peer| peer.system != outcome.system)
+        else {
+            continue;
+        };
+        for figure in &FIGURES {
+            compared += 1;
+            let times = figure.advantage(outcome, peer);
+            if times <= 1.0 {
+                let (name, workload) = (figure.name, outcome.workload);
+                behind.push(format!(
+                    "  {workload} on {}: {name} is x{times:.2} of tonic's",
+                    system(outcome)
+                ));
+            }
+        }
+    }
+    if behind.is_empty() {
+        return "Starling beat tonic on every workload over both planes, in every figure.".into();
+    }
+    format!(
+        "Starling did not beat tonic in {} of {compared} figures:\n{}",
+        behind.len(),
+        behind.join("\n")
+    )
+}

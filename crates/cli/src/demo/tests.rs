@@ -1,0 +1,101 @@
+use starling_bench::kv::drive::PERCENTILES;
+use starling_bench::kv::{RunFigures, Workload};
+
+use super::{Outcome, plot, report, systems};
+
+/// Every system in every workload; `slowness` of each system multiplies its times.
+fn outcomes(slowness: [u64; 3]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for workload in Workload::YCSB {
+        for (system, slowness) in systems().iter().zip(slowness) {
+            outcomes.push(Outcome {
+                plane: system.plane,
+                system: system.name,
+                workload,
+                figures: RunFigures {
+                    calls: 1000,
+                    elapsed_ns: 1_000_000 * slowness,
+                    client_cpu_ns: 600_000 * slowness,
+                    latencies_ns: (1..=PERCENTILES.len() as u64)
+                        .map(|step| 1000 * step * slowness)
+                        .collect(),
+                },
+                server_cpu_ns: 400_000 * slowness,
+            });
+        }
+    }
+    outcomes
+}
+
+#[test]
+fn the_table_compares_with_tonic_and_says_who_won() {
+    let text = report::text(&outcomes([2, 1, 20]), 1000, "a.svg".as_ref());
+    let line = |system: &str| {
+        let line = text.lines().find(|line| line.contains(system));
+        line.unwrap_or_else(|| panic!("no {system} in\n{text}"))
+            .to_string()
+    };
+    let udp = line("starling/udp");
+    assert!(udp.starts_with("A         50% get, 50% put"), "{text}");
+    assert!(udp.contains("500 k/s    x10"), "{text}");
+    assert!(udp.contains("2.00 us    x10"), "{text}");
+    assert!(!line("tonic/grpc").contains('x'), "{text}");
+    assert!(text.contains("Every answer was right: 12000 calls"));
+    assert!(text.contains("Starling beat tonic on every workload over both planes"));
+    assert!(text.contains("a.svg"));
+}
+
+#[test]
+fn where_starling_is_behind_is_named() {
+    let text = report::text(&outcomes([2, 30, 20]), 1000, "a.svg".as_ref());
+    assert!(!text.contains("Starling beat tonic on every workload over both"));
+    assert!(text.contains("20 of 40 figures"), "{text}");
+    assert!(
+        text.contains("E on starling/shm: CPU/call is x0.67 of tonic's"),
+        "{text}"
+    );
+}
+
+#[test]
+fn rows_for_programs_have_the_seven_keys() {
+    let text = report::json(&outcomes([2, 1, 20]));
+    assert_eq!(text.lines().count(), 12 * 6);
+    for line in text.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let keys: Vec<&String> = row.as_object().unwrap().keys().collect();
+        let expected = [
+            "bench", "case", "metric", "plane", "system", "unit", "value",
+        ];
+        assert_eq!(keys, expected);
+    }
+}
+
+#[test]
+fn the_plot_has_a_panel_for_each_workload_and_a_curve_for_each_system() {
+    let svg = plot::svg(&outcomes([2, 1, 2000]));
+    assert_eq!(svg.matches("<polyline").count(), 12);
+    for workload in Workload::YCSB {
+        assert!(svg.contains(&format!("YCSB {workload}:")));
+    }
+    for label in [
+        "starling/udp",
+        "starling/shm",
+        "tonic/grpc",
+        "99.99%",
+        "1 us",
+        "100 ms",
+    ] {
+        assert!(svg.contains(label), "{label} is not in\n{svg}");
+    }
+    // Nothing is drawn outside of the fields, and every tag that is opened is closed.
+    assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    assert!(!svg.contains("points=\"-") && !svg.contains(",-"));
+    assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
+}
+
+#[test]
+fn a_plot_of_nothing_is_still_a_picture() {
+    let svg = plot::svg(&[]);
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+    assert!(!svg.contains("NaN") && !svg.contains("inf"));
+}

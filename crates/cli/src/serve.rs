@@ -1,0 +1,142 @@
+//! `starling serve`: a server to try things on.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use starling::{Idle, Server, ServerHandle};
+use starling_bench::services::{echo, kv};
+
+use crate::error::CliError;
+use crate::output;
+
+/// How long a server that was told to end may take to finish its calls.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often to look whether a dispatch thread has failed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Where to listen unless told otherwise.
+const ADDRESS: &str = "udp://127.0.0.1:9000";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// What to serve.
+    service: Service,
+    /// Where to listen; may be repeated. Port 0 is any free port.
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
+    address: Vec<String>,
+    /// Runs the methods that can take long (Scan and MultiGet; Sink) in so many worker threads for
+    /// each address, rather than in the dispatch thread.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
+    /// What the dispatch threads do when there is nothing to do.
+    #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
+    idle: IdleName,
+    /// Records that the key-value store holds at the start.
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    records: u64,
+}
+
+const HELP: &str = "\
+Prints a line `listening on ADDRESS` for each address and serves until SIGINT (Ctrl-C) or SIGTERM.
+Then it refuses new calls and finishes those that it has, for at most 5 seconds. A second signal
+ends it at once.
+
+Examples:
+  starling serve kv
+  starling serve kv --address udp://0.0.0.0:9000 --address shm://kv --records 1000000
+  starling serve echo --address shm://echo --idle spin
+  starling call udp://127.0.0.1:9000                # in another terminal: what it serves";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Service {
+    /// bench.Echo: answers with what it gets.
+    Echo,
+    /// kv.Kv: an ordered key-value store in memory.
+    Kv,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IdleName {
+    /// Never sleep: the lowest latency, for a whole core.
+    Spin,
+    /// Spin for 50 us, then sleep.
+    Adaptive,
+    /// Sleep at once.
+    Block,
+}
+
+impl From<IdleName> for Idle {
+    fn from(name: IdleName) -> Self {
+        match name {
+            IdleName::Spin => Self::Spin,
+            IdleName::Adaptive => Self::default(),
+            IdleName::Block => Self::Block,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let stop = on_signals()?;
+    let server = serve(arguments)?;
+    let lines: Vec<String> = server
+        .addresses()
+        .iter()
+        .map(|address| format!("listening on {address}\n"))
+        .collect();
+    output::print(&lines.concat())?;
+    while server.is_serving() && stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {}
+    eprintln!("finishing calls; a second signal ends this at once");
+    if server.shutdown(DRAIN_TIMEOUT)? {
+        Ok(())
+    } else {
+        Err(CliError::NotDrained)
+    }
+}
+
+fn serve(arguments: &Arguments) -> Result<ServerHandle, CliError> {
+    let mut builder = Server::builder().idle(arguments.idle.into());
+    // Addresses first: one that is taken is an error before the store is filled.
+    for address in &arguments.address {
+        builder = builder.bind(address)?;
+    }
+    let (workers, in_workers) = match arguments.workers {
+        Some(count) => (usize::from(count), true),
+        None => (1, false),
+    };
+    builder = builder.workers(workers);
+    builder = match (arguments.service, in_workers) {
+        (Service::Echo, false) => builder.add_service(echo::server()),
+        (Service::Echo, true) => builder.add_service(echo::server().worker("Sink")),
+        (Service::Kv, false) => builder.add_service(kv::server(arguments.records)),
+        (Service::Kv, true) => {
+            let server = kv::server(arguments.records);
+            builder.add_service(server.worker("Scan").worker("MultiGet"))
+        }
+    };
+    Ok(builder.build()?.spawn()?)
+}
+
+/// Gets a message at the first signal to end. The second one ends the process.
+fn on_signals() -> Result<mpsc::Receiver<()>, CliError> {
+    let system = |attempt| move |source: io::Error| CliError::System { attempt, source };
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("listening to signals"))?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let mut signals = signals.forever();
+            signals.next();
+            // Nobody listens any more when the server is already on its way out.
+            let _ = sender.send(());
+            signals.next();
+            std::process::exit(1);
+        })
+        .map_err(system("starting a thread"))?;
+    Ok(receiver)
+}

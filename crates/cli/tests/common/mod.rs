@@ -1,0 +1,103 @@
+//! Running the command and a server of it.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The command.
+pub(crate) fn starling(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.args(arguments);
+    command
+}
+
+/// Runs the command to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    let output = starling(arguments).stdin(Stdio::null()).output();
+    output.expect("the binary was built for this test")
+}
+
+/// Runs the command to its end with something on its standard input.
+pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> Output {
+    let mut command = starling(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+/// Bytes as text.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A shared-memory address of this process alone.
+pub(crate) fn shm(name: &str) -> String {
+    format!("shm://starling-cli-{name}-{}", std::process::id())
+}
+
+/// `starling serve`, killed when dropped.
+pub(crate) struct Serve {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    pub(crate) addresses: Vec<String>,
+}
+
+impl Serve {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(service: &str, addresses: &[&str], more: &[&str]) -> Self {
+        let mut arguments = vec!["serve", service, "--idle", "block"];
+        for address in addresses {
+            arguments.extend(["--address", address]);
+        }
+        arguments.extend(more);
+        let mut command = starling(&arguments);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut serve = Self {
+            child,
+            output,
+            addresses: Vec::new(),
+        };
+        for _ in addresses {
+            let mut line = String::new();
+            serve.output.read_line(&mut line).unwrap();
+            let address = line.trim_end().strip_prefix("listening on ");
+            serve.addresses.push(address.expect(&line).to_string());
+        }
+        serve
+    }
+
+    /// Sends it a signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
