@@ -1,5 +1,8 @@
 //! `cargo xtask`: the project's own commands. No dependencies, so that it builds in seconds.
 
+mod demo;
+#[cfg(test)]
+mod readme;
 #[cfg(test)]
 mod rules;
 mod run;
@@ -12,6 +15,9 @@ const HELP: &str = "\
 Usage: cargo xtask COMMAND
 
 Commands:
+  demo    Builds everything, then runs a key-value store over Starling and over gRPC side by side,
+          checks every answer and prints a table; leaves a plot in target/demo.svg. The exit status
+          is 0 only if every answer was right. With --quick, in a few seconds.
   test    Checks everything: format, lints, all tests, documentation, concurrency models, and a
           short run of every benchmark. Ends with the line `N passed, N failed, N skipped`;
           the exit status is 0 only if nothing failed.
@@ -21,6 +27,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
+        ["demo"] => demo::run(&[]),
+        ["demo", "--quick"] => demo::run(&["--quick"]),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -40,8 +48,13 @@ fn root() -> &'static Path {
         .expect("this package is a folder of the workspace")
 }
 
+/// Where cargo leaves what it builds.
+fn target() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    root().join(target)
+}
+
 /// Where a release build leaves the `starling` command.
 fn release_binary() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    root().join(target).join("release").join("starling")
+    target().join("release").join("starling")
 }
