@@ -48,6 +48,7 @@ pub(crate) struct Arguments {
 
 const HELP: &str = "\
 The client runs on the first core and the server on the second; keep both free of other work.
+Where that cannot be, root may keep other work away: `chrt -f 1 starling bench ...`.
 Compare figures of one run only: what a virtual machine's cores can do changes within seconds.
 On the plane `shm` the case names the mode that the machine was in: `near` (a cache line goes to
 the other core and back within 130 ns), `far` (300 ns and more) or `mixed`.
