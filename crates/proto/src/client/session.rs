@@ -20,6 +20,9 @@ use crate::wire::{
 };
 use crate::{FrameSink, PeerId, RequestNumber, SessionId, SinkError, Stats, Tag};
 
+/// What pacing cannot tell apart: a tick of the pacer's wheel.
+const PACER_TICK_NS: u64 = 1 << super::PACER_SHIFT;
+
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -383,7 +386,9 @@ impl ClientSession {
                 return Pumped::Done;
             }
             let paced = !self.control.is_unpaced();
-            if paced && self.control.next_send_ns() > now {
+            // The wheel turns in ticks: what is due within the next one leaves now, or a fast
+            // session could send one packet a turn.
+            if paced && self.control.next_send_ns() > now + PACER_TICK_NS {
                 return Pumped::Paced(self.control.next_send_ns());
             }
             let above = self.pending & (!0 << self.turn);

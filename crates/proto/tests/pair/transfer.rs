@@ -1,6 +1,6 @@
 //! Messages of all sizes, and the packets that they cost.
 
-use starling_proto::{Config, Msgbuf, RejectReason, RequestError};
+use starling_proto::{Config, Factors, Msgbuf, RejectReason, RequestError};
 
 use crate::net::{Host, Net, Seen};
 
@@ -39,6 +39,33 @@ fn what_is_queued_for_a_peer_leaves_in_one_datagram() {
     net.run_until(net.now + 100_000);
     assert_eq!(net.datagrams() - before, 2);
     assert_eq!(net.hosts[0].seen.len(), 4 + 32);
+}
+
+#[test]
+fn pacing_spreads_packets_no_finer_than_its_ticks() {
+    let paced = |link_rate_bps| {
+        let config = Config {
+            link_rate_bps,
+            factors: Factors {
+                pacing_bypass: false,
+                ..Factors::default()
+            },
+            ..Config::default()
+        };
+        let mut net = Net::new([config, Config::default()]);
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        let before = net.datagrams();
+        for tag in 0..8 {
+            net.request(0, session, tag, &[1; 84]);
+        }
+        net.run_ms(10);
+        assert_eq!(net.hosts[0].seen.len(), 1 + 8);
+        net.datagrams() - before
+    };
+    // Packets of 100 bytes: at 100 Gb/s one takes 8 ns, at 100 Mb/s 8 us.
+    assert_eq!(paced(100_000_000_000), 2);
+    assert_eq!(paced(100_000_000), 16);
 }
 
 #[test]
