@@ -56,7 +56,7 @@ pub(crate) struct Finished {
 
 pub(crate) struct Core<I: PacketIo> {
     pub(crate) proto: Protocol,
-    /// Nanoseconds of the endpoint's clock, read once per turn.
+    /// Nanoseconds of the endpoint's clock: the time of the turn.
     pub(crate) now_ns: u64,
     /// Calls that are not over.
     calls: usize,
@@ -268,16 +268,19 @@ impl<I: PacketIo> Core<I> {
         cancelled
     }
 
-    /// Ends the calls whose deadline has come.
+    /// Whether anything besides datagrams is to be handled in this turn.
     #[inline]
-    pub(crate) fn expire(&mut self, tx: &mut I::Tx) {
-        if self.deadlines.is_due(self.now_ns) {
-            self.expire_due(tx);
-        }
+    pub(crate) fn has_side_work(&self) -> bool {
+        !self.finished.is_empty()
+            || !self.pending.is_empty()
+            || !self.abandoned.is_empty()
+            || self.proto.has_event()
+            || self.deadlines.is_due(self.now_ns)
+            || self.local.is_alarm_due(self.now_ns)
     }
 
-    #[cold]
-    fn expire_due(&mut self, tx: &mut I::Tx) {
+    /// Ends the calls whose deadline has come.
+    pub(crate) fn expire(&mut self, tx: &mut I::Tx) {
         while let Some(id) = self.deadlines.pop_due(self.now_ns) {
             let peer = self.sessions.address(id.session);
             let text = format!("{peer} did not answer in time; the call may have run");

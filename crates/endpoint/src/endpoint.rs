@@ -21,6 +21,7 @@ use crate::sessions::SessionState;
 use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
 use crate::status::Status;
+use crate::turn::Pace;
 use crate::worker::{Dispatch, ThreadPool, WorkerHandler};
 
 /// One thread's end of everything: its sessions, calls and handlers, over one device.
@@ -42,6 +43,9 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) heard_ns: u64,
     /// Whether the owner did something since the last turn, at the time in `core`.
     pub(crate) between_turns: bool,
+    /// When the loop works and when it only looks for datagrams.
+    pub(crate) pace: Pace,
+    pub(crate) batched_timestamps: bool,
     pub(crate) clock: C,
     pub(crate) io: I,
 }
@@ -84,6 +88,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             active_ns: now_ns,
             heard_ns: now_ns,
             between_turns: false,
+            pace: Pace::default(),
+            batched_timestamps: config.batched_timestamps,
             clock,
             io,
         })
@@ -263,6 +269,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub(crate) fn refresh(&mut self) {
         if !self.between_turns {
             self.core.now_ns = self.clock.now_ns();
+            self.pace.time_is_known = true;
             self.between_turns = true;
         }
     }

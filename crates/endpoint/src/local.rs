@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) now_ns: Cell<u64>,
     /// Whether there are commands or spawned futures.
     busy: Cell<bool>,
+    /// When [`Shared::wake_sleepers`] has something to do.
+    alarm_ns: Cell<u64>,
 }
 
 impl Shared {
@@ -96,7 +98,14 @@ impl Shared {
             }),
             now_ns: Cell::new(0),
             busy: Cell::new(false),
+            alarm_ns: Cell::new(u64::MAX),
         })
+    }
+
+    /// Whether a sleeper's time has come.
+    #[inline]
+    pub(crate) fn is_alarm_due(&self, now_ns: u64) -> bool {
+        self.alarm_ns.get() <= now_ns
     }
 
     /// Whether [`Shared::take_spawned`] or [`Shared::take_command`] would return something.
@@ -171,6 +180,7 @@ impl Shared {
         loop {
             let mut state = self.state.borrow_mut();
             let Some(key) = state.sleeps.pop_due(now_ns) else {
+                self.alarm_ns.set(state.sleeps.earliest_ns());
                 return woken;
             };
             let Some(sleeper) = state.sleepers.get_mut(key) else {
@@ -429,6 +439,7 @@ impl Future for Sleep {
             sleeps.arm(at_ns, key, |key| {
                 sleepers.get(key).is_some_and(|sleeper| !sleeper.over)
             });
+            shared.alarm_ns.set(sleeps.earliest_ns());
             key
         });
         match sleepers.get_mut(key) {

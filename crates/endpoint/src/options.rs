@@ -108,6 +108,9 @@ pub struct EndpointConfig {
     /// Calls outstanding at once, all sessions together, at most 2^31. Default 2^20: some 32 MiB
     /// of bookkeeping when all are used.
     pub max_calls: usize,
+    /// Reads the clock once for all that a turn does (eRPC, NSDI'19, section 5.2.2). Default on;
+    /// off: for each datagram that arrives, to see what that costs.
+    pub batched_timestamps: bool,
 }
 
 impl Default for EndpointConfig {
@@ -116,6 +119,7 @@ impl Default for EndpointConfig {
             protocol: starling_proto::Config::default(),
             idle: Idle::default(),
             max_calls: 1 << 20,
+            batched_timestamps: true,
         }
     }
 }

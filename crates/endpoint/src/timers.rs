@@ -44,6 +44,13 @@ impl Timers {
         None
     }
 
+    /// When [`Timers::pop_due`] has something to return, be it a dead key; `u64::MAX`: never.
+    pub(crate) fn earliest_ns(&self) -> u64 {
+        self.heap
+            .peek()
+            .map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns)
+    }
+
     /// Whether [`Timers::pop_due`] would return something.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {

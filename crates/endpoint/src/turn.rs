@@ -1,6 +1,6 @@
 //! The event loop of one thread.
 //!
-//! One turn, in order; the clock is read once, at its beginning:
+//! One turn, in order:
 //!
 //! 1. receive a burst; run the handlers and continuations of what came, in place;
 //! 2. take in what other threads left: workers' answers, abandoned replies, device events;
@@ -8,6 +8,15 @@
 //! 4. poll the futures that were woken, do what they want;
 //! 5. run the continuations of calls that ended without a response;
 //! 6. flush the protocol, then the device: everything leaves in as few datagrams as possible.
+//!
+//! # Time
+//!
+//! A turn has one time, but to read the clock takes as long as a tenth of a round trip over shared
+//! memory, so it is not read between a datagram's arrival and its handler. While nothing arrives
+//! the loop reads it, and a turn that finds datagrams takes that reading; only the second of two
+//! turns in a row that find some reads it itself. A loop that spins fast reads it in every eighth
+//! idle turn, and does nothing in the seven others but ask the device: round-trip times are off by
+//! eight such turns at most, about as much as the clock takes.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -32,6 +41,41 @@ use crate::worker::{Dispatch, JobEnd};
 /// A busy loop looks for device events only every so many turns.
 const EVENT_INTERVAL: u64 = 64;
 
+/// A loop whose idle turns take less than this does not do everything in each of them. A system
+/// call takes longer: only loops over devices that are asked in memory are so fast.
+const FAST_NS: u64 = 200;
+/// Idle turns of a fast loop, in a row, that only look for datagrams.
+const SKIPS: u32 = 7;
+
+/// When the loop does all of a turn, and when it only looks for datagrams.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// Idle turns that need not do more, still and as planned.
+    skips: u32,
+    planned: u32,
+    /// The clock was read since the last turn that found datagrams.
+    pub(crate) time_is_known: bool,
+    /// When an idle turn read the clock last.
+    looked_ns: u64,
+}
+
+impl Pace {
+    /// An idle turn has read the clock: need the next ones do less? Not if they are slow, nor if
+    /// the clock is too coarse to tell.
+    fn plan(&mut self, now_ns: u64) {
+        let gap_ns = now_ns.saturating_sub(self.looked_ns);
+        let fast_ns = u64::from(self.planned + 1) * FAST_NS;
+        self.planned = if (1..fast_ns).contains(&gap_ns) {
+            SKIPS
+        } else {
+            0
+        };
+        self.skips = self.planned;
+        self.looked_ns = now_ns;
+        self.time_is_known = true;
+    }
+}
+
 /// How far the work on a burst is. Kept outside of what a panic unwinds, so that the rest of the
 /// burst is worked on after it.
 struct Burst<'a, I: PacketIo> {
@@ -44,12 +88,14 @@ struct Burst<'a, I: PacketIo> {
 }
 
 impl<I: PacketIo> Burst<'_, I> {
-    fn run(
+    /// Works on what is left. With a `clock`, each datagram has a time of its own.
+    fn run<C: Clock>(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
         tables: &mut Tables<I>,
         workers: &mut Option<Box<dyn Dispatch>>,
+        clock: Option<&C>,
     ) {
         loop {
             if let Some(frames) = &mut self.frames {
@@ -86,6 +132,9 @@ impl<I: PacketIo> Burst<'_, I> {
             }
             let datagram = self.rx.datagram(self.next);
             self.next += 1;
+            if let Some(clock) = clock {
+                core.now_ns = clock.now_ns();
+            }
             let source = proto_source(datagram.source);
             let sink = &mut Sink(&mut *tx);
             let opened = core.proto.open(core.now_ns, source, datagram.bytes, sink);
@@ -138,7 +187,23 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     ///
     /// # Panics
     /// With what a continuation panicked with, at the end of the turn; the endpoint stays usable.
+    #[inline]
     pub fn poll(&mut self) -> Result<Turn, IoError> {
+        self.core.stats.turns += 1;
+        if self.between_turns {
+            // What the owner asked for does not wait for what has arrived.
+            self.io.split().1.flush()?;
+        }
+        let datagrams = self.io.split().0.rx_burst()?;
+        if datagrams == 0 && self.pace.skips > 0 && !self.between_turns && !self.has_work() {
+            self.pace.skips -= 1;
+            return Ok(Turn::default());
+        }
+        self.turn(datagrams)
+    }
+
+    /// A turn that does more than to look for datagrams.
+    fn turn(&mut self, datagrams: usize) -> Result<Turn, IoError> {
         let Stats {
             turns,
             requests,
@@ -146,34 +211,25 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             completions,
             ..
         } = self.core.stats;
-        self.core.now_ns = self.clock.now_ns();
-        self.core.stats.turns += 1;
         self.apply_registrations();
-
-        let datagrams = self.io.split().0.rx_burst()?;
-        if datagrams > 0 {
-            self.handle_burst(datagrams);
-        }
         let mut events = 0;
         if datagrams > 0 {
+            if !std::mem::take(&mut self.pace.time_is_known) {
+                self.core.now_ns = self.clock.now_ns();
+            }
             self.heard_ns = self.core.now_ns;
-        }
-        if datagrams == 0 || turns.is_multiple_of(EVENT_INTERVAL) {
+            self.handle_burst(datagrams);
+        } else if !self.between_turns {
+            self.core.now_ns = self.clock.now_ns();
+            self.pace.plan(self.core.now_ns);
             events += self.take_device_events();
         }
-        self.take_workers_answers();
-        let tx = self.io.split().1;
-        if !self.core.abandoned.is_empty() {
-            self.core.answer_abandoned(tx);
+        if turns.is_multiple_of(EVENT_INTERVAL) {
+            events += self.take_device_events();
         }
-        self.core.expire(tx);
-        while let Some(event) = self.core.proto.poll_event() {
-            events += 1;
-            self.released.extend(self.core.handle_event(event));
+        if self.core.has_side_work() || self.executor.is_ready() {
+            events += self.do_side_work();
         }
-        events += self.run_futures();
-        self.deliver_finished();
-
         let tx = self.io.split().1;
         self.core.proto.flush(self.core.now_ns, &mut Sink(&mut *tx));
         tx.flush()?;
@@ -199,6 +255,25 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         Ok(turn)
     }
 
+    /// What a turn does besides handling datagrams. Returns how much that was.
+    #[inline(never)]
+    fn do_side_work(&mut self) -> usize {
+        self.take_workers_answers();
+        let tx = self.io.split().1;
+        if !self.core.abandoned.is_empty() {
+            self.core.answer_abandoned(tx);
+        }
+        self.core.expire(tx);
+        let mut events = 0;
+        while let Some(event) = self.core.proto.poll_event() {
+            events += 1;
+            self.released.extend(self.core.handle_event(event));
+        }
+        events += self.run_futures();
+        self.deliver_finished();
+        events
+    }
+
     /// Waits for work in the way that [`Idle`] says: at most until the next timeout or deadline,
     /// and at most `limit`. May return early.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
@@ -213,9 +288,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             Idle::Block => false,
         };
         if spin {
-            std::hint::spin_loop();
             return Ok(());
         }
+        // The next turn is a whole one, in the time after the sleep.
+        self.pace = Pace::default();
         let next_ns = [
             self.core.proto.next_timeout(),
             self.core.next_deadline(),
@@ -310,9 +386,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             core,
             tables,
             dispatch,
+            clock,
+            batched_timestamps,
             ..
         } = self;
         let (rx, tx) = io.split();
+        let clock = (!*batched_timestamps).then_some(&*clock);
         core.stats.datagrams += datagrams as u64;
         let mut burst = Burst {
             rx,
@@ -322,7 +401,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         };
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
-            burst.run(core, tx, tables, dispatch);
+            burst.run(core, tx, tables, dispatch, clock);
         })) {
             tables.recover(core, tx, panic);
         }
@@ -408,5 +487,28 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             let tx = self.io.split().1;
             self.tables.fail(&mut self.core, tx, finished);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_fast_loop_with_a_fine_clock_skips() {
+        let mut pace = Pace::default();
+        let mut now_ns = 1_000_000;
+        let mut skips_after = |gap_ns| {
+            now_ns += gap_ns;
+            pace.plan(now_ns);
+            pace.skips
+        };
+        assert_eq!(skips_after(0), 0, "whatever was before");
+        assert_eq!(skips_after(FAST_NS), 0);
+        assert_eq!(skips_after(FAST_NS - 1), SKIPS);
+        assert_eq!(skips_after(u64::from(SKIPS + 1) * FAST_NS - 1), SKIPS);
+        assert_eq!(skips_after(u64::from(SKIPS + 1) * FAST_NS), 0);
+        assert_eq!(skips_after(1), SKIPS);
+        assert_eq!(skips_after(0), 0, "a clock that stands still");
     }
 }

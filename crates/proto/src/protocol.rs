@@ -554,6 +554,12 @@ impl Protocol {
         .min()
     }
 
+    /// Whether [`Protocol::poll_event`] would return something.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.shared.events.is_empty()
+    }
+
     /// The next event, if any.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {

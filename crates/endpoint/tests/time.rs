@@ -1,0 +1,65 @@
+//! How often an endpoint reads its clock.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::loop_io::Wire;
+use common::{endpoint, settle};
+use starling_endpoint::{CallOptions, Endpoint, EndpointConfig, Handler, MethodId, Secrets};
+use starling_io::Clock;
+
+/// Counts its readings.
+#[derive(Clone, Default)]
+struct CountingClock(Rc<Cell<u64>>);
+
+impl Clock for CountingClock {
+    fn now_ns(&self) -> u64 {
+        self.0.set(self.0.get() + 1);
+        self.0.get() * 1_000_000
+    }
+}
+
+/// Readings of a server's clock in a turn with three datagrams, of one request each.
+fn readings(batched_timestamps: bool) -> u64 {
+    let wire = Wire::default();
+    let clock = CountingClock::default();
+    let config = EndpointConfig {
+        batched_timestamps,
+        ..EndpointConfig::default()
+    };
+    let secrets = Secrets {
+        token: 9,
+        cookie_key: [9; 16],
+    };
+    let mut server = Endpoint::new(wire.device(), clock.clone(), config, secrets).unwrap();
+    server.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    let mut clients = [1, 2, 3].map(|token| endpoint(&wire, token));
+    let sessions = clients.each_mut().map(|client| {
+        let session = client.connect(&server.local_address()).unwrap();
+        for _ in 0..4 {
+            client.poll().unwrap();
+            server.poll().unwrap();
+        }
+        session
+    });
+    for (client, session) in clients.iter_mut().zip(sessions) {
+        let ignore = client.register_continuation(|_, _| {});
+        let options = CallOptions::default();
+        client
+            .call(session, MethodId(1), &options, |_| {}, ignore, 0)
+            .unwrap();
+        settle(&mut [client]);
+    }
+    let before = clock.0.get();
+    assert_eq!(server.poll().unwrap().requests, 3);
+    clock.0.get() - before
+}
+
+#[test]
+fn the_clock_is_read_once_a_turn_unless_told_otherwise() {
+    let batched = readings(true);
+    assert!(batched <= 1, "{batched}");
+    assert_eq!(readings(false), batched + 3);
+}
