@@ -3,12 +3,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`plane`] | the devices, and how an endpoint is made on one: all that depends on the plane |
-//! | [`settings`] | what the suites change of an endpoint's configuration |
-//! | [`server`] | the server's process |
-//! | [`caller`] | a client's endpoint and the check of its answers; one call at a time |
-//! | [`load`] | many calls in flight, on any number of sessions |
-//! | [`memory`] | what an idle session costs, measured from outside |
+//! | `plane` | the devices, and how an endpoint is made on one: all that depends on the plane |
+//! | `settings` | what the suites change of an endpoint's configuration |
+//! | `server` | the server's process |
+//! | `caller` | a client's endpoint and the check of its answers; one call at a time |
+//! | `load` | many calls in flight, on any number of sessions |
+//! | `memory` | what an idle session costs, measured from outside |
 
 mod caller;
 mod load;

@@ -19,7 +19,7 @@ const TRIES: u32 = 1000;
 
 type Message = [u8; SMALL_BYTES];
 
-/// The echo server: answers the first client that it hears. Its argument is [`Spin::name`].
+/// The echo server: answers the first client that it hears. Its argument is `Spin::name`.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let spin = match arguments {
         [name] => Spin::from_name(name),

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`echo`] | the server of `bench.Echo` |
 //! | [`kv`] | the server of `kv.Kv`, on [`crate::kv::Store`] |
-//! | [`kv_load`] | the load generator of `kv.Kv` |
+//! | `kv_load` | the load generator of `kv.Kv` |
 //! | [`role`] | both sides of `kv.Kv` as processes |
 
 pub mod echo;
