@@ -32,7 +32,7 @@ impl<I: Plane> Core<I> {
     pub(crate) fn new(io: I, scheme: Scheme, config: &EndpointConfig) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
         let clock = MonotonicClock::new();
-        let raw = Raw::new(io, clock, config.clone(), secrets)?;
+        let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
         let hub = Hub::new(raw.local(), scheme, clock, seed);
         let woken = Arc::new(Woken {
             flag: AtomicBool::new(false),
