@@ -17,6 +17,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use smallvec::SmallVec;
+
 use super::record::{FIRST_VERSION, id_at, key_at, place, place_of, version_of};
 
 /// An answer that no right store can give.
@@ -107,6 +109,15 @@ struct State {
     floor: u32,
     /// The last version that is a removal, or 0, the absence at the start.
     removed: u32,
+}
+
+/// A record that a scan found.
+struct Row<'a> {
+    place: u64,
+    id: u64,
+    /// Its floor now.
+    floor: u32,
+    value: &'a [u8],
 }
 
 /// A moment in the model's history, for reads of many records.
@@ -262,23 +273,21 @@ impl Model {
     ) -> Result<(), WrongAnswer> {
         let risen = self.risen.range((began.0 - self.risen_from.0) as usize..);
         // A handful of floors rise during a scan: looking through them beats any index.
-        let floor = |id| {
+        let floor_then = |id, floor_now| {
             let before = risen.clone().find(|(risen, _)| *risen == id);
-            before.map_or_else(|| self.floor(id), |&(_, floor)| floor)
+            before.map_or(floor_now, |&(_, floor)| floor)
         };
         let must_be_absent = |place| {
             let id = id_at(place);
-            self.check(id, floor(id), None)
+            self.check(id, floor_then(id, self.floor(id)), None)
         };
-        let mut known = self.places.range(start..).copied();
-        let mut count = 0;
+        let mut rows: SmallVec<[Row<'_>; 128]> = SmallVec::new();
         for (key, value) in found {
-            count += 1;
-            if count > limit {
+            if rows.len() == limit {
                 return Err(WrongAnswer::Count {
                     what: "records of a scan",
                     expected: limit,
-                    got: count,
+                    got: limit + 1,
                 });
             }
             let unknown = || WrongAnswer::UnknownKey {
@@ -289,19 +298,34 @@ impl Model {
             if id >= self.records() {
                 return Err(unknown());
             }
+            rows.push(Row {
+                place,
+                id,
+                floor: 0,
+                value,
+            });
+        }
+        // Neighbours in order are strangers in `states`, so each of these is a cache miss. With
+        // nothing in between they overlap.
+        for row in &mut rows {
+            row.floor = self.floor(row.id);
+        }
+        let mut known = self.places.range(start..).copied();
+        let count = rows.len();
+        for row in rows {
             loop {
                 match known.next() {
-                    Some(skipped) if skipped < place => must_be_absent(skipped)?,
-                    Some(same) if same == place => break,
+                    Some(skipped) if skipped < row.place => must_be_absent(skipped)?,
+                    Some(same) if same == row.place => break,
                     _ => {
                         return Err(WrongAnswer::OutOfOrder {
                             start: name(start),
-                            key: name(place),
+                            key: name(row.place),
                         });
                     }
                 }
             }
-            self.check(id, floor(id), Some(value))?;
+            self.check(row.id, floor_then(row.id, row.floor), Some(row.value))?;
         }
         if count < limit {
             // The scan says that it reached the end.
