@@ -17,6 +17,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +42,9 @@ const USUAL: (u64, f64) = (1_000_000, 3.2);
 
 /// The same with `--quick`: enough to see that everything runs.
 const QUICK: (u64, f64) = (10_000, 0.15);
+
+/// From this load average on, other programs take their share of the two cores.
+const BUSY: f64 = 1.0;
 
 /// Where the plot goes unless told otherwise.
 const SVG: &str = "starling-demo.svg";
@@ -172,25 +176,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if cores.shared() {
         eprintln!("warning: only one core may be used; client and server share it");
     }
+    if let Some(load) = load_average().filter(|load| *load >= BUSY) {
+        eprintln!(
+            "warning: this machine is busy (load average {load}): every figure will be worse, \
+             the tails most"
+        );
+    }
     let (records, seconds) = if arguments.quick { QUICK } else { USUAL };
     // A place that cannot be written to is better known now than in a minute.
-    write_svg(arguments, &[])?;
+    let svg_error = |source| CliError::File {
+        path: arguments.svg.clone(),
+        source,
+    };
+    let mut writable = OpenOptions::new();
+    writable
+        .append(true)
+        .create(true)
+        .open(&arguments.svg)
+        .map_err(svg_error)?;
     let program = std::env::current_exe().map_err(CliError::OwnPath)?;
     let launcher = Launcher::new(program, &[role::NAME], cores);
     let outcomes = outcomes(&launcher, records, seconds)?;
-    write_svg(arguments, &outcomes)?;
+    std::fs::write(&arguments.svg, plot::svg(&outcomes)).map_err(svg_error)?;
     if arguments.json {
         return output::print(&report::json(&outcomes));
     }
     output::print(&report::text(&outcomes, records, &arguments.svg))
 }
 
-fn write_svg(arguments: &Arguments, outcomes: &[Outcome]) -> Result<(), CliError> {
-    let path = &arguments.svg;
-    std::fs::write(path, plot::svg(outcomes)).map_err(|source| CliError::File {
-        path: path.clone(),
-        source,
-    })
+/// How many processes wanted to run, on average over the last minute. `None` if that is unknown.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').next()?.parse().ok()
 }
 
 fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outcome>, CliError> {

@@ -22,7 +22,7 @@ use super::Outcome;
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 20.0;
+const RIGHT: f64 = 32.0;
 const ABOVE: f64 = 34.0;
 const BELOW: f64 = 52.0;
 
@@ -33,7 +33,7 @@ const TITLE: f64 = 66.0;
 const COLUMNS: usize = 2;
 
 /// The percentiles that the horizontal axis names; the last is where it ends.
-const MARKS: [f64; 5] = [0.0, 90.0, 99.0, 99.9, 99.99];
+const MARKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
 
 /// Colours that differ in lightness too, for those who do not see the difference in hue.
 fn colour(plane: &str) -> &'static str {

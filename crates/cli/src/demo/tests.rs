@@ -42,18 +42,25 @@ fn the_table_compares_with_tonic_and_says_who_won() {
     assert!(!line("tonic/grpc").contains('x'), "{text}");
     assert!(text.contains("Every answer was right: 12000 calls"));
     assert!(text.contains("Starling beat tonic on every workload over both planes"));
+    assert!(text.contains("ahead in 40 of 40 figures."));
     assert!(text.contains("a.svg"));
 }
 
 #[test]
 fn where_starling_is_behind_is_named() {
     let text = report::text(&outcomes([2, 30, 20]), 1000, "a.svg".as_ref());
-    assert!(!text.contains("Starling beat tonic on every workload over both"));
-    assert!(text.contains("20 of 40 figures"), "{text}");
-    assert!(
-        text.contains("E on starling/shm: CPU/call is x0.67 of tonic's"),
-        "{text}"
-    );
+    assert!(text.contains("Starling did NOT beat tonic on every workload over both planes"));
+    assert!(text.contains("ahead in 20 of 40 figures; not in"), "{text}");
+    assert!(text.contains("E on starling/shm: CPU/call x0.67"), "{text}");
+}
+
+#[test]
+fn a_longer_tail_alone_does_not_decide() {
+    let mut outcomes = outcomes([2, 1, 20]);
+    outcomes[0].figures.latencies_ns.fill(1_000_000_000);
+    let text = report::text(&outcomes, 1000, "a.svg".as_ref());
+    assert!(text.contains("Starling beat tonic on every workload over both planes"));
+    assert!(text.contains("A on starling/udp: p99 x0.00"), "{text}");
 }
 
 #[test]
