@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own commands. No dependencies, so that it builds in seconds.
 
 mod demo;
+mod instructions;
 #[cfg(test)]
 mod readme;
 #[cfg(test)]
@@ -21,6 +22,9 @@ Commands:
   test    Checks everything: format, lints, all tests, documentation, concurrency models, and a
           short run of every benchmark. Ends with the line `N passed, N failed, N skipped`;
           the exit status is 0 only if nothing failed.
+  instructions
+          Counts the instructions of a small RPC (with valgrind) and compares them with those in
+          SPECIFICATION.md. Part of `test`.
   help    Prints this.";
 
 fn main() -> ExitCode {
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
     match arguments[..] {
         ["demo"] => demo::run(&[]),
         ["demo", "--quick"] => demo::run(&["--quick"]),
+        ["instructions"] => instructions::run(),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -7,6 +7,7 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use crate::instructions;
 use crate::run::{cargo, command, succeeds, succeeds_with_lines};
 
 /// Packages with tests under `--cfg loom`, which tries all interleavings of their threads.
@@ -153,6 +154,10 @@ pub(crate) fn run() -> ExitCode {
             "--show-output",
         ];
         tally.cargo_test(cargo(&arguments).env("RUSTFLAGS", "--cfg loom"));
+    }
+    match instructions::compare() {
+        instructions::Outcome::Skipped => tally.skipped += 1,
+        outcome => tally.count("instructions", outcome == instructions::Outcome::Passed),
     }
     benches(&mut tally);
     eprintln!("\n{} seconds", begin.elapsed().as_secs());

@@ -15,16 +15,19 @@ pub(super) enum Factor {
     PreallocatedResponses,
     /// Handlers read small requests where they were received.
     ZeroCopyRequests,
+    /// One reading of the clock for all datagrams of a burst.
+    BatchedTimestamps,
     /// Congestion control itself: not an optimisation, but the price of having it.
     CongestionControl,
 }
 
 impl Factor {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::TimelyBypass,
         Self::PacingBypass,
         Self::PreallocatedResponses,
         Self::ZeroCopyRequests,
+        Self::BatchedTimestamps,
         Self::CongestionControl,
     ];
 
@@ -35,6 +38,7 @@ impl Factor {
             Self::PacingBypass => "pacing_bypass",
             Self::PreallocatedResponses => "preallocated_responses",
             Self::ZeroCopyRequests => "zero_copy_requests",
+            Self::BatchedTimestamps => "batched_timestamps",
             Self::CongestionControl => "congestion_control",
         }
     }
@@ -46,6 +50,7 @@ impl Factor {
             Self::PacingBypass => protocol.factors.pacing_bypass = false,
             Self::PreallocatedResponses => protocol.factors.preallocated_responses = false,
             Self::ZeroCopyRequests => protocol.factors.zero_copy_requests = false,
+            Self::BatchedTimestamps => config.batched_timestamps = false,
             Self::CongestionControl => protocol.congestion = Congestion::Off,
         }
     }
