@@ -126,14 +126,14 @@ fn a_killed_server_is_noticed_and_replaced() {
         let peer = open(&mut client, &address);
         client.send(peer, b"are you there");
         assert_eq!(client.receive(), (peer, b"are you there".to_vec()));
-        // The name is taken as long as the process lives, and free right after.
+        // The name is taken as long as the process lives, and free after it.
         assert!(ShmIo::bind(&address, ShmConfig::default()).is_err());
         server.kill();
         assert_eq!(client.wait_for_event(), gone(peer));
         let (_, tx) = client.split();
         assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
         client.close_peer(peer);
-        drop(ShmIo::bind(&address, ShmConfig::default()).unwrap());
+        drop(Device::bind(&address, &ShmConfig::default()));
         assert_eq!(client.open_peer(&address).unwrap_err().fault, Fault::Peer);
     }
 }

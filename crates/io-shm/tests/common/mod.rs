@@ -5,8 +5,10 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use std::thread::sleep;
+use std::time::Duration;
 
-use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerId, Source, TxError};
+use starling_io::{Fault, IoEvent, PacketIo, PacketRx, PacketTx, PeerId, Source, TxError};
 use starling_io_shm::{ShmConfig, ShmIo};
 
 pub const PREAMBLE: &[u8; 8] = b"preamble";
@@ -23,8 +25,17 @@ pub struct Device {
 }
 
 impl Device {
+    /// Binds, waiting a little for a name that was just given up: a process that another test
+    /// is starting holds copies of all sockets between its fork and its exec.
     pub fn bind(address: &str, config: &ShmConfig) -> Self {
-        ShmIo::bind(address, config.clone()).unwrap().into()
+        for _ in 0..200 {
+            match ShmIo::bind(address, config.clone()) {
+                Ok(io) => return io.into(),
+                Err(error) if error.fault == Fault::Host => sleep(Duration::from_millis(10)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("{address} stays taken");
     }
 
     pub fn client(config: &ShmConfig) -> Self {
