@@ -68,10 +68,15 @@ impl SessionId {
 }
 
 /// Server side: the request that a response answers.
+///
+/// It may outlive its session by far, for a handler takes as long as it takes, and a client may
+/// open and close sessions meanwhile until the name of the first one comes round. So it also has
+/// the *round*: how often that name was another session's before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     pub(crate) session: SessionId,
-    pub(crate) slot: u8,
+    /// The round in the upper 24 bits, the slot in the lower 8.
+    round_and_slot: u32,
     pub(crate) number: RequestNumber,
 }
 
@@ -79,9 +84,29 @@ impl RequestId {
     /// Names no request.
     pub const NONE: Self = Self {
         session: SessionId(u32::MAX),
-        slot: 0,
+        round_and_slot: 0,
         number: 0,
     };
+
+    /// `round` is a multiple of 256.
+    #[inline]
+    pub(crate) fn new(session: SessionId, round: u32, slot: u8, number: RequestNumber) -> Self {
+        Self {
+            session,
+            round_and_slot: round | u32::from(slot),
+            number,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn round(&self) -> u32 {
+        self.round_and_slot & !0xff
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self) -> u8 {
+        self.round_and_slot as u8
+    }
 
     /// The server session that the request came in on.
     pub fn session(&self) -> SessionId {

@@ -13,9 +13,18 @@ pub(crate) struct Table<T> {
     limit: usize,
 }
 
+/// What a session is told of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name {
+    pub(crate) id: SessionId,
+    /// How often `id` was the name of another session before, times 256.
+    pub(crate) round: u32,
+}
+
 #[derive(Debug)]
 struct Place<T> {
-    generation: u8,
+    /// Times that it was used before. Its low byte is in the name of its session.
+    generation: u32,
     session: Option<T>,
 }
 
@@ -37,7 +46,7 @@ impl<T> Table<T> {
     }
 
     /// Puts a session in, unless the table is full. It learns its own name.
-    pub(crate) fn insert(&mut self, make: impl FnOnce(SessionId) -> T) -> Option<SessionId> {
+    pub(crate) fn insert(&mut self, make: impl FnOnce(Name) -> T) -> Option<SessionId> {
         if self.is_full() {
             return None;
         }
@@ -52,8 +61,9 @@ impl<T> Table<T> {
             self.free.pop_front().expect("the table is not full") as usize
         };
         let place = &mut self.places[index];
-        let id = SessionId::new(index, place.generation);
-        place.session = Some(make(id));
+        let id = SessionId::new(index, place.generation as u8);
+        let round = place.generation & !0xff;
+        place.session = Some(make(Name { id, round }));
         Some(id)
     }
 
@@ -68,7 +78,7 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get(&self, id: SessionId) -> Option<&T> {
         let place = self.places.get(id.index())?;
-        if place.generation != id.generation() {
+        if place.generation as u8 != id.generation() {
             return None;
         }
         place.session.as_ref()
@@ -77,7 +87,7 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut T> {
         let place = self.places.get_mut(id.index())?;
-        if place.generation != id.generation() {
+        if place.generation as u8 != id.generation() {
             return None;
         }
         place.session.as_mut()
@@ -87,13 +97,13 @@ impl<T> Table<T> {
     pub(crate) fn id_at(&self, index: usize) -> Option<SessionId> {
         let place = self.places.get(index)?;
         place.session.as_ref()?;
-        Some(SessionId::new(index, place.generation))
+        Some(SessionId::new(index, place.generation as u8))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &T)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
             let session = place.session.as_ref()?;
-            Some((SessionId::new(index, place.generation), session))
+            Some((SessionId::new(index, place.generation as u8), session))
         })
     }
 

@@ -69,8 +69,8 @@ impl Client {
         let control = Controller::new(&shared.config);
         let id = self
             .sessions
-            .insert(|id| ClientSession {
-                id,
+            .insert(|name| ClientSession {
+                id: name.id,
                 peer,
                 remote: 0,
                 preamble: [0; 8],

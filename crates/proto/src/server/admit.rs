@@ -148,8 +148,9 @@ impl Server {
         let slots = connect.slots.min(shared.config.slots);
         let id = self
             .sessions
-            .insert(|_| ServerSession {
+            .insert(|name| ServerSession {
                 peer,
+                round: name.round,
                 remote: connect.session,
                 token: connect.token,
                 preamble: preamble(connect.token),

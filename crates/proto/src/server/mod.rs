@@ -96,15 +96,12 @@ impl Server {
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
         slot.fragments = 0;
+        let request = RequestId::new(id, session.round, index, number);
         if frame.header.flags & flags::WANT != 0 {
             self.on_want(shared, now, id, sink);
         }
         shared.stats.requests_received += 1;
-        Some(RequestId {
-            session: id,
-            slot: index,
-            number,
-        })
+        Some(request)
     }
 
     /// A whole request, to be copied out of the receive buffer.
@@ -339,8 +336,9 @@ impl Server {
     /// Whether the client still waits for the answer.
     pub(crate) fn is_wanted(&self, id: RequestId) -> bool {
         self.sessions.get(id.session).is_some_and(|session| {
-            let slot = &session.slots[usize::from(id.slot)];
-            slot.number == id.number && slot.phase == Phase::Executing
+            let slot = session.slots.get(usize::from(id.slot()));
+            let asks = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
+            session.round == id.round() && slot.is_some_and(asks)
         })
     }
 
@@ -354,9 +352,10 @@ impl Server {
         ext: bool,
         sink: &mut S,
     ) -> Result<(), RespondReason> {
-        let index = usize::from(id.slot);
-        let Some(session) = self.sessions.get_mut(id.session) else {
-            return Err(stale(shared));
+        let index = usize::from(id.slot());
+        let session = match self.sessions.get_mut(id.session) {
+            Some(session) if session.round == id.round() => session,
+            _ => return Err(stale(shared)),
         };
         let slot = &mut session.slots[index];
         if slot.number != id.number || slot.phase != Phase::Executing {
@@ -371,7 +370,7 @@ impl Server {
         let head = Header {
             kind: Kind::Response,
             flags: slot.response_flags(),
-            slot: id.slot,
+            slot: id.slot(),
             session: session.remote,
             number: id.number,
         }
@@ -403,7 +402,7 @@ impl Server {
             return Err(RespondReason::TooLarge { len, max });
         }
         let bulky = message.is_bulky();
-        let slot = &mut session.slots[usize::from(id.slot)];
+        let slot = &mut session.slots[usize::from(id.slot())];
         slot.answer(now, message, ext);
         shared.stats.responses_sent += 1;
         if !shared.config.factors.preallocated_responses {
@@ -412,9 +411,9 @@ impl Server {
         if bulky && !slot.listed {
             slot.listed = true;
             let until = now + shared.config.response_retention_ns;
-            self.kept.push_back((until, id.session, id.slot));
+            self.kept.push_back((until, id.session, id.slot()));
         }
-        let sent = session.push_response(id.slot.into(), sink);
+        let sent = session.push_response(id.slot().into(), sink);
         if sent == Err(SinkError::Full) {
             self.hold(shared, id);
         }
@@ -426,7 +425,7 @@ impl Server {
     fn hold(&mut self, shared: &mut Shared, id: RequestId) {
         let session = self.sessions.get_mut(id.session).expect("checked before");
         shared.stats.sink_full += 1;
-        session.pending |= 1 << id.slot;
+        session.pending |= 1 << id.slot();
         block(&mut self.blocked, session, id.session);
     }
 

@@ -16,7 +16,7 @@ use crate::wire::{
     CreditReturn, FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Reject,
     flags,
 };
-use crate::{FrameSink, PeerId, Rejection, RequestNumber, SessionId, SinkError};
+use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SessionId, SinkError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -64,6 +64,8 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) struct ServerSession {
     pub(crate) peer: PeerId,
+    /// How often the session's name was another one's before, times 256: see [`RequestId`].
+    pub(crate) round: u32,
     /// The client's number of this session.
     pub(crate) remote: u32,
     /// The client's incarnation.
@@ -278,11 +280,7 @@ impl ServerSession {
     }
 
     /// This session's name, for requests.
-    pub(crate) fn request_id(&self, id: SessionId, slot: usize) -> crate::RequestId {
-        crate::RequestId {
-            session: id,
-            slot: slot as u8,
-            number: self.slots[slot].number,
-        }
+    pub(crate) fn request_id(&self, id: SessionId, slot: usize) -> RequestId {
+        RequestId::new(id, self.round, slot as u8, self.slots[slot].number)
     }
 }

@@ -1,6 +1,7 @@
 //! The protocol between hosts, in virtual time: one test for each thing that PROTOCOL.md says.
 
 mod faults;
+mod hostile;
 mod net;
 mod sessions;
 mod transfer;

@@ -1,0 +1,73 @@
+//! What one peer may not do to another, nor to the endpoint, whatever it sends.
+
+use starling_proto::{Config, SessionId};
+
+use crate::net::{Net, Seen};
+
+/// A session of host `from` with the server, which is host 1.
+fn open(net: &mut Net, from: usize) -> SessionId {
+    let session = net.connect(from, 1);
+    net.run_ms(1);
+    assert!(net.hosts[from].seen.contains(&Seen::Connected(session)));
+    session
+}
+
+fn close(net: &mut Net, from: usize, session: SessionId) {
+    let now = net.now;
+    let host = &mut net.hosts[from];
+    host.protocol.close(now, session, &mut host.wire);
+    net.run_ms(1);
+    host_forgets(net, from);
+}
+
+fn host_forgets(net: &mut Net, from: usize) {
+    net.hosts[from].seen.clear();
+    assert_eq!(net.hosts[1].protocol.session_counts().1, 0, "closed");
+}
+
+/// A client can open and close sessions by the hundred thousand while one of its requests is
+/// still being worked on, until the name of its first session comes round again.
+#[test]
+fn the_answer_to_a_session_of_long_ago_finds_no_other() {
+    let server = Config {
+        max_sessions: 1,
+        ..Config::default()
+    };
+    let narrow = Config {
+        slots: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), server, narrow]);
+    net.hosts[1].echo = false;
+    let session = open(&mut net, 0);
+    for tag in 0..8 {
+        net.request(0, session, tag, b"slow");
+    }
+    net.run_ms(1);
+    close(&mut net, 0, session);
+    let (first, last) = (net.hosts[1].ran[0].0, net.hosts[1].ran[7].0);
+    // The place of the session was used once. It has names for 256 uses.
+    for _ in 0..255 {
+        let session = open(&mut net, 0);
+        close(&mut net, 0, session);
+    }
+    let session = open(&mut net, 2);
+    net.request(2, session, 9, b"another client's");
+    net.run_ms(1);
+    let other = net.hosts[1].ran[8].0;
+    assert_eq!(first.session(), other.session(), "the name comes round");
+    assert_eq!(first.number(), other.number());
+
+    let now = net.now;
+    assert!(!net.hosts[1].respond(now, first, b"not for you"));
+    // The session that has the name now has fewer slots.
+    assert!(!net.hosts[1].respond(now, last, b"not for you"));
+    assert!(!net.hosts[1].protocol.is_wanted(last));
+    assert!(net.hosts[1].respond(now, other, b"for you"));
+    net.run_ms(1);
+    assert!(
+        net.hosts[2]
+            .seen
+            .contains(&Seen::Answer(9, b"for you".to_vec()))
+    );
+}
