@@ -1,44 +1,41 @@
-//! The fabric: hosts, links and the queue of what happens next, in virtual time.
+//! The fabric: hosts on a network, and the queue of what happens next, in virtual time.
 //!
 //! ```text
-//!  host ──▶ link (rate, queue) ──▶ rules (faults) ──▶ checksum ──▶ receive queue (bounded) ──▶ host
-//!    ▲                                                                   │
-//!    └───────────────── turn: due at once, at a timer, after a pause ◀───┘
+//!  host ──▶ ring ──▶ card (rate, queue) ──▶ rules (faults) ──▶ switches ──▶ receive queue ──▶ host
+//!    ▲                                                                                          │
+//!    └──────── turn: due at once, at a timer, after a pause, when the thread is free ◀──────────┘
 //! ```
 //!
-//! Everything that happens is an entry of one heap, ordered by (time, sequence number); the only
-//! dice are the fabric's own generator. So a run depends on nothing but the configuration, the
-//! seed and what its user does between two [`Fabric::step`]s.
+//! Everything that happens is an entry of one queue, ordered by time and then by the order in
+//! which it was entered; the only dice are the fabric's own generator. So a run depends on nothing
+//! but the configuration, the seed and what its user does between two [`Fabric::step`]s.
 //!
 //! The fabric knows nothing about what runs on its hosts. `step` says whose turn it is; the user
-//! runs that host's event loop once, against its [`SimIo`](crate::SimIo), and steps on.
+//! runs that host's event loop once, against its [`SimIo`](crate::SimIo), and steps on. With a
+//! [`CpuModel`] it also says what the turn did ([`Fabric::end_turn`]): the host's thread is then
+//! busy for what that costs, and what the turn sent leaves when that time is over.
 
-mod fault;
 mod host;
-mod link;
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use starling_io::Ecn;
 
-pub use fault::{Fault, Rule};
+pub use crate::faults::{Fault, Rule};
+pub use crate::net::LinkConfig;
 pub use host::{HostId, ReceiveLimits};
-pub use link::LinkConfig;
 
-pub(crate) use host::{Host, Received};
+pub(crate) use host::{Host, Outgoing, Received};
 
+use crate::cpu::{CpuModel, Work};
+use crate::events::Events;
+use crate::faults::{Corruption, Rules, checksum, flip_bits};
+use crate::net::{End, Network, NodeId, Origin, Packet, PacketId, Packets, PortStats, Topology};
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
-use fault::{Corruption, Rules, checksum, flip_bits};
-use link::Link;
-
-/// Bytes that each datagram occupies on a link beyond its payload: Ethernet's preamble, header,
-/// checksum and gap, IPv4 and UDP headers.
-const OVERHEAD_BYTES: u64 = 24 + 14 + 20 + 8;
 
 /// A fabric that the devices on it share.
 pub type SharedFabric = Rc<RefCell<Fabric>>;
@@ -50,10 +47,17 @@ pub struct FabricConfig {
     pub seed: u64,
     /// The largest datagram payload, bytes.
     pub max_datagram: usize,
-    /// Each host's link into the network.
+    /// Nodes, switches and cables.
+    pub topology: Topology,
+    /// Each node's link into the network, in a topology without cables.
     pub link: LinkConfig,
     /// Each host's receive queue.
     pub receive: ReceiveLimits,
+    /// Datagrams that a host may have posted and its card not sent yet. Only with a `cpu` that
+    /// costs something: otherwise the card's own queue is all there is.
+    pub ring: usize,
+    /// What a turn costs.
+    pub cpu: CpuModel,
     /// From a datagram's arrival at an idle host to the turn that reads it, ns. What else
     /// arrives in between is read in the same burst.
     pub poll_ns: u64,
@@ -66,8 +70,11 @@ impl Default for FabricConfig {
         Self {
             seed: 0,
             max_datagram: 1472,
+            topology: Topology::mesh(),
             link: LinkConfig::default(),
             receive: ReceiveLimits::default(),
+            ring: 512,
+            cpu: CpuModel::FREE,
             poll_ns: 300,
             port_unreachable: false,
         }
@@ -86,6 +93,8 @@ pub enum Step {
 /// How much happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Datagrams that left their sender.
+    pub sent: u64,
     /// Datagrams that entered a receive queue.
     pub delivered: u64,
     /// Datagrams that did not, by cause.
@@ -96,57 +105,29 @@ pub struct Counters {
     pub corrupted: u64,
 }
 
-struct Packet {
-    from: Option<HostId>,
-    source: SocketAddr,
-    to: HostId,
-    ecn: Ecn,
-    checksum: u16,
-    bytes: Vec<u8>,
-}
-
+#[derive(Clone, Copy, Debug)]
 enum Happening {
-    Arrival(Packet),
+    Arrival(PacketId),
+    /// A turn is over: the card learns of what it posted.
+    Doorbell(HostId),
+    /// The card has room for more of it.
+    Room(HostId),
     Turn(HostId),
     Alarm(u64),
-    Unreachable { sender: HostId, peer: SocketAddr },
-}
-
-struct Entry {
-    at_ns: u64,
-    sequence: u64,
-    happening: Happening,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_ns, self.sequence).cmp(&(other.at_ns, other.sequence))
-    }
+    Unreachable {
+        sender: HostId,
+        peer: HostId,
+    },
 }
 
 /// Hosts and links in virtual time.
 pub struct Fabric {
     config: FabricConfig,
-    now_ns: u64,
-    sequence: u64,
-    heap: BinaryHeap<Reverse<Entry>>,
+    events: Events<Happening>,
+    packets: Packets,
+    network: Network,
     rng: Rng,
     hosts: Vec<Host>,
-    links: Vec<Link>,
     rules: Rules,
     counters: Counters,
     trace: Trace,
@@ -154,27 +135,55 @@ pub struct Fabric {
 
 impl Fabric {
     /// A fabric without hosts at time 0.
+    ///
+    /// # Panics
+    /// If its topology makes no sense.
     pub fn new(config: FabricConfig) -> Self {
         Self {
             rng: Rng::new(config.seed),
+            network: Network::new(&config.topology, config.link),
             config,
-            now_ns: 0,
-            sequence: 0,
-            heap: BinaryHeap::new(),
+            events: Events::default(),
+            packets: Packets::default(),
             hosts: Vec::new(),
-            links: Vec::new(),
             rules: Rules::default(),
             counters: Counters::default(),
             trace: Trace::default(),
         }
     }
 
-    /// Adds a running host. It is reached at `sim://` and its [`Fabric::address`].
+    /// Adds a running host on a node of its own: the next one of the topology. It is reached at
+    /// `sim://` and its [`Fabric::address`].
+    ///
+    /// # Panics
+    /// If the topology has no node left.
     pub fn add_host(&mut self) -> HostId {
+        let next = self.hosts.iter().map(|host| host.node.0 + 1).max();
+        let node = NodeId(next.unwrap_or(0));
+        if node.0 as usize >= self.network.node_count() {
+            self.network.add_node();
+        }
+        self.add_host_on(node)
+    }
+
+    /// Adds a running host, a thread with an endpoint of its own, on `node`. All hosts of a node
+    /// share its link.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn add_host_on(&mut self, node: NodeId) -> HostId {
+        assert!(
+            (node.0 as usize) < self.network.node_count(),
+            "there is no {node:?}"
+        );
         let id = HostId(u32::try_from(self.hosts.len()).expect("fewer than 2^32 hosts"));
-        self.hosts.push(Host::new());
-        self.links.push(Link::new(self.config.link));
+        self.hosts.push(Host::new(node));
         id
+    }
+
+    /// The node that `host` is on.
+    pub fn node_of(&self, host: HostId) -> NodeId {
+        self.host(host).node
     }
 
     /// What the fabric was made with.
@@ -184,12 +193,12 @@ impl Fabric {
 
     /// The present, ns.
     pub fn now_ns(&self) -> u64 {
-        self.now_ns
+        self.events.now_ns()
     }
 
     /// What `host`'s monotonic clock reads, ns: the present and the jumps so far.
     pub fn host_now_ns(&self, host: HostId) -> u64 {
-        self.now_ns + self.host(host).clock_ahead_ns
+        self.now_ns() + self.host(host).clock_ahead_ns
     }
 
     /// The address of `host`'s only socket.
@@ -204,7 +213,7 @@ impl Fabric {
 
     /// Records an event of the application at `host`, now.
     pub fn note(&mut self, host: HostId, text: &'static str, a: u64, b: u64) {
-        self.trace.app(self.now_ns, host, text, a, b);
+        self.trace.app(self.now_ns(), host, text, a, b);
     }
 
     /// How much happened so far.
@@ -232,9 +241,9 @@ impl Fabric {
     /// `host`'s process ends at once: its queue and peers are gone, and it gets no turn
     /// until [`Fabric::restart`].
     pub fn crash(&mut self, host: HostId) {
-        let ahead_ns = self.host(host).clock_ahead_ns;
-        *self.host_mut(host) = Host::new();
         let state = self.host_mut(host);
+        let ahead_ns = state.clock_ahead_ns;
+        *state = Host::new(state.node);
         state.clock_ahead_ns = ahead_ns;
         state.running = false;
     }
@@ -242,7 +251,7 @@ impl Fabric {
     /// `host`'s process starts again, with nothing left of its former self.
     pub fn restart(&mut self, host: HostId) {
         self.host_mut(host).running = true;
-        self.wake_at(host, self.now_ns);
+        self.wake_at(host, self.now_ns());
     }
 
     /// True unless `host` crashed and was not restarted.
@@ -253,53 +262,83 @@ impl Fabric {
     /// `host`'s monotonic clock jumps ahead: the machine was suspended.
     pub fn jump_clock(&mut self, host: HostId, by_ns: u64) {
         self.host_mut(host).clock_ahead_ns += by_ns;
-        self.wake_at(host, self.now_ns);
+        self.wake_at(host, self.now_ns());
     }
 
-    /// `host` gets a turn at `at_ns` of the fabric's time, or earlier, but not in the past and
-    /// not while it is paused.
+    /// `host` gets a turn at `at_ns` of the fabric's time, or earlier, but not in the past, not
+    /// while it is paused and not while its thread is busy.
     pub fn wake_at(&mut self, host: HostId, at_ns: u64) {
-        let now_ns = self.now_ns;
+        let now_ns = self.now_ns();
         let state = self.host_mut(host);
         if !state.running {
             return;
         }
-        let at_ns = at_ns.max(state.paused_until_ns).max(now_ns);
+        let at_ns = at_ns.max(state.away_until_ns()).max(now_ns);
         if state.turn_at_ns.is_none_or(|turn_ns| at_ns < turn_ns) {
             state.turn_at_ns = Some(at_ns);
-            self.push(at_ns, Happening::Turn(host));
+            self.events.push(at_ns, Happening::Turn(host));
         }
+    }
+
+    /// Ends the turn that `host` had, and says what its user did in it: the thread is busy from
+    /// now on for as long as that costs, and what was sent leaves then. What the device did is
+    /// known. Returns when the thread is free, ns.
+    pub fn end_turn(&mut self, host: HostId, work: Work) -> u64 {
+        let now_ns = self.now_ns();
+        let cpu = self.config.cpu;
+        let state = self.host_mut(host);
+        let done = std::mem::take(&mut state.work);
+        let free_ns = now_ns + cpu.cost_ns(&done.and(work));
+        state.busy_until_ns = free_ns;
+        state.busy_ns += free_ns - now_ns;
+        if !state.ring.is_empty() {
+            self.events.push(free_ns, Happening::Doorbell(host));
+        }
+        free_ns
+    }
+
+    /// How long `host`'s thread was busy so far, ns.
+    pub fn busy_ns(&self, host: HostId) -> u64 {
+        self.host(host).busy_ns
     }
 
     /// `step` will return [`Step::Alarm`] with `word` at `at_ns`.
     pub fn alarm(&mut self, at_ns: u64, word: u64) {
-        self.push(at_ns.max(self.now_ns), Happening::Alarm(word));
+        self.events.push(at_ns, Happening::Alarm(word));
     }
 
     /// A datagram of somebody outside arrives at `to` at `at_ns`, through no link and no rule.
     pub fn inject(&mut self, at_ns: u64, source: SocketAddr, to: HostId, bytes: Vec<u8>) {
-        let packet = Packet {
-            from: None,
-            source,
+        let packet = self.packets.put(Packet {
+            origin: Origin::Stranger(source),
             to,
             ecn: Ecn::NotCapable,
-            checksum: checksum(&bytes),
+            checksum: None,
+            next: End::Core,
+            tail_ns: at_ns,
             bytes,
-        };
-        self.push(at_ns.max(self.now_ns), Happening::Arrival(packet));
+        });
+        self.events.push(at_ns, Happening::Arrival(packet));
     }
 
     /// Goes on to the next thing that its user has to do with; `None` if there is none, ever.
     pub fn step(&mut self) -> Option<Step> {
-        while let Some(Reverse(entry)) = self.heap.pop() {
-            debug_assert!(entry.at_ns >= self.now_ns, "time went back");
-            self.now_ns = entry.at_ns;
-            match entry.happening {
+        while let Some(happening) = self.events.pop() {
+            match happening {
                 Happening::Arrival(packet) => self.arrive(packet),
+                Happening::Doorbell(host) => {
+                    let state = self.host_mut(host);
+                    state.posted = state.ring.len();
+                    self.post(host);
+                }
+                Happening::Room(host) => {
+                    self.host_mut(host).waits_for_room = false;
+                    self.post(host);
+                }
                 Happening::Alarm(word) => return Some(Step::Alarm(word)),
                 Happening::Unreachable { sender, peer } => {
-                    self.host_mut(sender).unreachable(peer);
-                    self.wake_at(sender, self.now_ns + self.config.poll_ns);
+                    self.host_mut(sender).unreachable(peer.address());
+                    self.wake_at(sender, self.now_ns() + self.config.poll_ns);
                 }
                 Happening::Turn(host) => {
                     if self.take_turn(host) {
@@ -311,8 +350,8 @@ impl Fabric {
         None
     }
 
-    /// Sends a datagram from `from` to whoever has the address `to`; gives it back if the link's
-    /// queue is full.
+    /// Sends a datagram from `from` to whoever has the address `to`; gives it back if there is no
+    /// room for it now.
     pub(crate) fn send(
         &mut self,
         from: HostId,
@@ -326,61 +365,158 @@ impl Fabric {
             bytes.len(),
             self.config.max_datagram
         );
-        let now_ns = self.now_ns;
-        let size = bytes.len() as u64 + OVERHEAD_BYTES;
-        let Some(arrival_ns) = self.links[from.0 as usize].transmit(now_ns, size) else {
-            return Err(bytes);
-        };
-        let receiver = HostId::of_address(to).filter(|to| (to.0 as usize) < self.hosts.len());
-        let Some(to) = receiver else {
-            self.drop_packet(DropCause::NoHost, Some(from), None, &bytes);
-            return Ok(());
-        };
-        let fate = self.rules.judge(&mut self.rng, now_ns, Some(from), to);
-        if let Some(cause) = fate.dropped {
-            self.drop_packet(cause, Some(from), Some(to), &bytes);
-            return Ok(());
-        }
-        let mut packet = Packet {
-            from: Some(from),
-            source: from.address(),
-            to,
-            ecn: if fate.marked {
-                Ecn::CongestionExperienced
-            } else {
-                ecn
-            },
-            checksum: checksum(&bytes),
-            bytes,
-        };
-        let arrival_ns = arrival_ns + fate.delay_ns;
-        for extra_ns in fate.copies {
-            self.counters.duplicated += 1;
-            let copy = Packet {
-                bytes: packet.bytes.clone(),
-                ..packet
-            };
-            self.push(arrival_ns + extra_ns, Happening::Arrival(copy));
-        }
-        match fate.corruption {
-            Corruption::None => {}
-            // One bit, which the checksum always finds: nothing above a kernel survives the
-            // one corruption in thousands that it would not find, and the rule for that is below.
-            Corruption::OnTheWire => flip_bits(&mut self.rng, &mut packet.bytes, 1),
-            Corruption::InASwitch => {
-                let count = self.rng.range(1, 4);
-                flip_bits(&mut self.rng, &mut packet.bytes, count);
-                packet.checksum = checksum(&packet.bytes);
-                self.counters.corrupted += 1;
+        let now_ns = self.now_ns();
+        if self.config.cpu.is_free() {
+            if !self
+                .network
+                .has_room(self.host(from).node, now_ns, bytes.len())
+            {
+                let again_ns = self.network.room_at_ns(self.host(from).node, bytes.len());
+                self.wake_at(from, again_ns);
+                return Err(bytes);
             }
+            self.launch(from, Outgoing { to, ecn, bytes });
+            return Ok(());
         }
-        self.push(arrival_ns, Happening::Arrival(packet));
+        let most = self.config.ring;
+        let state = self.host_mut(from);
+        if state.ring.len() >= most {
+            state.starved = true;
+            return Err(bytes);
+        }
+        state.work.tx_packets += 1;
+        state.work.tx_bytes += bytes.len() as u64;
+        state.ring.push_back(Outgoing { to, ecn, bytes });
         Ok(())
     }
 
-    /// When `host`'s link will have room for a datagram of `len` bytes.
-    pub(crate) fn link_room_at_ns(&self, host: HostId, len: usize) -> u64 {
-        self.links[host.0 as usize].room_at_ns(len as u64 + OVERHEAD_BYTES)
+    /// Gives the card what it has room for of what was posted.
+    fn post(&mut self, from: HostId) {
+        let now_ns = self.now_ns();
+        loop {
+            let state = &mut self.hosts[from.0 as usize];
+            if state.posted == 0 || state.waits_for_room {
+                break;
+            }
+            let Some(first) = state.ring.front() else {
+                break;
+            };
+            let len = first.bytes.len();
+            if !self.network.has_room(state.node, now_ns, len) {
+                state.waits_for_room = true;
+                let room_ns = self.network.room_at_ns(state.node, len);
+                self.events.push(room_ns, Happening::Room(from));
+                break;
+            }
+            let outgoing = state.ring.pop_front().expect("just seen");
+            state.posted -= 1;
+            self.launch(from, outgoing);
+        }
+        let half = self.config.ring / 2;
+        let state = self.host_mut(from);
+        if state.starved && state.ring.len() <= half {
+            state.starved = false;
+            self.wake_at(from, now_ns);
+        }
+    }
+
+    /// A datagram leaves its node.
+    fn launch(&mut self, from: HostId, outgoing: Outgoing) {
+        let now_ns = self.now_ns();
+        let Outgoing { to, ecn, bytes } = outgoing;
+        self.counters.sent += 1;
+        let moved = self
+            .network
+            .leave(self.host(from).node, now_ns, bytes.len());
+        let receiver = HostId::of_address(to).filter(|to| (to.0 as usize) < self.hosts.len());
+        let Some(to) = receiver else {
+            return self.drop_packet(DropCause::NoHost, Some(from), None, bytes);
+        };
+        let Some(moved) = moved else {
+            return self.drop_packet(DropCause::LinkDown, Some(from), Some(to), bytes);
+        };
+        let mut packet = Packet {
+            origin: Origin::Host(from),
+            to,
+            ecn,
+            checksum: None,
+            next: moved.to,
+            tail_ns: moved.tail_ns,
+            bytes,
+        };
+        let mut due_ns = moved.due_ns;
+        if !self.rules.is_empty() {
+            let fate = self.rules.judge(&mut self.rng, now_ns, Some(from), to);
+            if let Some(cause) = fate.dropped {
+                return self.drop_packet(cause, Some(from), Some(to), packet.bytes);
+            }
+            if fate.marked {
+                packet.ecn = Ecn::CongestionExperienced;
+            }
+            due_ns += fate.delay_ns;
+            packet.tail_ns += fate.delay_ns;
+            for extra_ns in fate.copies {
+                self.counters.duplicated += 1;
+                let mut copy = packet.clone();
+                copy.tail_ns += extra_ns;
+                let copy = self.packets.put(copy);
+                self.events
+                    .push(due_ns + extra_ns, Happening::Arrival(copy));
+            }
+            self.corrupt(fate.corruption, &mut packet);
+        }
+        let packet = self.packets.put(packet);
+        self.events.push(due_ns, Happening::Arrival(packet));
+    }
+
+    fn corrupt(&mut self, corruption: Corruption, packet: &mut Packet) {
+        match corruption {
+            Corruption::None => {}
+            // One bit, which the checksum always finds: nothing above a kernel survives the
+            // one corruption in thousands that it would not find, and the rule for that is below.
+            Corruption::OnTheWire => {
+                packet.checksum = Some(checksum(&packet.bytes));
+                flip_bits(&mut self.rng, &mut packet.bytes, 1);
+            }
+            Corruption::InASwitch => {
+                let count = self.rng.range(1, 4);
+                flip_bits(&mut self.rng, &mut packet.bytes, count);
+                self.counters.corrupted += 1;
+            }
+        }
+    }
+
+    /// A cable of the topology, by its place in the list, carries nothing before `until_ns`.
+    ///
+    /// # Panics
+    /// If there is no such cable.
+    pub fn cut_cable(&mut self, cable: usize, until_ns: u64) {
+        self.network.cut(cable, until_ns);
+    }
+
+    /// What the link into `host`'s node saw: where an incast's queue stands.
+    pub fn downlink(&self, host: HostId) -> PortStats {
+        self.network.downlink(self.host(host).node)
+    }
+
+    /// What all links of switches saw together.
+    pub fn switch_totals(&self) -> PortStats {
+        self.network.totals()
+    }
+
+    /// An empty buffer for a datagram.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.packets.buffer()
+    }
+
+    /// The memory of a datagram that was read.
+    pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
+        self.packets.recycle(bytes);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
     }
 
     pub(crate) fn host(&self, host: HostId) -> &Host {
@@ -391,46 +527,77 @@ impl Fabric {
         &mut self.hosts[host.0 as usize]
     }
 
-    fn arrive(&mut self, packet: Packet) {
-        let Packet { from, to, .. } = packet;
-        if checksum(&packet.bytes) != packet.checksum {
-            return self.drop_packet(DropCause::Checksum, from, Some(to), &packet.bytes);
+    /// A packet has come to where its last link led.
+    fn arrive(&mut self, id: PacketId) {
+        let now_ns = self.now_ns();
+        let packet = self.packets.get_mut(id);
+        let End::Switch(switch) = packet.next else {
+            let packet = self.packets.take(id);
+            return self.deliver(packet);
+        };
+        let node = self.hosts[packet.to.0 as usize].node;
+        match self
+            .network
+            .forward(switch, node, now_ns, packet, &mut self.rng)
+        {
+            Ok(moved) => {
+                packet.next = moved.to;
+                packet.tail_ns = moved.tail_ns;
+                self.events.push(moved.due_ns, Happening::Arrival(id));
+            }
+            Err(cause) => {
+                let packet = self.packets.take(id);
+                let from = packet.origin.host();
+                self.drop_packet(cause, from, Some(packet.to), packet.bytes);
+            }
+        }
+    }
+
+    /// A packet has come to its node.
+    fn deliver(&mut self, packet: Packet) {
+        let now_ns = self.now_ns();
+        let (from, to) = (packet.origin.host(), packet.to);
+        if packet
+            .checksum
+            .is_some_and(|sent| checksum(&packet.bytes) != sent)
+        {
+            return self.drop_packet(DropCause::Checksum, from, Some(to), packet.bytes);
         }
         if !self.host(to).running {
             if let (true, Some(sender)) = (self.config.port_unreachable, from) {
-                let at_ns = self.now_ns + self.config.link.propagation_ns;
-                let peer = to.address();
-                self.push(at_ns, Happening::Unreachable { sender, peer });
+                let at_ns = now_ns + self.config.link.propagation_ns;
+                let unreachable = Happening::Unreachable { sender, peer: to };
+                self.events.push(at_ns, unreachable);
             }
-            return self.drop_packet(DropCause::HostDown, from, Some(to), &packet.bytes);
+            return self.drop_packet(DropCause::HostDown, from, Some(to), packet.bytes);
         }
         let limits = self.config.receive;
         let host = self.host(to);
         if host.queue.len() >= limits.datagrams
             || host.queue_bytes + packet.bytes.len() > limits.bytes
         {
-            return self.drop_packet(DropCause::QueueFull, from, Some(to), &packet.bytes);
+            return self.drop_packet(DropCause::QueueFull, from, Some(to), packet.bytes);
         }
         self.counters.delivered += 1;
-        self.trace.delivered(self.now_ns, from, to, &packet.bytes);
+        self.trace.delivered(now_ns, from, to, &packet.bytes);
         self.host_mut(to).enqueue(Received {
-            source: packet.source,
+            origin: packet.origin,
             ecn: packet.ecn,
             bytes: packet.bytes,
         });
-        self.wake_at(to, self.now_ns + self.config.poll_ns);
+        self.wake_at(to, now_ns + self.config.poll_ns);
     }
 
     /// True if the turn that was scheduled for now is still wanted.
     fn take_turn(&mut self, host: HostId) -> bool {
-        let now_ns = self.now_ns;
+        let now_ns = self.now_ns();
         let state = self.host_mut(host);
         if state.turn_at_ns != Some(now_ns) || !state.running {
             return false;
         }
         state.turn_at_ns = None;
-        if state.paused_until_ns > now_ns {
-            let until_ns = state.paused_until_ns;
+        let until_ns = state.away_until_ns();
+        if until_ns > now_ns {
             self.wake_at(host, until_ns);
             return false;
         }
@@ -442,19 +609,11 @@ impl Fabric {
         cause: DropCause,
         from: Option<HostId>,
         to: Option<HostId>,
-        bytes: &[u8],
+        bytes: Vec<u8>,
     ) {
         *self.counters.dropped.entry(cause).or_default() += 1;
-        self.trace.dropped(self.now_ns, cause, from, to, bytes);
-    }
-
-    fn push(&mut self, at_ns: u64, happening: Happening) {
-        self.sequence += 1;
-        self.heap.push(Reverse(Entry {
-            at_ns,
-            sequence: self.sequence,
-            happening,
-        }));
+        self.trace.dropped(self.now_ns(), cause, from, to, &bytes);
+        self.packets.recycle(bytes);
     }
 }
 

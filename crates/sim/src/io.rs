@@ -57,6 +57,7 @@ impl SimIo {
                 host,
                 max_datagram: config.max_datagram,
                 open: Vec::new(),
+                begun: Vec::new(),
                 ready: VecDeque::new(),
             },
             waker,
@@ -166,17 +167,21 @@ pub struct SimRx {
 
 impl PacketRx for SimRx {
     fn rx_burst(&mut self) -> Result<usize, IoError> {
-        self.burst.clear();
         let mut fabric = self.fabric.borrow_mut();
+        for (_, read) in self.burst.drain(..) {
+            fabric.recycle(read.bytes);
+        }
         let host = fabric.host_mut(self.host);
         while self.burst.len() < MAX_BURST {
             let Some(received) = host.dequeue() else {
                 break;
             };
-            let source = match host.peers.number(received.source) {
+            let source = match host.peers.of(received.origin) {
                 Some(peer) => Source::Peer(peer),
-                None => Source::Stranger(received.source),
+                None => Source::Stranger(received.origin.address()),
             };
+            host.work.rx_packets += 1;
+            host.work.rx_bytes += received.bytes.len() as u64;
             self.burst.push((source, received));
         }
         Ok(self.burst.len())
@@ -199,6 +204,8 @@ pub struct SimTx {
     max_datagram: usize,
     /// The datagram open for each peer, by number; empty if none is.
     open: Vec<Vec<u8>>,
+    /// Peers that have one open, and maybe some that had.
+    begun: Vec<PeerId>,
     /// Closed datagrams in their order.
     ready: VecDeque<(SocketAddr, Vec<u8>)>,
 }
@@ -241,12 +248,14 @@ impl PacketTx for SimTx {
             "a frame of {size} bytes does not fit a datagram of {}",
             self.max_datagram
         );
-        if self.address(peer).is_none() {
-            return Err(TxError::Gone);
-        }
         let index = peer.0 as usize;
+        let mut fabric = self.fabric.borrow_mut();
+        let Some(address) = fabric.host(self.host).peers.address(peer) else {
+            return Err(TxError::Gone);
+        };
         if self.open[index].len() + size > self.max_datagram {
-            self.seal(peer);
+            let bytes = std::mem::take(&mut self.open[index]);
+            self.ready.push_back((address, bytes));
         }
         let full = self.ready.len() >= SEND_QUEUE_DATAGRAMS;
         let open = &mut self.open[index];
@@ -254,8 +263,13 @@ impl PacketTx for SimTx {
             if full {
                 return Err(TxError::Full);
             }
+            if open.capacity() == 0 {
+                *open = fabric.buffer();
+            }
             open.extend_from_slice(preamble);
+            self.begun.push(peer);
         }
+        fabric.host_mut(self.host).work.tx_frames += 1;
         open.extend_from_slice(head);
         open.extend_from_slice(body);
         open.extend_from_slice(tail);
@@ -273,16 +287,17 @@ impl PacketTx for SimTx {
     }
 
     fn flush(&mut self) -> Result<(), IoError> {
-        for index in 0..self.open.len() {
-            if !self.open[index].is_empty() {
-                self.seal(PeerId(index as u32));
+        let mut begun = std::mem::take(&mut self.begun);
+        for peer in begun.drain(..) {
+            if !self.open[peer.0 as usize].is_empty() {
+                self.seal(peer);
             }
         }
+        self.begun = begun;
         let mut fabric = self.fabric.borrow_mut();
         while let Some((to, bytes)) = self.ready.pop_front() {
+            // The fabric says when there is room again.
             if let Err(bytes) = fabric.send(self.host, to, Ecn::Capable, bytes) {
-                let again_ns = fabric.link_room_at_ns(self.host, bytes.len());
-                fabric.wake_at(self.host, again_ns);
                 self.ready.push_front((to, bytes));
                 break;
             }

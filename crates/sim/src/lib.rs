@@ -16,9 +16,13 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod cpu;
+pub mod events;
 pub mod fabric;
+mod faults;
 pub mod harness;
 mod io;
+pub mod net;
 pub mod rng;
 pub mod trace;
 

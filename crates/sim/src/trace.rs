@@ -1,16 +1,14 @@
 //! What happened in a run: a hash over all of it, and the last of it in words.
 //!
-//! The hash covers every datagram delivered or dropped and every application event with their
-//! times: two runs with the same hash were the same run. The words are only made when somebody
-//! asks for them, after a violation.
+//! The hash covers every byte of every datagram delivered or dropped and every application event
+//! with their times: two runs with the same hash were the same run. The words are only made when
+//! somebody asks for them, after a violation.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::Hasher;
-
-use siphasher::sip::SipHasher13;
 
 use crate::fabric::HostId;
+use crate::rng::mix;
 
 /// How many entries are kept for [`Trace::recent`].
 const KEPT: usize = 4096;
@@ -35,6 +33,10 @@ pub enum DropCause {
     HostDown,
     /// Nobody has the address.
     NoHost,
+    /// A switch's buffer had no room.
+    SwitchFull,
+    /// The cable was out.
+    LinkDown,
 }
 
 /// One thing that happened.
@@ -88,10 +90,66 @@ pub struct Entry {
     pub what: What,
 }
 
+/// A hash for noticing differences, not for withstanding attacks: words are folded in by a
+/// multiplication to 128 bits, as in wyhash; four lanes, because a datagram's bytes are the bulk.
+#[derive(Debug)]
+struct Fold(u64);
+
+impl Default for Fold {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+impl Fold {
+    const KEYS: [u64; 4] = [
+        0xa076_1d64_78bd_642f,
+        0xe703_7ed1_a0b4_28db,
+        0x8ebc_6af0_9c88_c6e3,
+        0x5899_65cc_7537_4cc3,
+    ];
+
+    fn word(&mut self, word: u64) {
+        self.0 = fold(self.0 ^ word, Self::KEYS[0]).wrapping_add(Self::KEYS[1]);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        let mut lanes = Self::KEYS;
+        let blocks = bytes.chunks_exact(64);
+        let rest = blocks.remainder();
+        for block in blocks {
+            for (lane, pair) in lanes.iter_mut().zip(block.chunks_exact(16)) {
+                let key = *lane;
+                *lane = fold(word(&pair[..8]) ^ key, word(&pair[8..]) ^ Self::KEYS[3])
+                    .wrapping_add(key);
+            }
+        }
+        for (index, chunk) in rest.chunks(8).enumerate() {
+            let mut padded = [0; 8];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            let lane = &mut lanes[index % 4];
+            *lane = fold(*lane ^ word(&padded), Self::KEYS[2]).wrapping_add(Self::KEYS[0]);
+        }
+        for lane in lanes {
+            self.word(lane);
+        }
+    }
+}
+
 /// The record of a run.
 #[derive(Debug)]
 pub struct Trace {
-    hasher: SipHasher13,
+    hash: Fold,
     recent: VecDeque<Entry>,
     entries: u64,
 }
@@ -99,7 +157,7 @@ pub struct Trace {
 impl Default for Trace {
     fn default() -> Self {
         Self {
-            hasher: SipHasher13::new_with_keys(0, 0),
+            hash: Fold::default(),
             recent: VecDeque::with_capacity(KEPT),
             entries: 0,
         }
@@ -109,7 +167,7 @@ impl Default for Trace {
 impl Trace {
     /// Records a datagram that entered a receive queue.
     pub fn delivered(&mut self, at_ns: u64, from: Option<HostId>, to: HostId, bytes: &[u8]) {
-        self.hasher.write_u8(1);
+        self.hash.word(1);
         self.hash_datagram(at_ns, from, Some(to), bytes);
         let note = DatagramNote::new(from, Some(to), bytes);
         self.keep(at_ns, What::Delivered(note));
@@ -124,8 +182,7 @@ impl Trace {
         to: Option<HostId>,
         bytes: &[u8],
     ) {
-        self.hasher.write_u8(2);
-        self.hasher.write_u8(cause as u8);
+        self.hash.word(2 | (cause as u64) << 8);
         self.hash_datagram(at_ns, from, to, bytes);
         let note = DatagramNote::new(from, to, bytes);
         self.keep(at_ns, What::Dropped(cause, note));
@@ -133,18 +190,17 @@ impl Trace {
 
     /// Records an event of the application at `host`.
     pub fn app(&mut self, at_ns: u64, host: HostId, text: &'static str, a: u64, b: u64) {
-        self.hasher.write_u8(3);
-        self.hasher.write_u64(at_ns);
-        self.hasher.write_u32(host.0);
-        self.hasher.write(text.as_bytes());
-        self.hasher.write_u64(a);
-        self.hasher.write_u64(b);
+        self.hash.word(3 | u64::from(host.0) << 8);
+        self.hash.word(at_ns);
+        self.hash.bytes(text.as_bytes());
+        self.hash.word(a);
+        self.hash.word(b);
         self.keep(at_ns, What::App(host, text, a, b));
     }
 
     /// The hash over everything recorded so far.
     pub fn hash(&self) -> u64 {
-        self.hasher.finish()
+        mix(self.hash.0)
     }
 
     /// How many entries were recorded so far.
@@ -171,12 +227,10 @@ impl Trace {
         to: Option<HostId>,
         bytes: &[u8],
     ) {
-        let number = |host: Option<HostId>| host.map_or(u32::MAX, |host| host.0);
-        self.hasher.write_u64(at_ns);
-        self.hasher.write_u32(number(from));
-        self.hasher.write_u32(number(to));
-        self.hasher.write_usize(bytes.len());
-        self.hasher.write(bytes);
+        let number = |host: Option<HostId>| u64::from(host.map_or(u32::MAX, |host| host.0));
+        self.hash.word(at_ns);
+        self.hash.word(number(from) << 32 | number(to));
+        self.hash.bytes(bytes);
     }
 
     fn keep(&mut self, at_ns: u64, what: What) {
@@ -243,6 +297,25 @@ mod tests {
         assert_eq!(record(0), record(0));
         for change in 1..=4 {
             assert_ne!(record(0), record(change), "change {change}");
+        }
+    }
+
+    #[test]
+    fn every_byte_of_any_length_counts() {
+        for len in [1, 7, 8, 9, 63, 64, 65, 200] {
+            let hash = |bytes: &[u8]| {
+                let mut hash = Fold::default();
+                hash.bytes(bytes);
+                hash.0
+            };
+            let mut bytes = vec![0; len];
+            let zero = hash(&bytes);
+            for index in 0..len {
+                bytes[index] = 1;
+                assert_ne!(hash(&bytes), zero, "byte {index} of {len}");
+                bytes[index] = 0;
+            }
+            assert_ne!(hash(&vec![0; len + 1]), zero);
         }
     }
 

@@ -1,15 +1,18 @@
-//! What the fabric keeps of one host: its receive queue, its peer table, its clock and whether it
-//! runs. What runs on it is not the fabric's business.
+//! What the fabric keeps of one host: its queues, its peer table, its clock and whether it runs.
+//! What runs on it is not the fabric's business.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use starling_io::{Ecn, IoEvent, PeerGone, PeerId};
 
+use crate::cpu::Work;
+use crate::net::{NodeId, Origin};
+
 /// The port of every host's only socket.
 const PORT: u16 = 4000;
 
-/// A host of a fabric.
+/// A host of a fabric: a thread with an endpoint, and a socket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub u32);
 
@@ -54,80 +57,153 @@ impl Default for ReceiveLimits {
 /// A datagram in a receive queue.
 #[derive(Debug)]
 pub(crate) struct Received {
-    pub(crate) source: SocketAddr,
+    pub(crate) origin: Origin,
     pub(crate) ecn: Ecn,
     pub(crate) bytes: Vec<u8>,
 }
 
+/// A datagram that the card has not sent yet.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) to: SocketAddr,
+    pub(crate) ecn: Ecn,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// No peer.
+const NOBODY: PeerId = PeerId(u32::MAX);
+
 /// The addresses that a host's device has numbers for.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    numbers: BTreeMap<SocketAddr, PeerId>,
+    /// Of hosts, by their number.
+    hosts: Vec<PeerId>,
+    strangers: BTreeMap<SocketAddr, PeerId>,
     addresses: Vec<Option<SocketAddr>>,
+    free: Vec<PeerId>,
 }
 
 impl Peers {
     /// The number of `address`, a new one if it has none.
     pub(crate) fn open(&mut self, address: SocketAddr) -> PeerId {
-        if let Some(&peer) = self.numbers.get(&address) {
+        if let Some(peer) = self.number(address) {
             return peer;
         }
-        let free = self.addresses.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
+        let peer = self.free.pop().unwrap_or_else(|| {
             self.addresses.push(None);
-            self.addresses.len() - 1
+            PeerId(self.addresses.len() as u32 - 1)
         });
-        self.addresses[index] = Some(address);
-        let peer = PeerId(index as u32);
-        self.numbers.insert(address, peer);
+        self.addresses[peer.0 as usize] = Some(address);
+        match HostId::of_address(address) {
+            Some(host) => {
+                let index = host.0 as usize;
+                if index >= self.hosts.len() {
+                    self.hosts.resize(index + 1, NOBODY);
+                }
+                self.hosts[index] = peer;
+            }
+            None => {
+                self.strangers.insert(address, peer);
+            }
+        }
         peer
     }
 
     /// Frees the number; returns the address it had.
     pub(crate) fn close(&mut self, peer: PeerId) -> Option<SocketAddr> {
         let address = self.addresses.get_mut(peer.0 as usize)?.take()?;
-        self.numbers.remove(&address);
+        match HostId::of_address(address) {
+            Some(host) => self.hosts[host.0 as usize] = NOBODY,
+            None => {
+                self.strangers.remove(&address);
+            }
+        }
+        self.free.push(peer);
         Some(address)
     }
 
+    #[inline]
     pub(crate) fn address(&self, peer: PeerId) -> Option<SocketAddr> {
         *self.addresses.get(peer.0 as usize)?
     }
 
     pub(crate) fn number(&self, address: SocketAddr) -> Option<PeerId> {
-        self.numbers.get(&address).copied()
+        match HostId::of_address(address) {
+            Some(host) => self.of_host(host),
+            None => self.strangers.get(&address).copied(),
+        }
+    }
+
+    /// The number of whoever sent a datagram.
+    #[inline]
+    pub(crate) fn of(&self, origin: Origin) -> Option<PeerId> {
+        match origin {
+            Origin::Host(host) => self.of_host(host),
+            Origin::Stranger(address) => self.number(address),
+        }
+    }
+
+    fn of_host(&self, host: HostId) -> Option<PeerId> {
+        let peer = *self.hosts.get(host.0 as usize)?;
+        (peer != NOBODY).then_some(peer)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.numbers.len()
+        self.addresses.len() - self.free.len()
     }
 }
 
 /// The fabric's state of one host.
 #[derive(Debug)]
 pub(crate) struct Host {
+    pub(crate) node: NodeId,
     pub(crate) running: bool,
     pub(crate) paused_until_ns: u64,
+    /// What the last turn did takes until then.
+    pub(crate) busy_until_ns: u64,
+    pub(crate) busy_ns: u64,
+    /// What the device did in this turn.
+    pub(crate) work: Work,
     pub(crate) turn_at_ns: Option<u64>,
     pub(crate) clock_ahead_ns: u64,
     pub(crate) queue: VecDeque<Received>,
     pub(crate) queue_bytes: usize,
+    /// What the card has not taken yet, in order.
+    pub(crate) ring: VecDeque<Outgoing>,
+    /// How many of them it knows of: those of turns that are over.
+    pub(crate) posted: usize,
+    pub(crate) waits_for_room: bool,
+    /// A turn found the ring full.
+    pub(crate) starved: bool,
     pub(crate) peers: Peers,
     pub(crate) events: VecDeque<IoEvent>,
 }
 
 impl Host {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(node: NodeId) -> Self {
         Self {
+            node,
             running: true,
             paused_until_ns: 0,
+            busy_until_ns: 0,
+            busy_ns: 0,
+            work: Work::default(),
             turn_at_ns: None,
             clock_ahead_ns: 0,
             queue: VecDeque::new(),
             queue_bytes: 0,
+            ring: VecDeque::new(),
+            posted: 0,
+            waits_for_room: false,
+            starved: false,
             peers: Peers::default(),
             events: VecDeque::new(),
         }
+    }
+
+    /// It runs no turn before then.
+    pub(crate) fn away_until_ns(&self) -> u64 {
+        self.paused_until_ns.max(self.busy_until_ns)
     }
 
     pub(crate) fn enqueue(&mut self, datagram: Received) {

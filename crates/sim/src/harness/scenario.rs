@@ -373,6 +373,7 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
         },
         poll_ns: rng.log_range(50, 20 * US),
         port_unreachable: rng.chance(300_000),
+        ..FabricConfig::default()
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! The rules are asked once for each datagram, when it leaves its sender. Their order does not
 //! matter, except that a datagram dropped by one is not shown to those behind it.
-//! Faults of hosts (pause, crash, clock jump) are calls of [`Fabric`](super::Fabric).
+//! Faults of hosts (pause, crash, clock jump) are calls of [`Fabric`](crate::Fabric).
 
-use super::HostId;
+use crate::fabric::HostId;
 use crate::rng::Rng;
 use crate::trace::DropCause;
 
@@ -119,6 +119,10 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     pub(crate) fn add(&mut self, rule: Rule) {
         self.rules.push((rule, false));
     }

@@ -1,0 +1,315 @@
+//! The network between the nodes: links, switches, routes.
+//!
+//! ```text
+//!  node ─ link ─▶ switch: route ─ room in the buffer? ─ mark? ─ link ─▶ switch ... ─▶ node
+//! ```
+//!
+//! Nothing here knows of hosts, protocols or faults by rule; the fabric moves packets with it.
+
+mod link;
+mod packet;
+mod switch;
+mod topology;
+
+use starling_io::Ecn;
+
+pub use link::LinkConfig;
+pub use switch::{Marking, SwitchConfig};
+pub use topology::{Cable, End, NodeId, Topology};
+
+pub(crate) use packet::{Origin, Packet, PacketId, Packets};
+
+use crate::rng::{Rng, mix};
+use crate::trace::DropCause;
+use link::{Link, Passage};
+use switch::SharedBuffer;
+
+/// Bytes that each datagram occupies on a link beyond its payload: Ethernet's preamble, header,
+/// checksum and gap, IPv4 and UDP headers.
+pub(crate) const OVERHEAD_BYTES: u64 = 24 + 14 + 20 + 8;
+
+/// What one direction of a cable saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Bytes sent, headers and gaps included.
+    pub bytes: u64,
+    /// The most bytes that waited in front of it.
+    pub most_queued: u64,
+    /// Packets that the switch's buffer had no room for.
+    pub dropped: u64,
+    /// Packets marked "congestion experienced".
+    pub marked: u64,
+}
+
+/// The sending end of a link.
+#[derive(Debug)]
+struct Port {
+    link: Link,
+    to: End,
+    /// The cable is out until then.
+    out_until_ns: u64,
+    stats: PortStats,
+}
+
+impl Port {
+    fn new(config: LinkConfig, to: End) -> Self {
+        Self {
+            link: Link::new(config),
+            to,
+            out_until_ns: 0,
+            stats: PortStats::default(),
+        }
+    }
+
+    fn send(&mut self, now_ns: u64, tail_ns: u64, size: u64) -> Passage {
+        let passage = self.link.take(now_ns, tail_ns, size);
+        self.stats.bytes += size;
+        self.stats.most_queued = self.stats.most_queued.max(self.link.queued_bytes(now_ns));
+        passage
+    }
+}
+
+#[derive(Debug)]
+struct Switch {
+    config: SwitchConfig,
+    buffer: SharedBuffer,
+    ports: Vec<u32>,
+    /// For each node, the ports on the shortest ways to it: a range of `choices`.
+    routes: Vec<(u32, u32)>,
+    choices: Vec<u32>,
+}
+
+/// Links and switches with what is under way in them.
+#[derive(Debug)]
+pub(crate) struct Network {
+    ports: Vec<Port>,
+    switches: Vec<Switch>,
+    /// The port of each node.
+    nodes: Vec<u32>,
+    /// Cables of the topology, by their two ports.
+    cables: Vec<[u32; 2]>,
+    /// What a node that is added is connected with; `None`: there are no more nodes.
+    more: Option<LinkConfig>,
+}
+
+/// Where a packet arrives next: when its event is due, and when it is there as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) to: End,
+    pub(crate) due_ns: u64,
+    pub(crate) tail_ns: u64,
+}
+
+impl Network {
+    /// # Panics
+    /// If the topology makes no sense: a node without a cable, or one that cannot be reached.
+    pub(crate) fn new(topology: &Topology, mesh_link: LinkConfig) -> Self {
+        let mut network = Self {
+            ports: Vec::new(),
+            switches: topology
+                .switches
+                .iter()
+                .map(|config| Switch {
+                    config: *config,
+                    buffer: SharedBuffer::new(config),
+                    ports: Vec::new(),
+                    routes: Vec::new(),
+                    choices: Vec::new(),
+                })
+                .collect(),
+            nodes: vec![u32::MAX; topology.nodes.unwrap_or(0) as usize],
+            cables: Vec::new(),
+            more: topology.nodes.is_none().then_some(mesh_link),
+        };
+        for cable in &topology.cables {
+            let [a, b] = cable.ends;
+            let ports = [(a, b), (b, a)].map(|(from, to)| network.connect(from, to, cable.link));
+            network.cables.push(ports);
+        }
+        assert!(
+            network.nodes.iter().all(|&port| port != u32::MAX),
+            "a node of {} has no cable",
+            topology.name
+        );
+        network.find_routes(topology);
+        network
+    }
+
+    fn connect(&mut self, from: End, to: End, link: LinkConfig) -> u32 {
+        let port = self.ports.len() as u32;
+        self.ports.push(Port::new(link, to));
+        match from {
+            End::Node(node) => self.nodes[node.0 as usize] = port,
+            End::Switch(switch) => self.switches[switch as usize].ports.push(port),
+            End::Core => unreachable!("no cable starts in the core"),
+        }
+        port
+    }
+
+    fn find_routes(&mut self, topology: &Topology) {
+        for node in (0..topology.nodes.unwrap_or(0)).map(NodeId) {
+            let far = topology.distances(node);
+            for (index, switch) in self.switches.iter_mut().enumerate() {
+                let first = switch.choices.len() as u32;
+                for &port in &switch.ports {
+                    let leads = match self.ports[port as usize].to {
+                        End::Node(end) => end == node,
+                        End::Switch(next) => far[next as usize] < far[index],
+                        End::Core => false,
+                    };
+                    if leads {
+                        switch.choices.push(port);
+                    }
+                }
+                let count = switch.choices.len() as u32 - first;
+                assert!(
+                    count > 0,
+                    "no way from switch {index} to {node:?} in {}",
+                    topology.name
+                );
+                switch.routes.push((first, count));
+            }
+        }
+    }
+
+    /// Adds a node to a mesh.
+    ///
+    /// # Panics
+    /// If the topology has all its nodes.
+    pub(crate) fn add_node(&mut self) -> NodeId {
+        let link = self
+            .more
+            .expect("a topology with cables has all its nodes from the start");
+        let node = NodeId(self.nodes.len() as u32);
+        self.nodes.push(self.ports.len() as u32);
+        self.ports.push(Port::new(link, End::Core));
+        node
+    }
+
+    pub(crate) fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether the node's card takes a datagram of `len` bytes now.
+    pub(crate) fn has_room(&self, node: NodeId, now_ns: u64, len: usize) -> bool {
+        self.uplink(node)
+            .link
+            .has_room(now_ns, len as u64 + OVERHEAD_BYTES)
+    }
+
+    /// When it will.
+    pub(crate) fn room_at_ns(&self, node: NodeId, len: usize) -> u64 {
+        self.uplink(node)
+            .link
+            .room_at_ns(len as u64 + OVERHEAD_BYTES)
+    }
+
+    /// A datagram of `len` bytes leaves a node; `None` if the cable is out.
+    pub(crate) fn leave(&mut self, node: NodeId, now_ns: u64, len: usize) -> Option<Move> {
+        let port = self.nodes[node.0 as usize];
+        self.go(port, now_ns, now_ns, len as u64 + OVERHEAD_BYTES)
+    }
+
+    /// A packet that is at a switch goes on towards `node`.
+    pub(crate) fn forward(
+        &mut self,
+        switch: u32,
+        node: NodeId,
+        now_ns: u64,
+        packet: &mut Packet,
+        rng: &mut Rng,
+    ) -> Result<Move, DropCause> {
+        let Self {
+            ports, switches, ..
+        } = self;
+        let this = &mut switches[switch as usize];
+        let (first, count) = this.routes[node.0 as usize];
+        let choice = if count == 1 {
+            0
+        } else {
+            // Of the address pair, and of the switch: or all would choose alike.
+            let from = packet.origin.host().map_or(u32::MAX, |host| host.0);
+            let pair = u64::from(from) << 32 | u64::from(packet.to.0);
+            (mix(pair ^ u64::from(switch + 1) << 56) % u64::from(count)) as u32
+        };
+        let port = this.choices[(first + choice) as usize];
+        let size = packet.bytes.len() as u64 + OVERHEAD_BYTES;
+        let queued = ports[port as usize].link.queued_bytes(now_ns);
+        let all = || {
+            let waiting = this
+                .ports
+                .iter()
+                .map(|&port| ports[port as usize].link.queued_bytes(now_ns));
+            waiting.sum()
+        };
+        if !this.buffer.admit(queued, size, all) {
+            ports[port as usize].stats.dropped += 1;
+            return Err(DropCause::SwitchFull);
+        }
+        if packet.ecn == Ecn::Capable && this.config.marking.marks(queued, rng) {
+            packet.ecn = Ecn::CongestionExperienced;
+            ports[port as usize].stats.marked += 1;
+        }
+        let tail_ns = packet.tail_ns;
+        self.go(port, now_ns, tail_ns, size)
+            .ok_or(DropCause::LinkDown)
+    }
+
+    fn go(&mut self, port: u32, now_ns: u64, tail_ns: u64, size: u64) -> Option<Move> {
+        let port = &mut self.ports[port as usize];
+        if now_ns < port.out_until_ns {
+            return None;
+        }
+        let passage = port.send(now_ns, tail_ns, size);
+        let (mut due_ns, mut tail_ns) = (passage.tail_ns, passage.tail_ns);
+        if let End::Switch(next) = port.to {
+            let config = &self.switches[next as usize].config;
+            if config.cut_through {
+                due_ns = passage.head_ns;
+            }
+            due_ns += config.latency_ns;
+            tail_ns += config.latency_ns;
+        }
+        Some(Move {
+            to: port.to,
+            due_ns,
+            tail_ns,
+        })
+    }
+
+    /// Nothing passes a cable before `until_ns`, in either direction.
+    pub(crate) fn cut(&mut self, cable: usize, until_ns: u64) {
+        for port in self.cables[cable] {
+            let out = &mut self.ports[port as usize].out_until_ns;
+            *out = (*out).max(until_ns);
+        }
+    }
+
+    /// What the link into `node` saw: where an incast's queue stands.
+    pub(crate) fn downlink(&self, node: NodeId) -> PortStats {
+        let port = self.ports.iter().find(|port| port.to == End::Node(node));
+        port.map_or(PortStats::default(), |port| port.stats)
+    }
+
+    /// What all links of switches saw: bytes and packets added up, and the longest queue.
+    pub(crate) fn totals(&self) -> PortStats {
+        let mut sum = PortStats::default();
+        for switch in &self.switches {
+            for &port in &switch.ports {
+                let stats = &self.ports[port as usize].stats;
+                sum.bytes += stats.bytes;
+                sum.dropped += stats.dropped;
+                sum.marked += stats.marked;
+                sum.most_queued = sum.most_queued.max(stats.most_queued);
+            }
+        }
+        sum
+    }
+
+    fn uplink(&self, node: NodeId) -> &Port {
+        &self.ports[self.nodes[node.0 as usize] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Whole fabrics with switches: what arrives, when, in which order, and what is lost.
+
+use starling_io::Ecn;
+
+use super::*;
+use crate::cpu::{CpuModel, Work};
+use crate::fabric::{Fabric, FabricConfig, HostId, Step};
+
+const MS: u64 = 1_000_000;
+
+fn fabric(topology: Topology) -> (Fabric, Vec<HostId>) {
+    let nodes = topology.nodes.expect("a topology with cables");
+    let mut fabric = Fabric::new(FabricConfig {
+        topology,
+        ..FabricConfig::default()
+    });
+    let hosts = (0..nodes).map(|_| fabric.add_host()).collect();
+    (fabric, hosts)
+}
+
+fn send(fabric: &mut Fabric, from: HostId, to: HostId, bytes: Vec<u8>) {
+    let address = fabric.address(to);
+    let sent = fabric.send(from, address, Ecn::Capable, bytes);
+    sent.expect("the link has room");
+}
+
+fn run(fabric: &mut Fabric) {
+    while fabric.step().is_some() {}
+}
+
+fn slow(rate_bps: u64) -> LinkConfig {
+    LinkConfig {
+        rate_bps,
+        propagation_ns: 100,
+        queue_bytes: 1 << 20,
+    }
+}
+
+/// A small switch that marks early.
+fn small_switch() -> SwitchConfig {
+    SwitchConfig {
+        buffer_bytes: 10_000,
+        alpha_log2: 0,
+        latency_ns: 300,
+        cut_through: false,
+        marking: Marking::Threshold { bytes: 2_000 },
+    }
+}
+
+#[test]
+fn a_switch_adds_its_latency_and_cut_through_saves_a_transmission() {
+    let arrival_ns = |cut_through| {
+        let switch = SwitchConfig {
+            cut_through,
+            ..small_switch()
+        };
+        let link = slow(1_000_000_000);
+        let (mut fabric, hosts) = fabric(Topology::one_switch(2, link, switch));
+        send(&mut fabric, hosts[0], hosts[1], vec![0; 934]);
+        assert_eq!(fabric.step(), Some(Step::Turn(hosts[1])));
+        fabric.now_ns() - fabric.config().poll_ns
+    };
+    // 1000 bytes take 8 us on each of two links of 100 ns.
+    assert_eq!(arrival_ns(false), 16_000 + 200 + 300);
+    assert_eq!(arrival_ns(true), 8_000 + 200 + 300);
+}
+
+#[test]
+fn an_incast_fills_the_buffer_is_marked_and_loses_what_does_not_fit() {
+    let link = slow(1_000_000_000);
+    let (mut fabric, hosts) = fabric(Topology::one_switch(11, link, small_switch()));
+    for &from in &hosts[1..] {
+        send(&mut fabric, from, hosts[0], vec![0; 934]);
+    }
+    run(&mut fabric);
+    let port = fabric.downlink(hosts[0]);
+    // Ten at once: with alpha 1 the port gets half of the buffer of ten.
+    assert_eq!(port.dropped, 5);
+    assert_eq!(fabric.counters().dropped[&DropCause::SwitchFull], 5);
+    assert_eq!(port.marked, 3, "those that found 2000 bytes or more");
+    assert_eq!(port.most_queued, 5_000);
+    assert_eq!(fabric.receive_queue(hosts[0]).0, 5);
+    let mut marked = 0;
+    while let Some(datagram) = fabric.host_mut(hosts[0]).dequeue() {
+        marked += u64::from(datagram.ecn == Ecn::CongestionExperienced);
+    }
+    assert_eq!(marked, 3);
+}
+
+#[test]
+fn flows_spread_over_equal_paths_and_stay_in_order() {
+    let tree = Topology::fat_tree(4, slow(10_000_000_000), SwitchConfig::default());
+    let (mut fabric, hosts) = fabric(tree);
+    for number in 0..50 {
+        for &from in &hosts[..8] {
+            let to = hosts[15 - from.0 as usize];
+            send(&mut fabric, from, to, vec![number]);
+        }
+    }
+    run(&mut fabric);
+    for &to in &hosts[8..] {
+        let mut order = Vec::new();
+        while let Some(datagram) = fabric.host_mut(to).dequeue() {
+            order.push(datagram.bytes[0]);
+        }
+        assert_eq!(order.len(), 50);
+        assert!(order.is_sorted(), "a flow overtook itself");
+    }
+    let cores = &fabric.network().switches[16..];
+    let used = cores.iter().filter(|core| {
+        let mut ports = core.ports.iter();
+        ports.any(|&port| fabric.network().ports[port as usize].stats.bytes > 0)
+    });
+    assert!(used.count() >= 2, "all flows took one way");
+}
+
+#[test]
+fn a_cut_cable_carries_nothing_until_it_is_mended() {
+    let link = slow(10_000_000_000);
+    let (mut fabric, hosts) = fabric(Topology::one_switch(2, link, SwitchConfig::default()));
+    fabric.cut_cable(1, MS);
+    send(&mut fabric, hosts[0], hosts[1], vec![1]);
+    send(&mut fabric, hosts[1], hosts[0], vec![2]);
+    run(&mut fabric);
+    assert_eq!(fabric.counters().dropped[&DropCause::LinkDown], 2);
+    fabric.alarm(MS, 0);
+    run(&mut fabric);
+    send(&mut fabric, hosts[0], hosts[1], vec![3]);
+    run(&mut fabric);
+    assert_eq!(fabric.receive_queue(hosts[1]).0, 1);
+}
+
+/// Two threads of a node share its link; a busy thread sends when its turn is over, and reads what
+/// came meanwhile afterwards.
+#[test]
+fn a_thread_is_busy_for_what_its_turn_costs() {
+    let link = slow(10_000_000_000);
+    let mut fabric = Fabric::new(FabricConfig {
+        topology: Topology::one_switch(2, link, SwitchConfig::default()),
+        cpu: CpuModel {
+            turn_ns: 1_000,
+            ..CpuModel::FREE
+        },
+        ring: 2,
+        ..FabricConfig::default()
+    });
+    let threads = [0, 0].map(|node| fabric.add_host_on(NodeId(node)));
+    let server = fabric.add_host_on(NodeId(1));
+    let address = fabric.address(server);
+    for thread in threads {
+        fabric.wake_at(thread, 0);
+        assert_eq!(fabric.step(), Some(Step::Turn(thread)));
+        for _ in 0..2 {
+            let sent = fabric.send(thread, address, Ecn::Capable, vec![0; 934]);
+            sent.expect("room in the ring");
+        }
+        let full = fabric.send(thread, address, Ecn::Capable, vec![0; 934]);
+        assert!(full.is_err(), "the ring holds two");
+        assert_eq!(fabric.end_turn(thread, Work::default()), 1_000);
+    }
+    let mut turns = Vec::new();
+    while let Some(Step::Turn(host)) = fabric.step() {
+        let read = std::iter::from_fn(|| fabric.host_mut(host).dequeue()).count();
+        turns.push((fabric.now_ns(), host, read));
+        fabric.end_turn(host, Work::default());
+    }
+    // The starved threads get a turn when the ring has room, at the end of the first one. The
+    // first datagram has 800 ns, 500 of latencies and 300 to be seen; the server then is busy.
+    let expected = [
+        (1_000, threads[0], 0),
+        (1_000, threads[1], 0),
+        (1_000 + 800 + 500 + 300, server, 1),
+        (3_600, server, 1),
+        (4_600, server, 1),
+        (5_600, server, 1),
+    ];
+    assert_eq!(turns, expected);
+}
