@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use starling_io::PacketIo;
-use starling_proto::{Event, Msgbuf, Protocol, RequestId, RespondReason, SessionId, Tag};
+use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, SessionId, Tag};
 
 use crate::client::{Call, CallId, Completion, ContinuationId};
 use crate::context::{Context, RejectedCall};
@@ -123,11 +123,13 @@ impl<I: PacketIo> Core<I> {
         let wide = self.admit(continuation, tag, options.timeout)?;
         let (now, sink) = (self.now_ns, &mut Sink(tx));
         let number = self.proto.request_with(now, session, wide, sink, |out| {
-            let ext = options.put_header(method, out);
-            let header_len = out.len();
+            let prefix = options.put_header(method, out);
             build(out);
-            assert!(out.len() >= header_len, "`build` may only append");
-            ext
+            assert!(
+                out.len() >= usize::from(prefix.len),
+                "`build` may only append"
+            );
+            prefix
         })?;
         Ok(self.note_call(CallId { session, number }, options.timeout))
     }
@@ -145,7 +147,7 @@ impl<I: PacketIo> Core<I> {
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
         self.header.clear();
-        let ext = options.put_header(method, &mut self.header);
+        let prefix = options.put_header(method, &mut self.header);
         match message.head_mut().get_mut(..self.header.len()) {
             Some(room) => room.copy_from_slice(&self.header),
             None => {
@@ -158,7 +160,7 @@ impl<I: PacketIo> Core<I> {
             tx,
             session,
             message,
-            ext,
+            prefix,
             options.timeout,
             continuation,
             tag,
@@ -173,7 +175,7 @@ impl<I: PacketIo> Core<I> {
         tx: &mut I::Tx,
         session: SessionId,
         message: Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         timeout: Option<Duration>,
         continuation: ContinuationId,
         tag: u64,
@@ -183,7 +185,7 @@ impl<I: PacketIo> Core<I> {
             Err(error) => return Err(RejectedCall { error, message }),
         };
         let (now, sink) = (self.now_ns, &mut Sink(tx));
-        match (self.proto).request(now, session, message, ext, wide, sink) {
+        match (self.proto).request(now, session, message, prefix, wide, sink) {
             Ok(number) => Ok(self.note_call(CallId { session, number }, timeout)),
             Err(rejected) => Err(RejectedCall {
                 error: rejected.reason.into(),
@@ -323,9 +325,9 @@ impl<I: PacketIo> Core<I> {
     /// Sends a successful answer. Leaves an empty one with memory for the next.
     #[inline]
     pub(crate) fn answer_ok(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer) {
-        let ext = answer.seal_ok();
+        let prefix = answer.seal_ok();
         let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
-        match self.proto.respond(now, id, &mut answer.message, ext, sink) {
+        match (self.proto).respond(now, id, &mut answer.message, prefix, sink) {
             Ok(()) => self.stats.responses += 1,
             Err(reason) => self.handle_unsent(tx, id, answer, reason),
         }
@@ -340,9 +342,9 @@ impl<I: PacketIo> Core<I> {
         answer: &mut Answer,
         status: &Status,
     ) {
-        answer.seal_status(status);
+        let prefix = answer.seal_status(status);
         let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
-        match self.proto.respond(now, id, &mut answer.message, true, sink) {
+        match (self.proto).respond(now, id, &mut answer.message, prefix, sink) {
             Ok(()) => self.stats.responses += 1,
             // A status is smaller than any limit: what remains is that nobody waits.
             Err(_) => {

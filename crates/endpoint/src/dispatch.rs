@@ -412,7 +412,7 @@ impl<I: PacketIo> Core<I> {
                 key,
                 session,
                 message,
-                ext,
+                prefix,
                 timeout,
             } => {
                 if !self.local.is_wanted(key) {
@@ -420,7 +420,7 @@ impl<I: PacketIo> Core<I> {
                     return;
                 }
                 let local = ContinuationId::LOCAL;
-                match self.issue(tx, session, message, ext, timeout, local, key) {
+                match self.issue(tx, session, message, prefix, timeout, local, key) {
                     Ok(call) => {
                         self.local.set_call(key, call);
                         // A buffer for one: the call's own goes to the protocol's pool.

@@ -35,6 +35,8 @@
 //!
 //! Nothing here is trusted: any bytes give a header or a typed error.
 
+use starling_proto::Prefix;
+
 use crate::options::{CallOptions, Encoding, StreamPosition};
 use crate::status::{Code, Status};
 
@@ -44,6 +46,7 @@ pub const MAX_METADATA: usize = 8192;
 pub const MAX_STATUS_MESSAGE: usize = 1024;
 /// The most bytes of all fields of an extension.
 pub const MAX_EXTENSION: usize = 12288;
+const _: () = assert!(REQUEST_FIELDS_AT + MAX_EXTENSION <= Prefix::MAX as usize);
 
 /// Bytes of the method id.
 const METHOD_LEN: usize = 4;
@@ -365,19 +368,21 @@ fn request_len_extended(options: &CallOptions) -> usize {
         + options.metadata.as_fields().len()
 }
 
-/// Appends the header of a request; says whether it has an extension.
+/// Appends the header of a request.
 #[inline]
-pub(crate) fn put_request(out: &mut Vec<u8>, method: MethodId, options: &CallOptions) -> bool {
+pub(crate) fn put_request(out: &mut Vec<u8>, method: MethodId, options: &CallOptions) -> Prefix {
     out.extend_from_slice(&method.0.to_le_bytes());
     if options.is_plain() {
-        return false;
+        return Prefix {
+            ext: false,
+            len: METHOD_LEN as u16,
+        };
     }
-    put_request_extension(out, options);
-    true
+    put_request_extension(out, options)
 }
 
 #[cold]
-fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions) {
+fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions) -> Prefix {
     let length = request_len_extended(options) - REQUEST_FIELDS_AT;
     assert!(length <= MAX_EXTENSION, "bounded by Metadata::insert");
     out.extend_from_slice(&(length as u16).to_le_bytes());
@@ -393,6 +398,10 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions) {
     put_stream(out, options.stream);
     out.extend_from_slice(options.metadata.as_fields());
     debug_assert_eq!(out.len() - start, length);
+    Prefix {
+        ext: true,
+        len: (REQUEST_FIELDS_AT + length) as u16,
+    }
 }
 
 /// What a response says besides its body.
@@ -417,7 +426,7 @@ impl ResponseParts<'_> {
     }
 
     /// Appends the extension of a response.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> Prefix {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_LEN]);
         if let Some(status) = self.status {
@@ -434,6 +443,10 @@ impl ResponseParts<'_> {
         let length = out.len() - start - LENGTH_LEN;
         assert!(length <= MAX_EXTENSION, "each part is bounded");
         out[start..start + LENGTH_LEN].copy_from_slice(&(length as u16).to_le_bytes());
+        Prefix {
+            ext: true,
+            len: (LENGTH_LEN + length) as u16,
+        }
     }
 }
 
@@ -486,7 +499,8 @@ mod tests {
     fn a_plain_request_costs_four_bytes_and_a_plain_response_none() {
         let mut out = Vec::new();
         let plain = CallOptions::default();
-        assert!(!put_request(&mut out, MethodId(0x0403_0201), &plain));
+        let prefix = put_request(&mut out, MethodId(0x0403_0201), &plain);
+        assert_eq!(prefix, Prefix { ext: false, len: 4 });
         assert_eq!(out, [1, 2, 3, 4]);
         assert_eq!(request_len(&plain), 4);
         assert!(!ResponseParts::default().needs_extension());
@@ -497,7 +511,8 @@ mod tests {
     fn the_bytes_of_a_full_request_header() {
         let mut out = Vec::new();
         let options = full_options();
-        assert!(put_request(&mut out, MethodId(7), &options));
+        let prefix = put_request(&mut out, MethodId(7), &options);
+        assert_eq!(prefix, Prefix { ext: true, len: 43 });
         assert_eq!(out.len(), request_len(&options));
         let expected: &[u8] = &[
             7, 0, 0, 0, // method

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
-use starling_proto::{Msgbuf, SessionId};
+use starling_proto::{Msgbuf, Prefix, SessionId};
 
 use crate::client::CallId;
 use crate::header::MethodId;
@@ -43,7 +43,7 @@ pub(crate) enum Command {
         key: u64,
         session: SessionId,
         message: Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         timeout: Option<Duration>,
     },
     Cancel(CallId),
@@ -269,11 +269,13 @@ impl LocalHandle {
         let spare = self.shared.state.borrow_mut().spare.pop();
         let mut message = spare.unwrap_or_default();
         let head = message.head_mut();
-        let ext = options.put_header(method, head);
-        let header_len = head.len();
+        let prefix = options.put_header(method, head);
         build(head);
-        assert!(head.len() >= header_len, "`build` may only append");
-        self.issue(session, message, ext, options.timeout)
+        assert!(
+            head.len() >= usize::from(prefix.len),
+            "`build` may only append"
+        );
+        self.issue(session, message, prefix, options.timeout)
     }
 
     /// Makes a call with a message built elsewhere, whose first [`CallOptions::header_len`] bytes
@@ -289,16 +291,16 @@ impl LocalHandle {
         mut message: Msgbuf,
     ) -> LocalCall {
         let mut header = Vec::with_capacity(options.header_len());
-        let ext = options.put_header(method, &mut header);
+        let prefix = options.put_header(method, &mut header);
         message.head_mut()[..header.len()].copy_from_slice(&header);
-        self.issue(session, message, ext, options.timeout)
+        self.issue(session, message, prefix, options.timeout)
     }
 
     fn issue(
         &self,
         session: SessionId,
         message: Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         timeout: Option<Duration>,
     ) -> LocalCall {
         let mut state = self.shared.state.borrow_mut();
@@ -316,7 +318,7 @@ impl LocalHandle {
             key,
             session,
             message,
-            ext,
+            prefix,
             timeout,
         });
         LocalCall {

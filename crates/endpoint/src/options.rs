@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use starling_proto::Prefix;
+
 use crate::header::{self, MethodId};
 use crate::metadata::Metadata;
 
@@ -66,9 +68,9 @@ impl CallOptions {
         header::request_len(self)
     }
 
-    /// Appends the call header: what precedes the body in a request. True if it has an extension.
+    /// Appends the call header: what precedes the body in a request.
     #[inline]
-    pub(crate) fn put_header(&self, method: MethodId, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn put_header(&self, method: MethodId, out: &mut Vec<u8>) -> Prefix {
         header::put_request(out, method, self)
     }
 }

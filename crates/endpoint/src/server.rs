@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use starling_io::{PeerId, Wake};
-use starling_proto::{Msgbuf, RequestId};
+use starling_proto::{Msgbuf, Prefix, RequestId};
 
 use crate::header::{self, MethodId, REQUEST_BODY_AT, ResponseParts};
 use crate::metadata::{Metadata, MetadataView};
@@ -136,37 +136,37 @@ impl Answer {
         self.extra.get_or_insert_default()
     }
 
-    /// Completes a successful answer; says whether it has an extension.
+    /// Completes a successful answer.
     #[inline]
-    pub(crate) fn seal_ok(&mut self) -> bool {
-        self.extra.is_some() && self.seal_ok_extended()
+    pub(crate) fn seal_ok(&mut self) -> Prefix {
+        match self.extra.take() {
+            None => Prefix::NONE,
+            Some(extra) => self.seal_ok_extended(*extra),
+        }
     }
 
     #[cold]
-    fn seal_ok_extended(&mut self) -> bool {
-        let Some(extra) = self.extra.take() else {
-            return false;
-        };
+    fn seal_ok_extended(&mut self, extra: AnswerExtra) -> Prefix {
         let parts = ResponseParts {
             status: None,
             metadata: (!extra.metadata.is_empty()).then_some(&extra.metadata),
             stream: extra.stream,
         };
         if !parts.needs_extension() {
-            return false;
+            return Prefix::NONE;
         }
         let mut extension = Vec::new();
-        parts.put(&mut extension);
+        let prefix = parts.put(&mut extension);
         self.message.head_mut().splice(0..0, extension);
-        true
+        prefix
     }
 
-    /// Replaces the answer by a status. It has an extension then.
+    /// Replaces the answer by a status.
     #[cold]
-    pub(crate) fn seal_status(&mut self, status: &Status) {
+    pub(crate) fn seal_status(&mut self, status: &Status) -> Prefix {
         self.message.clear();
         self.extra = None;
-        ResponseParts::of_status(status).put(self.message.head_mut());
+        ResponseParts::of_status(status).put(self.message.head_mut())
     }
 }
 

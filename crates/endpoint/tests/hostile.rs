@@ -9,7 +9,7 @@ use common::loop_io::{LoopIo, LoopTx, Wire};
 use starling_endpoint::{CallOptions, Code, Handler, MethodId, Secrets, Status};
 use starling_io::{Clock, PacketIo, PacketRx, PacketTx};
 use starling_proto::{
-    Config, FrameSink, Incoming, Msgbuf, PeerId, Protocol, SessionId, SinkError, Source,
+    Config, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, SessionId, SinkError, Source,
 };
 
 struct Sink<'a>(&'a mut LoopTx);
@@ -88,7 +88,7 @@ impl Raw {
         let message = Msgbuf::from_vec(bytes.to_vec());
         let sink = &mut Sink(self.io.split().1);
         self.protocol
-            .request(now, session, message, ext, 0, sink)
+            .request(now, session, message, Prefix { ext, len: 0 }, 0, sink)
             .unwrap();
     }
 
@@ -116,7 +116,7 @@ impl Raw {
                         let mut message = Msgbuf::from_vec(bytes);
                         let sink = &mut Sink(&mut *tx);
                         self.protocol
-                            .respond(now, id, &mut message, ext, sink)
+                            .respond(now, id, &mut message, Prefix { ext, len: 0 }, sink)
                             .unwrap();
                     }
                     Incoming::Cancelled { .. } => {}

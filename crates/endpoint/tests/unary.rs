@@ -12,6 +12,9 @@ use starling_endpoint::{
     StreamPosition,
 };
 
+/// The largest body unless configured.
+const MAX_BODY: usize = 64 << 20;
+
 /// Answers with the request's bytes.
 fn serve_echo(pair: &mut Pair) {
     pair.server.register(
@@ -216,14 +219,49 @@ fn a_message_that_cannot_be_sent_comes_back() {
         .unwrap_err();
     assert_eq!(rejected.error, CallError::NoHeaderRoom { needed: 4 });
     assert_eq!(rejected.message, short);
-    let huge = Msgbuf::from_parts(vec![0; 4], Some(Bytes::from(vec![0; 64 << 20])));
+    let huge = Msgbuf::from_parts(vec![0; 4], Some(Bytes::from(vec![0; MAX_BODY + 1])));
     let rejected = pair
         .client
         .call_message(session, MethodId(1), &options, huge, collect, 0)
         .unwrap_err();
-    assert!(matches!(rejected.error, CallError::TooLarge { .. }));
-    assert_eq!(rejected.message.len(), (64 << 20) + 4);
+    assert_eq!(
+        rejected.error,
+        CallError::TooLarge {
+            len: MAX_BODY + 1,
+            max: MAX_BODY
+        }
+    );
+    assert_eq!(rejected.message.len(), MAX_BODY + 1 + 4);
     assert_eq!(pair.client.calls_outstanding(), 0);
+}
+
+#[test]
+fn the_largest_body_goes_both_ways_whatever_travels_beside_it() {
+    let mut pair = Pair::new();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(|_, request, mut reply| {
+            assert_eq!(request.metadata().value("k"), Some(&b"v"[..]));
+            let body = request.into_owned();
+            reply.set_metadata(metadata("k", "v"));
+            reply.set_tail(Bytes::copy_from_slice(body.body()));
+            reply.ok();
+        }),
+    );
+    let options = CallOptions {
+        metadata: metadata("k", "v"),
+        ..CallOptions::with_timeout(std::time::Duration::from_secs(1000))
+    };
+    let body = Bytes::from_iter((0..MAX_BODY).map(|i| (i * 31 / 7) as u8));
+    let head = vec![0; options.header_len()];
+    let message = Msgbuf::from_parts(head, Some(body.clone()));
+    let (session, collect) = (pair.session, pair.collect);
+    pair.client
+        .call_message(session, MethodId(1), &options, message, collect, 0)
+        .unwrap();
+    let response = pair.one_end().unwrap();
+    assert_eq!(response.metadata().value("k"), Some(&b"v"[..]));
+    assert!(response.body() == body);
 }
 
 #[test]
@@ -232,12 +270,18 @@ fn a_response_that_is_too_large_becomes_a_status() {
     pair.server.register(
         MethodId(1),
         Handler::inline(|_, _, mut reply| {
-            reply.set_tail(Bytes::from(vec![0; (64 << 20) + 1]));
+            reply.set_tail(Bytes::from(vec![0; MAX_BODY + 1]));
             reply.ok();
         }),
     );
     pair.call(1, b"", 0);
-    assert_eq!(code(&pair.one_end()), Code::ResourceExhausted);
+    let end = pair.one_end();
+    assert_eq!(code(&end), Code::ResourceExhausted);
+    let text = end.unwrap_err().to_string();
+    assert!(
+        text.contains("67108865") && text.contains("67108864"),
+        "{text}"
+    );
 }
 
 #[test]

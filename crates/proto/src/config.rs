@@ -47,14 +47,15 @@ pub struct Config {
     /// Packets outstanding on a session, 1 to 1024. Default 32: 100 Gb/s times 6 us in packets
     /// of 2 KiB, rounded up.
     pub credits: u16,
-    /// Largest message sent or taken, in bytes. Default 64 MiB, at most 1 GiB.
+    /// Largest message sent or taken, in bytes; what the layer above puts before the body is not
+    /// counted ([`crate::Prefix`]). Default 64 MiB, at most 1 GiB.
     pub max_message: u32,
     /// Requests queued behind the slots of one session. Default 4096.
     pub max_queued: usize,
     /// Sessions of each kind (client, server). Default 65,536, at most 2^24 - 1.
     pub max_sessions: usize,
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
-    /// Default 512 MiB; no less than `max_message`.
+    /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].
     pub reassembly_bytes: usize,
     /// Datagrams that the device's receive queue holds. Credits granted to others never exceed
     /// it times `overcommit`.
@@ -128,6 +129,12 @@ pub struct ConfigError {
 }
 
 impl Config {
+    /// The most bytes of a message with all that precedes its body.
+    pub(crate) fn max_total(&self) -> u32 {
+        self.max_message
+            .saturating_add(u32::from(crate::Prefix::MAX))
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let checks = [
             (
@@ -157,8 +164,8 @@ impl Config {
             (
                 "reassembly_bytes",
                 self.reassembly_bytes as u64,
-                self.reassembly_bytes >= self.max_message as usize,
-                "at least max_message",
+                self.reassembly_bytes >= self.max_total() as usize,
+                "at least max_message and 16 KiB",
             ),
             (
                 "rx_queue_datagrams",

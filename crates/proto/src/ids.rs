@@ -67,6 +67,30 @@ impl SessionId {
     }
 }
 
+/// What the layer above put before the body of a message: that is not counted in the largest
+/// message, so that a body of exactly that size can be sent whatever travels beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prefix {
+    /// The extension bit, carried for the layer above.
+    pub ext: bool,
+    /// Its bytes, at most [`Prefix::MAX`].
+    pub len: u16,
+}
+
+impl Prefix {
+    /// The most bytes that a receiver takes beyond the largest message.
+    pub const MAX: u16 = 16 << 10;
+
+    /// No prefix.
+    pub const NONE: Self = Self { ext: false, len: 0 };
+
+    /// Bytes of the body of a message of `len` bytes.
+    pub(crate) fn body_len(self, len: usize) -> usize {
+        debug_assert!(self.len <= Self::MAX, "a prefix of {} bytes", self.len);
+        len.saturating_sub(usize::from(self.len))
+    }
+}
+
 /// Server side: the request that a response answers.
 ///
 /// It may outlive its session by far, for a handler takes as long as it takes, and a client may

@@ -46,7 +46,7 @@ pub use error::{
     ConnectError, Event, Refusal, RejectReason, Rejected, Rejection, RequestError, RespondReason,
     SessionError,
 };
-pub use ids::{PeerId, RequestId, RequestNumber, SessionId, Source, Tag};
+pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use msgbuf::Msgbuf;
 pub use protocol::{Arrival, Body, Frames, Incoming, Protocol};
 pub use sink::{FrameSink, SinkError};

@@ -13,8 +13,9 @@ use crate::wire::{
     VERSION, read_preamble, split_frame,
 };
 use crate::{
-    Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Refusal, RejectReason, Rejected,
-    RequestId, RequestNumber, RespondReason, Secrets, SessionError, SessionId, Source, Stats, Tag,
+    Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Prefix, Refusal, RejectReason,
+    Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError, SessionId, Source,
+    Stats, Tag,
 };
 
 /// Peers are looked after this often.
@@ -160,16 +161,16 @@ impl Protocol {
         now: u64,
         session: SessionId,
         message: Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, Rejected> {
         self.client
-            .request(&mut self.shared, now, session, message, ext, tag, sink)
+            .request(&mut self.shared, now, session, message, prefix, tag, sink)
     }
 
     /// The same with a message that `build` appends to an empty buffer: where it is sent from, so
-    /// that no buffer is handed to and fro. `build` says whether the extension bit is set.
+    /// that no buffer is handed to and fro. `build` says what of it is not body.
     #[inline]
     pub fn request_with<S: FrameSink>(
         &mut self,
@@ -177,7 +178,7 @@ impl Protocol {
         session: SessionId,
         tag: Tag,
         sink: &mut S,
-        build: impl FnOnce(&mut Vec<u8>) -> bool,
+        build: impl FnOnce(&mut Vec<u8>) -> Prefix,
     ) -> Result<RequestNumber, RejectReason> {
         self.client
             .request_with(&mut self.shared, now, session, tag, sink, build)
@@ -504,11 +505,11 @@ impl Protocol {
         now: u64,
         id: RequestId,
         message: &mut Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         self.server
-            .respond(&mut self.shared, now, id, message, ext, sink)
+            .respond(&mut self.shared, now, id, message, prefix, sink)
     }
 
     /// Whether the client still waits for the answer to `id`.

@@ -1,7 +1,7 @@
 //! The client side: opening, closing and losing sessions.
 
 use super::Client;
-use super::session::{Slot, State, slots_mask};
+use super::session::{Queued, Slot, State, slots_mask};
 use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::wire::{
@@ -88,13 +88,15 @@ impl Client {
         session.receive_window =
             (shared.config.rx_queue_bytes / 2 / accept.max_datagram as usize).clamp(1, 1024) as u16;
         session.max_message = session.max_message.min(accept.max_message);
+        session.single = session.fragment.min(session.max_message);
         session.slots = (0..accept.slots).map(|_| Slot::idle()).collect();
         session.free = slots_mask(usize::from(accept.slots));
         session.direct = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });
         // What was queued before the server's limit was known may be too large for it.
         let max = session.max_message as usize;
-        while let Some(at) = session.queue.iter().position(|q| q.message.len() > max) {
+        let too_large = |q: &Queued| q.prefix.body_len(q.message.len()) > max;
+        while let Some(at) = session.queue.iter().position(too_large) {
             let queued = session.queue.remove(at).expect("its position was found");
             shared.events.push_back(Event::RequestFailed {
                 session: id,

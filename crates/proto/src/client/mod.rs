@@ -18,8 +18,8 @@ use crate::table::Table;
 use crate::wheel::Wheel;
 use crate::wire::MIN_DATAGRAM;
 use crate::{
-    ConnectError, Event, FrameSink, PeerId, RejectReason, Rejected, RequestError, RequestNumber,
-    SessionError, SessionId, SinkError, Tag,
+    ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected, RequestError,
+    RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
 use session::{ClientSession, Large, Phase, Pumped, Queued, State};
 
@@ -88,6 +88,7 @@ impl Client {
                 receive_window: 1,
                 credit_number: 0,
                 fragment: 0,
+                single: 0,
                 max_message: shared.config.max_message,
                 free: 0,
                 pending: 0,
@@ -120,17 +121,17 @@ impl Client {
         id: SessionId,
         tag: Tag,
         sink: &mut S,
-        build: impl FnOnce(&mut Vec<u8>) -> bool,
+        build: impl FnOnce(&mut Vec<u8>) -> Prefix,
     ) -> Result<RequestNumber, RejectReason> {
         let Some(session) = self.sessions.get_mut(id) else {
             return Err(RejectReason::UnknownSession);
         };
         if !session.is_clear() {
             let mut message = shared.pool.take();
-            let ext = build(message.head_mut());
-            return self.request_built(shared, now, id, message, ext, tag, sink);
+            let prefix = build(message.head_mut());
+            return self.request_built(shared, now, id, message, prefix, tag, sink);
         }
-        let fragment = session.fragment as usize;
+        let single = session.single as usize;
         let message = &mut session.next_slot().message;
         if message.capacity() == 0 {
             *message = shared.pool.take();
@@ -138,13 +139,13 @@ impl Client {
         let head = message.head_mut();
         // What a `build` that panicked may have left.
         head.clear();
-        let ext = build(head);
-        if head.len() > fragment {
+        let prefix = build(head);
+        if head.len() > single {
             let message = std::mem::take(message);
-            return self.request_built(shared, now, id, message, ext, tag, sink);
+            return self.request_built(shared, now, id, message, prefix, tag, sink);
         }
         let number = session.next_number;
-        match session.launch(now, ext, tag, sink) {
+        match session.launch(now, prefix.ext, tag, sink) {
             Ok(()) => {
                 shared.stats.requests_sent += 1;
                 if !session.timer_armed {
@@ -164,11 +165,11 @@ impl Client {
         now: u64,
         id: SessionId,
         message: Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, RejectReason> {
-        self.request(shared, now, id, message, ext, tag, sink)
+        self.request(shared, now, id, message, prefix, tag, sink)
             .map_err(|rejected| {
                 shared.pool.give(rejected.message);
                 rejected.reason
@@ -199,7 +200,7 @@ impl Client {
         now: u64,
         id: SessionId,
         message: Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         tag: Tag,
         sink: &mut S,
     ) -> Result<RequestNumber, Rejected> {
@@ -207,7 +208,8 @@ impl Client {
             Some(session) if session.state != State::Closing => session,
             _ => return Err(rejected(message, RejectReason::UnknownSession)),
         };
-        let (len, max) = (message.len(), session.max_message as usize);
+        let len = prefix.body_len(message.len());
+        let max = session.max_message as usize;
         if len > max {
             return Err(rejected(message, RejectReason::TooLarge { len, max }));
         }
@@ -216,7 +218,7 @@ impl Client {
             number,
             tag,
             message,
-            ext,
+            prefix,
         };
         if session.free == 0 {
             if session.queue.len() >= shared.config.max_queued {

@@ -110,7 +110,7 @@ impl Client {
                 shared.stats.frames_malformed += 1;
                 return None;
             }
-            let error = if fragment.total > shared.config.max_message {
+            let error = if fragment.total > shared.config.max_total() {
                 Some(RequestError::ResponseTooLarge)
             } else if !shared.reserve(fragment.total) {
                 Some(RequestError::NoMemory)

@@ -18,7 +18,7 @@ use crate::transfer::{ResponseWindow, SendWindow, fragment_count};
 use crate::wire::{
     FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
 };
-use crate::{FrameSink, PeerId, RequestNumber, SessionId, SinkError, Stats, Tag};
+use crate::{FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
 
 /// What pacing cannot tell apart: a tick of the pacer's wheel.
 const PACER_TICK_NS: u64 = 1 << super::PACER_SHIFT;
@@ -83,7 +83,7 @@ pub(crate) struct Queued {
     pub(crate) number: RequestNumber,
     pub(crate) tag: Tag,
     pub(crate) message: Msgbuf,
-    pub(crate) ext: bool,
+    pub(crate) prefix: Prefix,
 }
 
 #[derive(Debug)]
@@ -113,8 +113,10 @@ pub(crate) struct ClientSession {
     pub(crate) receive_window: u16,
     /// The last credit frame that was taken.
     pub(crate) credit_number: u64,
-    /// Data bytes of a full fragment; also the largest request of one packet.
+    /// Data bytes of a full fragment; also the largest message of one packet.
     pub(crate) fragment: u32,
+    /// The largest request that is sent without a look at the other limits.
+    pub(crate) single: u32,
     pub(crate) max_message: u32,
     /// Slots without a request.
     pub(crate) free: u64,
@@ -344,7 +346,7 @@ impl ClientSession {
         slot.number = request.number;
         slot.tag = request.tag;
         let kept = std::mem::replace(&mut slot.message, request.message);
-        slot.ext = request.ext;
+        slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;
         if len <= self.fragment as usize {

@@ -144,7 +144,7 @@ impl Server {
             })?;
         let width = sink.max_datagram(peer).min(connect.max_datagram as usize) as u32;
         let fragment = width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
-        let max_message = connect.max_message.min(1 << 30);
+        let max_message = connect.max_message.min(shared.config.max_message);
         let slots = connect.slots.min(shared.config.slots);
         let id = self
             .sessions

@@ -15,7 +15,8 @@ use crate::table::Table;
 use crate::transfer::{ReceiveWindow, fragment_count};
 use crate::wire::{Fragment, Frame, Header, Kind, RequestForResponse, flags};
 use crate::{
-    Body, FrameSink, Incoming, PeerId, Rejection, RequestId, RespondReason, SessionId, SinkError,
+    Body, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason, SessionId,
+    SinkError,
 };
 use session::{Large, Phase, ServerSession, Slot};
 
@@ -189,7 +190,7 @@ impl Server {
             return None;
         }
         if number > slot.number {
-            let refusal = if fragment.total > shared.config.max_message {
+            let refusal = if fragment.total > shared.config.max_total() {
                 Some(Rejection::TooLarge)
             } else if !shared.reserve(fragment.total) {
                 Some(Rejection::NoMemory)
@@ -349,7 +350,7 @@ impl Server {
         now: u64,
         id: RequestId,
         message: &mut Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot());
@@ -363,9 +364,9 @@ impl Server {
         }
         let len = message.head().len();
         if message.is_bulky() || len > session.single as usize {
-            return self.respond_bulky(shared, now, id, message, ext, sink);
+            return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
-        slot.answer(now, message, ext);
+        slot.answer(now, message, prefix.ext);
         shared.stats.responses_sent += 1;
         let head = Header {
             kind: Kind::Response,
@@ -392,18 +393,18 @@ impl Server {
         now: u64,
         id: RequestId,
         message: &mut Msgbuf,
-        ext: bool,
+        prefix: Prefix,
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         let session = self.sessions.get_mut(id.session).expect("checked before");
-        let len = message.len();
+        let len = prefix.body_len(message.len());
         if len > session.max_message as usize {
             let max = session.max_message as usize;
             return Err(RespondReason::TooLarge { len, max });
         }
         let bulky = message.is_bulky();
         let slot = &mut session.slots[usize::from(id.slot())];
-        slot.answer(now, message, ext);
+        slot.answer(now, message, prefix.ext);
         shared.stats.responses_sent += 1;
         if !shared.config.factors.preallocated_responses {
             *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use starling_proto::{
-    Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Protocol, RequestError, RequestId,
-    Secrets, SessionError, SessionId, SinkError, Source, Tag,
+    Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
+    RequestId, Secrets, SessionError, SessionId, SinkError, Source, Tag,
 };
 
 /// Time that a datagram is on its way.
@@ -149,14 +149,14 @@ impl Host {
     pub(crate) fn request(&mut self, now: u64, session: SessionId, tag: Tag, body: &[u8]) -> u64 {
         let message = Msgbuf::from_vec(body.to_vec());
         self.protocol
-            .request(now, session, message, false, tag, &mut self.wire)
+            .request(now, session, message, Prefix::NONE, tag, &mut self.wire)
             .expect("taken")
     }
 
     pub(crate) fn respond(&mut self, now: u64, id: RequestId, body: &[u8]) -> bool {
         let mut message = Msgbuf::from_vec(body.to_vec());
         self.protocol
-            .respond(now, id, &mut message, false, &mut self.wire)
+            .respond(now, id, &mut message, Prefix::NONE, &mut self.wire)
             .is_ok()
     }
 
@@ -177,7 +177,7 @@ impl Host {
                         let mut reply = self.protocol.buffer();
                         reply.head_mut().extend(body.iter().rev());
                         self.protocol
-                            .respond(now, id, &mut reply, false, &mut self.wire)
+                            .respond(now, id, &mut reply, Prefix::NONE, &mut self.wire)
                             .expect("the client waits");
                         assert!(reply.is_empty(), "for the next response");
                         self.protocol.recycle(reply);

@@ -1,6 +1,6 @@
 //! Messages of all sizes, and the packets that they cost.
 
-use starling_proto::{Config, Factors, Msgbuf, RejectReason, RequestError};
+use starling_proto::{Config, Factors, Msgbuf, Prefix, RejectReason, RequestError};
 
 use crate::net::{Host, Net, Seen};
 
@@ -167,7 +167,7 @@ fn more_requests_than_slots_queue_up_to_the_bound() {
     let Host { protocol, wire, .. } = &mut net.hosts[0];
     let message = Msgbuf::from_vec(vec![1; 3]);
     let rejected = protocol
-        .request(now, session, message.clone(), false, 99, wire)
+        .request(now, session, message.clone(), Prefix::NONE, 99, wire)
         .unwrap_err();
     assert_eq!(rejected.reason, RejectReason::QueueFull);
     assert_eq!(rejected.message, message);
@@ -207,7 +207,7 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
             now,
             session,
             Msgbuf::from_vec(pattern(10_001)),
-            false,
+            Prefix::NONE,
             2,
             wire,
         )
@@ -219,20 +219,43 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
             max: 10_000
         }
     );
+    // The limit is one of the body: what is put before it comes on top.
+    net.hosts[1].echo = false;
+    let one = Prefix { ext: true, len: 1 };
+    for (prefix, taken) in [(one, true), (Prefix::NONE, false)] {
+        let now = net.now;
+        let Host { protocol, wire, .. } = &mut net.hosts[0];
+        let message = Msgbuf::from_vec(pattern(10_001));
+        let result = protocol.request(now, session, message, prefix, 3, wire);
+        assert_eq!(result.is_ok(), taken);
+    }
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].ran.len(), 1);
     // A server without memory for it says so, and that nothing was run.
     let poor = Config {
-        reassembly_bytes: 10_000,
+        reassembly_bytes: 10_000 + usize::from(Prefix::MAX),
         max_message: 10_000,
         ..Config::default()
     };
     let mut net = Net::new([Config::default(), poor]);
     let session = net.connect(0, 1);
+    net.hosts[1].echo = false;
     net.run_ms(1);
     // The first one stays incomplete for a while.
     let first = net.datagrams();
     net.fate = Box::new(move |n, _, _| usize::from(n != first + 1));
-    net.request(0, session, 1, &pattern(8_000));
-    net.request(0, session, 2, &pattern(8_000));
+    for tag in [1, 2] {
+        let now = net.now;
+        let Host { protocol, wire, .. } = &mut net.hosts[0];
+        let prefix = Prefix {
+            ext: false,
+            len: Prefix::MAX,
+        };
+        let message = Msgbuf::from_vec(pattern(20_000));
+        protocol
+            .request(now, session, message, prefix, tag, wire)
+            .unwrap();
+    }
     net.run_ms(100);
     let no_memory = RequestError::Rejected(starling_proto::Rejection::NoMemory);
     assert!(net.hosts[0].seen.contains(&Seen::Failed(2, no_memory)));

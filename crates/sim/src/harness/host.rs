@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use starling_io::{Clock, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
 use starling_proto::{
-    Body, Config, ConnectError, Event, Incoming, Msgbuf, PeerId, Protocol, RequestId,
+    Body, Config, ConnectError, Event, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestId,
     RequestNumber, Secrets, SessionId, Source,
 };
 
@@ -403,10 +403,14 @@ impl Host {
         ledger.issue(self.id, tag, order, &message);
         let now = process.clock.now_ns();
         let mut sink = sink!(process, ledger);
-        let ext = ext_of(order);
-        let taken = process
-            .protocol
-            .request(now, session, message, ext, tag.into(), &mut sink);
+        let taken = process.protocol.request(
+            now,
+            session,
+            message,
+            prefix_of(order),
+            tag.into(),
+            &mut sink,
+        );
         match taken {
             Ok(number) => {
                 process.calls.insert(tag, (session, number));
@@ -609,6 +613,14 @@ pub(super) fn ext_of(order: Order) -> bool {
     order.key & 1 == 1
 }
 
+/// The bit, on a message that is all body.
+fn prefix_of(order: Order) -> Prefix {
+    Prefix {
+        ext: ext_of(order),
+        len: 0,
+    }
+}
+
 fn respond(
     protocol: &mut Protocol,
     now: u64,
@@ -627,7 +639,7 @@ fn respond(
         response.head_mut().pop();
     }
     // Nobody may be waiting any more; the buffer is what matters either way.
-    let _ = protocol.respond(now, id, &mut response, ext_of(order), sink);
+    let _ = protocol.respond(now, id, &mut response, prefix_of(order), sink);
     protocol.recycle(response);
 }
 

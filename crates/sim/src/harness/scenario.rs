@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use starling_proto::{Config, Congestion, Factors};
+use starling_proto::{Config, Congestion, Factors, Prefix};
 
 use super::{MS, US};
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule};
@@ -421,7 +421,7 @@ fn draw_config(rng: &mut Rng, fabric: &FabricConfig, liveness: &Liveness, tight:
         },
         max_sessions: if tight { rng.range(1, 3) as usize } else { 256 },
         reassembly_bytes: if tight {
-            max_message as usize
+            max_message as usize + usize::from(Prefix::MAX)
         } else {
             64 << 20
         },
@@ -506,7 +506,9 @@ fn draw_calls(
             let channel = rng.below(channels.len() as u64) as usize;
             let plan = &channels[channel];
             let limit = |host: HostId| hosts[host.0 as usize].max_message;
-            let request_len = draw_len(rng, limit(plan.server));
+            // Neither end sends or takes more than its own limit.
+            let limit = limit(plan.server).min(limit(plan.client));
+            let request_len = draw_len(rng, limit);
             let tail_len = if rng.chance(200_000) {
                 rng.range(0, u64::from(request_len)) as u32
             } else {
@@ -516,7 +518,7 @@ fn draw_calls(
                 at_ns: rng.range(0, span_ns),
                 channel,
                 request_len,
-                response_len: draw_len(rng, limit(plan.client)),
+                response_len: draw_len(rng, limit),
                 delay_us: if rng.chance(500_000) {
                     0
                 } else {
