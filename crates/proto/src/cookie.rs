@@ -22,10 +22,20 @@ impl Jar {
         Self { key }
     }
 
-    /// The code for a connect of `session` of the client incarnation `token` at `now`.
-    pub(crate) fn mac(&self, now: u64, source: Source, token: u32, session: u32) -> u64 {
+    /// The code for a connect of `session` of the client incarnation `token` at `now`. `present` is
+    /// the incarnation that is there now if the source is a peer: its number may be another one's
+    /// soon, to whom the cookie would do harm in the hands of the first.
+    pub(crate) fn mac(
+        &self,
+        now: u64,
+        source: Source,
+        present: u32,
+        token: u32,
+        session: u32,
+    ) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write_u64(now);
+        hasher.write_u32(present);
         hasher.write_u32(token);
         hasher.write_u32(session);
         match source {
@@ -46,12 +56,13 @@ impl Jar {
         &self,
         now: u64,
         source: Source,
+        present: u32,
         token: u32,
         session: u32,
         (time, mac): (u64, u64),
     ) -> bool {
         let fresh = time <= now && now - time <= LIFETIME_NS;
-        fresh && mac == self.mac(time, source, token, session)
+        fresh && mac == self.mac(time, source, present, token, session)
     }
 }
 
@@ -61,19 +72,20 @@ mod tests {
     use crate::PeerId;
 
     #[test]
-    fn a_cookie_is_bound_to_address_client_session_and_time() {
+    fn a_cookie_is_bound_to_address_peer_client_session_and_time() {
         let jar = Jar::new([3; 16]);
         let a = Source::Stranger("10.0.0.1:5".parse().unwrap());
         let b = Source::Stranger("10.0.0.1:6".parse().unwrap());
-        let cookie = (1000, jar.mac(1000, a, 7, 8));
-        assert!(jar.is_good(1000, a, 7, 8, cookie));
-        assert!(jar.is_good(1000 + LIFETIME_NS, a, 7, 8, cookie));
-        assert!(!jar.is_good(1001 + LIFETIME_NS, a, 7, 8, cookie));
-        assert!(!jar.is_good(999, a, 7, 8, cookie));
-        assert!(!jar.is_good(1000, b, 7, 8, cookie));
-        assert!(!jar.is_good(1000, Source::Peer(PeerId(0)), 7, 8, cookie));
-        assert!(!jar.is_good(1000, a, 9, 8, cookie));
-        assert!(!jar.is_good(1000, a, 7, 9, cookie));
-        assert!(!Jar::new([4; 16]).is_good(1000, a, 7, 8, cookie));
+        let cookie = (1000, jar.mac(1000, a, 6, 7, 8));
+        assert!(jar.is_good(1000, a, 6, 7, 8, cookie));
+        assert!(jar.is_good(1000 + LIFETIME_NS, a, 6, 7, 8, cookie));
+        assert!(!jar.is_good(1001 + LIFETIME_NS, a, 6, 7, 8, cookie));
+        assert!(!jar.is_good(999, a, 6, 7, 8, cookie));
+        assert!(!jar.is_good(1000, b, 6, 7, 8, cookie));
+        assert!(!jar.is_good(1000, Source::Peer(PeerId(0)), 6, 7, 8, cookie));
+        assert!(!jar.is_good(1000, a, 5, 7, 8, cookie));
+        assert!(!jar.is_good(1000, a, 6, 9, 8, cookie));
+        assert!(!jar.is_good(1000, a, 6, 7, 9, cookie));
+        assert!(!Jar::new([4; 16]).is_good(1000, a, 6, 7, 8, cookie));
     }
 }

@@ -35,15 +35,20 @@ impl Server {
             return;
         };
         let cookie = (connect.cookie_time, connect.cookie_mac);
+        let present = match source {
+            Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
+            Source::Stranger(_) => 0,
+        };
+        let Connect { token, session, .. } = connect;
         let proven = shared.config.reliable
             || shared
                 .jar
-                .is_good(now, source, connect.token, connect.session, cookie);
+                .is_good(now, source, present, token, session, cookie);
         if !proven {
             shared.stats.challenges += 1;
             let challenge = Challenge {
                 cookie_time: now,
-                cookie_mac: shared.jar.mac(now, source, connect.token, connect.session),
+                cookie_mac: shared.jar.mac(now, source, present, token, session),
             };
             let header = control(Kind::Challenge, connect.session);
             Shared::send_alone(sink, source, connect.token, header, &challenge.to_bytes());

@@ -2,7 +2,7 @@
 
 use starling_proto::{Config, SessionId};
 
-use crate::net::{Net, Seen};
+use crate::net::{Host, Net, Seen};
 
 /// A session of host `from` with the server, which is host 1.
 fn open(net: &mut Net, from: usize) -> SessionId {
@@ -12,15 +12,14 @@ fn open(net: &mut Net, from: usize) -> SessionId {
     session
 }
 
-fn close(net: &mut Net, from: usize, session: SessionId) {
+/// Closes all sessions that the server has.
+fn close_all(net: &mut Net, from: usize, sessions: &[SessionId]) {
     let now = net.now;
     let host = &mut net.hosts[from];
-    host.protocol.close(now, session, &mut host.wire);
+    for session in sessions {
+        host.protocol.close(now, *session, &mut host.wire);
+    }
     net.run_ms(1);
-    host_forgets(net, from);
-}
-
-fn host_forgets(net: &mut Net, from: usize) {
     net.hosts[from].seen.clear();
     assert_eq!(net.hosts[1].protocol.session_counts().1, 0, "closed");
 }
@@ -44,12 +43,12 @@ fn the_answer_to_a_session_of_long_ago_finds_no_other() {
         net.request(0, session, tag, b"slow");
     }
     net.run_ms(1);
-    close(&mut net, 0, session);
+    close_all(&mut net, 0, &[session]);
     let (first, last) = (net.hosts[1].ran[0].0, net.hosts[1].ran[7].0);
     // The place of the session was used once. It has names for 256 uses.
     for _ in 0..255 {
         let session = open(&mut net, 0);
-        close(&mut net, 0, session);
+        close_all(&mut net, 0, &[session]);
     }
     let session = open(&mut net, 2);
     net.request(2, session, 9, b"another client's");
@@ -70,4 +69,27 @@ fn the_answer_to_a_session_of_long_ago_finds_no_other() {
             .seen
             .contains(&Seen::Answer(9, b"for you".to_vec()))
     );
+}
+
+/// A cookie is made for an address. Peers are known by numbers, which are used again: what a client
+/// was given under its number must not speak for the next one, whose address it can forge.
+#[test]
+fn a_cookie_of_the_last_peer_with_a_number_is_no_good_for_the_next() {
+    let mut net = Net::pair();
+    let first = open(&mut net, 0);
+    // As a peer now, not as a stranger.
+    let logged = net.log.len();
+    let second = open(&mut net, 0);
+    let (_, with_cookie) = net.log[logged + 2].clone();
+    close_all(&mut net, 0, &[first, second]);
+
+    net.hosts[0] = Host::new(0, Config::default(), 2, net.now);
+    let session = open(&mut net, 0);
+    net.inject(0, 1, with_cookie);
+    net.run_ms(1);
+    net.request(0, session, 3, b"still there");
+    net.run_ms(5);
+    let answered = Seen::Answer(3, b"ereht llits".to_vec());
+    assert!(net.hosts[0].seen.contains(&answered));
+    assert_eq!(net.hosts[1].protocol.session_counts().1, 1);
 }
