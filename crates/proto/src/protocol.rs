@@ -359,6 +359,10 @@ impl Protocol {
         };
         frames.rest = rest;
         let Sender::Peer(peer) = frames.sender else {
+            if frame.header.kind == Kind::Reset {
+                // Alone in its datagram. A forger who guesses at tokens has one guess in each.
+                frames.rest = &[];
+            }
             return Some(Arrival::Other(frame));
         };
         Some(match frame.header.kind {
@@ -440,7 +444,7 @@ impl Protocol {
             return None;
         };
         if kind == Kind::Reset {
-            if let Some(former) = client.on_reset(shared, peer, frame) {
+            if let Some(former) = client.on_reset(shared, now, peer, frame) {
                 server.drop_incarnation(shared, peer, former);
             }
             return None;

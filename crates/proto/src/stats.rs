@@ -31,6 +31,8 @@ pub struct Stats {
     pub challenges: u64,
     /// Server: credits taken back from idle sessions to give them to busy ones.
     pub credits_revoked: u64,
+    /// Client: resets that all sessions were searched for.
+    pub resets_searched: u64,
     /// Peers found dead.
     pub peers_failed: u64,
 }

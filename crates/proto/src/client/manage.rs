@@ -10,6 +10,9 @@ use crate::wire::{
 };
 use crate::{Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
 
+/// Places of sessions looked at in one turn because of resets: some 100 us of work.
+const SEARCHED: usize = 1 << 14;
+
 impl Client {
     fn find_connecting(&self, peer: PeerId, frame: &Frame<'_>) -> Option<SessionId> {
         let id = SessionId::from_wire(frame.header.session);
@@ -151,9 +154,16 @@ impl Client {
     pub(crate) fn on_reset(
         &mut self,
         shared: &mut Shared,
+        now: u64,
         peer: PeerId,
         frame: Frame<'_>,
     ) -> Option<u32> {
+        // Anybody who can forge the peer's address can send these. Whoever meant one says it again.
+        if !self.may_search(now) {
+            shared.stats.frames_stale += 1;
+            return None;
+        }
+        shared.stats.resets_searched += 1;
         let Some(reset) = Reset::from_number(frame.header.number) else {
             shared.stats.frames_malformed += 1;
             return None;
@@ -192,6 +202,16 @@ impl Client {
             shared.stats.frames_stale += 1;
         }
         (reset.gone == Gone::Endpoint).then_some(reset.token)
+    }
+
+    /// Whether all sessions may be looked at once more in this turn.
+    fn may_search(&mut self, now: u64) -> bool {
+        if self.searched.0 != now {
+            self.searched = (now, 0);
+        }
+        let may = self.searched.1 < SEARCHED;
+        self.searched.1 += 1 + self.sessions.places();
+        may
     }
 
     /// Ends the sessions with a peer that were open, but for one.

@@ -38,6 +38,8 @@ pub(crate) struct Client {
     asking: VecDeque<(SessionId, u8)>,
     /// Sessions whose connect has to be said (again).
     connecting: VecDeque<SessionId>,
+    /// Places that were looked at because of resets in the turn at a time.
+    searched: (u64, usize),
     /// Scratch of `flush`.
     due: Vec<u32>,
 }
@@ -51,6 +53,7 @@ impl Client {
             blocked: VecDeque::new(),
             asking: VecDeque::new(),
             connecting: VecDeque::new(),
+            searched: (0, 0),
             due: Vec::new(),
         }
     }

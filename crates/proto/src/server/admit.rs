@@ -169,6 +169,7 @@ impl Server {
                 granted,
                 wanted,
                 revoking: false,
+                revoked_at: 0,
                 credit_number: 0,
                 active_at: now,
                 audited_at: now,

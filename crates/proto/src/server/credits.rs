@@ -3,7 +3,8 @@
 //! eRPC splits its receive queue evenly and for good (NSDI'19, section 4.3.1). Here the queue's
 //! places are shared by demand: a session always has one credit; more are lent to whoever says
 //! that it has more to send, and taken back from sessions that are idle when others are short.
-//! A credit counts as given until the client has confirmed that it came down.
+//! A credit counts as given until the client has confirmed that it came down, or did not although
+//! it was asked for long.
 
 use super::Server;
 use crate::shared::Shared;
@@ -54,7 +55,7 @@ impl Server {
         }
         if more < missing {
             let idle_since = now.saturating_sub(IDLE_NS);
-            self.revoke(shared, idle_since, Some(id), missing - more, sink);
+            self.revoke(shared, now, idle_since, Some(id), missing - more, sink);
         }
     }
 
@@ -68,7 +69,7 @@ impl Server {
     ) -> bool {
         let can_help = self.granted > self.sessions.len();
         if can_help {
-            self.revoke(shared, now, None, 1, sink);
+            self.revoke(shared, now, now, None, 1, sink);
         }
         can_help
     }
@@ -77,6 +78,7 @@ impl Server {
     fn revoke<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
+        now: u64,
         idle_since: u64,
         except: Option<SessionId>,
         mut missing: usize,
@@ -92,8 +94,21 @@ impl Server {
             if Some(id) == except || session.granted <= 1 || !idle {
                 continue;
             }
+            if session.revoking && now - session.revoked_at >= shared.config.keepalive_ns {
+                // Asked again and again by now: it is deaf, or means to keep them. What it sends
+                // beyond its credits is no worse than what anybody may send.
+                session.revoking = false;
+                missing = missing.saturating_sub(usize::from(session.granted - 1));
+                self.granted -= usize::from(session.granted - 1);
+                session.granted = 1;
+                if missing == 0 {
+                    break;
+                }
+                continue;
+            }
             if !session.revoking {
                 session.revoking = true;
+                session.revoked_at = now;
                 shared.stats.credits_revoked += u64::from(session.granted - 1);
             }
             missing = missing.saturating_sub(usize::from(session.granted - 1));

@@ -80,8 +80,9 @@ pub(crate) struct ServerSession {
     pub(crate) granted: u16,
     /// Credits that the client said it can use.
     pub(crate) wanted: u16,
-    /// Credits that the client was asked to come down to.
+    /// The client was asked to come down to one credit, first then.
     pub(crate) revoking: bool,
+    pub(crate) revoked_at: u64,
     pub(crate) credit_number: u64,
     pub(crate) active_at: u64,
     /// When the client was last asked whether it still has the session.

@@ -1,6 +1,6 @@
 //! What one peer may not do to another, nor to the endpoint, whatever it sends.
 
-use starling_proto::{Config, SessionId};
+use starling_proto::{Config, SessionError, SessionId};
 
 use crate::net::{Host, Net, Seen};
 
@@ -92,4 +92,51 @@ fn a_cookie_of_the_last_peer_with_a_number_is_no_good_for_the_next() {
     let answered = Seen::Answer(3, b"ereht llits".to_vec());
     assert!(net.hosts[0].seen.contains(&answered));
     assert_eq!(net.hosts[1].protocol.session_counts().1, 1);
+}
+
+/// A client that never comes down to the credits that it was told does not keep others out.
+#[test]
+fn credits_that_are_not_given_back_are_taken_back() {
+    let server = Config {
+        rx_queue_datagrams: 2,
+        overcommit: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), server, Config::default()]);
+    open(&mut net, 0);
+    assert_eq!(net.hosts[1].protocol.session_counts().1, 1);
+    // What the server tells it about credits never arrives.
+    net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 0)));
+    let session = net.connect(2, 1);
+    net.run_ms(1500);
+    assert_eq!(net.hosts[2].seen, [Seen::Connected(session)]);
+}
+
+/// A reset is one small frame, and to see what it is about takes a look at all sessions: a burst of
+/// forged ones must not cost more than a few such looks.
+#[test]
+fn forged_resets_are_looked_at_within_bounds() {
+    const SESSIONS: usize = 2000;
+    let mut net = Net::pair();
+    let sessions: Vec<_> = (0..SESSIONS).map(|_| net.connect(0, 1)).collect();
+    net.run_ms(500);
+    net.hosts[0].seen.clear();
+    for datagram in 0..1000u64 {
+        let mut forged = vec![0x5a, 1, 0, 0, 0, 0, 0, 0];
+        for guess in 0..10 {
+            forged.extend([15, 0, 0, 0, 0, 0, 0, 0]);
+            forged.extend((1 << 32 | (0x7777_0000 + 10 * datagram + guess)).to_le_bytes());
+        }
+        net.inject(1, 0, forged);
+    }
+    net.run_ms(1);
+    let looks = net.hosts[0].protocol.stats().resets_searched;
+    assert!((1..=10).contains(&looks), "{looks}");
+    // A true one is believed soon after.
+    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.request(0, sessions[0], 1, b"to another incarnation");
+    net.run_ms(100);
+    let ended = net.hosts[0].seen.iter();
+    let ended = ended.filter(|seen| matches!(seen, Seen::Ended(_, SessionError::PeerRestarted)));
+    assert_eq!(ended.count(), SESSIONS);
 }
