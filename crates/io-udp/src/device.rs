@@ -14,8 +14,9 @@ use starling_io::{
 };
 
 use crate::address::UdpAddress;
+use crate::lane::Lane;
 use crate::path::{Probe, largest_payload};
-use crate::rx::UdpRx;
+use crate::rx::{Advice, UdpRx};
 use crate::shared::Shared;
 use crate::sys::addr::{Family, RawAddr};
 use crate::sys::socket::{self, Failure};
@@ -78,6 +79,7 @@ pub struct UdpIo {
     waker: Arc<Waker>,
     capabilities: Capabilities,
     local: SocketAddr,
+    config: UdpConfig,
 }
 
 impl UdpIo {
@@ -145,12 +147,45 @@ impl UdpIo {
                 max_datagram: largest,
             },
             local,
+            config: config.clone(),
         })
     }
 
     /// The address that the socket is bound to.
     pub fn local_socket_address(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Opens or gives up a lane, if the traffic of late asks for it.
+    #[inline]
+    fn tend_lane(&mut self) {
+        if let Some(advice) = self.rx.advice() {
+            self.follow(advice);
+        }
+    }
+
+    #[cold]
+    fn follow(&mut self, advice: Advice) {
+        let lane = match advice {
+            Advice::Open(peer) => self.open_lane(peer).map(Arc::new),
+            Advice::Close => None,
+        };
+        self.tx.set_lane(lane.clone());
+        self.rx.set_lane(lane);
+    }
+
+    /// `None` where the kernel or the configuration has something against it.
+    fn open_lane(&self, peer: PeerId) -> Option<Lane> {
+        // With the port shared already, a socket more would change who hears which sender.
+        if self.config.reuse_port {
+            return None;
+        }
+        let address = self.tx.address_of(peer)?;
+        let socket = new_socket(self.local, &self.config).ok()?;
+        if self.config.gro && self.shared.wants_control.load(Ordering::Relaxed) {
+            let _ = socket::set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+        }
+        Lane::new(socket, &self.shared.socket, self.local, peer, &address).ok()
     }
 }
 
@@ -187,6 +222,9 @@ impl PacketIo for UdpIo {
 
     fn close_peer(&mut self, peer: PeerId) {
         self.tx.remove_peer(peer);
+        if self.rx.lane().is_some_and(|lane| lane.peer == peer) {
+            self.rx.set_lane(None);
+        }
     }
 
     #[inline]
@@ -195,11 +233,17 @@ impl PacketIo for UdpIo {
     }
 
     fn poll_event(&mut self) -> Option<IoEvent> {
+        self.tend_lane();
         if !self.shared.errors_waiting.load(Ordering::Relaxed) {
             return None;
         }
         for _ in 0..ERRORS_PER_POLL {
-            let Ok((address, failure)) = socket::take_error(self.shared.fd()) else {
+            let own = socket::take_error(self.shared.fd());
+            let error = own.or_else(|nothing| match self.rx.lane() {
+                Some(lane) => socket::take_error(lane.fd()),
+                None => Err(nothing),
+            });
+            let Ok((address, failure)) = error else {
                 self.shared.errors_waiting.store(false, Ordering::Relaxed);
                 return None;
             };
@@ -229,8 +273,11 @@ impl PacketIo for UdpIo {
             tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: duration.subsec_nanos().into(),
         });
+        let lane = self.rx.lane().map_or(self.shared.fd(), Lane::fd);
+        // Without a lane the device's own socket stands there twice, which is harmless.
         let mut fds = [
             PollFd::from_borrowed_fd(self.shared.fd(), interest),
+            PollFd::from_borrowed_fd(lane, interest),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
         let result = if self.waker.begin_sleep() {
@@ -239,10 +286,14 @@ impl PacketIo for UdpIo {
             Ok(0)
         };
         self.waker.end_sleep();
-        if fds[0].revents().contains(PollFlags::ERR) {
+        let [own, lane, waker] = [&fds[0], &fds[1], &fds[2]].map(PollFd::revents);
+        if (own | lane).contains(PollFlags::ERR) {
             self.shared.errors_waiting.store(true, Ordering::Relaxed);
         }
-        if !fds[1].revents().is_empty() {
+        if own.contains(PollFlags::IN) {
+            self.rx.ask_others();
+        }
+        if !waker.is_empty() {
             self.waker.drain();
         }
         match result {
@@ -270,6 +321,13 @@ impl Drop for UdpIo {
 
 /// A bound socket with all options set.
 fn open_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<Socket> {
+    let socket = new_socket(address, config)?;
+    socket.bind(&SockAddr::from(address))?;
+    Ok(socket)
+}
+
+/// A socket for `address` with all options set, not bound yet.
+fn new_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::DGRAM,
@@ -320,7 +378,6 @@ fn open_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<Socket> {
         libc::SO_SNDBUF,
         config.tx_buffer_bytes,
     )?;
-    socket.bind(&SockAddr::from(address))?;
     Ok(socket)
 }
 

@@ -8,6 +8,7 @@
 //! | a system call for each datagram sent | frames to one peer share datagrams; `sendmmsg` for several, `sendto` for one (see the module `tx`) |
 //! | the way through the kernel for each 1500 bytes | GSO and GRO: it is gone once for up to 64 KiB; 64 KiB datagrams where the path takes them |
 //! | copying large bodies | the kernel gathers them from where they are |
+//! | looking up the route of each datagram | a connected socket for the peer that does most of the talking (see the module `lane`) |
 //! | waking other threads | an eventfd is written only if the thread sleeps (see the module `wake`) |
 //!
 //! All `unsafe` code is in the module `sys`.
@@ -16,6 +17,7 @@
 
 mod address;
 mod device;
+mod lane;
 mod path;
 mod rx;
 mod shared;

@@ -19,14 +19,20 @@
 //! [`SAMPLE_EVERY`] is taken by `recvmsg` to see its ECN bits, so that marks by a queueing
 //! discipline on loopback do not stay unseen, and after a mark all are for a while. As soon as a
 //! peer is behind a smaller MTU, `recvmsg` takes every single and GRO is on, for good.
+//!
+//! With a [`lane`](crate::lane) all this is about the lane's socket, and the device's own is asked
+//! now and then.
 
 use std::cell::Cell;
-use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use starling_io::{Datagram, Ecn, Fault, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
+use crate::lane::{
+    FIRST_RUN, LAST_BURSTS, Lane, OTHERS_EVERY, OTHERS_LIMIT, OTHERS_WINDOW, RUN_GROWTH,
+};
 use crate::shared::Shared;
 use crate::sys::addr::RawAddr;
 use crate::sys::recv::{Received, RecvBatch};
@@ -57,6 +63,27 @@ pub struct UdpRx {
     after_mark: u32,
     /// The last look-up of a sender.
     last: Cell<LookUp>,
+    /// Datagrams received so far.
+    total: u64,
+    /// A run of datagrams from one peer that is so long is reason for a lane.
+    long_run: u64,
+    lane: Option<Arc<Lane>>,
+    /// Bursts until the device's own socket is asked, beside a lane.
+    until_others: u32,
+    /// Datagrams from others beside the lane, and the bursts from the lane since they were
+    /// counted anew.
+    others: u32,
+    lane_bursts: u32,
+    /// A lane that is given up, and how many bursts more are taken from it at most.
+    last_bursts: Option<(Arc<Lane>, u32)>,
+}
+
+/// What would be better than how it is.
+pub(crate) enum Advice {
+    /// A lane for this peer.
+    Open(PeerId),
+    /// No lane.
+    Close,
 }
 
 /// Where a datagram of the burst lies.
@@ -74,6 +101,8 @@ struct LookUp {
     address: RawAddr,
     version: u32,
     peer: Option<PeerId>,
+    /// Datagrams received before the first of this run.
+    since: u64,
 }
 
 /// The ways to receive.
@@ -97,6 +126,7 @@ impl UdpRx {
             address: RawAddr::default(),
             version: 0,
             peer: None,
+            since: 0,
         };
         Self {
             shared,
@@ -111,6 +141,13 @@ impl UdpRx {
             until_sample: SAMPLE_EVERY,
             after_mark: 0,
             last: Cell::new(nobody),
+            total: 0,
+            long_run: FIRST_RUN,
+            lane: None,
+            until_others: 0,
+            others: 0,
+            lane_bursts: 0,
+            last_bursts: None,
         }
     }
 
@@ -193,22 +230,24 @@ impl PacketRx for UdpRx {
             self.fill_burst();
             return Ok(self.burst_len);
         }
-        let way = self.way();
-        let fd = self.shared.fd();
-        let result = match way {
-            Way::Plain => self.batch.recv_plain(fd).map(|()| 1),
-            Way::One => self.batch.recv_one(fd).map(|()| 1),
-            Way::Many => self.batch.recv_many(fd),
-        };
-        let received = match result {
-            Ok(received) => received,
-            Err(error) => self.handle_error(error)?,
-        };
-        self.learn(way, received);
-        self.filled = received;
+        if self.last_bursts.is_some() || (self.lane.is_some() && self.until_others == 0) {
+            self.receive_aside()?;
+        } else {
+            let way = self.way();
+            let fd = match &self.lane {
+                Some(lane) => lane.fd(),
+                None => self.shared.fd(),
+            };
+            let received = receive(&mut self.batch, &self.shared, fd, way)?;
+            self.learn(way, received);
+            self.filled = received;
+            self.until_others = self.until_others.saturating_sub(1);
+            self.lane_bursts += u32::from(received > 0);
+        }
         self.next_slot = 0;
         self.next_start = 0;
         self.fill_burst();
+        self.total += self.burst_len as u64;
         Ok(self.burst_len)
     }
 
@@ -229,6 +268,7 @@ impl PacketRx for UdpRx {
                 address: *address,
                 version,
                 peer: self.shared.find(address),
+                since: self.total,
             };
             self.last.set(last);
         }
@@ -247,22 +287,95 @@ impl PacketRx for UdpRx {
 }
 
 impl UdpRx {
-    /// Zero datagrams, if the error is no more than that none is there or that one sent earlier
-    /// did not arrive.
-    #[inline]
-    fn handle_error(&self, error: io::Error) -> Result<usize, IoError> {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(0),
-            Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => {
-                let remedy = "this is a defect of the device: report it";
-                Err(IoError::from_os(Fault::Host, "receive", error, remedy))
+    /// Receives from the socket that is not the usual one: a lane that is given up, or the
+    /// device's own beside a lane.
+    #[cold]
+    fn receive_aside(&mut self) -> Result<(), IoError> {
+        if let Some((lane, left)) = self.last_bursts.take() {
+            self.filled = receive(&mut self.batch, &self.shared, lane.fd(), Way::Many)?;
+            if self.filled > 0 && left > 0 {
+                self.last_bursts = Some((lane, left - 1));
             }
-            _ => {
-                self.shared.errors_waiting.store(true, Ordering::Relaxed);
-                Ok(0)
-            }
+            return Ok(());
         }
+        self.filled = receive(&mut self.batch, &self.shared, self.shared.fd(), Way::Many)?;
+        if self.lane_bursts >= OTHERS_WINDOW {
+            self.lane_bursts = 0;
+            self.others = 0;
+        }
+        if self.filled == 0 {
+            self.until_others = OTHERS_EVERY;
+        }
+        self.others += self.filled as u32;
+        Ok(())
     }
+
+    /// Whether the traffic of late asks for a lane, or for none.
+    #[inline]
+    pub(crate) fn advice(&self) -> Option<Advice> {
+        if self.lane.is_some() {
+            return (self.others >= OTHERS_LIMIT).then_some(Advice::Close);
+        }
+        let last = self.last.get();
+        if self.total - last.since < self.long_run || last.version != self.shared.version() {
+            return None;
+        }
+        last.peer.map(Advice::Open)
+    }
+
+    /// The lane's peer.
+    pub(crate) fn lane(&self) -> Option<&Lane> {
+        self.lane.as_deref()
+    }
+
+    /// From now on datagrams come by this lane, too. If there is none, because one could not be
+    /// opened or is to be given up, it takes a longer run until it is time for the next.
+    pub(crate) fn set_lane(&mut self, lane: Option<Arc<Lane>>) {
+        if lane.is_none() {
+            self.long_run = self.long_run.saturating_mul(RUN_GROWTH);
+        }
+        self.until_others = 0;
+        self.others = 0;
+        self.lane_bursts = 0;
+        if let Some(given_up) = std::mem::replace(&mut self.lane, lane) {
+            self.last_bursts = Some((given_up, LAST_BURSTS));
+        }
+        let mut last = self.last.get();
+        last.since = self.total;
+        self.last.set(last);
+    }
+
+    /// The device's own socket has something: it is asked next.
+    pub(crate) fn ask_others(&mut self) {
+        self.until_others = 0;
+    }
+}
+
+/// Receives from `fd`. Zero datagrams, if the error is no more than that none is there or that one
+/// sent earlier did not arrive.
+#[inline]
+fn receive(
+    batch: &mut RecvBatch,
+    shared: &Shared,
+    fd: BorrowedFd<'_>,
+    way: Way,
+) -> Result<usize, IoError> {
+    let result = match way {
+        Way::Plain => batch.recv_plain(fd).map(|()| 1),
+        Way::One => batch.recv_one(fd).map(|()| 1),
+        Way::Many => batch.recv_many(fd),
+    };
+    result.or_else(|error| match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => {
+            let remedy = "this is a defect of the device: report it";
+            Err(IoError::from_os(Fault::Host, "receive", error, remedy))
+        }
+        _ => {
+            shared.errors_waiting.store(true, Ordering::Relaxed);
+            Ok(0)
+        }
+    })
 }
 
 #[cfg(test)]
@@ -294,7 +407,7 @@ mod tests {
         let mut scratch = SendScratch::new(120);
         let mut batch = scratch.batch();
         for _ in 0..3 {
-            batch.push_message(&to, Some(10));
+            batch.push_message(Some(&to), Some(10));
             for _ in 0..39 {
                 batch.push_datagram(&datagram);
             }

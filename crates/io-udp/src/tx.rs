@@ -11,16 +11,18 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
 
+use crate::lane::Lane;
 use crate::path::Probe;
 use crate::shared::Shared;
 use crate::staging::{SLOTS, Slot, Staging};
 use crate::sys::addr::RawAddr;
-use crate::sys::send::{SendBatch, SendScratch, send_gathered, send_one};
+use crate::sys::send::{SendBatch, SendScratch, To, send_gathered, send_one};
 use crate::sys::socket;
 
 /// Bodies from this size on are gathered by the kernel instead of copied into the datagram. Below
@@ -40,6 +42,8 @@ const NONE: Slot = Slot::MAX;
 /// The sending half of a [`UdpIo`](crate::UdpIo).
 pub struct UdpTx {
     shared: Arc<Shared>,
+    /// Where datagrams to one of the peers leave.
+    lane: Option<Arc<Lane>>,
     probe: Probe,
     staging: Staging,
     scratch: SendScratch,
@@ -91,6 +95,7 @@ impl UdpTx {
     pub(crate) fn new(shared: Arc<Shared>, probe: Probe, settings: &TxSettings) -> Self {
         Self {
             shared,
+            lane: None,
             probe,
             staging: Staging::new(),
             scratch: SendScratch::new(SLOTS),
@@ -158,9 +163,21 @@ impl UdpTx {
             return;
         };
         peer.live = false;
+        self.lane = self.lane.take().filter(|lane| lane.peer != id);
         self.shared.remove(&peer.address);
         self.staging.release_all_of(id.0);
         self.vacant.push(id.0);
+    }
+
+    /// Where `peer` is, if it is one.
+    pub(crate) fn address_of(&self, id: PeerId) -> Option<RawAddr> {
+        let peer = self.peers.get(id.0 as usize).filter(|peer| peer.live);
+        peer.map(|peer| peer.address)
+    }
+
+    /// From now on datagrams to the lane's peer leave by the lane; `None`: as all others do.
+    pub(crate) fn set_lane(&mut self, lane: Option<Arc<Lane>>) {
+        self.lane = lane;
     }
 
     /// Asks the kernel again how large a datagram to `peer` may be.
@@ -182,8 +199,10 @@ impl UdpTx {
             let first = !self.shared.wants_control.swap(true, Ordering::Relaxed);
             if first && self.gro {
                 // A kernel that does not know it just merges nothing.
-                let fd = self.shared.fd();
-                let _ = socket::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+                let lane = self.lane.as_ref().map(|lane| lane.fd());
+                for fd in [Some(self.shared.fd()), lane].into_iter().flatten() {
+                    let _ = socket::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+                }
             }
         }
         Ok(payload.min(self.largest))
@@ -223,16 +242,25 @@ impl UdpTx {
     fn send_some(&mut self) -> io::Result<usize> {
         let Self {
             shared,
+            lane,
             staging,
             scratch,
             peers,
             gso,
             ..
         } = self;
-        let queue = staging.queue();
+        let mut queue = staging.queue();
+        let (fd, by_lane) = exit(shared, lane, staging.peer(queue[0]));
+        if let Some(lane) = &*lane {
+            let together = |slot: &&Slot| (staging.peer(**slot) == lane.peer.0) == by_lane;
+            queue = &queue[..queue.iter().take_while(together).count()];
+        }
+        let to = |slot| -> To<'_> {
+            let address = &peers[staging.peer(slot) as usize].address;
+            (!by_lane).then_some(address)
+        };
         if let [slot] = *queue {
-            let peer = &peers[staging.peer(slot) as usize];
-            send_one(shared.fd(), staging.datagram(slot), &peer.address)?;
+            send_one(fd, staging.datagram(slot), to(slot))?;
             return Ok(1);
         }
         let mut batch: SendBatch<'_, '_> = scratch.batch();
@@ -241,13 +269,13 @@ impl UdpTx {
             let count = run_length(staging, peers, *gso, rest);
             let (run, behind) = rest.split_at(count);
             let segment = (count > 1).then(|| staging.len(run[0]) as u16);
-            batch.push_message(&peers[staging.peer(run[0]) as usize].address, segment);
+            batch.push_message(to(run[0]), segment);
             for &slot in run {
                 batch.push_datagram(staging.datagram(slot));
             }
             rest = behind;
         }
-        let messages = batch.send(shared.fd())?;
+        let messages = batch.send(fd)?;
         let mut sent = 0;
         for _ in 0..messages {
             sent += run_length(staging, peers, *gso, &queue[sent..]);
@@ -323,7 +351,9 @@ impl UdpTx {
                 preamble
             };
             let parts = [start, head, body, tail].map(IoSlice::new);
-            let Err(error) = send_gathered(self.shared.fd(), &parts, &peer.address) else {
+            let (fd, by_lane) = exit(&self.shared, &self.lane, id.0);
+            let to = (!by_lane).then_some(&peer.address);
+            let Err(error) = send_gathered(fd, &parts, to) else {
                 break;
             };
             failed += 1;
@@ -340,6 +370,15 @@ impl UdpTx {
             peer.queued -= 1;
         }
         true
+    }
+}
+
+/// The socket by which datagrams to a peer leave, and whether that is the lane.
+#[inline]
+fn exit<'a>(shared: &'a Shared, lane: &'a Option<Arc<Lane>>, peer: u32) -> (BorrowedFd<'a>, bool) {
+    match lane {
+        Some(lane) if lane.peer.0 == peer => (lane.fd(), true),
+        _ => (shared.fd(), false),
     }
 }
 
@@ -437,7 +476,7 @@ impl PacketTx for UdpTx {
         };
         // Twice, because the first may fail with a late report about another datagram.
         for _ in 0..2 {
-            match send_one(self.shared.fd(), datagram, &to) {
+            match send_one(self.shared.fd(), datagram, Some(&to)) {
                 Ok(()) => return,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.shared.errors_waiting.store(true, Ordering::Relaxed),

@@ -8,9 +8,19 @@ use std::ptr;
 use super::addr::RawAddr;
 use super::{Control, empty_header};
 
+/// Where a datagram goes; `None` on a connected socket: to its peer.
+pub(crate) type To<'a> = Option<&'a RawAddr>;
+
+/// Pointer to an address, and its length, as system calls want it.
+#[inline]
+fn name(to: To<'_>) -> (*const libc::c_void, libc::socklen_t) {
+    to.map_or((ptr::null(), 0), |to| (ptr::from_ref(to).cast(), to.len()))
+}
+
 /// Sends `bytes` to `to`.
 #[inline]
-pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Result<()> {
+pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: To<'_>) -> io::Result<()> {
+    let (name, name_len) = name(to);
     // SAFETY: both pointers are good for the lengths beside them for the time of the call.
     let sent = unsafe {
         libc::sendto(
@@ -18,8 +28,8 @@ pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Re
             bytes.as_ptr().cast(),
             bytes.len(),
             libc::MSG_DONTWAIT,
-            ptr::from_ref(to).cast(),
-            to.len(),
+            name.cast(),
+            name_len,
         )
     };
     if sent < 0 {
@@ -32,11 +42,12 @@ pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Re
 pub(crate) fn send_gathered(
     fd: BorrowedFd<'_>,
     parts: &[IoSlice<'_>],
-    to: &RawAddr,
+    to: To<'_>,
 ) -> io::Result<()> {
     let mut header = empty_header();
-    header.msg_name = ptr::from_ref(to).cast_mut().cast();
-    header.msg_namelen = to.len();
+    let (name, name_len) = name(to);
+    header.msg_name = name.cast_mut();
+    header.msg_namelen = name_len;
     // `IoSlice` is `iovec` by its documentation.
     header.msg_iov = parts.as_ptr().cast_mut().cast();
     header.msg_iovlen = parts.len();
@@ -91,10 +102,11 @@ pub(crate) struct SendBatch<'s, 'a> {
 impl<'a> SendBatch<'_, 'a> {
     /// Begins a message to `to`; its datagrams follow by [`SendBatch::push_datagram`]. More than
     /// one datagram takes a segment size: that of all but the last.
-    pub(crate) fn push_message(&mut self, to: &'a RawAddr, segment: Option<u16>) {
+    pub(crate) fn push_message(&mut self, to: To<'a>, segment: Option<u16>) {
         let mut header = empty_header();
-        header.msg_name = ptr::from_ref(to).cast_mut().cast();
-        header.msg_namelen = to.len();
+        let (name, name_len) = name(to);
+        header.msg_name = name.cast_mut();
+        header.msg_namelen = name_len;
         if let Some(segment) = segment {
             self.scratch.controls.push(segment_control(segment));
             header.msg_controllen = SEGMENT_CONTROL_BYTES;

@@ -44,6 +44,26 @@ pub(crate) fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> 
     Ok(value)
 }
 
+/// A number for the network namespace of a socket (Linux 5.14).
+pub(crate) fn namespace(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(cookie)
+}
+
 /// Connects to `to`, in the form that the device's own socket would name it by.
 pub(crate) fn connect(fd: BorrowedFd<'_>, to: &RawAddr) -> io::Result<()> {
     // SAFETY: the pointer is good for the length beside it.

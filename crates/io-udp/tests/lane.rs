@@ -1,0 +1,129 @@
+//! The second socket, for the peer that does most of the talking.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{PREAMBLE, bind, receive, receive_some};
+use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, Source};
+use starling_io_udp::{UdpConfig, UdpIo};
+
+/// One end of a conversation: a device, and what the other end is to it.
+type End<'a> = (&'a mut UdpIo, PeerId);
+
+/// One datagram; the receiver takes events, as an event loop does.
+fn cross(from: &mut End<'_>, to: &mut End<'_>, number: usize) {
+    let tx = from.0.split().1;
+    let number = number.to_le_bytes();
+    tx.append(from.1, PREAMBLE, &number, b"", b"")
+        .expect("room");
+    tx.flush().expect("flush");
+    let datagram = receive(to.0, 1).remove(0);
+    assert_eq!(datagram.bytes[8..], number);
+    assert_eq!(datagram.source, Source::Peer(to.1));
+    assert_eq!(to.0.poll_event(), None);
+}
+
+/// `count` datagrams, each answered before the next.
+fn ping_pong(mut client: End<'_>, mut server: End<'_>, count: usize) {
+    for number in 0..count {
+        cross(&mut client, &mut server, number);
+        cross(&mut server, &mut client, number);
+    }
+}
+
+/// Sockets on the device's port that are connected.
+fn lanes_of(device: &UdpIo) -> usize {
+    let port = format!(":{:04X}", device.local_socket_address().port());
+    let table = |name| std::fs::read_to_string(format!("/proc/self/net/{name}")).expect("procfs");
+    let rows = table("udp") + &table("udp6");
+    // Columns: number, local address, remote address, state, where 01 is connected.
+    let is_lane = |row: &&str| {
+        let columns: Vec<_> = row.split_whitespace().take(4).collect();
+        columns[1].ends_with(&port) && columns[3] == "01"
+    };
+    rows.lines().filter(is_lane).count()
+}
+
+#[test]
+fn a_busy_peer_gets_a_lane_until_others_are_heard() {
+    for host in ["127.0.0.1", "[::1]"] {
+        let (mut client, mut server, mut other) = (bind(host), bind(host), bind(host));
+        let to_server = client.open_peer(&server.local_address()).expect(host);
+        let to_client = server.open_peer(&client.local_address()).expect(host);
+        ping_pong((&mut client, to_server), (&mut server, to_client), 200);
+        assert_eq!((lanes_of(&client), lanes_of(&server)), (0, 0));
+        ping_pong((&mut client, to_server), (&mut server, to_client), 200);
+        assert_eq!((lanes_of(&client), lanes_of(&server)), (1, 1));
+
+        // The port is nobody else's, although two sockets have it.
+        let error = UdpIo::bind(&server.local_address(), UdpConfig::default());
+        let error = error.err().expect("the port is in use");
+        assert!(error.to_string().contains("another"), "{error}");
+
+        // Others are heard beside the lane, and answered; so many of them end it.
+        let from_other = other.open_peer(&server.local_address()).expect(host);
+        let to_other = server.open_peer(&other.local_address()).expect(host);
+        ping_pong((&mut other, from_other), (&mut server, to_other), 10);
+        assert_eq!(lanes_of(&server), 1);
+        ping_pong((&mut other, from_other), (&mut server, to_other), 100);
+        assert_eq!(lanes_of(&server), 0);
+        ping_pong((&mut client, to_server), (&mut server, to_client), 500);
+        assert_eq!(lanes_of(&server), 0, "it takes a longer run now");
+        ping_pong((&mut client, to_server), (&mut server, to_client), 600);
+        assert_eq!(lanes_of(&server), 1);
+        server.close_peer(to_client);
+        ping_pong((&mut other, from_other), (&mut server, to_other), 1);
+        assert_eq!(lanes_of(&server), 0, "a lane ends with its peer");
+    }
+}
+
+#[test]
+fn a_lane_carries_what_the_own_socket_does() {
+    let (mut client, mut server) = (bind("127.0.0.1"), bind("127.0.0.1"));
+    let mut other = bind("127.0.0.1");
+    let to_server = client.open_peer(&server.local_address()).expect("loopback");
+    let to_client = server.open_peer(&client.local_address()).expect("loopback");
+    let to_other = client.open_peer(&other.local_address()).expect("loopback");
+    ping_pong((&mut client, to_server), (&mut server, to_client), 400);
+    assert_eq!(lanes_of(&client), 1);
+
+    // Datagrams to the lane's peer and to another take turns within one flush.
+    let tx = client.split().1;
+    for number in 0..20_u8 {
+        for peer in [to_server, to_other] {
+            tx.append(peer, PREAMBLE, &[number], b"", b"")
+                .expect("room");
+            if number % 3 == 0 {
+                tx.seal(peer);
+            }
+        }
+    }
+    let large = vec![7; 40_000];
+    tx.append(to_server, PREAMBLE, b"", &large, b"")
+        .expect("room");
+    tx.flush().expect("flush");
+    for (device, with_large) in [(&mut server, true), (&mut other, false)] {
+        let mut bytes = Vec::new();
+        while bytes.len() < 20 + if with_large { large.len() } else { 0 } {
+            for datagram in receive_some(device) {
+                bytes.extend_from_slice(&datagram.bytes[PREAMBLE.len()..]);
+            }
+        }
+        assert_eq!(bytes[..20], (0..20).collect::<Vec<u8>>());
+        assert_eq!(bytes[20..], large[..bytes.len() - 20]);
+    }
+
+    // What a lane's peer does not hear comes up as an event, as ever.
+    drop(server);
+    let tx = client.split().1;
+    tx.append(to_server, PREAMBLE, b"?", b"", b"")
+        .expect("room");
+    tx.flush().expect("flush");
+    client
+        .wait(Some(Duration::from_secs(20)))
+        .expect("a healthy socket");
+    assert_eq!(client.split().0.rx_burst().expect("a healthy socket"), 0);
+    let gone = IoEvent::PeerGone(to_server, PeerGone::Suspected);
+    assert_eq!(client.poll_event(), Some(gone));
+}
