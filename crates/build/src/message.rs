@@ -13,13 +13,14 @@ use crate::names::{RUNTIME, Scope, Taken, camel, identifier, layout_name, messag
 use crate::schema::{fields_of, of_message};
 
 /// Methods that every message type has.
-const RESERVED: [&str; 14] = [
+const RESERVED: [&str; 15] = [
     "new",
     "view",
     "as_mut",
     "to_owned",
     "clone",
     "clear",
+    "copy_from",
     "arena",
     "arena_mut",
     "into_arena",

@@ -428,6 +428,28 @@ fn views_can_be_copied_between_messages() {
 }
 
 #[test]
+fn a_message_becomes_a_copy_of_another_whatever_it_held() {
+    let source = scalars();
+    let mut target = Scalars::new();
+    target.set_f_string("what was there");
+    target.set_f_bytes_bytes(Bytes::from(vec![7; 100_000]));
+    target.as_mut().copy_from(source.view());
+    assert_eq!(target, source);
+    assert_eq!(sent(&target).len(), sent(&source).len());
+
+    let mut choice = Choices::new();
+    choice.set_number(3);
+    let mut outer = Everything::new();
+    outer.choices_mut().set_text("what was there");
+    outer.choices_mut().set_between(9);
+    outer.choices_mut().copy_from(choice.view());
+    assert_eq!(outer.choices(), choice.view());
+    outer.choices_mut().copy_from(Choices::new().view());
+    assert!(outer.has_choices() && outer.choices().choice().is_none());
+    sent(&outer);
+}
+
+#[test]
 fn nothing_takes_no_room_at_the_root_and_one_byte_elsewhere() {
     assert_eq!(sent(&Nothing::new()).len(), 0);
     let mut message = Everything::new();

@@ -148,6 +148,11 @@ macro_rules! message {
                 $view(self.0.reader())
             }
 
+            /// Makes the whole message a copy of what `view` shows.
+            pub fn copy_from(&mut self, view: $view<'_>) {
+                self.0.copy_from(&$layout, view.0);
+            }
+
             /// The same message, borrowed for less long.
             #[inline]
             pub fn as_mut(&mut self) -> $mut<'_> {

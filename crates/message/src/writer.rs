@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::arena::Arena;
 use crate::element::Scalar;
-use crate::layout::MessageLayout;
+use crate::layout::{MessageLayout, Shape};
 use crate::reader::Reader;
 use crate::reflect;
 
@@ -99,6 +99,21 @@ impl<'a> Writer<'a> {
             value,
             &mut self.reborrow().child(offset, layout.stride()),
         );
+    }
+
+    /// Makes the whole message at this position a copy of another one of its type.
+    pub fn copy_from(&mut self, layout: &'static MessageLayout, value: Reader<'_>) {
+        if self.at == 0 {
+            self.arena.clear(layout);
+            return reflect::copy(layout, value, self);
+        }
+        for field in layout.fields {
+            if field.shape != Shape::Singular || field.kind.is_reference() {
+                self.clear_reference(field.offset);
+            }
+        }
+        self.arena.zero(self.at, layout.size);
+        reflect::copy(layout, value, self);
     }
 
     /// The sub-message of a field, made if it is not there.
