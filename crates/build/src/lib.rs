@@ -31,7 +31,7 @@ mod service;
 
 use std::path::{Path, PathBuf};
 
-pub use error::Error;
+pub use error::{Error, Place};
 
 /// Compiles `.proto` files, looked up with their imports in `includes`, into `OUT_DIR`.
 pub fn compile(protos: &[impl AsRef<Path>], includes: &[impl AsRef<Path>]) -> Result<(), Error> {

@@ -7,16 +7,39 @@ use protox::file::{
     ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver,
 };
 
-use crate::error::{Error, unsupported};
+use crate::error::{Error, Place, unsupported};
 
 /// The file with Starling's options, as imports name it.
 pub(crate) const OPTIONS_FILE: &str = "starling/options.proto";
+
+/// The generated file that includes those of all packages, without its ending.
+pub(crate) const ALL_PACKAGES: &str = "packages";
 
 /// Files that only describe others: no code is generated for them.
 const META_FILES: [&str; 3] = [
     OPTIONS_FILE,
     "google/protobuf/descriptor.proto",
     "google/protobuf/compiler/plugin.proto",
+];
+
+/// Numbers of fields of a file's descriptor: how source information names these statements.
+const PACKAGE: i32 = 2;
+const SYNTAX: i32 = 12;
+
+/// What is wrong with any other syntax.
+const PROTO3: &str = "only proto3 is supported; start the file with `syntax = \"proto3\";`";
+
+/// Files of Google's that need no include directory, and that people forget to import.
+const GOOGLE_FILES: [&str; 9] = [
+    "google/protobuf/any.proto",
+    "google/protobuf/api.proto",
+    "google/protobuf/duration.proto",
+    "google/protobuf/empty.proto",
+    "google/protobuf/field_mask.proto",
+    "google/protobuf/source_context.proto",
+    "google/protobuf/struct.proto",
+    "google/protobuf/timestamp.proto",
+    "google/protobuf/wrappers.proto",
 ];
 
 /// Compiled `.proto` files.
@@ -58,9 +81,10 @@ pub(crate) fn load(
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_source_info(true).include_imports(true);
     // The debug form of this error has the place in the source.
-    compiler
-        .open_files(protos)
-        .map_err(|error| Error::Proto(format!("{error:?}")))?;
+    compiler.open_files(protos).map_err(|error| {
+        let advice = advice(&error, includes).map_or_else(String::new, |text| format!("; {text}"));
+        Error::Proto(format!("{error:?}{advice}"))
+    })?;
     let paths = compiler
         .files()
         .filter_map(|file| file.path().map(Path::to_owned))
@@ -72,17 +96,82 @@ pub(crate) fn load(
     Ok(Loaded { pool, paths })
 }
 
+/// What to do about a mistake whose text does not say it.
+fn advice(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Option<String> {
+    if error.is_file_not_found() {
+        let directories: Vec<String> = includes
+            .iter()
+            .map(|include| include.as_ref().display().to_string())
+            .collect();
+        let from = std::env::current_dir().unwrap_or_default();
+        return Some(format!(
+            "looked in these include directories, seen from {}: {}",
+            from.display(),
+            directories.join(", ")
+        ));
+    }
+    let text = error.to_string();
+    if text.ends_with("found 'edition'") {
+        return Some(PROTO3.to_owned());
+    }
+    if text.contains("type 'starling.Mode'") {
+        return Some("it is INLINE, WORKER or NESTED".to_owned());
+    }
+    let name = text
+        .strip_prefix("name '")?
+        .strip_suffix("' is not defined")?;
+    let known = match name.strip_prefix("starling.") {
+        Some(_) => Some(OPTIONS_FILE),
+        None => GOOGLE_FILES
+            .iter()
+            .copied()
+            .find(|file| declares(file, name)),
+    };
+    Some(match known {
+        Some(file) => format!("add `import \"{file}\";`"),
+        None => "declare it, or import the file that does".to_owned(),
+    })
+}
+
+/// Whether a file that comes with the compiler declares a type of this full name.
+fn declares(file: &str, name: &str) -> bool {
+    let Ok(file) = GoogleFileResolver::new().open_file(file) else {
+        return false;
+    };
+    let file = file.file_descriptor_proto();
+    let Some(name) = name
+        .strip_prefix(file.package())
+        .and_then(|name| name.strip_prefix('.'))
+    else {
+        return false;
+    };
+    let mut messages = file.message_type.iter().map(|message| message.name());
+    let mut enums = file.enum_type.iter().map(|enumeration| enumeration.name());
+    messages.any(|message| message == name) || enums.any(|enumeration| enumeration == name)
+}
+
 fn check(file: &FileDescriptor) -> Result<(), Error> {
-    if file.syntax() != Syntax::Proto3 {
-        let problem = "only proto3 is supported; start the file with `syntax = \"proto3\";`";
-        return Err(unsupported(file.name(), file.package_name(), problem));
+    // An older file that only extends options, as that of a linter does, says nothing to us.
+    let declares = file.messages().len() + file.enums().len() + file.services().len() > 0;
+    if file.syntax() != Syntax::Proto3 && declares {
+        return Err(Error::Unsupported {
+            place: Place::of(file, &[SYNTAX], ""),
+            problem: PROTO3.into(),
+        });
+    }
+    if file.package_name() == ALL_PACKAGES {
+        let problem = "the file `packages.rs` includes all packages; call this one differently";
+        return Err(Error::Unsupported {
+            place: Place::of(file, &[PACKAGE], file.package_name()),
+            problem: problem.into(),
+        });
     }
     // Proto3 allows extensions of options only. They say nothing to us and change nothing.
     for service in file.services() {
         for method in service.methods() {
             if method.is_client_streaming() || method.is_server_streaming() {
                 let problem = "streaming is not supported yet; use a unary method";
-                return Err(unsupported(file.name(), method.full_name(), problem));
+                return Err(unsupported(&method, problem));
             }
         }
     }

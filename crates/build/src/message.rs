@@ -46,9 +46,9 @@ pub(crate) fn generate(
 
     let (rt, name) = (scope.runtime, camel(message.name()));
     for suffix in ["", "View", "Mut"] {
-        taken.take(file.name(), full_name, format!("{name}{suffix}"))?;
+        taken.take(message, format!("{name}{suffix}"))?;
     }
-    taken.take(file.name(), full_name, layout_name(message))?;
+    taken.take(message, layout_name(message))?;
 
     let mut methods = Methods::default();
     for field in &fields {
@@ -58,7 +58,7 @@ pub(crate) fn generate(
     let mut used = method_names(&fields);
     for oneof in message.oneofs().filter(|oneof| !oneof.is_synthetic()) {
         let kind = format!("{name}{}", camel(oneof.name()));
-        taken.take(file.name(), oneof.full_name(), kind.clone())?;
+        taken.take(&oneof, kind.clone())?;
         write_oneof(
             &oneof,
             &kind,
@@ -116,12 +116,7 @@ fn within(
     let inner = scope.nested();
     let (mut items, mut inner_taken) = (String::new(), Taken::default());
     for enumeration in message.child_enums() {
-        let file = enumeration.parent_file();
-        inner_taken.take(
-            file.name(),
-            enumeration.full_name(),
-            camel(enumeration.name()),
-        )?;
+        inner_taken.take(&enumeration, camel(enumeration.name()))?;
         enumeration::generate(&enumeration, &inner, &mut items);
     }
     for child in message.child_messages() {
@@ -129,11 +124,7 @@ fn within(
     }
     if !items.is_empty() {
         let module = message_module(message);
-        taken.take(
-            message.parent_file().name(),
-            message.full_name(),
-            format!("mod {module}"),
-        )?;
+        taken.take(message, format!("mod {module}"))?;
         let name = camel(message.name());
         out.push_str(&format!(
             "/// What is declared within [`{name}`].\npub mod {module} {{ use super::{RUNTIME}; {items} }}\n\n"
@@ -144,11 +135,9 @@ fn within(
 
 /// The message's layout and its fields, by number.
 fn plan_of(message: &MessageDescriptor) -> Result<(Plan, Vec<Field>), Error> {
-    let file = message.parent_file();
     let schema = fields_of(message)?;
     let plan_fields: Vec<_> = schema.iter().map(|field| field.plan_field()).collect();
-    let plan = plan(&plan_fields)
-        .map_err(|error| unsupported(file.name(), message.full_name(), error.to_string()))?;
+    let plan = plan(&plan_fields).map_err(|error| unsupported(message, error.to_string()))?;
     let mut used: HashSet<String> = RESERVED.iter().map(|name| (*name).to_owned()).collect();
     let fields = plan
         .places

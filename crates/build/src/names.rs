@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use heck::{ToShoutySnakeCase, ToSnakeCase, ToUpperCamelCase};
 use prost_reflect::{EnumDescriptor, MessageDescriptor};
 
-use crate::error::Error;
+use crate::error::{Element, Error, Place};
 
 /// The module that holds all items of a package, so that one attribute covers them.
 pub(crate) const ITEMS: &str = "__items";
@@ -14,7 +14,7 @@ pub(crate) const ITEMS: &str = "__items";
 pub(crate) const RUNTIME: &str = "__rt";
 
 /// Keywords that may not even be raw identifiers.
-const NEVER: [&str; 5] = ["self", "super", "crate", "Self", "_"];
+const NEVER: [&str; 4] = ["self", "super", "crate", "Self"];
 
 const KEYWORDS: [&str; 48] = [
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
@@ -26,11 +26,14 @@ const KEYWORDS: [&str; 48] = [
 
 /// A name as an identifier, whatever it is.
 pub(crate) fn identifier(name: &str) -> String {
-    if NEVER.contains(&name) {
+    if name.is_empty() {
+        // Of a name that is all underscores, nothing is left when its words are joined anew.
+        "__".to_owned()
+    } else if NEVER.contains(&name) {
         format!("{name}_")
     } else if KEYWORDS.contains(&name) {
         format!("r#{name}")
-    } else if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+    } else if name.starts_with(|c: char| c.is_ascii_digit()) {
         format!("_{name}")
     } else {
         name.to_owned()
@@ -149,18 +152,17 @@ pub(crate) fn layout_name(message: &MessageDescriptor) -> String {
 
 /// Names taken in one module, and by what.
 #[derive(Default)]
-pub(crate) struct Taken(HashMap<String, String>);
+pub(crate) struct Taken(HashMap<String, Place>);
 
 impl Taken {
     /// Takes a name for an element of a file.
-    pub(crate) fn take(&mut self, file: &str, element: &str, name: String) -> Result<(), Error> {
-        match self.0.insert(name.clone(), element.to_owned()) {
+    pub(crate) fn take(&mut self, element: &impl Element, name: String) -> Result<(), Error> {
+        match self.0.insert(name.clone(), element.place()) {
             None => Ok(()),
             Some(other) => Err(Error::Clash {
-                file: file.to_owned(),
-                element: element.to_owned(),
+                place: element.place(),
                 name,
-                other,
+                other: Box::new(other),
             }),
         }
     }

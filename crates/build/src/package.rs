@@ -7,7 +7,7 @@ use prost_reflect::{DescriptorPool, FileDescriptor};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
 use crate::error::Error;
-use crate::load::has_code;
+use crate::load::{ALL_PACKAGES, has_code};
 use crate::names::{ITEMS, RUNTIME, Scope, Taken, camel, package_modules};
 use crate::{Config, GeneratedFile, enumeration, message, service};
 
@@ -35,7 +35,7 @@ pub(crate) fn generate(
     let mut text = String::new();
     tree.write(&mut text);
     generated.push(GeneratedFile {
-        name: "packages.rs".to_owned(),
+        name: format!("{ALL_PACKAGES}.rs"),
         content: format(&text),
     });
     generated.sort_by(|a, b| a.name.cmp(&b.name));
@@ -62,11 +62,7 @@ fn generate_package(
     let (mut items, mut taken) = (String::new(), Taken::default());
     for file in files {
         for enumeration in file.enums() {
-            taken.take(
-                file.name(),
-                enumeration.full_name(),
-                camel(enumeration.name()),
-            )?;
+            taken.take(&enumeration, camel(enumeration.name()))?;
             enumeration::generate(&enumeration, &scope, &mut items);
         }
         for message in file.messages() {
@@ -86,7 +82,7 @@ fn generate_package(
         });
     }
     let text = format!(
-        "#[allow(dead_code, unreachable_pub, unused_imports, clippy::all, clippy::pedantic)]
+        "#[allow(dead_code, nonstandard_style, unreachable_pub, unused_imports, clippy::all, clippy::pedantic)]
         mod {ITEMS} {{ use {} as {RUNTIME}; {items} }}
         #[allow(unused_imports, unreachable_pub)]
         pub use {ITEMS}::*;\n",

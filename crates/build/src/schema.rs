@@ -79,12 +79,8 @@ pub(crate) fn fields_of(message: &MessageDescriptor) -> Result<Vec<FieldSchema>,
     let mut fields = Vec::new();
     for field in message.fields() {
         if field.is_group() {
-            let file = message.parent_file();
-            return Err(unsupported(
-                file.name(),
-                field.full_name(),
-                "groups are not supported",
-            ));
+            let problem = "groups are not supported; use a message and a field of its type";
+            return Err(unsupported(&field, problem));
         }
         let oneof = field.containing_oneof();
         let real = oneof.as_ref().filter(|oneof| !oneof.is_synthetic());

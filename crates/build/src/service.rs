@@ -60,7 +60,7 @@ pub(crate) fn generate(
     taken: &mut Taken,
     out: &mut String,
 ) -> Result<(), Error> {
-    let (file, name) = (service.parent_file(), camel(service.name()));
+    let name = camel(service.name());
     let constant = shouty(service.name()) + "_SERVICE";
     for item in [
         name.clone(),
@@ -68,7 +68,7 @@ pub(crate) fn generate(
         format!("{name}Client"),
         constant.clone(),
     ] {
-        taken.take(file.name(), service.full_name(), item)?;
+        taken.take(service, item)?;
     }
     let methods = methods(service, scope)?;
     write_descriptor(service, &constant, &methods, scope, descriptor_set, out)?;
@@ -87,15 +87,16 @@ fn methods(service: &ServiceDescriptor, scope: &Scope<'_>) -> Result<Vec<Method>
         let path = method_path(&descriptor);
         if let Some(other) = ids.insert(method_id(&path), path.clone()) {
             let problem = format!("its number on the wire is that of {other}; rename one of them");
-            return Err(unsupported(file.name(), descriptor.full_name(), problem));
+            return Err(unsupported(&descriptor, problem));
         }
         let mut base = snake(descriptor.name());
         if used.contains(&base) || used.contains(&format!("{base}_with")) {
             base.push_str("_call");
         }
         if !used.insert(base.clone()) || !used.insert(format!("{base}_with")) {
-            let problem = format!("the method name `{base}` in Rust is already taken");
-            return Err(unsupported(file.name(), descriptor.full_name(), problem));
+            let problem =
+                format!("the method name `{base}` in Rust is already taken; rename this method");
+            return Err(unsupported(&descriptor, problem));
         }
         let fallback = format!("Method `{path}`.");
         methods.push(Method {
@@ -121,11 +122,7 @@ fn mode_of(method: &MethodDescriptor) -> Result<Mode, Error> {
         Value::EnumNumber(2) => Ok(Mode::Nested),
         _ => {
             let problem = "unknown (starling.mode); it is INLINE, WORKER or NESTED";
-            Err(unsupported(
-                method.parent_file().name(),
-                method.full_name(),
-                problem,
-            ))
+            Err(unsupported(method, problem))
         }
     }
 }
@@ -309,6 +306,7 @@ fn write_server(
             fn descriptor(&self) -> &'static {rt}::ServiceDescriptor {{ &{constant} }}
 
             fn register<R: {rt}::Registrar + ?::core::marker::Sized>(self, registrar: &mut R) {{
+                let _ = &registrar;
                 {registrations}
             }}
         }}\n\n",
