@@ -512,19 +512,24 @@ impl Caller for Channel {
         request: &Q,
         options: &CallOptions,
     ) -> ChannelCall<P> {
+        let deadline = options
+            .timeout
+            .and_then(|timeout| Instant::now().checked_add(timeout));
+        // A time that no clock reaches is no deadline, nor has the call header room for one.
+        let options = CallOptions {
+            timeout: options.timeout.filter(|_| deadline.is_some()),
+            ..options.clone()
+        };
         let room = options
             .lower(Encoding::Native, options.timeout)
             .header_len();
         let message = prepare(request, room);
-        let deadline = options
-            .timeout
-            .and_then(|timeout| Instant::now().checked_add(timeout));
         let order = CallOrder {
             channel: self.shared.id,
             method,
             message,
             room,
-            options: options.clone(),
+            options,
             deadline,
         };
         ChannelCall {

@@ -128,6 +128,23 @@ everywhere!(
     }
 );
 
+everywhere!(
+    a_timeout_beyond_all_time_is_no_timeout,
+    |client, _server, _gate| {
+        // Twice: the first call waits for the connection, the second finds it ready.
+        for _ in 0..2 {
+            let answer = client
+                .echo_with(
+                    &payload(b"some day"),
+                    &CallOptions::with_timeout(Duration::MAX),
+                )
+                .await
+                .expect("an answer");
+            assert_eq!(answer.message().bytes(), b"some day");
+        }
+    }
+);
+
 everywhere!(a_call_ends_at_its_deadline, |client, _server, _gate| {
     let options = CallOptions::with_timeout(Duration::from_millis(30));
     let status = client
