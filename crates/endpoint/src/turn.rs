@@ -416,6 +416,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             events += 1;
             let now = self.core.now_ns;
             let certain = how == PeerGone::Certain;
+            if certain && !self.core.proto.refers_to(proto_peer(peer)) {
+                // It never had a session, so the protocol has nothing to say of it. Given up at
+                // the end of the turn, like those that the protocol releases.
+                self.released.push(proto_peer(peer));
+            }
             let sink = &mut Sink(self.io.split().1);
             self.core
                 .proto
