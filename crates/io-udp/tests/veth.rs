@@ -10,7 +10,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -152,6 +152,12 @@ fn run(namespace: &File, line: &str) -> Result<(), String> {
 fn transfer(net: &Net, v6: bool, sender: &UdpConfig, receiver: &UdpConfig) -> u64 {
     let (mut a, _) = net.devices(v6, sender);
     let (_, mut b) = net.devices(v6, receiver);
+    transfer_between(net, &mut a, &mut b)
+}
+
+/// The same, between devices that are there.
+fn transfer_between(net: &Net, a: &mut UdpIo, b: &mut UdpIo) -> u64 {
+    let v6 = a.local_socket_address().is_ipv6();
     let to_b = a.open_peer(&b.local_address()).expect("a route");
     let to_a = b.open_peer(&a.local_address()).expect("a route");
     let full = if v6 { FULL - 20 } else { FULL };
@@ -173,7 +179,7 @@ fn transfer(net: &Net, v6: bool, sender: &UdpConfig, receiver: &UdpConfig) -> u6
         }
         tx.flush().expect("flush");
     }
-    for (number, datagram) in receive(&mut b, 300).iter().enumerate() {
+    for (number, datagram) in receive(b, 300).iter().enumerate() {
         assert!(
             datagram.bytes[8..] == frame(number as u32),
             "datagram {number}"
@@ -209,6 +215,38 @@ fn full_datagrams_share_the_way_through_the_kernel() {
         let packets = transfer(&net, v6, &no_gso, &on);
         assert!(packets >= 300, "{packets} packets without GSO");
     }
+}
+
+/// Has the kernel leave out the checksums of what the device sends, or not. Without them it
+/// refuses to segment.
+fn omit_checksums(device: &UdpIo, omit: bool) {
+    let value = i32::from(omit);
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe {
+        libc::setsockopt(
+            device.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn where_the_kernel_refuses_segmentation_nothing_is_lost_and_it_is_not_tried_again() {
+    let test = "where_the_kernel_refuses_segmentation_nothing_is_lost_and_it_is_not_tried_again";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    let (mut a, mut b) = net.devices(false, &UdpConfig::default());
+    omit_checksums(&a, true);
+    let packets = transfer_between(&net, &mut a, &mut b);
+    assert!(packets >= 300, "{packets} packets where GSO is refused");
+    omit_checksums(&a, false);
+    let packets = transfer_between(&net, &mut a, &mut b);
+    assert!(packets >= 300, "{packets} packets after it was");
 }
 
 #[test]
