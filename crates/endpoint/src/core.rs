@@ -363,7 +363,7 @@ impl<I: PacketIo> Core<I> {
         reason: RespondReason,
     ) {
         match reason {
-            RespondReason::TooLarge { .. } => {
+            RespondReason::TooLarge { .. } | RespondReason::NoMemory { .. } => {
                 let status = Status::resource_exhausted(reason.to_string());
                 self.answer_status(tx, id, answer, &status);
             }

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use starling_io::{PeerId, Wake};
 use starling_proto::{Msgbuf, Prefix, RequestId};
 
-use crate::header::{self, MethodId, REQUEST_BODY_AT, ResponseParts};
+use crate::header::{self, MAX_EXTENSION, MethodId, REQUEST_BODY_AT, ResponseParts};
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
 use crate::payload::{OwnedMessage, Payload};
@@ -165,6 +165,10 @@ impl Answer {
     #[cold]
     pub(crate) fn seal_status(&mut self, status: &Status) -> Prefix {
         self.message.clear();
+        // The memory of a large answer is not kept with a status.
+        if self.message.capacity() > MAX_EXTENSION {
+            self.message = Msgbuf::new();
+        }
         self.extra = None;
         ResponseParts::of_status(status).put(self.message.head_mut())
     }

@@ -57,6 +57,10 @@ pub struct Config {
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
     /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].
     pub reassembly_bytes: usize,
+    /// Memory for responses that do not fit a slot's own buffer and that nobody acknowledged yet, all
+    /// sessions together, in bytes. Default 576 MiB: eight of the largest, which one session may
+    /// have, and one more. No less than `max_message` and what may precede it.
+    pub retained_bytes: usize,
     /// Datagrams that the device's receive queue holds. Credits granted to others never exceed
     /// it times `overcommit`.
     pub rx_queue_datagrams: usize,
@@ -99,6 +103,7 @@ impl Default for Config {
             max_queued: 4096,
             max_sessions: 1 << 16,
             reassembly_bytes: 512 << 20,
+            retained_bytes: 576 << 20,
             rx_queue_datagrams: 4096,
             rx_queue_bytes: 4 << 20,
             overcommit: 8,
@@ -165,6 +170,12 @@ impl Config {
                 "reassembly_bytes",
                 self.reassembly_bytes as u64,
                 self.reassembly_bytes >= self.max_total() as usize,
+                "at least max_message and 16 KiB",
+            ),
+            (
+                "retained_bytes",
+                self.retained_bytes as u64,
+                self.retained_bytes >= self.max_message as usize + usize::from(crate::Prefix::MAX),
                 "at least max_message and 16 KiB",
             ),
             (

@@ -190,6 +190,15 @@ pub enum RespondReason {
         /// The limit.
         max: usize,
     },
+    /// Too many large responses wait for their clients already.
+    #[error(
+        "the server has no memory to keep a response of {len} bytes: \
+         clients do not fetch those that it keeps"
+    )]
+    NoMemory {
+        /// The message.
+        len: usize,
+    },
 }
 
 /// Why [`crate::Protocol::connect`] began nothing.

@@ -131,6 +131,7 @@ impl Protocol {
                 events: VecDeque::new(),
                 stats: Stats::default(),
                 reassembling: 0,
+                retained: 0,
             },
             next_tick: now + TICK_NS,
             last_turn: now,
@@ -640,6 +641,11 @@ impl Protocol {
     /// Memory promised to messages that are being reassembled, in bytes.
     pub fn reassembling(&self) -> usize {
         self.shared.reassembling
+    }
+
+    /// Memory of large responses that are kept until they are acknowledged, in bytes.
+    pub fn retained(&self) -> usize {
+        self.shared.retained
     }
 
     /// The books of a client session, for checkers: credits in use, credits, busy slots.

@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     /// Memory promised to messages that are being reassembled.
     pub(crate) reassembling: usize,
+    /// Memory of bulky responses that are kept.
+    pub(crate) retained: usize,
 }
 
 impl Shared {

@@ -20,6 +20,10 @@ use crate::{
 };
 use session::{Large, Phase, ServerSession, Slot};
 
+/// A client that fetches a large response is heard of within this time, whatever is lost.
+const FETCHING_NS: u64 = 250_000_000;
+/// A response of so many bytes is never refused: what tells the client of a refusal is one.
+const ALWAYS_KEPT: usize = 16 << 10;
 /// Places looked at in one audit of idle sessions.
 const AUDITED: usize = 64;
 
@@ -91,7 +95,7 @@ impl Server {
         // the next one.
         if slot.large.is_some() || slot.response.is_bulky() {
             forget(shared, slot);
-            shared.pool.give(std::mem::take(&mut slot.response));
+            release(shared, slot);
         }
         slot.number = number;
         slot.phase = Phase::Executing;
@@ -203,8 +207,7 @@ impl Server {
                 return None;
             }
             forget(shared, slot);
-            let response = std::mem::take(&mut slot.response);
-            shared.pool.give(response);
+            release(shared, slot);
             slot.number = number;
             slot.phase = Phase::Receiving;
             slot.fragments = fragment_count(fragment.total, session.fragment);
@@ -275,10 +278,9 @@ impl Server {
         match slot.phase {
             Phase::Done if rfr.want == 0 => {
                 // All of it arrived.
-                let response = std::mem::take(&mut slot.response);
                 slot.large = None;
                 slot.phase = Phase::Over;
-                shared.pool.give(response);
+                release(shared, slot);
             }
             Phase::Done => {
                 let left = session.push_fragments(index, rfr.base, rfr.want, sink);
@@ -325,8 +327,7 @@ impl Server {
         // A request that arrives after its cancellation is a duplicate of one that is over.
         let executing = number == slot.number && slot.phase == Phase::Executing;
         forget(shared, slot);
-        let response = std::mem::take(&mut slot.response);
-        shared.pool.give(response);
+        release(shared, slot);
         slot.number = number;
         slot.phase = Phase::Over;
         session.pending &= !(1 << index);
@@ -403,6 +404,10 @@ impl Server {
             return Err(RespondReason::TooLarge { len, max });
         }
         let bulky = message.is_bulky();
+        if bulky && !self.retain(shared, now, message.len()) {
+            return Err(RespondReason::NoMemory { len });
+        }
+        let session = self.sessions.get_mut(id.session).expect("checked before");
         let slot = &mut session.slots[usize::from(id.slot())];
         slot.answer(now, message, prefix.ext);
         shared.stats.responses_sent += 1;
@@ -502,6 +507,43 @@ impl Server {
         }
     }
 
+    /// Sees to it that there is memory to keep a response of `len` bytes: forgets, oldest first,
+    /// those of clients that do not fetch them. `false`: the memory is full of what is wanted.
+    fn retain(&mut self, shared: &mut Shared, now: u64, len: usize) -> bool {
+        let limit = shared.config.retained_bytes;
+        // Each once: those that stay go to the back, and come to the front in their new order.
+        for _ in 0..self.kept.len() {
+            if shared.retained + len <= limit {
+                break;
+            }
+            let Some((until, id, index)) = self.kept.pop_front() else {
+                break;
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let fetching = now - session.active_at < FETCHING_NS;
+            let slot = &mut session.slots[usize::from(index)];
+            slot.listed = false;
+            if slot.phase != Phase::Done || !slot.response.is_bulky() {
+                continue;
+            }
+            if fetching {
+                slot.listed = true;
+                self.kept.push_back((until, id, index));
+                continue;
+            }
+            slot.large = None;
+            slot.phase = Phase::Over;
+            release(shared, slot);
+        }
+        let fits = shared.retained + len <= limit || len <= ALWAYS_KEPT;
+        if fits {
+            shared.retained += len;
+        }
+        fits
+    }
+
     /// Forgets large responses that were kept long enough for any client that lives.
     #[cold]
     fn expire_responses(&mut self, shared: &mut Shared, now: u64) {
@@ -525,10 +567,9 @@ impl Server {
                 self.kept.push_back((until, id, index));
                 continue;
             }
-            let response = std::mem::take(&mut slot.response);
             slot.large = None;
             slot.phase = Phase::Over;
-            shared.pool.give(response);
+            release(shared, slot);
         }
     }
 
@@ -555,7 +596,7 @@ impl Server {
         };
         for slot in &mut session.slots {
             forget(shared, slot);
-            shared.pool.give(std::mem::take(&mut slot.response));
+            release(shared, slot);
         }
         self.granted -= usize::from(session.granted);
         self.by_client
@@ -635,6 +676,15 @@ fn forget(shared: &mut Shared, slot: &mut Slot) {
         shared.unreserve(window.total());
         shared.pool.give(window.into_buffer());
     }
+}
+
+/// Gives back a slot's response.
+fn release(shared: &mut Shared, slot: &mut Slot) {
+    let response = std::mem::take(&mut slot.response);
+    if response.is_bulky() {
+        shared.retained -= response.len();
+    }
+    shared.pool.give(response);
 }
 
 /// Nobody waits for a response.

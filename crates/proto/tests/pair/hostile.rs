@@ -140,3 +140,47 @@ fn forged_resets_are_looked_at_within_bounds() {
     let ended = ended.filter(|seen| matches!(seen, Seen::Ended(_, SessionError::PeerRestarted)));
     assert_eq!(ended.count(), SESSIONS);
 }
+
+/// Clients ask for much and fetch none of it: what the server keeps for them has a bound, and those
+/// that do fetch get what they asked for.
+#[test]
+fn responses_that_nobody_fetches_have_a_bound() {
+    const LIMIT: usize = 1 << 20;
+    let server = Config {
+        max_message: LIMIT as u32 / 2,
+        retained_bytes: LIMIT,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), server, Config::default()]);
+    net.hosts[1].echo = false;
+    let answer = vec![7; 300_000];
+    let greedy: Vec<_> = (0..10).map(|_| open(&mut net, 0)).collect();
+    // It hears nothing of its responses, so it asks for nothing more of them.
+    net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 0)));
+    for (tag, session) in greedy.iter().enumerate() {
+        net.request(0, *session, tag as u128, b"much");
+    }
+    net.run_until(net.now + 100_000);
+    let now = net.now;
+    let kept = (0..10)
+        .map(|index| net.hosts[1].ran[index].0)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .filter(|id| net.hosts[1].respond(now, *id, &answer));
+    assert_eq!(kept.count(), 3, "three times 300 kB are kept, and no more");
+    assert!(net.hosts[1].protocol.retained() <= LIMIT);
+
+    // A while later they count as not fetched.
+    net.hosts[0].alive = false;
+    net.run_ms(300);
+    let session = open(&mut net, 2);
+    net.request(2, session, 77, b"much, and wanted");
+    net.run_ms(1);
+    let (id, now) = (net.hosts[1].ran[10].0, net.now);
+    assert!(net.hosts[1].respond(now, id, &answer));
+    net.run_ms(50);
+    let got = Seen::Answer(77, answer);
+    assert!(net.hosts[2].seen.contains(&got));
+    net.run_ms(11_000);
+    assert_eq!(net.hosts[1].protocol.retained(), 0);
+}
