@@ -21,7 +21,7 @@ use crate::sessions::SessionState;
 use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
 use crate::status::Status;
-use crate::turn::Pace;
+use crate::turn::{Cadence, Pace};
 use crate::worker::{Dispatch, ThreadPool, WorkerHandler};
 
 /// One thread's end of everything: its sessions, calls and handlers, over one device.
@@ -45,6 +45,8 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) between_turns: bool,
     /// When the loop works and when it only looks for datagrams.
     pub(crate) pace: Pace,
+    /// When what a long burst gave rise to is flushed.
+    pub(crate) cadence: Cadence,
     pub(crate) batched_timestamps: bool,
     pub(crate) clock: C,
     pub(crate) io: I,
@@ -89,6 +91,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             heard_ns: now_ns,
             between_turns: false,
             pace: Pace::default(),
+            cadence: Cadence::default(),
             batched_timestamps: config.batched_timestamps,
             clock,
             io,

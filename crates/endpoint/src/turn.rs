@@ -17,6 +17,14 @@
 //! turns in a row that find some reads it itself. A loop that spins fast reads it in every eighth
 //! idle turn, and does nothing in the seven others but ask the device: round-trip times are off by
 //! eight such turns at most, about as much as the clock takes.
+//!
+//! # Long bursts
+//!
+//! What a burst gives rise to leaves at its end, which is cheapest, unless handlers and
+//! continuations take long: then both sides would take turns, one asleep over an empty queue while
+//! the other works. So what there is leaves about every [`FLUSH_NS`] of work. The clock for that
+//! is read every [`MAX_STRIDE`] frames, more often as far as frames turn out to take longer, and
+//! never in a burst of fewer.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -46,6 +54,62 @@ const EVENT_INTERVAL: u64 = 64;
 const FAST_NS: u64 = 200;
 /// Idle turns of a fast loop, in a row, that only look for datagrams.
 const SKIPS: u32 = 7;
+
+/// What a burst gave rise to is flushed before its end after so much work.
+const FLUSH_NS: u64 = 20_000;
+/// Frames between two looks at the clock within a burst, at most.
+const MAX_STRIDE: u32 = 16;
+
+/// When to flush within a burst.
+#[derive(Debug)]
+pub(crate) struct Cadence {
+    /// Frames between two looks at the clock: 1 to [`MAX_STRIDE`]. Kept from burst to burst.
+    stride: u32,
+    /// Frames until the next look.
+    left: u32,
+    /// When the work began that is not flushed.
+    since_ns: u64,
+}
+
+impl Default for Cadence {
+    fn default() -> Self {
+        Self {
+            stride: MAX_STRIDE,
+            left: MAX_STRIDE,
+            since_ns: 0,
+        }
+    }
+}
+
+impl Cadence {
+    fn begin_burst(&mut self, now_ns: u64) {
+        self.left = self.stride;
+        self.since_ns = now_ns;
+    }
+
+    /// A frame was worked on. True: flush now.
+    #[inline]
+    fn is_due<C: Clock>(&mut self, clock: &C) -> bool {
+        self.left -= 1;
+        self.left == 0 && self.look(clock.now_ns())
+    }
+
+    #[cold]
+    fn look(&mut self, now_ns: u64) -> bool {
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
+        let due = elapsed_ns >= FLUSH_NS;
+        if due {
+            self.since_ns = now_ns;
+        }
+        self.stride = if elapsed_ns >= 2 * FLUSH_NS {
+            (self.stride / 2).max(1)
+        } else {
+            (self.stride + u32::from(!due)).min(MAX_STRIDE)
+        };
+        self.left = self.stride;
+        due
+    }
+}
 
 /// When the loop does all of a turn, and when it only looks for datagrams.
 #[derive(Debug, Default)]
@@ -88,15 +152,16 @@ struct Burst<'a, I: PacketIo> {
 }
 
 impl<I: PacketIo> Burst<'_, I> {
-    /// Works on what is left. With a `clock`, each datagram has a time of its own.
+    /// Works on what is left. Unless timestamps are `batched`, each datagram has a time of its own.
     fn run<C: Clock>(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
         tables: &mut Tables<I>,
         workers: &mut Option<Box<dyn Dispatch>>,
-        clock: Option<&C>,
-    ) {
+        (clock, batched): (&C, bool),
+        cadence: &mut Cadence,
+    ) -> Result<(), IoError> {
         loop {
             if let Some(frames) = &mut self.frames {
                 let now = core.now_ns;
@@ -125,14 +190,17 @@ impl<I: PacketIo> Burst<'_, I> {
                             }
                         }
                     }
+                    if cadence.is_due(clock) {
+                        tx.flush()?;
+                    }
                 }
             }
             if self.next == self.datagrams {
-                return;
+                return Ok(());
             }
             let datagram = self.rx.datagram(self.next);
             self.next += 1;
-            if let Some(clock) = clock {
+            if !batched {
                 core.now_ns = clock.now_ns();
             }
             let source = proto_source(datagram.source);
@@ -218,7 +286,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
                 self.core.now_ns = self.clock.now_ns();
             }
             self.heard_ns = self.core.now_ns;
-            self.handle_burst(datagrams);
+            self.handle_burst(datagrams)?;
         } else if !self.between_turns {
             self.core.now_ns = self.clock.now_ns();
             self.pace.plan(self.core.now_ns);
@@ -380,7 +448,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// Runs the handlers and continuations of what came in a burst.
-    fn handle_burst(&mut self, datagrams: usize) {
+    fn handle_burst(&mut self, datagrams: usize) -> Result<(), IoError> {
         let Self {
             io,
             core,
@@ -388,10 +456,11 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             dispatch,
             clock,
             batched_timestamps,
+            cadence,
             ..
         } = self;
         let (rx, tx) = io.split();
-        let clock = (!*batched_timestamps).then_some(&*clock);
+        cadence.begin_burst(core.now_ns);
         core.stats.datagrams += datagrams as u64;
         let mut burst = Burst {
             rx,
@@ -400,10 +469,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             frames: None,
         };
         // One guard for the whole burst: a guard for each handler would cost as much as a handler.
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
-            burst.run(core, tx, tables, dispatch, clock);
-        })) {
-            tables.recover(core, tx, panic);
+        loop {
+            let time = (&*clock, *batched_timestamps);
+            match catch_unwind(AssertUnwindSafe(|| {
+                burst.run(core, tx, tables, dispatch, time, cadence)
+            })) {
+                Ok(result) => return result,
+                Err(panic) => tables.recover(core, tx, panic),
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::loop_io::Wire;
-use common::{endpoint, settle};
+use common::{endpoint, endpoint_with, settle};
 use starling_endpoint::{CallOptions, Endpoint, EndpointConfig, Handler, MethodId, Secrets};
 use starling_io::Clock;
 
@@ -62,4 +62,65 @@ fn the_clock_is_read_once_a_turn_unless_told_otherwise() {
     let batched = readings(true);
     assert!(batched <= 1, "{batched}");
     assert_eq!(readings(false), batched + 3);
+}
+
+/// A clock that takes a step with each reading.
+#[derive(Clone)]
+struct SteppingClock(Rc<Cell<u64>>, u64);
+
+impl Clock for SteppingClock {
+    fn now_ns(&self) -> u64 {
+        self.0.set(self.0.get() + self.1);
+        self.0.get()
+    }
+}
+
+/// Datagrams that a server answers 40 requests of one datagram with.
+fn answers(step_ns: u64) -> u64 {
+    let wire = Wire::default();
+    let protocol = starling_proto::Config {
+        slots: 64,
+        credits: 64,
+        ..starling_proto::Config::default()
+    };
+    let config = EndpointConfig {
+        protocol,
+        ..EndpointConfig::default()
+    };
+    let mut client = endpoint_with(&wire, 1, config.clone());
+    let secrets = Secrets {
+        token: 9,
+        cookie_key: [9; 16],
+    };
+    let clock = SteppingClock(Rc::default(), step_ns);
+    let mut server = Endpoint::new(wire.device(), clock, config, secrets).unwrap();
+    server.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    let session = client.connect(&server.local_address()).unwrap();
+    for _ in 0..4 {
+        client.poll().unwrap();
+        server.poll().unwrap();
+    }
+    let ignore = client.register_continuation(|_, end| assert!(end.result.is_ok()));
+    let options = CallOptions::default();
+    for _ in 0..40 {
+        client
+            .call(session, MethodId(1), &options, |_| {}, ignore, 0)
+            .unwrap();
+    }
+    settle(&mut [&mut client]);
+    assert_eq!(server.poll().unwrap().requests, 40);
+    let before = client.stats().datagrams;
+    settle(&mut [&mut client]);
+    assert_eq!(client.stats().completions, 40);
+    client.stats().datagrams - before
+}
+
+#[test]
+fn answers_leave_a_long_burst_before_its_end() {
+    assert_eq!(answers(0), 1, "no time has passed");
+    assert_eq!(answers(15_000), 2, "the clock is read after every 16th");
+    assert!(
+        answers(100_000) >= 5,
+        "and more often where frames take long"
+    );
 }
