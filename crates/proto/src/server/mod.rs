@@ -20,8 +20,11 @@ use crate::{
 };
 use session::{Large, Phase, ServerSession, Slot};
 
-/// A client that fetches a large response is heard of within this time, whatever is lost.
-const FETCHING_NS: u64 = 250_000_000;
+/// Requests looked at when there is no memory for another one.
+const SEARCHED: usize = 64;
+/// A client that sends a large request or fetches a large response is heard of within this time,
+/// whatever is lost.
+const ACTIVE_NS: u64 = 250_000_000;
 /// A response of so many bytes is never refused: what tells the client of a refusal is one.
 const ALWAYS_KEPT: usize = 16 << 10;
 /// Places looked at in one audit of idle sessions.
@@ -41,6 +44,8 @@ pub(crate) struct Server {
     acking: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
     blocked: VecDeque<SessionId>,
+    /// Requests of which parts arrived, and some that are over.
+    receiving: VecDeque<(SessionId, u8, u64)>,
     /// Responses that are kept for a limited time, by when it is over. A slot is in it once.
     kept: VecDeque<(u64, SessionId, u8)>,
     /// New sessions are refused.
@@ -57,6 +62,7 @@ impl Server {
             audit_at: 0,
             acking: VecDeque::new(),
             blocked: VecDeque::new(),
+            receiving: VecDeque::new(),
             kept: VecDeque::new(),
             draining: false,
         }
@@ -158,6 +164,7 @@ impl Server {
             Phase::Over => {
                 session.push_reject(index, number, Rejection::ResponseExpired, sink);
             }
+            Phase::GivenUp => session.push_reject(index, number, Rejection::NoMemory, sink),
         }
     }
 
@@ -194,18 +201,17 @@ impl Server {
             return None;
         }
         if number > slot.number {
-            let refusal = if fragment.total > shared.config.max_total() {
-                Some(Rejection::TooLarge)
-            } else if !shared.reserve(fragment.total) {
-                Some(Rejection::NoMemory)
-            } else {
-                None
-            };
-            if let Some(why) = refusal {
+            if let Err(why) = self.promise_memory(shared, now, fragment.total, sink) {
                 // The slot stays as it is: the next fragment is answered in the same way.
+                let session = self.sessions.get_mut(id).expect("just found");
                 session.push_reject(index, number, why, sink);
                 return None;
             }
+            self.receiving.push_back((id, index as u8, number));
+        }
+        let session = self.sessions.get_mut(id).expect("just found");
+        let slot = &mut session.slots[index];
+        if number > slot.number {
             forget(shared, slot);
             release(shared, slot);
             slot.number = number;
@@ -214,13 +220,18 @@ impl Server {
             let buffer = shared.pool.take_large(fragment.total as usize);
             let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
             slot.large = Some(Box::new(Large::Receive(window)));
+            slot.arrived_at = now;
         }
         let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
-        if window.accept(fragment.total, fragment.index, data).is_err() {
-            shared.stats.frames_malformed += 1;
-            return None;
+        match window.accept(fragment.total, fragment.index, data) {
+            Ok(true) => slot.arrived_at = now,
+            Ok(false) => {}
+            Err(_) => {
+                shared.stats.frames_malformed += 1;
+                return None;
+            }
         }
         let complete = window.is_complete();
         if !complete {
@@ -248,6 +259,47 @@ impl Server {
             ext: frame.header.flags & flags::EXT != 0,
             body: Body::Owned(window.into_buffer()),
         })
+    }
+
+    /// Promises memory for a request of `total` bytes. If there is none left, that of requests of
+    /// which nothing arrives any more is used: a claim costs a client one packet.
+    fn promise_memory<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        total: u32,
+        sink: &mut S,
+    ) -> Result<(), Rejection> {
+        if total > shared.config.max_total() {
+            return Err(Rejection::TooLarge);
+        }
+        // Two looks for each that is added keep the list from growing with what is over.
+        let mut looks = self.receiving.len().min(2);
+        let mut promised = shared.reserve(total);
+        if !promised {
+            looks = self.receiving.len().min(SEARCHED);
+        }
+        for _ in 0..looks {
+            let Some((id, index, number)) = self.receiving.pop_front() else {
+                break;
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let slot = &mut session.slots[usize::from(index)];
+            if slot.number != number || slot.phase != Phase::Receiving {
+                continue;
+            }
+            if promised || now - slot.arrived_at < ACTIVE_NS {
+                self.receiving.push_back((id, index, number));
+                continue;
+            }
+            forget(shared, slot);
+            slot.phase = Phase::GivenUp;
+            session.push_reject(index.into(), number, Rejection::NoMemory, sink);
+            promised = shared.reserve(total);
+        }
+        promised.then_some(()).ok_or(Rejection::NoMemory)
     }
 
     /// The client wants parts of a response.
@@ -522,7 +574,7 @@ impl Server {
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
-            let fetching = now - session.active_at < FETCHING_NS;
+            let fetching = now - session.active_at < ACTIVE_NS;
             let slot = &mut session.slots[usize::from(index)];
             slot.listed = false;
             if slot.phase != Phase::Done || !slot.response.is_bulky() {

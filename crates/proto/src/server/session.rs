@@ -30,6 +30,8 @@ pub(crate) enum Phase {
     Done,
     /// Answered or cancelled, and nothing is kept.
     Over,
+    /// Some fragments arrived; then none did while others needed the memory. It was not run.
+    GivenUp,
 }
 
 /// State that only messages of several packets need.
@@ -47,6 +49,7 @@ pub(crate) enum Large {
 pub(crate) struct Slot {
     pub(crate) number: RequestNumber,
     pub(crate) response: Msgbuf,
+    /// When the request was complete; while it is not, when its last new fragment arrived.
     pub(crate) arrived_at: u64,
     /// Fragments that the request had; zero for one of a single packet.
     pub(crate) fragments: u32,

@@ -1,6 +1,6 @@
 //! What one peer may not do to another, nor to the endpoint, whatever it sends.
 
-use starling_proto::{Config, SessionError, SessionId};
+use starling_proto::{Config, Rejection, SessionError, SessionId};
 
 use crate::net::{Host, Net, Seen};
 
@@ -183,4 +183,55 @@ fn responses_that_nobody_fetches_have_a_bound() {
     assert!(net.hosts[2].seen.contains(&got));
     net.run_ms(11_000);
     assert_eq!(net.hosts[1].protocol.retained(), 0);
+}
+
+/// To claim the memory for a large request takes one packet. A client that claims all there is, and
+/// sends no more, does not keep others from sending theirs.
+#[test]
+fn memory_that_is_claimed_and_not_used_goes_to_others() {
+    const LIMIT: usize = 1 << 20;
+    let server = Config {
+        max_message: LIMIT as u32 / 4,
+        reassembly_bytes: LIMIT,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), server, Config::default()]);
+    let greedy: Vec<_> = (0..4).map(|_| open(&mut net, 0)).collect();
+    let request = vec![5; LIMIT / 4];
+    for (tag, session) in greedy.iter().enumerate() {
+        // Of what it sends only the first packet arrives, and nothing comes back.
+        let mut sent = 0;
+        net.fate = Box::new(move |_, from, _| {
+            sent += usize::from(from == 0);
+            usize::from(from == 0 && sent == 1)
+        });
+        net.request(0, *session, tag as u128, &request);
+        net.run_until(net.now + 50_000);
+    }
+    net.fate = Box::new(|_, from, to| usize::from(from != 0 && to != 0));
+    assert!(net.hosts[1].protocol.reassembling() > LIMIT / 2);
+
+    let session = open(&mut net, 2);
+    let refused = Seen::Failed(1, Rejection::NoMemory.into());
+    for tag in 1..=4 {
+        net.request(2, session, tag, &request);
+    }
+    net.run_ms(5);
+    assert!(net.hosts[2].seen.contains(&refused), "too early");
+    net.run_ms(300);
+    net.hosts[2].seen.clear();
+    for tag in 5..=8u8 {
+        net.request(2, session, tag.into(), &request);
+    }
+    net.run_ms(50);
+    for tag in 5..=8u8 {
+        let answer = Seen::Answer(u128::from(tag), request.clone());
+        assert!(net.hosts[2].seen.contains(&answer), "{tag}");
+    }
+    // The greedy one is told that its requests were not run.
+    net.fate = Box::new(|_, _, _| 1);
+    net.run_ms(100);
+    let told = Seen::Failed(0, Rejection::NoMemory.into());
+    assert!(net.hosts[0].seen.contains(&told));
+    assert_eq!(net.hosts[1].protocol.reassembling(), 0);
 }
