@@ -554,6 +554,16 @@ fn memory_is_bounded_by_the_limit() {
         starling_message::protobuf::decode(ours::Tree::LAYOUT, &bytes, &mut arena, 1 << 16);
     assert_eq!(result.unwrap_err().kind, DecodeErrorKind::TooLarge);
     assert!(arena.message_len() < 4 << 16);
+
+    // One byte of a packed field makes an element of eight.
+    let mut bytes = vec![0x22];
+    prost::encoding::encode_varint(1 << 16, &mut bytes);
+    bytes.resize(bytes.len() + (1 << 16), 1);
+    let layout = ours::Lists::LAYOUT;
+    let mut arena = Arena::begin(Vec::new(), layout);
+    let result = starling_message::protobuf::decode(layout, &bytes, &mut arena, 1 << 16);
+    assert_eq!(result.unwrap_err().kind, DecodeErrorKind::TooLarge);
+    assert!(arena.message_len() < 2 << 16);
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Decoder {
             };
             match field.message() {
                 None => {
-                    let done = value(field, wire, &mut cursor, to);
+                    let done = value(field, wire, &mut cursor, to, self.max_bytes);
                     done.map_err(|kind| fault(number, cursor.len(), kind))?;
                 }
                 Some(child) => {
@@ -161,6 +161,7 @@ fn value(
     wire: WireType,
     cursor: &mut Cursor<'_>,
     to: &mut Writer<'_>,
+    max_bytes: usize,
 ) -> Result<(), DecodeErrorKind> {
     let expected = WireType::of(field.kind);
     let repeated = field.shape != Shape::Singular;
@@ -188,6 +189,10 @@ fn value(
             let bits = packed.scalar(field.kind)?;
             let at = to.arena().push(slot, field.stride());
             set_raw(to, at, field.kind, bits);
+            // A byte of input makes eight in memory: not first all of them, and then look.
+            if to.arena().message_len() > max_bytes {
+                return Err(DecodeErrorKind::TooLarge);
+            }
         }
         return Ok(());
     }
