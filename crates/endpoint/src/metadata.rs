@@ -3,6 +3,8 @@
 //! Kept in the form they have on the wire (fields of the call header, see [`crate::header`]), so
 //! that sending is a copy and receiving is a walk over the datagram.
 
+use std::fmt;
+
 use crate::header::{self, Field, Fields, MAX_METADATA};
 
 /// Why a pair was not added.
@@ -17,7 +19,7 @@ pub enum MetadataError {
 }
 
 /// Metadata of a message to be sent, or kept from a received one. At most [`MAX_METADATA`] bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     fields: Vec<u8>,
 }
@@ -65,7 +67,7 @@ impl Metadata {
 }
 
 /// Metadata of a received message, read in place.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct MetadataView<'a> {
     /// Fields of an extension that was validated as a whole; other fields are skipped.
     fields: &'a [u8],
@@ -104,6 +106,26 @@ impl<'a> MetadataView<'a> {
     }
 }
 
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view().fmt(f)
+    }
+}
+
+impl fmt::Debug for MetadataView<'_> {
+    /// Keys and values; a value that is no text as its bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (key, value) in self.iter() {
+            match std::str::from_utf8(value) {
+                Ok(text) => map.entry(&key, &text),
+                Err(_) => map.entry(&key, &value),
+            };
+        }
+        map.finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +148,8 @@ mod tests {
         assert_eq!(metadata.value("trace-id"), Some(&b"17"[..]));
         assert_eq!(metadata.value("none"), None);
         assert_eq!(metadata.view().to_owned(), metadata);
+        let shown = r#"{"trace-id": "17", "b.in_1": [0, 255], "trace-id": "18"}"#;
+        assert_eq!(format!("{metadata:?}"), shown);
     }
 
     #[test]

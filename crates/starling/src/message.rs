@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use starling_endpoint::{Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Status};
-use starling_message::{Arena, Message, MessageLayout, Reader, protobuf, validate};
+use starling_message::{
+    Arena, Message, MessageLayout, MessageView, Reader, protobuf, reflect, validate,
+};
 
 /// The most memory that a message decoded from protobuf may take, in bytes. On the wire it has at
 /// most 64 MiB; unpacked, small elements grow.
@@ -49,17 +51,24 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("message", &self.view)
+            .field("metadata", &self.metadata)
             .field("remaining", &self.remaining)
-            .finish_non_exhaustive()
+            .finish()
     }
 }
 
 /// A received message that is kept: in the bytes that came, or decoded from protobuf.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Kept<M> {
     /// Validated.
     Native(OwnedMessage),
     Decoded(M, Metadata),
+}
+
+impl<M: Message> fmt::Debug for Kept<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        reflect::debug(M::LAYOUT, self.view().reader(), f)
+    }
 }
 
 impl<M: Message> Kept<M> {
@@ -106,7 +115,6 @@ impl<M: Message> Kept<M> {
 }
 
 /// A request that outlives the receive buffer, as a nested handler gets it.
-#[derive(Debug)]
 pub struct OwnedRequest<Q: Message> {
     kept: Kept<Q>,
     deadline: Option<Instant>,
@@ -145,10 +153,29 @@ impl<Q: Message> OwnedRequest<Q> {
     }
 }
 
+impl<Q: Message> fmt::Debug for OwnedRequest<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedRequest")
+            .field("message", &self.kept)
+            .field("metadata", &self.metadata())
+            .field("deadline", &self.deadline)
+            .finish()
+    }
+}
+
 /// The response to a call.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Response<P: Message> {
     kept: Kept<P>,
+}
+
+impl<P: Message> fmt::Debug for Response<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("message", &self.kept)
+            .field("metadata", &self.metadata())
+            .finish()
+    }
 }
 
 impl<P: Message> Response<P> {

@@ -145,6 +145,15 @@ everywhere!(
     }
 );
 
+everywhere!(a_response_shows_its_message, |client, _server, _gate| {
+    let response = client.echo(&payload(b"seen")).await.expect("an echo");
+    let shown = format!("{response:?}");
+    assert!(
+        shown.starts_with("Response { message: Payload { bytes: b\"seen\""),
+        "{shown}"
+    );
+});
+
 everywhere!(a_call_ends_at_its_deadline, |client, _server, _gate| {
     let options = CallOptions::with_timeout(Duration::from_millis(30));
     let status = client
