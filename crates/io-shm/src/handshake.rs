@@ -155,6 +155,15 @@ fn flags(has_membarrier: bool) -> u16 {
     if has_membarrier { HAS_MEMBARRIER } else { 0 }
 }
 
+/// Checks that `address` is `shm://` and a name that can be one. Whether somebody has the name is
+/// another matter.
+///
+/// # Errors
+/// With [`Fault::Caller`], saying what is wrong and what to write.
+pub fn check_address(address: &str) -> Result<(), IoError> {
+    socket_name(&format!("parse {address:?}"), address).map(drop)
+}
+
 /// The abstract socket name of an address `shm://name`.
 pub(crate) fn socket_name(attempt: &str, address: &str) -> Result<Vec<u8>, IoError> {
     let malformed = |problem: &str| {

@@ -46,5 +46,6 @@ mod tx;
 
 pub use config::ShmConfig;
 pub use device::ShmIo;
+pub use handshake::check_address;
 pub use rx::ShmRx;
 pub use tx::ShmTx;

@@ -2,12 +2,18 @@
 
 use std::fmt;
 
+use starling_io::IoError;
+use starling_io_udp::UdpAddress;
+
 /// Why a text is no address that works here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It has no scheme, or one that does not exist.
     #[error("{0:?} is no Starling address: write udp://HOST:PORT or shm://NAME")]
     Malformed(String),
+    /// What follows its scheme cannot be right. The text says why, and what to write.
+    #[error("{0}")]
+    Unusable(String),
     /// Its plane exists in the design but not in this version.
     #[error(
         "{address}: {scheme}:// is not built into this version yet; use udp://HOST:PORT or shm://NAME"
@@ -38,7 +44,8 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// An address with a scheme that works here. What follows the scheme is checked by who uses it.
+/// An address that is well formed, with a scheme that works here. Whether anybody is reached by it
+/// is seen when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     scheme: Scheme,
@@ -49,13 +56,20 @@ pub struct Address {
 const NOT_YET: [&str; 4] = ["xdp", "rdma", "grpc", "grpcs"];
 
 impl Address {
-    /// Reads the scheme of an address.
+    /// Reads an address. Names are not looked up.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let malformed = || AddressError::Malformed(text.to_owned());
         let (scheme, _) = text.split_once("://").ok_or_else(malformed)?;
+        let unusable = |error: IoError| AddressError::Unusable(error.to_string());
         let scheme = match scheme {
-            "udp" => Scheme::Udp,
-            "shm" => Scheme::Shm,
+            "udp" => {
+                UdpAddress::parse(text).map_err(unusable)?;
+                Scheme::Udp
+            }
+            "shm" => {
+                starling_io_shm::check_address(text).map_err(unusable)?;
+                Scheme::Shm
+            }
             other => {
                 let known = NOT_YET.into_iter().find(|known| *known == other);
                 return Err(
@@ -98,6 +112,21 @@ mod tests {
         let scheme = |text| Address::parse(text).expect(text).scheme();
         assert_eq!(scheme("udp://127.0.0.1:9000"), Scheme::Udp);
         assert_eq!(scheme("shm://kv"), Scheme::Shm);
+    }
+
+    #[test]
+    fn the_rest_is_checked_too() {
+        for (text, problem) in [
+            ("udp://127.0.0.1", "it has no port; write udp://HOST:PORT"),
+            ("udp://:9000", "it has no host"),
+            ("udp://host:70000", "its port is no number"),
+            ("udp://host:9000/path", "its port is no number"),
+            ("shm://", "the name is empty"),
+            ("shm://a/b", "a character that names cannot have"),
+        ] {
+            let error = Address::parse(text).expect_err(text).to_string();
+            assert!(error.contains(text) && error.contains(problem), "{error}");
+        }
     }
 
     #[test]
