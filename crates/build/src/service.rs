@@ -8,7 +8,7 @@
 //! struct OwnedRequest<Q: Message>         'static, message() -> Q::View<'_>
 //! struct NestedContext                    'static: how a nested handler makes its calls
 //! struct Response<P: Message>             message() -> P::View<'_>
-//! struct Status, CallOptions: Default
+//! struct Status, CallOptions: Clone + Debug + Default
 //!
 //! trait Service: Sized + 'static {
 //!     fn descriptor(&self) -> &'static ServiceDescriptor;
@@ -40,7 +40,7 @@ use crate::names::{Scope, Taken, camel, identifier, shouty, snake};
 use crate::schema::{method_path, of_service};
 
 /// Methods of a client that are no calls.
-const RESERVED: [&str; 5] = ["new", "caller", "clone", "fmt", "from_arc"];
+const RESERVED: [&str; 6] = ["new", "caller", "clone", "fmt", "from_arc", "with_options"];
 
 /// A method, ready to be written.
 struct Method {
@@ -338,7 +338,7 @@ fn write_client(
         let method = identifier(base);
         calls.push_str(&format!(
             "{doc} pub fn {method}(&self, request: &{request}) -> C::Call<{response}> {{
-                self.{base}_with(request, &<{rt}::CallOptions as ::core::default::Default>::default())
+                self.{base}_with(request, &self.options)
             }}
 
             /// As `{base}`, with options for this call.
@@ -351,15 +351,23 @@ fn write_client(
     }
     out.push_str(&format!(
         "/// Calls `{full}`.
-        #[derive(Clone)]
-        pub struct {name}Client<C> {{ caller: C }}
+        #[derive(Clone, Debug)]
+        pub struct {name}Client<C> {{ caller: C, options: {rt}::CallOptions }}
 
         impl<C: {rt}::Caller> {name}Client<C> {{
             /// What the server is expected to know about the service.
             pub const DESCRIPTOR: &'static {rt}::ServiceDescriptor = &{constant};
 
             /// Calls through `caller`.
-            pub fn new(caller: C) -> Self {{ Self {{ caller }} }}
+            pub fn new(caller: C) -> Self {{
+                Self {{ caller, options: ::core::default::Default::default() }}
+            }}
+
+            /// Options of the calls that are given none of their own: a timeout for every call, say.
+            pub fn with_options(mut self, options: {rt}::CallOptions) -> Self {{
+                self.options = options;
+                self
+            }}
 
             /// What it calls through.
             pub fn caller(&self) -> &C {{ &self.caller }}

@@ -16,7 +16,7 @@ mod stub {
     #[derive(Debug, PartialEq)]
     pub struct Status(pub &'static str);
 
-    #[derive(Default)]
+    #[derive(Clone, Debug, Default)]
     pub struct CallOptions {
         pub fail: bool,
     }
@@ -241,6 +241,11 @@ fn a_status_and_options_come_through() {
     let options = CallOptions { fail: true };
     assert_eq!(
         now(client.get_with(&request, &options)).unwrap_err(),
+        Status("told to fail")
+    );
+    let client = client.with_options(options);
+    assert_eq!(
+        now(client.get(&request)).unwrap_err(),
         Status("told to fail")
     );
 }

@@ -145,6 +145,18 @@ everywhere!(
     }
 );
 
+everywhere!(
+    a_client_can_have_options_for_all_of_its_calls,
+    |client, _server, _gate| {
+        let client = client.with_options(CallOptions::with_timeout(LONG));
+        let report = client.inspect(&payload(b"")).await.expect("a report");
+        assert!(report_of(&report).0 > 0);
+        let options = CallOptions::default();
+        let report = client.inspect_with(&payload(b""), &options).await;
+        assert_eq!(report_of(&report.expect("a report")).0, 0);
+    }
+);
+
 everywhere!(a_response_shows_its_message, |client, _server, _gate| {
     let response = client.echo(&payload(b"seen")).await.expect("an echo");
     let shown = format!("{response:?}");

@@ -796,16 +796,25 @@ mod __items {
         }
     }
     /// Calls `starling.reflection.Reflection`.
-    #[derive(Clone)]
+    #[derive(Clone, Debug)]
     pub struct ReflectionClient<C> {
         caller: C,
+        options: __rt::CallOptions,
     }
     impl<C: __rt::Caller> ReflectionClient<C> {
         /// What the server is expected to know about the service.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &REFLECTION_SERVICE;
         /// Calls through `caller`.
         pub fn new(caller: C) -> Self {
-            Self { caller }
+            Self {
+                caller,
+                options: ::core::default::Default::default(),
+            }
+        }
+        /// Options of the calls that are given none of their own: a timeout for every call, say.
+        pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
+            self.options = options;
+            self
         }
         /// What it calls through.
         pub fn caller(&self) -> &C {
@@ -814,10 +823,7 @@ mod __items {
         /// Compares the two ends' versions of one method. A client calls it before its first call of that
         /// method in a session.
         pub fn bind(&self, request: &BindRequest) -> C::Call<BindResponse> {
-            self.bind_with(
-                request,
-                &<__rt::CallOptions as ::core::default::Default>::default(),
-            )
+            self.bind_with(request, &self.options)
         }
         /// As `bind`, with options for this call.
         pub fn bind_with(
@@ -836,10 +842,7 @@ mod __items {
             &self,
             request: &ListServicesRequest,
         ) -> C::Call<ListServicesResponse> {
-            self.list_services_with(
-                request,
-                &<__rt::CallOptions as ::core::default::Default>::default(),
-            )
+            self.list_services_with(request, &self.options)
         }
         /// As `list_services`, with options for this call.
         pub fn list_services_with(
@@ -858,10 +861,7 @@ mod __items {
             &self,
             request: &DescribeServiceRequest,
         ) -> C::Call<DescribeServiceResponse> {
-            self.describe_service_with(
-                request,
-                &<__rt::CallOptions as ::core::default::Default>::default(),
-            )
+            self.describe_service_with(request, &self.options)
         }
         /// As `describe_service`, with options for this call.
         pub fn describe_service_with(

@@ -664,16 +664,25 @@ mod __items {
         }
     }
     /// Calls `kv.Kv`.
-    #[derive(Clone)]
+    #[derive(Clone, Debug)]
     pub struct KvClient<C> {
         caller: C,
+        options: __rt::CallOptions,
     }
     impl<C: __rt::Caller> KvClient<C> {
         /// What the server is expected to know about the service.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &KV_SERVICE;
         /// Calls through `caller`.
         pub fn new(caller: C) -> Self {
-            Self { caller }
+            Self {
+                caller,
+                options: ::core::default::Default::default(),
+            }
+        }
+        /// Options of the calls that are given none of their own: a timeout for every call, say.
+        pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
+            self.options = options;
+            self
         }
         /// What it calls through.
         pub fn caller(&self) -> &C {
@@ -681,10 +690,7 @@ mod __items {
         }
         /// One value.
         pub fn get(&self, request: &GetRequest) -> C::Call<GetResponse> {
-            self.get_with(
-                request,
-                &<__rt::CallOptions as ::core::default::Default>::default(),
-            )
+            self.get_with(request, &self.options)
         }
         /// As `get`, with options for this call.
         pub fn get_with(
@@ -700,10 +706,7 @@ mod __items {
         }
         /// Values in order of their keys.
         pub fn scan(&self, request: &ScanRequest) -> C::Call<ScanResponse> {
-            self.scan_with(
-                request,
-                &<__rt::CallOptions as ::core::default::Default>::default(),
-            )
+            self.scan_with(request, &self.options)
         }
         /// As `scan`, with options for this call.
         pub fn scan_with(
@@ -719,10 +722,7 @@ mod __items {
         }
         /// As Get, but asks another server.
         pub fn relay(&self, request: &GetRequest) -> C::Call<GetResponse> {
-            self.relay_with(
-                request,
-                &<__rt::CallOptions as ::core::default::Default>::default(),
-            )
+            self.relay_with(request, &self.options)
         }
         /// As `relay`, with options for this call.
         pub fn relay_with(
