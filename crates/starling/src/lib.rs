@@ -70,6 +70,31 @@
 //!
 //! The request is read where it was received, the reply is written where it is sent from.
 //!
+//! `Cargo.toml` has `starling` among its dependencies and `starling-build` among its
+//! build-dependencies, nothing else.
+//!
+//! # Messages
+//!
+//! A message `Volume` is three types: `Volume` owns its memory, `VolumeView<'_>` reads and
+//! `VolumeMut<'_>` writes one that lies elsewhere, such as in a datagram. `view()` and `as_mut()`
+//! lead from one to the other, `to_owned()` copies, and all of them print with `{:?}`. Fields have
+//! methods:
+//!
+//! | in the `.proto` file | to read | to write |
+//! |---|---|---|
+//! | `string name`, `uint64 size`, ... | `name()`, `size()`: empty or 0 if unset | `set_name("v")`, `set_size(1)`, `clear_name()` |
+//! | `optional uint32 level` | `level()`, `has_level()`, `level_opt()` | `set_level(3)`, `clear_level()` |
+//! | `bytes data` | `data()`: `&[u8]` | `set_data(&[..])`, or `set_data_bytes(`[`Bytes`]`)` without a copy |
+//! | `Extent extent` | `extent()`: a view, with nothing set if it is absent; `has_extent()`, `extent_opt()` | `extent_mut().set_..`, `set_extent(view)` |
+//! | `repeated Extent extents` | `extents()`: `iter()`, `get(index)`, `len()` | `extents_mut()`: `push_default()`, `push_view(view)`; of other types `push(value)`, `extend(values)` |
+//! | `map<string, uint32> labels` | `labels()`: `get("a")`, `iter()`, `len()` | `labels_mut()`: `insert("a", 1)`; of messages `get_or_default("a")` |
+//! | `oneof limit { uint64 iops; ... }` | `limit()`: `Option<VolumeLimit>`, an enum; each case also as an optional field | `set_iops(5)`, `clear_limit()` |
+//! | `State state`, `enum State { STATE_ON = 1; }` | `state()`: a number that may be unknown; compare with `State::ON` | `set_state(State::ON)` |
+//!
+//! A whole message is set with `copy_from(view)`, so a handler can answer with one that it has. What
+//! is declared within a message is in a module: `volume::State`. A name that is a keyword is written
+//! `r#type()`; a field whose methods would clash with others is called after its number as well.
+//!
 //! # Two kinds of callers
 //!
 //! The same generated client stands on either of them:
@@ -83,7 +108,8 @@
 //! # Three kinds of handlers
 //!
 //! *Inline* ones run in the dispatch thread, to completion, and take microseconds at most; that is
-//! what a method is unless the `.proto` file says `option (starling.mode) = WORKER` or `NESTED`.
+//! what a method is unless the `.proto` file says `option (starling.mode) = WORKER` or `NESTED`, which
+//! needs `import "starling/options.proto"`.
 //! *Worker* ones run in a pool of threads. *Nested* ones are `async`, run in the dispatch thread, and
 //! make calls of their own through their [`NestedContext`].
 //!
@@ -92,7 +118,9 @@
 //! With a [`Response`] or a [`Status`], whose codes are gRPC's. A handler runs at most once for each
 //! call, whatever the network does. A call whose server dies ends with UNAVAILABLE; it is not made
 //! again, because it may have run. [`CallOptions`] has a timeout, metadata, and whether to wait for
-//! a server that is not there yet.
+//! a server that is not there yet. Each method of a client has a second form that takes them,
+//! `greet_with(&request, &options)`; `HelloClient::with_options` sets them for all others. There is
+//! no timeout unless one is set. Dropping a call cancels it.
 //!
 //! # Versions
 //!
@@ -136,9 +164,12 @@ pub use options::CallOptions;
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Caller, Registrar, Service};
 pub use starling_endpoint::{
-    Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, Status,
+    Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, Sleep, Stats,
+    Status, Turn,
 };
+pub use starling_io::{Fault, IoError, Wake};
 pub use starling_message::{Bytes, Message, MessageView};
+pub use starling_proto::{Config as ProtocolConfig, ConfigError, Congestion};
 pub use wait::block_on;
 
 /// A channel to `address` that is connected: [`Channel::connect`].
@@ -156,6 +187,10 @@ pub mod stub {
 }
 
 /// Includes the code that `starling-build` made of a package: `include_proto!("kv")`.
+///
+/// Packages that refer to each other are included together, as modules nested like the packages:
+/// with `mod proto { starling::include_proto!("packages"); }`, the message `Block` of the package
+/// `store.volume` is `proto::store::volume::Block`.
 #[macro_export]
 macro_rules! include_proto {
     ($package:literal) => {
