@@ -103,6 +103,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let Some(method) = &arguments.method else {
         return output::print(&session.services()?);
     };
+    // gRPC writes a method as a path.
+    let method = method.strip_prefix('/').unwrap_or(method);
     let Some((service, method)) = method.split_once('/') else {
         let pool = session.describe(method)?;
         return output::print(&describe::service(&pool, method)?);
@@ -211,8 +213,14 @@ impl Session {
         let names = list.message().services().iter();
         let names: Vec<&str> = names.map(|service| service.name()).collect();
         if !names.contains(&service) {
+            let as_method = service
+                .rsplit_once('.')
+                .filter(|(prefix, _)| names.contains(prefix))
+                .map_or_else(String::new, |(prefix, method)| {
+                    format!("; for a method write {prefix}/{method}")
+                });
             let names = names.join(", ");
-            let error = format!("the server has no service {service}; it has {names}");
+            let error = format!("the server has no service {service}; it has {names}{as_method}");
             return Err(Status::unimplemented(error).into());
         }
         let mut request = DescribeServiceRequest::new();
