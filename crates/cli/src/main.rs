@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "starling", &mut io::stdout());
+            clap_complete::generate(shell, &mut for_people(), "starling", &mut io::stdout());
             Ok(())
         }
         Command::Role(arguments) => role::run(&arguments),
@@ -82,6 +82,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// The command line without what is hidden: completions would offer that, too.
+fn for_people() -> clap::Command {
+    let all = Cli::command();
+    let subcommands: Vec<_> = all
+        .get_subcommands()
+        .filter(|subcommand| !subcommand.is_hide_set())
+        .cloned()
+        .collect();
+    clap::Command::new("starling")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(subcommands)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +102,12 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_offer_what_the_help_shows() {
+        let offered = for_people();
+        let names: Vec<_> = offered.get_subcommands().map(|c| c.get_name()).collect();
+        assert_eq!(names, ["demo", "serve", "call", "bench", "completions"]);
     }
 }
