@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use starling::{Idle, Server, ServerHandle};
+use starling::{Idle, Server};
 use starling_bench::services::{echo, kv};
 
 use crate::error::CliError;
@@ -37,7 +37,8 @@ pub(crate) struct Arguments {
     /// What the dispatch threads do when there is nothing to do.
     #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
     idle: IdleName,
-    /// Records that the key-value store holds at the start.
+    /// Records of 16-byte keys and 64-byte values that the key-value store holds at the start.
+    /// Has to fit in memory.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     records: u64,
 }
@@ -82,8 +83,11 @@ impl From<IdleName> for Idle {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let server = prepare(arguments)?;
+    // Filling the store takes long if it is to hold much: until it is done, a signal ends the
+    // process as it ends any other.
     let stop = on_signals()?;
-    let server = serve(arguments)?;
+    let server = server.spawn()?;
     let lines: Vec<String> = server
         .addresses()
         .iter()
@@ -99,7 +103,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
 }
 
-fn serve(arguments: &Arguments) -> Result<ServerHandle, CliError> {
+/// The server with its addresses and its store, not yet serving.
+fn prepare(arguments: &Arguments) -> Result<Server, CliError> {
     let mut builder = Server::builder().idle(arguments.idle.into());
     // Addresses first: one that is taken is an error before the store is filled.
     for address in &arguments.address {
@@ -119,7 +124,7 @@ fn serve(arguments: &Arguments) -> Result<ServerHandle, CliError> {
             builder.add_service(server.worker("Scan").worker("MultiGet"))
         }
     };
-    Ok(builder.build()?.spawn()?)
+    Ok(builder.build()?)
 }
 
 /// Gets a message at the first signal to end. The second one ends the process.
