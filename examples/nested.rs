@@ -33,9 +33,7 @@ impl Primes for Counter {
         let share = (to - from) / self.others.len() as u64;
         let mut calls = Vec::new();
         for (index, other) in (0..).zip(&self.others) {
-            let channel = cx
-                .channel(other)
-                .map_err(|error| Status::internal(error.to_string()))?;
+            let channel = cx.channel(other)?;
             let mut part = Range::new();
             part.set_from(from + index * share);
             part.set_to(from + (index + 1) * share);

@@ -1,5 +1,6 @@
 //! Why something could not be set up. Calls end with a [`Status`](crate::Status) instead.
 
+use starling_endpoint::Status;
 use starling_io::IoError;
 use starling_proto::ConfigError;
 
@@ -16,7 +17,7 @@ pub enum Error {
     Device(#[from] IoError),
     /// The server could not be reached.
     #[error(transparent)]
-    Unreachable(starling_endpoint::Status),
+    Unreachable(Status),
     /// A setting cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -47,11 +48,40 @@ pub enum Error {
     Panicked,
 }
 
+impl From<Error> for Status {
+    /// For handlers that make calls: `cx.channel(address)?`. What the handler cannot set up is
+    /// INTERNAL for its caller; a server that could not be reached is what it was.
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Unreachable(status) => status,
+            error => Status::internal(error.to_string()),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn system(attempt: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::System {
             attempt,
             source: source.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_passes_errors_on_as_statuses() {
+        let handler = |address: &str| -> Result<(), Status> {
+            crate::Address::parse(address).map_err(Error::from)?;
+            Err(Error::Unreachable(Status::unavailable("nobody")))?
+        };
+        let status = handler("kv:9000").expect_err("no scheme");
+        assert_eq!(status.code(), starling_endpoint::Code::Internal);
+        assert!(status.message().contains("kv:9000"), "{status}");
+        let status = handler("shm://kv").expect_err("as made");
+        assert_eq!(status, Status::unavailable("nobody"));
     }
 }
