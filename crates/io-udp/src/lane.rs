@@ -34,7 +34,7 @@ pub(crate) const FIRST_RUN: u64 = 256;
 pub(crate) const RUN_GROWTH: u64 = 4;
 
 /// With a lane, the device's own socket is asked once in so many bursts, while nothing is there.
-pub(crate) const OTHERS_EVERY: u32 = 16;
+pub(crate) const OTHERS_EVERY: u32 = 32;
 
 /// So many datagrams from others close the lane, if they come within [`OTHERS_WINDOW`].
 pub(crate) const OTHERS_LIMIT: u32 = 64;

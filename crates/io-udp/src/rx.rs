@@ -7,7 +7,7 @@
 //! ```text
 //!              nothing                          nothing, or one
 //!             ┌───────┐                        ┌───────────────┐
-//!             ▼       │    one datagram        ▼               │
+//!             ▼       │   one, twice in a row  ▼               │
 //!          single ────┴──────────────────▶ recvmmsg ───────────┘ (back to single)
 //!                                              │ ▲
 //!                                              └─┘ two or more
@@ -55,6 +55,8 @@ pub struct UdpRx {
     burst: [Place; MAX_BURST],
     burst_len: usize,
     ecn: bool,
+    /// The last call found something.
+    found: bool,
     /// The next call is `recvmmsg`.
     many: bool,
     /// Singles until one is taken with its ECN bits.
@@ -137,6 +139,7 @@ impl UdpRx {
             burst: [nowhere; MAX_BURST],
             burst_len: 0,
             ecn,
+            found: false,
             many: false,
             until_sample: SAMPLE_EVERY,
             after_mark: 0,
@@ -172,7 +175,9 @@ impl UdpRx {
     /// Prepares the choice of the next way, after this one found `received` datagrams.
     #[inline]
     fn learn(&mut self, way: Way, received: usize) {
-        self.many = received > 1 || (received == 1 && way != Way::Many);
+        let next_too = received == 1 && way != Way::Many && self.found;
+        self.many = received > 1 || next_too;
+        self.found = received > 0;
         if received == 1 {
             match way {
                 Way::Plain => self.until_sample = self.until_sample.saturating_sub(1),
@@ -298,7 +303,11 @@ impl UdpRx {
             }
             return Ok(());
         }
-        self.filled = receive(&mut self.batch, &self.shared, self.shared.fd(), Way::Many)?;
+        let way = match self.shared.wants_control.load(Ordering::Relaxed) {
+            true => Way::One,
+            false => Way::Plain,
+        };
+        self.filled = receive(&mut self.batch, &self.shared, self.shared.fd(), way)?;
         if self.lane_bursts >= OTHERS_WINDOW {
             self.lane_bursts = 0;
             self.others = 0;
@@ -402,18 +411,18 @@ mod tests {
         let address = receiver.local_addr().expect("bound").as_socket();
         let to = RawAddr::new(address.expect("IP"), Family::V4).expect("IPv4");
 
-        // Three messages of 40 datagrams: ten bytes each, and the last of a message only seven.
+        // Four messages of 40 datagrams: ten bytes each, and the last of a message only seven.
         let datagram = [1; 10];
-        let mut scratch = SendScratch::new(120);
+        let mut scratch = SendScratch::new(160);
         let mut batch = scratch.batch();
-        for _ in 0..3 {
+        for _ in 0..4 {
             batch.push_message(Some(&to), Some(10));
             for _ in 0..39 {
                 batch.push_datagram(&datagram);
             }
             batch.push_datagram(&datagram[..7]);
         }
-        assert_eq!(batch.send(socket().as_fd()).expect("loopback"), 3);
+        assert_eq!(batch.send(socket().as_fd()).expect("loopback"), 4);
 
         let shared = Arc::new(Shared::new(receiver, Family::V4));
         shared.wants_control.store(true, Ordering::Relaxed);
@@ -430,12 +439,12 @@ mod tests {
         }
         assert_eq!(
             bursts,
-            [40, MAX_BURST, 16],
-            "one message alone, then two at once"
+            [40, 40, MAX_BURST, 16],
+            "two messages alone, then two at once"
         );
         let mut expected = [10; 40];
         expected[39] = 7;
-        assert_eq!(lens, expected.repeat(3));
+        assert_eq!(lens, expected.repeat(4));
     }
 
     #[test]
