@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor};
+use prost_reflect::{
+    DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
+};
 use starling::Status;
 
 use crate::error::CliError;
@@ -16,11 +18,18 @@ pub(super) fn find(pool: &DescriptorPool, service: &str) -> Result<ServiceDescri
     })
 }
 
-/// Methods and messages, in the notation of `.proto` files.
+/// What a service's methods take and give, by name.
+#[derive(Default)]
+struct Types {
+    messages: BTreeMap<String, MessageDescriptor>,
+    enums: BTreeMap<String, EnumDescriptor>,
+}
+
+/// Methods, messages and enumerations, in the notation of `.proto` files.
 pub(super) fn service(pool: &DescriptorPool, name: &str) -> Result<String, CliError> {
     let service = find(pool, name)?;
     let mut text = format!("service {name} {{\n");
-    let mut messages = BTreeMap::new();
+    let mut types = Types::default();
     for method in service.methods() {
         let stream = |yes| if yes { "stream " } else { "" };
         let _ = writeln!(
@@ -32,39 +41,65 @@ pub(super) fn service(pool: &DescriptorPool, name: &str) -> Result<String, CliEr
             stream(method.is_server_streaming()),
             method.output().full_name(),
         );
-        collect(method.input(), &mut messages);
-        collect(method.output(), &mut messages);
+        types.collect(method.input());
+        types.collect(method.output());
     }
     text.push_str("}\n");
-    for message in messages.values().filter(|m| !m.is_map_entry()) {
-        let _ = write!(text, "\nmessage {} {{", message.full_name());
-        for field in message.fields() {
-            let _ = write!(
-                text,
-                "\n  {} {} = {};",
-                type_of(&field),
-                field.name(),
-                field.number()
-            );
+    for message in types.messages.values().filter(|m| !m.is_map_entry()) {
+        write_message(message, &mut text);
+    }
+    for of in types.enums.values() {
+        let _ = write!(text, "\nenum {} {{", of.full_name());
+        for value in of.values() {
+            let _ = write!(text, "\n  {} = {};", value.name(), value.number());
         }
-        text.push_str(if message.fields().len() == 0 {
-            "}\n"
-        } else {
-            "\n}\n"
-        });
+        text.push_str("\n}\n");
     }
     Ok(text)
 }
 
-/// A message and all that it is made of.
-fn collect(message: MessageDescriptor, found: &mut BTreeMap<String, MessageDescriptor>) {
-    let name = message.full_name().to_string();
-    if found.insert(name, message.clone()).is_some() {
-        return;
-    }
+fn write_message(message: &MessageDescriptor, text: &mut String) {
+    let _ = write!(text, "\nmessage {} {{", message.full_name());
+    let mut within = None;
     for field in message.fields() {
-        if let Kind::Message(part) = field.kind() {
-            collect(part, found);
+        // The fields of a oneof follow each other: that is how they are declared.
+        let oneof = field
+            .containing_oneof()
+            .filter(|oneof| !oneof.is_synthetic());
+        if within != oneof {
+            text.push_str(if within.is_some() { "\n  }" } else { "" });
+            if let Some(oneof) = &oneof {
+                let _ = write!(text, "\n  oneof {} {{", oneof.name());
+            }
+            within = oneof;
+        }
+        let indent = if within.is_some() { "    " } else { "  " };
+        let optional = field.field_descriptor_proto().proto3_optional();
+        let label = if optional { "optional " } else { "" };
+        let (of, name, number) = (type_of(&field), field.name(), field.number());
+        let _ = write!(text, "\n{indent}{label}{of} {name} = {number};");
+    }
+    text.push_str(if within.is_some() { "\n  }" } else { "" });
+    text.push_str(if message.fields().len() == 0 {
+        "}\n"
+    } else {
+        "\n}\n"
+    });
+}
+
+impl Types {
+    /// A message and all that it is made of.
+    fn collect(&mut self, message: MessageDescriptor) {
+        let name = message.full_name().to_string();
+        if self.messages.insert(name, message.clone()).is_some() {
+            return;
+        }
+        for field in message.fields() {
+            match field.kind() {
+                Kind::Message(part) => self.collect(part),
+                Kind::Enum(of) => drop(self.enums.insert(of.full_name().to_string(), of)),
+                _ => {}
+            }
         }
     }
 }
@@ -85,6 +120,11 @@ fn type_of(field: &FieldDescriptor) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
+    use prost_reflect::prost_types::{
+        DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
+        FileDescriptorProto, MethodDescriptorProto, OneofDescriptorProto, ServiceDescriptorProto,
+    };
     use starling::reflection::REFLECTION_SERVICE;
 
     use super::*;
@@ -103,6 +143,71 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn enumerations_oneofs_and_optional_fields_are_shown() {
+        let field = |name: &str, number, of| FieldDescriptorProto {
+            name: Some(name.into()),
+            number: Some(number),
+            r#type: Some(of as i32),
+            label: Some(Label::Optional as i32),
+            ..FieldDescriptorProto::default()
+        };
+        let mut state = field("state", 1, Type::Enum);
+        state.type_name = Some(".disk.State".into());
+        let mut level = field("level", 2, Type::Uint32);
+        (level.proto3_optional, level.oneof_index) = (Some(true), Some(1));
+        let mut iops = field("iops", 3, Type::Uint64);
+        iops.oneof_index = Some(0);
+        let oneof = |name: &str| OneofDescriptorProto {
+            name: Some(name.into()),
+            options: None,
+        };
+        let disk = DescriptorProto {
+            name: Some("Disk".into()),
+            field: vec![state, level, iops],
+            oneof_decl: vec![oneof("limit"), oneof("_level")],
+            ..DescriptorProto::default()
+        };
+        let on = EnumValueDescriptorProto {
+            name: Some("ON".into()),
+            number: Some(0),
+            options: None,
+        };
+        let states = EnumDescriptorProto {
+            name: Some("State".into()),
+            value: vec![on],
+            ..EnumDescriptorProto::default()
+        };
+        let method = MethodDescriptorProto {
+            name: Some("Turn".into()),
+            input_type: Some(".disk.Disk".into()),
+            output_type: Some(".disk.Disk".into()),
+            ..MethodDescriptorProto::default()
+        };
+        let file = FileDescriptorProto {
+            name: Some("disk.proto".into()),
+            package: Some("disk".into()),
+            syntax: Some("proto3".into()),
+            message_type: vec![disk],
+            enum_type: vec![states],
+            service: vec![ServiceDescriptorProto {
+                name: Some("Disks".into()),
+                method: vec![method],
+                options: None,
+            }],
+            ..FileDescriptorProto::default()
+        };
+        let mut pool = DescriptorPool::new();
+        pool.add_file_descriptor_proto(file).unwrap();
+        let text = service(&pool, "disk.Disks").unwrap();
+        let (_, types) = text.split_once("}\n\n").unwrap();
+        assert_eq!(
+            types,
+            "message disk.Disk {\n  disk.State state = 1;\n  optional uint32 level = 2;\n  \
+             oneof limit {\n    uint64 iops = 3;\n  }\n}\n\nenum disk.State {\n  ON = 0;\n}\n"
+        );
     }
 
     #[test]
