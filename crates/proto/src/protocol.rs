@@ -9,8 +9,8 @@ use crate::peer::{Peers, preamble};
 use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{
-    Connect, DatagramError, Frame, Gone, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset,
-    VERSION, read_preamble, split_frame,
+    DatagramError, Frame, Gone, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION,
+    read_preamble, split_frame,
 };
 use crate::{
     Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Prefix, Refusal, RejectReason,
@@ -295,14 +295,16 @@ impl Protocol {
         if frame.header.kind != Kind::Connect {
             return;
         }
-        if let Some((connect, _)) = Connect::parse(frame.payload) {
+        // The first two words of its payload are all that versions have in common.
+        if let Some(&[token, session]) = frame.payload.as_chunks().0.first_chunk() {
+            let (token, session) = (u32::from_le_bytes(token), u32::from_le_bytes(session));
             let (code, detail) = Refusal::Version {
                 version: u32::from(VERSION),
             }
             .to_wire();
-            let header = control(Kind::Refuse, connect.session);
+            let header = control(Kind::Refuse, session);
             let body = Refuse { code, detail }.to_bytes();
-            Shared::send_alone(sink, source, connect.token, header, &body);
+            Shared::send_alone(sink, source, token, header, &body);
         }
     }
 

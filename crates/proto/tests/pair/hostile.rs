@@ -235,3 +235,22 @@ fn memory_that_is_claimed_and_not_used_goes_to_others() {
     assert!(net.hosts[0].seen.contains(&told));
     assert_eq!(net.hosts[1].protocol.reassembling(), 0);
 }
+
+/// Only the first two words of a connect are the same in all versions, and they suffice.
+#[test]
+fn a_short_connect_of_another_version_is_told_which_one_is_spoken() {
+    let mut net = Net::pair();
+    let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
+    connect.extend([9, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    connect.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+    net.inject(0, 1, connect.clone());
+    connect.truncate(28);
+    connect[10] = 4;
+    net.inject(0, 1, connect.clone());
+    net.run_ms(1);
+    let mut refuse = vec![0x5a, 1, 0, 0, 1, 2, 3, 4];
+    refuse.extend([12, 0, 8, 0, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+    refuse.extend([3, 0, 0, 0, 1, 0, 0, 0]);
+    net.log.retain(|(from, _)| *from == 1);
+    assert_eq!(net.log, [(1, refuse)], "to the whole one only");
+}
