@@ -116,6 +116,8 @@ pub struct Job {
     request: WorkerRequest,
     reply: WorkerReply,
     end: Option<JobEnd>,
+    /// Memory of the request, whoever has it by now.
+    request_bytes: usize,
 }
 
 impl fmt::Debug for Job {
@@ -135,6 +137,7 @@ impl Job {
         answer: Answer,
     ) -> Self {
         Self {
+            request_bytes: request.message.message.len(),
             id,
             handler,
             request,
@@ -190,6 +193,10 @@ pub trait Dispatch {
     fn in_flight(&self) -> usize;
 }
 
+/// Requests that are with the workers of one pool or wait for them take at most so much memory,
+/// unless it is a single one: a queue of the largest requests would take all that there is.
+const MAX_BYTES: usize = 512 << 20;
+
 /// Threads that take jobs from one bounded queue.
 pub struct ThreadPool {
     // Dropped to tell the threads to end.
@@ -198,6 +205,7 @@ pub struct ThreadPool {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
+    in_flight_bytes: usize,
     capacity: usize,
 }
 
@@ -231,6 +239,7 @@ impl ThreadPool {
             stop: Arc::new(AtomicBool::new(false)),
             threads: Vec::with_capacity(threads),
             in_flight: 0,
+            in_flight_bytes: 0,
             capacity,
         };
         for index in 0..threads {
@@ -260,7 +269,8 @@ impl ThreadPool {
 
 impl Dispatch for ThreadPool {
     fn submit(&mut self, job: Job) -> Result<(), Job> {
-        if self.in_flight == self.capacity {
+        let bytes = self.in_flight_bytes + job.request_bytes;
+        if self.in_flight == self.capacity || (self.in_flight > 0 && bytes > MAX_BYTES) {
             return Err(job);
         }
         match &self.jobs {
@@ -268,12 +278,14 @@ impl Dispatch for ThreadPool {
             None => return Err(job),
         }
         self.in_flight += 1;
+        self.in_flight_bytes = bytes;
         Ok(())
     }
 
     fn poll(&mut self) -> Option<Job> {
         let job = self.done.try_recv().ok()?;
         self.in_flight -= 1;
+        self.in_flight_bytes -= job.request_bytes;
         Some(job)
     }
 
@@ -294,6 +306,75 @@ impl Drop for ThreadPool {
                 // A worker's panics were caught; there is nothing to learn from the result.
                 let _ = thread.join();
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::payload::{Payload, PayloadBytes};
+
+    #[derive(Clone)]
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    struct Bell(Sender<()>);
+
+    impl Wake for Bell {
+        fn wake(&self) {
+            // The test may be over.
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn the_memory_of_waiting_requests_has_a_bound() {
+        let (bell, rung) = crossbeam_channel::unbounded();
+        let mut pool = ThreadPool::new(1, 100, Stopped, Arc::new(Bell(bell))).unwrap();
+        let gate = Arc::new(Barrier::new(2));
+        let job = |bytes: usize| {
+            let gate = Arc::clone(&gate);
+            // Zeros that nobody touches take no memory.
+            let mut message = Msgbuf::from_vec(vec![0; bytes]);
+            let payload = Payload {
+                bytes: PayloadBytes::Reassembled(&mut message),
+                fields_at: 0,
+                body_at: 0,
+            };
+            let request = WorkerRequest {
+                message: payload.into_owned(Msgbuf::new()),
+                info: RequestInfo {
+                    method: MethodId(1),
+                    peer: PeerId(1),
+                    now_ns: 0,
+                    deadline_ns: NEVER,
+                },
+                flags: Arc::default(),
+            };
+            let wait: WorkerHandler = Arc::new(move |request, _| {
+                request.take();
+                gate.wait();
+            });
+            Job::new(RequestId::NONE, wait, request, Answer::default())
+        };
+        for _ in 0..4 {
+            assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
+        }
+        assert!(pool.submit(job(1)).is_err());
+        gate.wait();
+        rung.recv().unwrap();
+        assert!(pool.poll().is_some());
+        assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
+        for _ in 0..4 {
+            gate.wait();
         }
     }
 }
