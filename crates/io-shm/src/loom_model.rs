@@ -139,7 +139,7 @@ impl RingMemory for End {
 
     fn prefetch(&self, _at: u64) {}
 
-    fn prefetch_to_write(&self, _at: u64) {}
+    fn prefetch_to_write(&self, _at: u64, _bytes: usize) {}
 
     fn load_heads(&self) -> Heads {
         Heads {

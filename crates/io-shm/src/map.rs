@@ -258,7 +258,15 @@ impl Ring {
         unsafe { self.lines.add((at & self.line_mask) as usize) }
     }
 
-    /// The same of the bulk ring.
+    /// The address of the line at a position of the line ring.
+    #[inline]
+    fn line(&self, at: u64) -> *mut u8 {
+        // SAFETY: the offset is below the ring's size, which is that of some pages: a line that
+        // begins there ends inside the two copies.
+        unsafe { self.lines.add((at & self.line_mask) as usize) }
+    }
+
+    /// The same of the bulk ring as `in_lines` of the line ring.
     #[inline]
     fn in_bulk(&self, at: u64, bytes: usize) -> *mut u8 {
         assert!(bytes as u64 <= self.bulk_mask + 1);
@@ -269,9 +277,9 @@ impl Ring {
     #[inline]
     fn header(&self, at: u64) -> &AtomicU32 {
         debug_assert!(at.is_multiple_of(LINE as u64));
-        // SAFETY: in bounds by `in_lines`; a line's beginning is aligned; while a line may be polled
+        // SAFETY: in bounds by `line`; a line's beginning is aligned; while a line may be polled
         // by an honest consumer, its header word is accessed by atomics only.
-        unsafe { AtomicU32::from_ptr(self.in_lines(at, 4).cast()) }
+        unsafe { AtomicU32::from_ptr(self.line(at).cast()) }
     }
 }
 
@@ -325,13 +333,13 @@ impl RingMemory for Ring {
 
     #[inline]
     fn write_first_line(&self, at: u64, line: &[u8; LINE]) {
-        let to = self.in_lines(at, LINE);
+        let to = self.line(at);
         let (_header, words) = line.split_at(HEADER_BYTES);
         let (words, last) = words.as_chunks::<8>();
         // By eight bytes: the stage was written in pieces of at least that, most of the time, so
         // each load finds its bytes in one store that is still on its way to the cache.
         for (index, word) in words.iter().enumerate() {
-            // SAFETY: inside the line that `in_lines` checked.
+            // SAFETY: inside the line.
             unsafe { copy_in(word, to.add(HEADER_BYTES + 8 * index)) }
         }
         // SAFETY: as above.
@@ -352,11 +360,11 @@ impl RingMemory for Ring {
 
     #[inline]
     fn read_line(&self, at: u64, into: &mut [u8; LINE]) {
-        let from = self.in_lines(at, LINE);
+        let from = self.line(at);
         // The first frame begins behind the preamble. Copied in pieces that begin with it, its
         // fields are each found in one store that is still on its way to the cache.
         let (preamble, frame) = into[HEADER_BYTES..].split_at_mut(8);
-        // SAFETY: inside the line that `in_lines` checked.
+        // SAFETY: inside the line.
         unsafe { copy_out(from.add(HEADER_BYTES), preamble) }
         let (chunks, last) = frame.as_chunks_mut::<16>();
         for (index, chunk) in chunks.iter_mut().enumerate() {
@@ -385,26 +393,29 @@ impl RingMemory for Ring {
         // SAFETY: a prefetch is only a hint, and the address is inside the mapping.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.in_lines(at, LINE).cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.line(at).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
     }
 
     #[inline]
-    fn prefetch_to_write(&self, at: u64) {
+    fn prefetch_to_write(&self, at: u64, bytes: usize) {
+        debug_assert!(bytes.is_multiple_of(LINE));
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch is only a hint, the address is inside the mapping, and processors
-        // without the instruction do nothing in its place.
-        unsafe {
-            std::arch::asm!(
-                "prefetchw [{}]",
-                in(reg) self.in_lines(at, LINE),
-                options(nostack, preserves_flags),
-            );
+        for line in 0..bytes / LINE {
+            // SAFETY: a prefetch is only a hint, the address is inside the mapping (`in_lines`
+            // checks the bounds), and processors without the instruction do nothing in its place.
+            unsafe {
+                std::arch::asm!(
+                    "prefetchw [{}]",
+                    in(reg) self.in_lines(at, bytes).add(line * LINE),
+                    options(nostack, preserves_flags),
+                );
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        let _ = (at, bytes);
     }
 
     fn load_heads(&self) -> Heads {

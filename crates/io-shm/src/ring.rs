@@ -126,8 +126,8 @@ pub(crate) trait RingMemory {
     fn read_bulk(&self, at: u64, into: &mut [u8]);
     /// Asks for a line that will be polled soon.
     fn prefetch(&self, at: u64);
-    /// Asks for a line that will be written soon.
-    fn prefetch_to_write(&self, at: u64);
+    /// Asks for lines that will be written soon.
+    fn prefetch_to_write(&self, at: u64, bytes: usize);
     /// Loads how far the consumer has read, with acquire ordering.
     fn load_heads(&self) -> Heads;
     /// Stores it, with release ordering.
@@ -161,6 +161,9 @@ pub(crate) const fn record_bytes(datagram: usize) -> usize {
     (HEADER_BYTES + datagram + LINE - 1) & !(LINE - 1)
 }
 
+/// In place of the length of the open datagram: so long that nothing can be added.
+const NONE_OPEN: usize = usize::MAX / 2;
+
 /// The private buffer that a datagram of small frames is gathered in. It begins with room for the
 /// header word, always zero.
 #[repr(align(64))]
@@ -175,7 +178,7 @@ pub(crate) struct Producer<M> {
     limit: u64,
     /// The header words of all lines from `tail` to this one are zero.
     zeroed: u64,
-    /// Bytes of the datagram in the stage; 0: none is open.
+    /// Bytes of the datagram in the stage; [`NONE_OPEN`] if none is.
     staged: usize,
     /// The most bytes of a staged datagram here.
     max_staged: usize,
@@ -205,7 +208,7 @@ impl<M: RingMemory> Producer<M> {
             tail: start.line,
             limit: start.line + line_bytes,
             zeroed: start.line + zeroed * LINE as u64,
-            staged: 0,
+            staged: NONE_OPEN,
             max_staged: max_staged.min(max_datagram),
             bulk_tail: start.bulk,
             bulk_limit: start.bulk + bulk_bytes,
@@ -225,7 +228,7 @@ impl<M: RingMemory> Producer<M> {
     /// Whether a datagram is open that [`Producer::publish`] would publish.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        self.staged != 0
+        self.staged != NONE_OPEN
     }
 
     /// Whether the peer has broken the ring. It takes nothing any more.
@@ -270,7 +273,9 @@ impl<M: RingMemory> Producer<M> {
         }
         self.reserve(record_bytes(self.max_staged), 0)?;
         self.stage.0[HEADER_BYTES..][..at].copy_from_slice(preamble);
-        self.stage_frame(at, head, body, tail);
+        self.staged = at;
+        let fits = self.append_to_open(head, body, tail);
+        debug_assert!(fits, "checked above");
         Ok(())
     }
 
@@ -278,27 +283,30 @@ impl<M: RingMemory> Producer<M> {
     /// nearly all frames of a burst.
     #[inline(always)]
     pub(crate) fn append_to_open(&mut self, head: &[u8], body: &[u8], tail: &[u8]) -> bool {
-        let at = self.staged;
-        let fits = at != 0 && at + head.len() + body.len() + tail.len() <= self.max_staged;
+        let frame = head.len() + body.len() + tail.len();
+        // In two steps, so that the compiler sees that nothing overflows and all is in bounds.
+        let fits = frame <= STAGE_BYTES
+            && self.staged <= STAGE_BYTES - frame
+            && self.staged + frame <= self.max_staged;
         if fits {
-            self.stage_frame(at, head, body, tail);
+            self.stage_frame(frame, head, body, tail);
         }
         fits
     }
 
     #[inline(always)]
-    fn stage_frame(&mut self, at: usize, head: &[u8], body: &[u8], tail: &[u8]) {
-        let frame = head.len() + body.len() + tail.len();
-        let room = &mut self.stage.0[HEADER_BYTES + at..][..frame];
+    fn stage_frame(&mut self, frame: usize, head: &[u8], body: &[u8], tail: &[u8]) {
+        let end = self.staged + frame;
+        let room = &mut self.stage.0[HEADER_BYTES..][self.staged..end];
         let (to, room) = room.split_at_mut(head.len());
-        copy_small(to, head);
+        copy_head(to, head);
         let (to, room) = room.split_at_mut(body.len());
         copy_small(to, body);
         if !tail.is_empty() {
             room.copy_from_slice(tail);
         }
-        self.staged = at + frame;
-        if self.staged >= PUBLISH_BYTES {
+        self.staged = end;
+        if end >= PUBLISH_BYTES {
             self.publish_early();
         }
     }
@@ -311,8 +319,8 @@ impl<M: RingMemory> Producer<M> {
     /// Publishes the open datagram, if any. `more` says that another one follows at once.
     #[inline]
     pub(crate) fn publish(&mut self, more: bool) {
-        let length = core::mem::take(&mut self.staged);
-        if length == 0 {
+        let length = core::mem::replace(&mut self.staged, NONE_OPEN);
+        if length == NONE_OPEN {
             return;
         }
         let bytes = record_bytes(length);
@@ -331,11 +339,8 @@ impl<M: RingMemory> Producer<M> {
     #[inline(never)]
     fn write_further_lines(&mut self, bytes: usize) {
         // Stores wait for their lines one after another; asked for like this, they come together.
-        let mut at = self.tail;
-        while at <= self.tail + bytes as u64 {
-            self.memory.prefetch_to_write(at);
-            at += LINE as u64;
-        }
+        // The line behind the record is one of them: its header word will be zeroed.
+        self.memory.prefetch_to_write(self.tail, bytes + LINE);
         let rest = &self.stage.0[LINE..bytes];
         self.memory.write_lines(self.tail + LINE as u64, rest);
     }
@@ -566,39 +571,54 @@ impl<M: RingMemory> Consumer<M> {
     }
 }
 
-/// Copies a short slice without a call or a loop. In pieces that do not overlap: what is loaded
-/// again soon after is then found in one store of the core's store buffer, and need not wait until
-/// it is in the cache.
-#[inline]
+/// Copies the head of a frame. It is two words nearly always, which were put together just before:
+/// word by word they are copied from registers, or found in the core's store buffer.
+#[inline(always)]
+fn copy_head(to: &mut [u8], from: &[u8]) {
+    match (to.as_chunks_mut::<8>(), from.as_chunks::<8>()) {
+        (([to, to_next], []), ([word, next], [])) => (*to, *to_next) = (*word, *next),
+        _ => copy_small(to, from),
+    }
+}
+
+/// Copies a short slice without a call or a loop: its last bytes, then its first, in two pieces
+/// that may overlap. The first ones come last, so that all that they cover is found in one store
+/// of the core's store buffer when it is loaded again soon after, and need not wait until it is
+/// in the cache.
+#[inline(always)]
 fn copy_small(to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len());
+    if from.len() > 64 {
+        copy_large(to, from);
+    } else if !(copy_ends::<32>(to, from)
+        || copy_ends::<16>(to, from)
+        || copy_ends::<8>(to, from)
+        || copy_ends::<4>(to, from))
+    {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = *from;
+        }
+    }
+}
+
+/// Apart, or the compiler makes one call of this copy and those of constant size.
+#[inline(never)]
+fn copy_large(to: &mut [u8], from: &[u8]) {
+    to.copy_from_slice(from);
+}
+
+/// Copies the last `N` bytes and the first `N`, if there are as many.
+#[inline(always)]
+fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
     let length = from.len();
-    if length >= 128 {
-        to.copy_from_slice(from);
-        return;
+    if length < N {
+        return false;
     }
-    assert_eq!(to.len(), length);
-    let mut at = 0;
-    macro_rules! piece {
-        ($bytes:literal) => {
-            if length & $bytes != 0 {
-                // SAFETY: both are `length` bytes, which is below 128, so it is the sum of the
-                // powers of two in it; a mutable slice does not overlap another one.
-                unsafe {
-                    let (to, from) = (to.as_mut_ptr().add(at), from.as_ptr().add(at));
-                    core::ptr::copy_nonoverlapping(from, to, $bytes);
-                }
-                at += $bytes;
-            }
-        };
+    if length > N {
+        to[length - N..].copy_from_slice(&from[length - N..]);
     }
-    piece!(64);
-    piece!(32);
-    piece!(16);
-    piece!(8);
-    piece!(4);
-    piece!(2);
-    piece!(1);
-    debug_assert_eq!(at, length);
+    to[..N].copy_from_slice(&from[..N]);
+    true
 }
 
 #[cfg(test)]
