@@ -36,55 +36,61 @@ impl<I: PacketIo> Handler<I> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Bucket {
+struct Bucket<I: PacketIo> {
     method: u32,
-    handler: u32,
+    /// None: the bucket is free.
+    handler: Option<HandlerKind<I>>,
 }
-
-/// A bucket that nothing is in.
-const FREE: u32 = u32::MAX;
 
 pub(crate) struct Methods<I: PacketIo> {
-    buckets: Vec<Bucket>,
+    /// A power of two of them, at most half of them taken. The handlers are in them: what a lookup
+    /// finds is what it reads.
+    buckets: Vec<Bucket<I>>,
     shift: u32,
-    handlers: Vec<HandlerKind<I>>,
+    taken: usize,
 }
+
+/// The binary logarithm of the number of buckets at first.
+const BITS: u32 = 3;
 
 impl<I: PacketIo> Methods<I> {
     pub(crate) fn new() -> Self {
         Self {
-            buckets: vec![
-                Bucket {
-                    method: 0,
-                    handler: FREE
-                };
-                8
-            ],
-            shift: 32 - 3,
-            handlers: Vec::new(),
-        }
-    }
-
-    /// The bucket of a method, or the free one where it belongs.
-    #[inline]
-    fn bucket(&self, method: u32) -> usize {
-        let mask = self.buckets.len() - 1;
-        let mut index = (method.wrapping_mul(0x9e37_79b1) >> self.shift) as usize;
-        loop {
-            // Ends: at most half of the buckets are taken.
-            let bucket = self.buckets[index & mask];
-            if bucket.handler == FREE || bucket.method == method {
-                return index & mask;
-            }
-            index += 1;
+            buckets: free_buckets(1 << BITS),
+            shift: u32::BITS - BITS,
+            taken: 0,
         }
     }
 
     #[inline]
     pub(crate) fn find(&mut self, method: MethodId) -> Option<&mut HandlerKind<I>> {
-        let handler = self.buckets[self.bucket(method.0)].handler;
-        self.handlers.get_mut(handler as usize)
+        let index = self.first_bucket(method.0);
+        // Nearly always it is there, so this is apart from the search.
+        if self.buckets.get(index)?.method == method.0 {
+            return self.buckets[index].handler.as_mut();
+        }
+        let index = self.bucket(method.0);
+        self.buckets[index].handler.as_mut()
+    }
+
+    /// Where a method is if no other one has taken the place.
+    #[inline]
+    fn first_bucket(&self, method: u32) -> usize {
+        (method.wrapping_mul(0x9e37_79b1) >> self.shift) as usize
+    }
+
+    /// The bucket of a method, or the free one where it belongs.
+    #[inline(never)]
+    fn bucket(&self, method: u32) -> usize {
+        let mut index = self.first_bucket(method);
+        // Ends: at most half of the buckets are taken.
+        loop {
+            let bucket = &self.buckets[index];
+            if bucket.method == method || bucket.handler.is_none() {
+                return index;
+            }
+            index = (index + 1) & (self.buckets.len() - 1);
+        }
     }
 
     /// Adds a handler, in place of an earlier one for the same method.
@@ -93,30 +99,32 @@ impl<I: PacketIo> Methods<I> {
             *place = handler.0;
             return;
         }
-        if 2 * (self.handlers.len() + 1) > self.buckets.len() {
+        self.taken += 1;
+        if 2 * self.taken > self.buckets.len() {
             self.grow();
         }
         let index = self.bucket(method.0);
         self.buckets[index] = Bucket {
             method: method.0,
-            handler: self.handlers.len() as u32,
+            handler: Some(handler.0),
         };
-        self.handlers.push(handler.0);
     }
 
     fn grow(&mut self) {
-        let old = std::mem::take(&mut self.buckets);
+        let twice = free_buckets(2 * self.buckets.len());
+        let old = std::mem::replace(&mut self.buckets, twice);
         self.shift -= 1;
-        self.buckets = vec![
-            Bucket {
-                method: 0,
-                handler: FREE
-            };
-            2 * old.len()
-        ];
-        for bucket in old.into_iter().filter(|bucket| bucket.handler != FREE) {
+        for bucket in old.into_iter().filter(|bucket| bucket.handler.is_some()) {
             let index = self.bucket(bucket.method);
             self.buckets[index] = bucket;
         }
     }
+}
+
+fn free_buckets<I: PacketIo>(count: usize) -> Vec<Bucket<I>> {
+    let free = || Bucket {
+        method: 0,
+        handler: None,
+    };
+    std::iter::repeat_with(free).take(count).collect()
 }
