@@ -323,14 +323,32 @@ impl<I: PacketIo> Core<I> {
     // ---- server ----
 
     /// Sends a successful answer. Leaves an empty one with memory for the next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer_ok(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer) {
-        let prefix = answer.seal_ok();
-        let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
-        match (self.proto).respond(now, id, &mut answer.message, prefix, sink) {
+        let sent = if answer.extra.is_none() {
+            let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
+            let message = &mut answer.message;
+            (self.proto).respond(now, id, message, Prefix::NONE, sink)
+        } else {
+            self.respond_extended(tx, id, answer)
+        };
+        match sent {
             Ok(()) => self.stats.responses += 1,
             Err(reason) => self.handle_unsent(tx, id, answer, reason),
         }
+    }
+
+    /// Responds with metadata or a place in a stream.
+    #[cold]
+    fn respond_extended(
+        &mut self,
+        tx: &mut I::Tx,
+        id: RequestId,
+        answer: &mut Answer,
+    ) -> Result<(), RespondReason> {
+        let prefix = answer.seal_extra();
+        let (now, sink) = (self.now_ns, &mut Sink(tx));
+        (self.proto).respond(now, id, &mut answer.message, prefix, sink)
     }
 
     /// Sends a status in place of an answer.

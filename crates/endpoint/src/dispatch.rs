@@ -99,30 +99,30 @@ impl<I: PacketIo> Tables<I> {
     ) {
         core.stats.requests += 1;
         let reply = &mut self.reply;
+        reply.id = id;
         if reply.answer.message.capacity() == 0 {
             reply.answer.message = core.proto.buffer();
         }
-        let answer = &mut reply.answer;
         let Some(method) = header::method_of(bytes.as_slice()) else {
-            return refuse_malformed(core, tx, id, answer, HeaderError::Truncated);
+            return refuse_malformed(core, tx, reply, HeaderError::Truncated);
         };
         let mut deadline_ns = NEVER;
         let mut body_at = REQUEST_BODY_AT;
         if ext {
             let extension = match RequestExtension::parse(bytes.as_slice()) {
                 Ok(extension) => extension,
-                Err(error) => return refuse_malformed(core, tx, id, answer, error),
+                Err(error) => return refuse_malformed(core, tx, reply, error),
             };
             body_at = extension.body_at;
             if let Some(us) = extension.remaining_us {
                 deadline_ns = core.now_ns.saturating_add(us.saturating_mul(1000));
                 if us == 0 {
-                    return refuse_expired(core, tx, id, answer);
+                    return refuse_expired(core, tx, reply);
                 }
             }
         }
         if core.draining {
-            return refuse_draining(core, tx, id, answer);
+            return refuse_draining(core, tx, reply);
         }
         let info = RequestInfo {
             method,
@@ -137,7 +137,6 @@ impl<I: PacketIo> Tables<I> {
         };
         match self.methods.find(method) {
             Some(HandlerKind::Inline(handler)) => {
-                reply.id = id;
                 reply.deadline_ns = deadline_ns;
                 reply.ok = false;
                 self.running = Running::Handler;
@@ -154,7 +153,7 @@ impl<I: PacketIo> Tables<I> {
                 );
                 self.running = Running::Endpoint;
                 if reply.ok {
-                    core.answer_ok(tx, id, &mut reply.answer);
+                    core.answer_ok(tx, reply.id, &mut reply.answer);
                 } else {
                     finish_uncommon(core, tx, reply, false);
                 }
@@ -162,11 +161,11 @@ impl<I: PacketIo> Tables<I> {
             }
             Some(HandlerKind::Worker(handler)) => {
                 let handler = Arc::clone(handler);
-                let answer = std::mem::take(answer);
+                let answer = std::mem::take(&mut reply.answer);
                 let request = Request { payload, info };
                 serve_in_worker(core, tx, workers, handler, id, request, answer);
             }
-            None => refuse_unknown(core, tx, id, answer, method),
+            None => refuse_unknown(core, tx, reply, method),
         }
     }
 
@@ -343,50 +342,39 @@ fn serve_in_worker<I: PacketIo>(
 fn refuse_malformed<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
-    id: RequestId,
-    answer: &mut Answer,
+    reply: &mut ReplySlot,
     error: HeaderError,
 ) {
     core.stats.malformed += 1;
     let status = Status::invalid_argument(format!("the client's request is malformed: {error}"));
-    core.answer_status(tx, id, answer, &status);
+    core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
 #[cold]
-fn refuse_draining<I: PacketIo>(
-    core: &mut Core<I>,
-    tx: &mut I::Tx,
-    id: RequestId,
-    answer: &mut Answer,
-) {
+fn refuse_draining<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, reply: &mut ReplySlot) {
     core.stats.refused_draining += 1;
     let status =
         Status::unavailable("the server is shutting down; the call did not run, call elsewhere");
-    core.answer_status(tx, id, answer, &status);
+    core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
 #[cold]
-fn refuse_expired<I: PacketIo>(
-    core: &mut Core<I>,
-    tx: &mut I::Tx,
-    id: RequestId,
-    answer: &mut Answer,
-) {
+fn refuse_expired<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, reply: &mut ReplySlot) {
     core.stats.expired += 1;
-    core.answer_status(tx, id, answer, &Status::deadline_exceeded(EXPIRED));
+    let status = Status::deadline_exceeded(EXPIRED);
+    core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
 #[cold]
 fn refuse_unknown<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
-    id: RequestId,
-    answer: &mut Answer,
+    reply: &mut ReplySlot,
     method: MethodId,
 ) {
     core.stats.unknown_method += 1;
     let status = Status::unimplemented(format!("the server has no method {:#010x}", method.0));
-    core.answer_status(tx, id, answer, &status);
+    core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
 /// Reads a response's extension: where the body begins, or a status.

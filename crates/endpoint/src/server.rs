@@ -136,17 +136,11 @@ impl Answer {
         self.extra.get_or_insert_default()
     }
 
-    /// Completes a successful answer.
-    #[inline]
-    pub(crate) fn seal_ok(&mut self) -> Prefix {
-        match self.extra.take() {
-            None => Prefix::NONE,
-            Some(extra) => self.seal_ok_extended(*extra),
-        }
-    }
-
-    #[cold]
-    fn seal_ok_extended(&mut self, extra: AnswerExtra) -> Prefix {
+    /// Puts what a successful answer says beside its body in front of it.
+    pub(crate) fn seal_extra(&mut self) -> Prefix {
+        let Some(extra) = self.extra.take() else {
+            return Prefix::NONE;
+        };
         let parts = ResponseParts {
             status: None,
             metadata: (!extra.metadata.is_empty()).then_some(&extra.metadata),

@@ -33,7 +33,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use starling_io::{Clock, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone};
-use starling_proto::{Arrival, Body, Frames, Incoming, PeerId};
+use starling_proto::{Body, Frames, Incoming, PeerId, Upcoming};
 
 use crate::client::CallId;
 use crate::core::Core;
@@ -164,34 +164,20 @@ impl<I: PacketIo> Burst<'_, I> {
     ) -> Result<(), IoError> {
         loop {
             if let Some(frames) = &mut self.frames {
-                let now = core.now_ns;
-                while let Some(arrival) = core.proto.next_frame(frames) {
-                    let sink = &mut Sink(&mut *tx);
-                    match arrival {
-                        Arrival::Request(peer, frame) => {
-                            if let Some(id) = core.proto.take_request(now, peer, frame, sink) {
-                                let bytes = PayloadBytes::InPlace(frame.payload());
-                                tables.serve(core, tx, workers, id, peer, frame.ext(), bytes);
+                while let Some(upcoming) = core.proto.upcoming(frames) {
+                    match upcoming {
+                        Upcoming::Requests => {
+                            handle_requests(frames, core, tx, tables, workers, clock, cadence)?;
+                        }
+                        Upcoming::Responses => {
+                            handle_responses(frames, core, tx, tables, clock, cadence)?;
+                        }
+                        Upcoming::Other => {
+                            handle_other(frames, core, tx, tables, workers);
+                            if cadence.is_due(clock) {
+                                tx.flush()?;
                             }
                         }
-                        Arrival::Response(peer, frame) => {
-                            if let Some(tag) = core.proto.take_response(now, peer, frame, sink) {
-                                let id = CallId {
-                                    session: frame.session(),
-                                    number: frame.number(),
-                                };
-                                let bytes = PayloadBytes::InPlace(frame.payload());
-                                tables.respond(core, tx, tag, id, frame.ext(), bytes);
-                            }
-                        }
-                        Arrival::Other(frame) => {
-                            if let Some(other) = core.proto.take_other(now, frames, frame, sink) {
-                                handle_other(other, core, tx, tables, workers);
-                            }
-                        }
-                    }
-                    if cadence.is_due(clock) {
-                        tx.flush()?;
                     }
                 }
             }
@@ -212,15 +198,70 @@ impl<I: PacketIo> Burst<'_, I> {
     }
 }
 
-/// Acts on what did not come in one packet.
+/// Handles requests that came in one packet each, as many as follow one another.
+#[inline(always)]
+fn handle_requests<I: PacketIo, C: Clock>(
+    frames: &mut Frames<'_>,
+    core: &mut Core<I>,
+    tx: &mut I::Tx,
+    tables: &mut Tables<I>,
+    workers: &mut Option<Box<dyn Dispatch>>,
+    clock: &C,
+    cadence: &mut Cadence,
+) -> Result<(), IoError> {
+    while let Some((peer, frame)) = core.proto.next_request(frames) {
+        let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
+        if let Some(id) = core.proto.take_request(now, peer, frame, sink) {
+            let bytes = PayloadBytes::InPlace(frame.payload());
+            tables.serve(core, tx, workers, id, peer, frame.ext(), bytes);
+        }
+        if cadence.is_due(clock) {
+            tx.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// The same for responses.
+#[inline(always)]
+fn handle_responses<I: PacketIo, C: Clock>(
+    frames: &mut Frames<'_>,
+    core: &mut Core<I>,
+    tx: &mut I::Tx,
+    tables: &mut Tables<I>,
+    clock: &C,
+    cadence: &mut Cadence,
+) -> Result<(), IoError> {
+    while let Some((peer, frame)) = core.proto.next_response(frames) {
+        let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
+        if let Some(tag) = core.proto.take_response(now, peer, frame, sink) {
+            let id = CallId {
+                session: frame.session(),
+                number: frame.number(),
+            };
+            let bytes = PayloadBytes::InPlace(frame.payload());
+            tables.respond(core, tx, tag, id, frame.ext(), bytes);
+        }
+        if cadence.is_due(clock) {
+            tx.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Acts on a frame that is no message of one packet.
 #[cold]
 fn handle_other<I: PacketIo>(
-    incoming: Incoming<'_>,
+    frames: &mut Frames<'_>,
     core: &mut Core<I>,
     tx: &mut I::Tx,
     tables: &mut Tables<I>,
     workers: &mut Option<Box<dyn Dispatch>>,
 ) {
+    let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
+    let Some(incoming) = core.proto.take_other(now, frames, sink) else {
+        return;
+    };
     let body = match incoming {
         Incoming::Request {
             id,

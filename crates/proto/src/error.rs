@@ -114,7 +114,9 @@ pub enum SessionError {
     #[error("nothing answered the connect in time: is a server running there?")]
     ConnectTimeout,
     /// The network says that nothing listens there, or the peer's process is gone.
-    #[error("nothing listens at the peer's address (any more): start the server, or check the address")]
+    #[error(
+        "nothing listens at the peer's address (any more): start the server, or check the address"
+    )]
     Unreachable,
     /// The peer stopped answering.
     #[error("the peer stopped answering: its host or process died, is stopped, or is cut off")]

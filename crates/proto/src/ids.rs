@@ -96,19 +96,24 @@ impl Prefix {
 /// It may outlive its session by far, for a handler takes as long as it takes, and a client may
 /// open and close sessions meanwhile until the name of the first one comes round. So it also has
 /// the *round*: how often that name was another session's before.
+///
+/// ```text
+///  63                      40 39    32 31                      0
+/// ┌──────────────────────────┬────────┬─────────────────────────┐
+/// │ round, upper 24 bits     │  slot  │         session         │  and the number
+/// └──────────────────────────┴────────┴─────────────────────────┘
+/// ```
+/// Two words travel in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    pub(crate) session: SessionId,
-    /// The round in the upper 24 bits, the slot in the lower 8.
-    round_and_slot: u32,
+    place: u64,
     pub(crate) number: RequestNumber,
 }
 
 impl RequestId {
     /// Names no request.
     pub const NONE: Self = Self {
-        session: SessionId(u32::MAX),
-        round_and_slot: 0,
+        place: u32::MAX as u64,
         number: 0,
     };
 
@@ -116,29 +121,29 @@ impl RequestId {
     #[inline]
     pub(crate) fn new(session: SessionId, round: u32, slot: u8, number: RequestNumber) -> Self {
         Self {
-            session,
-            round_and_slot: round | u32::from(slot),
+            place: u64::from(round | u32::from(slot)) << 32 | u64::from(session.0),
             number,
         }
     }
 
     #[inline]
-    pub(crate) fn round(&self) -> u32 {
-        self.round_and_slot & !0xff
+    pub(crate) fn round(self) -> u32 {
+        (self.place >> 32) as u32 & !0xff
     }
 
     #[inline]
-    pub(crate) fn slot(&self) -> u8 {
-        self.round_and_slot as u8
+    pub(crate) fn slot(self) -> u8 {
+        (self.place >> 32) as u8
     }
 
     /// The server session that the request came in on.
-    pub fn session(&self) -> SessionId {
-        self.session
+    #[inline]
+    pub fn session(self) -> SessionId {
+        SessionId(self.place as u32)
     }
 
     /// The request's number within its session.
-    pub fn number(&self) -> RequestNumber {
+    pub fn number(self) -> RequestNumber {
         self.number
     }
 }

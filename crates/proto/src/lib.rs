@@ -48,7 +48,7 @@ pub use error::{
 };
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use msgbuf::Msgbuf;
-pub use protocol::{Arrival, Body, Frames, Incoming, Protocol};
+pub use protocol::{Body, Frames, Incoming, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
 pub use stats::Stats;
 pub use wire::{

@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{
     DatagramError, Frame, Gone, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION,
-    read_preamble, split_frame,
+    read_preamble, split_frame, split_frame_of,
 };
 use crate::{
     Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Prefix, Refusal, RejectReason,
@@ -91,15 +91,15 @@ enum Sender {
     Other(Box<Source>),
 }
 
-/// A frame as it comes out of a datagram, by what has to be done with it.
-#[derive(Clone, Copy, Debug)]
-pub enum Arrival<'a> {
-    /// For [`Protocol::take_request`].
-    Request(PeerId, Frame<'a>),
-    /// For [`Protocol::take_response`].
-    Response(PeerId, Frame<'a>),
+/// What the next frames of a datagram are, by who takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upcoming {
+    /// Requests of one packet: for [`Protocol::next_request`] and [`Protocol::take_request`].
+    Requests,
+    /// Responses of one packet: for [`Protocol::next_response`] and [`Protocol::take_response`].
+    Responses,
     /// For [`Protocol::take_other`].
-    Other(Frame<'a>),
+    Other,
 }
 
 /// The protocol state of one endpoint. See the crate's documentation for the order of calls.
@@ -128,6 +128,7 @@ impl Protocol {
                 jar: Jar::new(secrets.cookie_key),
                 peers: Peers::default(),
                 pool: Pool::new(),
+                scratch: Msgbuf::new(),
                 events: VecDeque::new(),
                 stats: Stats::default(),
                 reassembling: 0,
@@ -310,8 +311,8 @@ impl Protocol {
 
     /// Reads on in a datagram until there is something to act on. `None`: all is read.
     ///
-    /// This is [`Protocol::next_frame`] and the `take_*` methods in one: simpler to use, and
-    /// slower, because all that may have happened has to go through one type.
+    /// This is [`Protocol::upcoming`], the `next_*` and the `take_*` methods in one: simpler to
+    /// use, and slower, because all that may have happened has to go through one type.
     #[inline]
     pub fn next<'a, S: FrameSink>(
         &mut self,
@@ -319,62 +320,84 @@ impl Protocol {
         frames: &mut Frames<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
-        while let Some(arrival) = self.next_frame(frames) {
-            let incoming = match arrival {
-                Arrival::Request(peer, frame) => {
-                    self.take_request(now, peer, frame, sink)
-                        .map(|id| Incoming::Request {
-                            id,
-                            peer,
-                            ext: frame.ext(),
-                            body: Body::Borrowed(frame.payload),
-                        })
-                }
-                Arrival::Response(peer, frame) => {
-                    self.take_response(now, peer, frame, sink)
-                        .map(|tag| Incoming::Response {
-                            session: frame.session(),
-                            number: frame.header.number,
-                            tag,
-                            ext: frame.ext(),
-                            body: Body::Borrowed(frame.payload),
-                        })
-                }
-                Arrival::Other(frame) => self.take_other(now, frames, frame, sink),
+        loop {
+            let incoming = match self.upcoming(frames)? {
+                Upcoming::Requests => self.next_request(frames).and_then(|(peer, frame)| {
+                    let id = self.take_request(now, peer, frame, sink)?;
+                    Some(Incoming::Request {
+                        id,
+                        peer,
+                        ext: frame.ext(),
+                        body: Body::Borrowed(frame.payload),
+                    })
+                }),
+                Upcoming::Responses => self.next_response(frames).and_then(|(peer, frame)| {
+                    let tag = self.take_response(now, peer, frame, sink)?;
+                    Some(Incoming::Response {
+                        session: frame.session(),
+                        number: frame.header.number,
+                        tag,
+                        ext: frame.ext(),
+                        body: Body::Borrowed(frame.payload),
+                    })
+                }),
+                Upcoming::Other => self.take_other(now, frames, sink),
             };
             if incoming.is_some() {
                 return incoming;
             }
         }
-        None
     }
 
-    /// The next frame of a datagram, to be given to the method that [`Arrival`] names.
+    /// What comes next in a datagram. `None`: all is read.
     #[inline]
-    pub fn next_frame<'a>(&mut self, frames: &mut Frames<'a>) -> Option<Arrival<'a>> {
-        if frames.rest.is_empty() {
+    pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
+        let first = frames.rest.first()?;
+        Some(match (&frames.sender, Kind::from_wire(*first)) {
+            (Sender::Peer(_), Some(Kind::Request))
+                if self.shared.config.factors.zero_copy_requests =>
+            {
+                Upcoming::Requests
+            }
+            (Sender::Peer(_), Some(Kind::Response)) => Upcoming::Responses,
+            _ => Upcoming::Other,
+        })
+    }
+
+    /// The next frame of a datagram, if it is a request of one packet, and who sent it: for
+    /// [`Protocol::take_request`], unless [`Protocol::upcoming`] calls it something else.
+    #[inline]
+    pub fn next_request<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+        self.next_of(Kind::Request, frames)
+    }
+
+    /// The next frame of a datagram, if it is a response of one packet, and who sent it: for
+    /// [`Protocol::take_response`].
+    #[inline]
+    pub fn next_response<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+        self.next_of(Kind::Response, frames)
+    }
+
+    #[inline(always)]
+    fn next_of<'a>(&mut self, kind: Kind, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+        let Sender::Peer(peer) = frames.sender else {
             return None;
-        }
-        let Ok((frame, rest)) = split_frame(frames.rest) else {
-            frames.rest = &[];
-            self.shared.stats.frames_malformed += 1;
+        };
+        let Some((frame, rest)) = split_frame_of(kind, frames.rest) else {
+            self.end_malformed(frames);
             return None;
         };
         frames.rest = rest;
-        let Sender::Peer(peer) = frames.sender else {
-            if frame.header.kind == Kind::Reset {
-                // Alone in its datagram. A forger who guesses at tokens has one guess in each.
-                frames.rest = &[];
-            }
-            return Some(Arrival::Other(frame));
-        };
-        Some(match frame.header.kind {
-            Kind::Request if self.shared.config.factors.zero_copy_requests => {
-                Arrival::Request(peer, frame)
-            }
-            Kind::Response => Arrival::Response(peer, frame),
-            _ => Arrival::Other(frame),
-        })
+        Some((peer, frame))
+    }
+
+    /// If the next frame is malformed, the rest of the datagram is not looked at.
+    #[inline(never)]
+    fn end_malformed(&mut self, frames: &mut Frames<'_>) {
+        if !frames.rest.is_empty() && split_frame(frames.rest).is_err() {
+            frames.rest = &[];
+            self.shared.stats.frames_malformed += 1;
+        }
     }
 
     /// A request of one packet. `Some`: run it, once, and answer it by [`Protocol::respond`]; the
@@ -405,19 +428,27 @@ impl Protocol {
             .on_response(&mut self.shared, now, peer, frame, sink)
     }
 
-    /// Any other frame, of the datagram that `frames` is of.
+    /// Takes the next frame, if [`Protocol::upcoming`] says that it is for this method.
     #[cold]
     pub fn take_other<'a, S: FrameSink>(
         &mut self,
         now: u64,
-        frames: &Frames<'a>,
-        frame: Frame<'a>,
+        frames: &mut Frames<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
+        let Ok((frame, rest)) = split_frame(frames.rest) else {
+            self.end_malformed(frames);
+            return None;
+        };
+        frames.rest = rest;
         let (source, tokenless) = match &frames.sender {
             Sender::Peer(peer) => (Source::Peer(*peer), false),
             Sender::Other(source) => (**source, true),
         };
+        if tokenless && frame.header.kind == Kind::Reset {
+            // Alone in its datagram. A forger who guesses at tokens has one guess in each.
+            frames.rest = &[];
+        }
         let Self {
             shared,
             client,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::cookie::Jar;
-use crate::msgbuf::Pool;
+use crate::msgbuf::{Msgbuf, Pool};
 use crate::peer::{Peers, preamble};
 use crate::sink::push_rare;
 use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES};
@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) jar: Jar,
     pub(crate) peers: Peers,
     pub(crate) pool: Pool,
+    /// Where requests are built.
+    pub(crate) scratch: Msgbuf,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: Stats,
     /// Memory promised to messages that are being reassembled.

@@ -129,26 +129,21 @@ impl Client {
         let Some(session) = self.sessions.get_mut(id) else {
             return Err(RejectReason::UnknownSession);
         };
-        if !session.is_clear() {
-            let mut message = shared.pool.take();
-            let prefix = build(message.head_mut());
-            return self.request_built(shared, now, id, message, prefix, tag, sink);
-        }
-        let single = session.single as usize;
-        let message = &mut session.next_slot().message;
+        let message = &mut shared.scratch;
         if message.capacity() == 0 {
             *message = shared.pool.take();
         }
         let head = message.head_mut();
         // What a `build` that panicked may have left.
         head.clear();
+        // Called in one place only, so that it is compiled into it.
         let prefix = build(head);
-        if head.len() > single {
+        if !session.is_clear() || head.len() > session.single as usize {
             let message = std::mem::take(message);
             return self.request_built(shared, now, id, message, prefix, tag, sink);
         }
         let number = session.next_number;
-        match session.launch(now, prefix.ext, tag, sink) {
+        match session.launch(now, message, prefix.ext, tag, sink) {
             Ok(()) => {
                 shared.stats.requests_sent += 1;
                 if !session.timer_armed {

@@ -47,7 +47,6 @@ impl Client {
                 return None;
             }
         };
-        let tag = slot.tag;
         if slot.retries == 0 {
             let rtt_ns = now - slot.active_at;
             // The responses of one burst tell the same story: one sample of it.
@@ -61,6 +60,7 @@ impl Client {
             }
         }
         shared.stats.responses_received += 1;
+        let tag = slot.tag;
         if session.direct && slot.phase == Phase::Single && !slot.message.is_bulky() {
             // Nothing waits for the slot or the credit. The slot keeps its buffer.
             debug_assert!(slot.credits == 1 && slot.large.is_none());

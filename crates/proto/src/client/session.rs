@@ -192,18 +192,13 @@ impl ClientSession {
         self.direct && self.free != 0 && self.in_flight < self.credits
     }
 
-    /// The slot that the next request will have. There is a free one.
-    #[inline]
-    pub(crate) fn next_slot(&mut self) -> &mut Slot {
-        &mut self.slots[self.free.trailing_zeros() as usize]
-    }
-
-    /// Sends the message of one packet that was built in the next slot. `Err`: its slot, if the
-    /// sink had no room.
+    /// Sends a message of one packet, and keeps its buffer in exchange for that of the slot's last
+    /// one. There is a free slot. `Err`: the slot, if the sink had no room.
     #[inline(always)]
     pub(crate) fn launch<S: FrameSink>(
         &mut self,
         now: u64,
+        message: &mut Msgbuf,
         ext: bool,
         tag: Tag,
         sink: &mut S,
@@ -211,26 +206,27 @@ impl ClientSession {
         let index = self.free.trailing_zeros() as usize;
         let slot = &mut self.slots[index];
         self.free &= self.free - 1;
-        slot.number = self.next_number;
+        let number = self.next_number;
         self.next_number += 1;
+        slot.number = number;
         slot.tag = tag;
         slot.ext = ext;
         slot.active_at = now;
         slot.retries = 0;
         slot.phase = Phase::Single;
-        let body = slot.message.head();
+        let body = message.head();
         let head = Header {
             kind: Kind::Request,
             flags: request_flags(ext, self.want),
             slot: index as u8,
             session: self.remote,
-            number: slot.number,
+            number,
         }
         .to_bytes(body.len());
-        if sink
-            .push(self.peer, &self.preamble, &head, body, &[])
-            .is_err()
-        {
+        let sent = sink.push(self.peer, &self.preamble, &head, body, &[]);
+        debug_assert!(message.tail().is_empty() && slot.message.tail().is_empty());
+        std::mem::swap(slot.message.head_mut(), message.head_mut());
+        if sent.is_err() {
             return Err(index);
         }
         slot.credits = 1;

@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// A whole request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_request<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -389,7 +389,7 @@ impl Server {
 
     /// Whether the client still waits for the answer.
     pub(crate) fn is_wanted(&self, id: RequestId) -> bool {
-        self.sessions.get(id.session).is_some_and(|session| {
+        self.sessions.get(id.session()).is_some_and(|session| {
             let slot = session.slots.get(usize::from(id.slot()));
             let asks = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
             session.round == id.round() && slot.is_some_and(asks)
@@ -407,7 +407,7 @@ impl Server {
         sink: &mut S,
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot());
-        let session = match self.sessions.get_mut(id.session) {
+        let session = match self.sessions.get_mut(id.session()) {
             Some(session) if session.round == id.round() => session,
             _ => return Err(stale(shared)),
         };
@@ -419,7 +419,7 @@ impl Server {
         if message.is_bulky() || len > session.single as usize {
             return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
-        slot.answer(now, message, prefix.ext);
+        slot.answer_small(now, message, prefix.ext);
         shared.stats.responses_sent += 1;
         let head = Header {
             kind: Kind::Response,
@@ -432,7 +432,7 @@ impl Server {
         let body = slot.response.head();
         let sent = sink.push(session.peer, &session.preamble, &head, body, &[]);
         if sent == Err(SinkError::Full) {
-            self.hold(shared, id);
+            self.hold(shared, id.session(), id.slot());
         }
         Ok(())
     }
@@ -449,7 +449,7 @@ impl Server {
         prefix: Prefix,
         sink: &mut S,
     ) -> Result<(), RespondReason> {
-        let session = self.sessions.get_mut(id.session).expect("checked before");
+        let session = self.sessions.get_mut(id.session()).expect("checked before");
         let len = prefix.body_len(message.len());
         if len > session.max_message as usize {
             let max = session.max_message as usize;
@@ -459,7 +459,7 @@ impl Server {
         if bulky && !self.retain(shared, now, message.len()) {
             return Err(RespondReason::NoMemory { len });
         }
-        let session = self.sessions.get_mut(id.session).expect("checked before");
+        let session = self.sessions.get_mut(id.session()).expect("checked before");
         let slot = &mut session.slots[usize::from(id.slot())];
         slot.answer(now, message, prefix.ext);
         shared.stats.responses_sent += 1;
@@ -469,22 +469,22 @@ impl Server {
         if bulky && !slot.listed {
             slot.listed = true;
             let until = now + shared.config.response_retention_ns;
-            self.kept.push_back((until, id.session, id.slot()));
+            self.kept.push_back((until, id.session(), id.slot()));
         }
         let sent = session.push_response(id.slot().into(), sink);
         if sent == Err(SinkError::Full) {
-            self.hold(shared, id);
+            self.hold(shared, id.session(), id.slot());
         }
         Ok(())
     }
 
     /// The sink was full: the response waits for the next flush.
     #[cold]
-    fn hold(&mut self, shared: &mut Shared, id: RequestId) {
-        let session = self.sessions.get_mut(id.session).expect("checked before");
+    fn hold(&mut self, shared: &mut Shared, id: SessionId, slot: u8) {
+        let session = self.sessions.get_mut(id).expect("checked before");
         shared.stats.sink_full += 1;
-        session.pending |= 1 << id.slot();
-        block(&mut self.blocked, session, id.session);
+        session.pending |= 1 << slot;
+        block(&mut self.blocked, session, id);
     }
 
     /// Does what is due. Cheap when nothing is.

@@ -115,10 +115,23 @@ impl Slot {
 
 impl Slot {
     /// Takes the response, and leaves an empty buffer: the memory of the slot's last one.
-    #[inline]
     pub(crate) fn answer(&mut self, now: u64, response: &mut Msgbuf, ext: bool) {
         std::mem::swap(&mut self.response, response);
         response.clear();
+        self.note_answer(now, ext);
+    }
+
+    /// The same if neither has a tail.
+    #[inline(always)]
+    pub(crate) fn answer_small(&mut self, now: u64, response: &mut Msgbuf, ext: bool) {
+        debug_assert!(self.response.tail().is_empty() && response.tail().is_empty());
+        std::mem::swap(self.response.head_mut(), response.head_mut());
+        response.head_mut().clear();
+        self.note_answer(now, ext);
+    }
+
+    #[inline(always)]
+    fn note_answer(&mut self, now: u64, ext: bool) {
         self.ext = ext;
         self.late = now != self.arrived_at;
         self.phase = Phase::Done;

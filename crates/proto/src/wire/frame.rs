@@ -64,7 +64,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     #[inline]
-    fn from_wire(byte: u8) -> Option<Self> {
+    pub(crate) fn from_wire(byte: u8) -> Option<Self> {
         Some(match byte & flags::KIND {
             1 => Self::Request,
             2 => Self::Response,
@@ -223,31 +223,54 @@ impl<'a> Frame<'a> {
 /// The first frame of `bytes`, and what follows it.
 #[inline]
 pub(crate) fn split_frame(bytes: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError> {
-    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+    let Some((header, rest)) = bytes.split_first_chunk() else {
         return Err(FrameError::Truncated(bytes.len()));
     };
+    let words = to_words(header);
+    let Some(kind) = Kind::from_wire(words[0] as u8) else {
+        return Err(FrameError::Kind(words[0] as u8 & flags::KIND));
+    };
+    split_payload(words, kind, rest).ok_or(FrameError::Length {
+        claimed: payload_len(words),
+        left: rest.len(),
+    })
+}
+
+/// The same if the frame is well-formed and of that kind, which takes less to find out.
+#[inline(always)]
+pub(crate) fn split_frame_of(kind: Kind, bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+    let (header, rest) = bytes.split_first_chunk()?;
+    let words = to_words(header);
+    if words[0] as u8 & flags::KIND != kind as u8 {
+        return None;
+    }
+    split_payload(words, kind, rest)
+}
+
+#[inline(always)]
+fn to_words(header: &[u8; HEADER_BYTES]) -> [u64; 2] {
     let (low, number) = header.split_at(8);
-    let low = u64::from_le_bytes(low.try_into().expect("eight bytes"));
-    let number = u64::from_le_bytes(number.try_into().expect("eight bytes"));
-    let first = low as u8;
-    let Some(kind) = Kind::from_wire(first) else {
-        return Err(FrameError::Kind(first & flags::KIND));
-    };
-    let claimed = usize::from((low >> 16) as u16);
-    let Some((payload, rest)) = rest.split_at_checked(claimed) else {
-        return Err(FrameError::Length {
-            claimed,
-            left: rest.len(),
-        });
-    };
+    [low, number].map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+}
+
+#[inline(always)]
+fn payload_len([low, _]: [u64; 2]) -> usize {
+    usize::from((low >> 16) as u16)
+}
+
+/// The frame with that header, and what follows it, if `rest` is as long as the header says.
+#[inline(always)]
+fn split_payload(words: [u64; 2], kind: Kind, rest: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+    let (payload, rest) = rest.split_at_checked(payload_len(words))?;
+    let [low, number] = words;
     let header = Header {
         kind,
-        flags: first & !flags::KIND,
+        flags: low as u8 & !flags::KIND,
         slot: (low >> 8) as u8,
         session: (low >> 32) as u32,
         number,
     };
-    Ok((Frame { header, payload }, rest))
+    Some((Frame { header, payload }, rest))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(crate) use body::{
     RequestForResponse, Reset,
 };
 pub use frame::{DatagramError, Frame, FrameError};
-pub(crate) use frame::{Header, Kind, Preamble, flags, read_preamble, split_frame};
+pub(crate) use frame::{Header, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of};
 
 /// Bytes before the first frame of a datagram.
 pub const PREAMBLE_BYTES: usize = 8;
