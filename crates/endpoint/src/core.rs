@@ -15,10 +15,9 @@
 //! ([`crate::local`]).
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use starling_io::PacketIo;
@@ -32,7 +31,8 @@ use crate::header::MethodId;
 use crate::local;
 use crate::methods::Handler;
 use crate::options::CallOptions;
-use crate::server::{Abandoned, Answer, RequestFlags};
+use crate::pending::Pending;
+use crate::server::{Abandoned, Answer, GaveUp};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
 use crate::stats::Stats;
@@ -64,7 +64,7 @@ pub(crate) struct Core<I: PacketIo> {
     deadlines: Deadlines,
     pub(crate) finished: VecDeque<Finished>,
     /// Requests that are worked on outside their handler: deferred, or in workers.
-    pub(crate) pending: HashMap<RequestId, Arc<RequestFlags>>,
+    pub(crate) pending: Pending,
     pub(crate) sessions: Sessions,
     pub(crate) stats: Stats,
     pub(crate) registrations: Vec<Registration<I>>,
@@ -92,7 +92,7 @@ impl<I: PacketIo> Core<I> {
             max_calls,
             deadlines: Deadlines::new(max_calls),
             finished: VecDeque::new(),
-            pending: HashMap::new(),
+            pending: Pending::default(),
             sessions: Sessions::default(),
             stats: Stats::default(),
             registrations: Vec::new(),
@@ -281,7 +281,7 @@ impl<I: PacketIo> Core<I> {
             || self.local.is_alarm_due(self.now_ns)
     }
 
-    /// Ends the calls whose deadline has come.
+    /// Ends the calls whose deadline has come, and tells who works on requests whose has.
     pub(crate) fn expire(&mut self, tx: &mut I::Tx) {
         while let Some(id) = self.deadlines.pop_due(self.now_ns) {
             let peer = self.sessions.address(id.session);
@@ -290,11 +290,13 @@ impl<I: PacketIo> Core<I> {
                 self.stats.deadline_exceeded += 1;
             }
         }
+        self.pending.expire(self.now_ns);
     }
 
     /// When a deadline comes next.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
-        self.deadlines.next()
+        let (call, request) = (self.deadlines.next(), self.pending.next_deadline());
+        call.into_iter().chain(request).min()
     }
 
     /// Takes in what happened to sessions. Returns a peer that nothing refers to any more.
@@ -401,7 +403,7 @@ impl<I: PacketIo> Core<I> {
         result: Result<(), Status>,
     ) {
         // Absent if it was answered before its handler returned.
-        self.pending.remove(&id);
+        self.pending.remove(id);
         match result {
             Ok(()) => self.answer_ok(tx, id, &mut answer),
             Err(status) => self.answer_status(tx, id, &mut answer, &status),
@@ -411,9 +413,7 @@ impl<I: PacketIo> Core<I> {
 
     /// The client no longer waits for a request.
     pub(crate) fn handle_cancelled(&mut self, id: RequestId) {
-        if let Some(flags) = self.pending.get(&id) {
-            flags.cancelled.store(true, Ordering::Relaxed);
-        }
+        self.pending.give_up(id, GaveUp::Cancelled);
     }
 
     /// Answers the requests whose deferred reply was dropped.

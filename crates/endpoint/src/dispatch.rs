@@ -286,7 +286,7 @@ fn finish_uncommon<I: PacketIo>(
         Some(Otherwise::Deferred(flags)) => {
             // If the reply was used within the handler, nothing is owed any more.
             if !flags.answered.load(Ordering::Relaxed) {
-                core.pending.insert(reply.id, flags);
+                core.pending.insert(reply.id, flags, reply.deadline_ns);
             }
             return;
         }
@@ -323,7 +323,7 @@ fn serve_in_worker<I: PacketIo>(
     };
     match workers.submit(Job::new(id, handler, request, answer)) {
         Ok(()) => {
-            core.pending.insert(id, flags);
+            core.pending.insert(id, flags, info.deadline_ns);
         }
         Err(job) => {
             core.stats.workers_full += 1;

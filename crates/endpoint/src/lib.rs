@@ -31,6 +31,7 @@ mod metadata;
 mod methods;
 mod options;
 mod payload;
+mod pending;
 mod server;
 mod sessions;
 mod sink;

@@ -11,7 +11,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -102,11 +103,55 @@ impl Request<'_> {
     }
 }
 
+/// Why nobody waits for an answer any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GaveUp {
+    /// The caller cancelled the call, closed its session, or is gone.
+    Cancelled,
+    /// The caller's deadline passed.
+    Expired,
+}
+
 /// What is known of a request while somebody still works on it outside the handler.
 #[derive(Debug, Default)]
 pub(crate) struct RequestFlags {
-    pub(crate) cancelled: AtomicBool,
     pub(crate) answered: AtomicBool,
+    gave_up: OnceLock<GaveUp>,
+    /// Who waits for the caller to give up.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl RequestFlags {
+    pub(crate) fn gave_up(&self) -> Option<GaveUp> {
+        self.gave_up.get().copied()
+    }
+
+    /// Nobody waits for an answer any more. Only the first reason counts.
+    pub(crate) fn give_up(&self, why: GaveUp) {
+        if self.gave_up.set(why).is_ok() {
+            let waker = self.waker().take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn poll_gave_up(&self, cx: &mut Context<'_>) -> Poll<GaveUp> {
+        let mut waker = self.waker();
+        // Under the lock: a reason that comes later finds the waker.
+        if let Some(why) = self.gave_up() {
+            return Poll::Ready(why);
+        }
+        match &mut *waker {
+            Some(kept) => kept.clone_from(cx.waker()),
+            None => *waker = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A response being made: its bytes and what goes into its header.
@@ -298,9 +343,26 @@ impl DeferredReply {
         &mut self.answer
     }
 
-    /// Whether the caller no longer waits.
+    /// Whether the caller no longer waits: it cancelled the call, is gone, or its deadline passed.
     pub fn is_cancelled(&self) -> bool {
-        self.flags.cancelled.load(Ordering::Relaxed)
+        self.flags.gave_up().is_some()
+    }
+
+    /// Ready as soon as the caller no longer waits, with the status that says why: CANCELLED or
+    /// DEADLINE_EXCEEDED. The task that polled last is woken, whatever thread it runs in.
+    pub fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<Status> {
+        self.flags.poll_gave_up(cx).map(|why| match why {
+            GaveUp::Cancelled => Status::cancelled("the caller no longer waits"),
+            GaveUp::Expired => {
+                Status::deadline_exceeded("the deadline passed while the server's handler waited")
+            }
+        })
+    }
+
+    /// The same as a future: for `select` with what the handler waits for, which is dropped, and
+    /// so cancelled, when the caller gives up.
+    pub async fn cancelled(&self) -> Status {
+        std::future::poll_fn(|cx| self.poll_cancelled(cx)).await
     }
 
     /// When the caller gives up, in nanoseconds of the endpoint's clock.

@@ -25,7 +25,9 @@ use crate::header::MethodId;
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
 use crate::payload::OwnedMessage;
-use crate::server::{Answer, NEVER, RequestFlags, RequestInfo, answer_writers, request_getters};
+use crate::server::{
+    Answer, GaveUp, NEVER, RequestFlags, RequestInfo, answer_writers, request_getters,
+};
 use crate::status::Status;
 
 /// A handler that runs in a worker thread.
@@ -70,7 +72,7 @@ impl WorkerRequest {
 
     /// Whether the caller no longer waits: a long-running handler asks now and then.
     pub fn is_cancelled(&self) -> bool {
-        self.flags.cancelled.load(Ordering::Relaxed)
+        self.flags.gave_up().is_some()
     }
 
     /// To keep the request beyond the handler; it reads as empty afterwards.
@@ -152,9 +154,10 @@ impl Job {
     /// Runs the handler, unless nobody waits any more. Never panics.
     pub fn run(&mut self, now_ns: u64) {
         self.request.info.now_ns = now_ns;
-        self.end = Some(if self.request.is_cancelled() {
+        let gave_up = self.request.flags.gave_up();
+        self.end = Some(if gave_up == Some(GaveUp::Cancelled) {
             JobEnd::Cancelled
-        } else if self.request.info.deadline_ns <= now_ns {
+        } else if gave_up.is_some() || self.request.info.deadline_ns <= now_ns {
             JobEnd::Expired
         } else {
             let (handler, request, reply) = (&self.handler, &mut self.request, &mut self.reply);

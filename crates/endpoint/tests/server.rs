@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::task::{Context as TaskContext, Poll, Waker};
 
 use common::{Pair, TestEndpoint, code, endpoint, metadata, ms, pass, settle};
 use starling_endpoint::{
@@ -385,6 +386,79 @@ fn shutting_down_finishes_what_runs_and_refuses_the_rest() {
     pass(&wire, &mut [&mut client], ms(1));
     assert_eq!(ends.take()[0].1.as_ref().unwrap().body(), [1]);
     assert_eq!(client.calls_outstanding(), 0);
+}
+
+/// What the handlers of the requests kept by [`keep_replies`] hear of their callers.
+fn why_cancelled(reply: &DeferredReply) -> Option<Code> {
+    let mut cx = TaskContext::from_waker(Waker::noop());
+    match reply.poll_cancelled(&mut cx) {
+        Poll::Ready(status) => Some(status.code()),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn who_works_on_a_request_hears_at_once_that_its_caller_gave_up() {
+    let mut pair = Pair::new();
+    let kept = keep_replies(&mut pair);
+    let options = CallOptions::with_timeout(ms(50));
+    let (session, collect) = (pair.session, pair.collect);
+    for tag in 0..3 {
+        let options = if tag == 1 {
+            options.clone()
+        } else {
+            CallOptions::default()
+        };
+        let call = pair
+            .client
+            .call(session, MethodId(1), &options, |_| {}, collect, tag)
+            .unwrap();
+        pair.settle();
+        if tag == 0 {
+            pair.client.cancel(call);
+        }
+    }
+    pair.settle();
+    let heard = |n: usize| why_cancelled(&kept.borrow()[n]);
+    assert_eq!(heard(0), Some(Code::Cancelled));
+    assert_eq!((heard(1), heard(2)), (None, None));
+    // The server knows the deadline: it need not hear of it.
+    pair.wire.cut(true);
+    pair.pass(ms(49));
+    assert_eq!(heard(1), None);
+    pair.pass(ms(2));
+    assert_eq!(heard(1), Some(Code::DeadlineExceeded));
+    assert!(kept.borrow()[1].is_cancelled());
+    pair.wire.cut(false);
+    assert_eq!(heard(2), None);
+    // With its session a call is over, too.
+    pair.client.close(session);
+    pair.settle();
+    assert_eq!(heard(2), Some(Code::Cancelled));
+    kept.borrow_mut().clear();
+    pair.settle();
+    assert_eq!(pair.server.requests_pending(), 0);
+}
+
+#[test]
+fn a_future_that_waits_for_its_caller_to_give_up_is_woken() {
+    let mut pair = Pair::new();
+    let heard = Rc::new(Cell::new(None));
+    let into = heard.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |context: &mut Context<'_, _>, _, reply| {
+            let (reply, into) = (reply.defer(), into.clone());
+            context.spawn_local(async move { into.set(Some(reply.cancelled().await.code())) });
+        }),
+    );
+    let call = pair.call(1, b"", 0);
+    pair.settle();
+    assert_eq!(heard.get(), None);
+    pair.client.cancel(call);
+    pair.settle();
+    assert_eq!(heard.get(), Some(Code::Cancelled));
+    assert_eq!(pair.server.requests_pending(), 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use starling_endpoint::{Handler, LocalHandle, MethodId, Status};
+use starling_endpoint::{DeferredReply, Handler, MethodId, Status};
 use starling_io::PacketIo;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
@@ -202,7 +202,7 @@ where
             let future = handler(NestedContext::new(&hub, deadline_ns), request);
             let local = cx.local();
             cx.spawn_local(async move {
-                let result = within(&local, remaining, future).await;
+                let result = while_wanted(&reply, future).await;
                 let result = result.and_then(|response| {
                     let buffer = std::mem::take(reply.buffer());
                     let (head, tail) = encode(response, encoding, buffer)?;
@@ -218,25 +218,16 @@ where
     }
 }
 
-/// Runs a nested handler until its caller gives up.
-async fn within<T>(
-    local: &LocalHandle,
-    remaining: Option<std::time::Duration>,
+/// Runs a nested handler until its caller gives up. What it was doing is dropped then, and so its
+/// own calls are cancelled.
+async fn while_wanted<T>(
+    reply: &DeferredReply,
     future: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
-    let Some(remaining) = remaining else {
-        return future.await;
-    };
-    let (mut future, mut over) = (pin!(future), pin!(local.sleep(remaining)));
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(result) = future.as_mut().poll(cx) {
-            return Poll::Ready(result);
-        }
-        over.as_mut().poll(cx).map(|()| {
-            Err(Status::deadline_exceeded(
-                "the deadline passed while the server's handler waited",
-            ))
-        })
+    let mut future = pin!(future);
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => reply.poll_cancelled(cx).map(Err),
     })
     .await
 }

@@ -22,7 +22,18 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) struct Gate {
     pub(crate) open: AtomicBool,
     pub(crate) waiting: AtomicUsize,
+    /// Handlers that were dropped while they waited.
+    pub(crate) dropped: AtomicUsize,
     pub(crate) runs: AtomicU64,
+}
+
+/// Counts a handler that is dropped before its end.
+struct Unfinished<'a>(&'a AtomicUsize);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 pub(crate) struct Service(pub(crate) Arc<Gate>);
@@ -79,10 +90,12 @@ impl Test for Service {
         cx: NestedContext,
         request: OwnedRequest<Payload>,
     ) -> Result<Payload, Status> {
+        let unfinished = Unfinished(&self.0.dropped);
         self.0.waiting.fetch_add(1, Ordering::SeqCst);
         while !self.0.open.load(Ordering::SeqCst) {
             cx.sleep(Duration::from_millis(1)).await;
         }
+        std::mem::forget(unfinished);
         Ok(request.into_message())
     }
 
@@ -98,6 +111,23 @@ impl Test for Service {
         let response = TestClient::new(channel)
             .echo(&payload(request.bytes()))
             .await?;
+        Ok(response.into_message())
+    }
+
+    async fn relay_wait(
+        self: Arc<Self>,
+        cx: NestedContext,
+        request: OwnedRequest<RelayRequest>,
+    ) -> Result<Payload, Status> {
+        let unfinished = Unfinished(&self.0.dropped);
+        let request = request.message();
+        let channel = cx
+            .channel(request.address())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let response = TestClient::new(channel)
+            .wait(&payload(request.bytes()))
+            .await?;
+        std::mem::forget(unfinished);
         Ok(response.into_message())
     }
 }

@@ -1,0 +1,106 @@
+//! Requests that are worked on outside their handler: deferred, or in workers.
+//!
+//! Whoever works on one is told at once when nobody waits for it any more: the caller cancelled
+//! it, is gone, or its deadline passed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use starling_proto::RequestId;
+
+use crate::server::{GaveUp, NEVER, RequestFlags};
+use crate::slab::Slab;
+use crate::timers::Timers;
+
+/// A request's flags, and the key of its deadline if it has one that did not pass yet.
+#[derive(Debug)]
+struct Entry {
+    flags: Arc<RequestFlags>,
+    deadline: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    requests: HashMap<RequestId, Entry>,
+    timers: Timers,
+    /// Those with a deadline, by its key. No more than there are requests.
+    deadlines: Slab<RequestId>,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self {
+            requests: HashMap::new(),
+            timers: Timers::default(),
+            deadlines: Slab::new(usize::MAX),
+        }
+    }
+}
+
+impl Pending {
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Begins to look after a request.
+    pub(crate) fn insert(&mut self, id: RequestId, flags: Arc<RequestFlags>, deadline_ns: u64) {
+        let mut entry = Entry {
+            flags,
+            deadline: None,
+        };
+        // A table that is full, which takes 2^31 requests, only costs the notice.
+        if deadline_ns != NEVER
+            && let Ok(key) = self.deadlines.insert(id)
+        {
+            let live = &self.deadlines;
+            self.timers
+                .arm(deadline_ns, key, |key| live.get(key).is_some());
+            entry.deadline = Some(key);
+        }
+        self.requests.insert(id, entry);
+    }
+
+    /// The request was answered.
+    pub(crate) fn remove(&mut self, id: RequestId) {
+        if let Some(Entry {
+            deadline: Some(key),
+            ..
+        }) = self.requests.remove(&id)
+        {
+            self.deadlines.remove(key);
+            self.timers.disarm();
+        }
+    }
+
+    /// Nobody waits for the answer any more. The request stays until it is answered all the same.
+    pub(crate) fn give_up(&mut self, id: RequestId, why: GaveUp) {
+        if let Some(entry) = self.requests.get(&id) {
+            entry.flags.give_up(why);
+        }
+    }
+
+    /// When the next deadline comes.
+    pub(crate) fn next_deadline(&mut self) -> Option<u64> {
+        let live = &self.deadlines;
+        self.timers.next(|key| live.get(key).is_some())
+    }
+
+    /// Tells of the deadlines that have come.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        while let Some(key) = self.timers.pop_due(now_ns) {
+            let Some(id) = self.deadlines.remove(key) else {
+                continue;
+            };
+            self.timers.disarm();
+            if let Some(entry) = self.requests.get_mut(&id) {
+                entry.deadline = None;
+                entry.flags.give_up(GaveUp::Expired);
+            }
+        }
+    }
+}
