@@ -317,6 +317,7 @@ impl<I: PacketIo> Core<I> {
                 let id = CallId { session, number };
                 self.finished.push_back(Finished { id, call, status });
             }
+            Event::RequestAbandoned { id } => self.handle_cancelled(id),
             Event::PeerReleased { peer } => return Some(peer),
         }
         None

@@ -8,7 +8,9 @@ use crate::endpoint::Endpoint;
 
 /// Clients that said nothing for this long have what they were sent: longer than the longest
 /// retransmission timeout by default.
-const LINGER_NS: u64 = 100_000_000;
+const QUIET_NS: u64 = 100_000_000;
+/// Whether they did is asked this often while nothing arrives.
+const QUIET_CHECK_NS: u64 = QUIET_NS / 10;
 /// Clients that are never quiet are left after this long.
 const LINGER_MAX_NS: u64 = 1_000_000_000;
 
@@ -29,18 +31,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// the calls outstanding, sends what is to be sent, closes the client sessions. Gives up after
     /// `timeout`. True if everything was finished. Afterwards the endpoint is to be dropped.
     ///
-    /// A client fetches a large response packet by packet, and may miss the last packet of a small
-    /// one, so an endpoint that has clients stays until they are quiet for 100 ms, but at most
-    /// one second longer.
+    /// A client fetches a large response packet by packet and says when it has all of it. It may
+    /// miss a small one over a device that loses packets, and asks again then: such an endpoint
+    /// stays until the clients that it answered last are quiet for 100 ms, but at most one second.
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = self.clock.now_ns().saturating_add(timeout_ns);
         self.start_drain();
         let finished = self.run_until_ns(until_ns, None, Self::is_drained)?;
         let quiet_until_ns = until_ns.min(self.core.now_ns.saturating_add(LINGER_MAX_NS));
-        self.run_until_ns(quiet_until_ns, Some(LINGER_NS), |endpoint| {
-            let quiet_ns = endpoint.core.now_ns - endpoint.heard_ns;
-            quiet_ns >= LINGER_NS || endpoint.core.proto.session_counts().1 == 0
+        self.run_until_ns(quiet_until_ns, Some(QUIET_CHECK_NS), |endpoint| {
+            !endpoint.core.proto.has_undelivered(QUIET_NS)
         })?;
         for session in self.core.sessions.alive() {
             self.close(session);

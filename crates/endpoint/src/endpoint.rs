@@ -39,8 +39,6 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) idle: Idle,
     /// When there was work last.
     pub(crate) active_ns: u64,
-    /// When a datagram arrived last.
-    pub(crate) heard_ns: u64,
     /// Whether the owner did something since the last turn, at the time in `core`.
     pub(crate) between_turns: bool,
     /// When the loop works and when it only looks for datagrams.
@@ -88,7 +86,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             released: Vec::new(),
             idle: config.idle,
             active_ns: now_ns,
-            heard_ns: now_ns,
             between_turns: false,
             pace: Pace::default(),
             cadence: Cadence::default(),

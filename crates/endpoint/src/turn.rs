@@ -326,7 +326,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             if !std::mem::take(&mut self.pace.time_is_known) {
                 self.core.now_ns = self.clock.now_ns();
             }
-            self.heard_ns = self.core.now_ns;
             self.handle_burst(datagrams)?;
         } else if !self.between_turns {
             self.core.now_ns = self.clock.now_ns();

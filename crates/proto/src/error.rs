@@ -1,6 +1,6 @@
 //! Why sessions and requests end: typed, and naming the side at fault.
 
-use crate::{Msgbuf, PeerId, RequestNumber, SessionId, Tag};
+use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId, Tag};
 
 /// Why a server did not open a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -241,6 +241,12 @@ pub enum Event {
         request: Msgbuf,
         /// Why.
         error: RequestError,
+    },
+    /// The client of a request that was handed over, and is not answered yet, is gone or has
+    /// closed the session: nobody waits for the answer.
+    RequestAbandoned {
+        /// Which.
+        id: RequestId,
     },
     /// No session of either kind refers to the peer any more: its place on the device can be
     /// given up, after the next flush of the device.

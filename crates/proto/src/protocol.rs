@@ -632,6 +632,13 @@ impl Protocol {
         self.server.draining = true;
     }
 
+    /// Whether a client may still want a response, or more of one: for an endpoint that is to end.
+    /// A client that said nothing for `quiet_ns` has what it wants. Walks all sessions.
+    pub fn has_undelivered(&self, quiet_ns: u64) -> bool {
+        self.server
+            .has_undelivered(&self.shared, self.last_turn, quiet_ns)
+    }
+
     /// An empty buffer that may have memory already.
     #[inline]
     pub fn buffer(&mut self) -> Msgbuf {

@@ -15,8 +15,8 @@ use crate::table::Table;
 use crate::transfer::{ReceiveWindow, fragment_count};
 use crate::wire::{Fragment, Frame, Header, Kind, RequestForResponse, flags};
 use crate::{
-    Body, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason, SessionId,
-    SinkError,
+    Body, Event, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason,
+    SessionId, SinkError,
 };
 use session::{Large, Phase, ServerSession, Slot};
 
@@ -642,11 +642,32 @@ impl Server {
             .count()
     }
 
+    /// Whether a client may still want (more of) a response. It does until it said that all of
+    /// one arrived, or said nothing at all for `quiet_ns`, and until what found the sink full has
+    /// left. A response of one packet is never acknowledged by itself: over a device that loses
+    /// nothing, that it left is enough.
+    pub(crate) fn has_undelivered(&self, shared: &Shared, now: u64, quiet_ns: u64) -> bool {
+        self.sessions.iter().any(|(_, session)| {
+            session.pending != 0
+                || (now.saturating_sub(session.active_at) < quiet_ns
+                    && session.slots.iter().any(|slot| {
+                        let lossless = shared.config.reliable
+                            && slot.response.len() <= session.fragment as usize;
+                        slot.phase == Phase::Done && !lossless
+                    }))
+        })
+    }
+
     fn drop_session(&mut self, shared: &mut Shared, id: SessionId) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
-        for slot in &mut session.slots {
+        for index in 0..session.slots.len() {
+            if session.slots[index].phase == Phase::Executing {
+                let id = session.request_id(id, index);
+                shared.events.push_back(Event::RequestAbandoned { id });
+            }
+            let slot = &mut session.slots[index];
             forget(shared, slot);
             release(shared, slot);
         }

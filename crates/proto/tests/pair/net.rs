@@ -93,6 +93,7 @@ pub(crate) enum Seen {
     Ended(SessionId, SessionError),
     Answer(Tag, Vec<u8>),
     Failed(Tag, RequestError),
+    Abandoned(RequestId),
     Released(PeerId),
 }
 
@@ -199,6 +200,7 @@ impl Host {
                 Event::Connected { session } => Seen::Connected(session),
                 Event::SessionEnded { session, error } => Seen::Ended(session, error),
                 Event::RequestFailed { tag, error, .. } => Seen::Failed(tag, error),
+                Event::RequestAbandoned { id } => Seen::Abandoned(id),
                 Event::PeerReleased { peer } => {
                     self.wire.known.retain(|known| *known != peer.0 as usize);
                     Seen::Released(peer)

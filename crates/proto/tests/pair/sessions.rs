@@ -143,6 +143,7 @@ fn close_frees_both_ends_even_if_it_is_lost_at_first() {
         ]
     );
     let (id, _) = net.hosts[1].ran[0];
+    assert_eq!(net.hosts[1].seen[0], Seen::Abandoned(id));
     let now = net.now;
     assert!(!net.hosts[1].respond(now, id, b"too late"));
 }

@@ -262,3 +262,36 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
     assert_eq!(net.hosts[1].ran.len(), 1);
     assert_eq!(net.hosts[1].protocol.reassembling(), 0);
 }
+
+#[test]
+fn what_is_delivered_is_known() {
+    const QUIET_NS: u64 = 100_000_000;
+    for reliable in [false, true] {
+        let config = Config {
+            reliable,
+            ..Config::default()
+        };
+        let mut net = Net::new([Config::default(), config]);
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        let undelivered = |net: &Net| net.hosts[1].protocol.has_undelivered(QUIET_NS);
+        assert!(!undelivered(&net));
+        // Of a large response the client says when all of it arrived.
+        net.request(0, session, 1, &pattern(1_000_000));
+        let mut fetching = 0;
+        while net.hosts[0].seen.len() == 1 {
+            net.run_until(net.now + 1_000);
+            fetching += usize::from(undelivered(&net));
+        }
+        assert!(fetching > 0, "it takes more than a response fragment");
+        net.run_until(net.now + 100_000);
+        assert!(!undelivered(&net), "it said so");
+        // Of a small one it says nothing: it would ask again if it had missed it.
+        net.request(0, session, 2, b"small");
+        net.run_ms(1);
+        assert_eq!(net.hosts[0].seen.len(), 3);
+        assert_eq!(undelivered(&net), !reliable);
+        net.run_ms(200);
+        assert!(!undelivered(&net));
+    }
+}

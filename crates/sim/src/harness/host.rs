@@ -335,6 +335,7 @@ impl Host {
                         self.agenda.add(at_ns, Task::Probe { channel, attempt });
                     }
                 }
+                Event::RequestAbandoned { .. } => {}
                 Event::PeerReleased { peer } => process.released.push(peer),
             }
         }
