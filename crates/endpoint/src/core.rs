@@ -310,10 +310,16 @@ impl<I: PacketIo> Core<I> {
                 tag,
                 request,
                 error,
+                may_have_run,
             } => {
-                self.proto.recycle(request);
                 let call = self.take_call(tag);
-                let status = status_of_failure(self.sessions.address(session), error);
+                let peer = self.sessions.address(session);
+                let mut status = status_of_failure(peer, error, may_have_run);
+                if may_have_run {
+                    self.proto.recycle(request);
+                } else {
+                    status = status.with_unsent(request);
+                }
                 let id = CallId { session, number };
                 self.finished.push_back(Finished { id, call, status });
             }

@@ -11,6 +11,7 @@ use starling_proto::{PeerId, RequestId, Tag};
 use crate::client::{Call, CallId, Completion, ContinuationId, Response};
 use crate::context::Context;
 use crate::core::{ContinuationFn, Core, Finished, Registration};
+use crate::error::CallError;
 use crate::header::{
     self, HeaderError, MethodId, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT,
     RequestExtension, ResponseHeader,
@@ -416,8 +417,13 @@ impl<I: PacketIo> Core<I> {
                         self.keep(spare);
                     }
                     Err(rejected) => {
-                        self.keep(rejected.message);
-                        self.local.finish(key, Err(rejected.error.into()));
+                        let mut status = Status::from(rejected.error);
+                        if rejected.error == CallError::SessionOver {
+                            status = status.with_unsent(rejected.message);
+                        } else {
+                            self.keep(rejected.message);
+                        }
+                        self.local.finish(key, Err(status));
                     }
                 }
             }

@@ -93,20 +93,16 @@ impl From<OpenError> for Status {
 
 /// The status of a call that `peer` did not answer.
 #[cold]
-pub(crate) fn status_of_failure(peer: &str, error: RequestError) -> Status {
+pub(crate) fn status_of_failure(peer: &str, error: RequestError, may_have_run: bool) -> Status {
     match error {
         RequestError::Session(SessionError::Closed) => {
             Status::cancelled(format!("{peer}: {error}"))
         }
         RequestError::Session(session) => {
-            let remedy = match session {
-                SessionError::Refused(_) | SessionError::ConnectTimeout | SessionError::Closed => {
-                    "the call did not run; connect again or elsewhere"
-                }
-                SessionError::Unreachable
-                | SessionError::PeerSilent
-                | SessionError::PeerRestarted
-                | SessionError::PeerDropped => "the call may have run; connect again or elsewhere",
+            let remedy = if may_have_run {
+                "the call may have run; connect again or elsewhere"
+            } else {
+                "the call did not run; connect again or elsewhere"
             };
             Status::unavailable(format!("{peer}: {session}; {remedy}"))
         }
@@ -131,19 +127,20 @@ mod tests {
 
     #[test]
     fn a_failed_peer_is_unavailable_and_the_text_says_who_and_what_to_do() {
-        let status = status_of_failure("udp://h:1", SessionError::PeerSilent.into());
-        assert_eq!(status.code(), Code::Unavailable);
-        assert!(
-            status
-                .message()
-                .starts_with("udp://h:1: the peer stopped answering")
-        );
-        assert!(status.message().ends_with("connect again or elsewhere"));
+        for (may_have_run, says) in [(true, "may have run"), (false, "did not run")] {
+            let error = SessionError::PeerSilent.into();
+            let status = status_of_failure("udp://h:1", error, may_have_run);
+            assert_eq!(status.code(), Code::Unavailable);
+            let text = status.message();
+            assert!(text.starts_with("udp://h:1: the peer stopped answering"));
+            assert!(text.contains(says), "{text}");
+            assert!(text.ends_with("connect again or elsewhere"));
+        }
     }
 
     #[test]
     fn what_was_too_large_is_resource_exhausted() {
-        let status = status_of_failure("x", Rejection::TooLarge.into());
+        let status = status_of_failure("x", Rejection::TooLarge.into(), true);
         assert_eq!(status.code(), Code::ResourceExhausted);
         let status = Status::from(CallError::TooLarge { len: 2, max: 1 });
         assert_eq!(status.code(), Code::ResourceExhausted);

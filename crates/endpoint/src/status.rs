@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use starling_proto::Msgbuf;
+
 use crate::header::MAX_STATUS_MESSAGE;
 use crate::metadata::Metadata;
 
@@ -111,6 +113,7 @@ pub struct Status {
     message: Cow<'static, str>,
     // Boxed because it is rare: a status is returned by value on the fast path.
     metadata: Option<Box<Metadata>>,
+    unsent: Option<Box<Msgbuf>>,
 }
 
 macro_rules! constructors {
@@ -169,7 +172,22 @@ impl Status {
             code,
             message: message.into(),
             metadata: None,
+            unsent: None,
         }
+    }
+
+    /// The same status of a call whose request was never sent.
+    pub(crate) fn with_unsent(mut self, request: Msgbuf) -> Self {
+        self.unsent = Some(Box::new(request));
+        self
+    }
+
+    /// The request of a call that cannot have run, because its session ended before all of it was
+    /// sent: the call may be made again on another session, with
+    /// [`Context::call_message`](crate::Context::call_message). The header that it was made with
+    /// is still there.
+    pub fn take_unsent(&mut self) -> Option<Msgbuf> {
+        self.unsent.take().map(|request| *request)
     }
 
     /// The same status with metadata.

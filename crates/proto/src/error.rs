@@ -241,6 +241,9 @@ pub enum Event {
         request: Msgbuf,
         /// Why.
         error: RequestError,
+        /// Whether all of it was sent at least once. If not, the server cannot have run it, and it
+        /// may be made again elsewhere.
+        may_have_run: bool,
     },
     /// The client of a request that was handed over, and is not answered yet, is gone or has
     /// closed the session: nobody waits for the answer.

@@ -112,6 +112,11 @@ impl SendWindow {
         self.recovery_at = now;
     }
 
+    /// Whether every fragment was sent at least once.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.next == self.count
+    }
+
     /// Whether every fragment arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.base == self.count

@@ -152,11 +152,14 @@ impl Connection {
         method: &'static MethodDescriptor,
         wait_for_ready: bool,
     ) -> Result<(SessionId, Encoding), Status> {
+        let mut lost = false;
         loop {
             let session = self.open(hub, wait_for_ready).await?;
             match self.bind(hub, session, method).await {
                 Ok(encoding) if self.session() == Some(session) => return Ok((session, encoding)),
                 Ok(_) => {}
+                // The session ended before anything of the call was sent: another one may do.
+                Err(_) if !lost && self.session() != Some(session) => lost = true,
                 Err(status) if wait_for_ready && status.code() == Code::Unavailable => {
                     self.doubt(hub, status.code());
                     hub.local.sleep(REFUSED_PAUSE).await;
@@ -301,7 +304,10 @@ impl Connection {
     fn why_down(&self, state: &Ref<'_, State>) -> Status {
         match &state.phase {
             Phase::Down { error, .. } => error.clone(),
-            _ => Status::unavailable(format!("{}: the session is over; try again", self.address)),
+            _ => Status::unavailable(format!(
+                "{}: the session ended before the call was sent; it did not run, try again",
+                self.address
+            )),
         }
     }
 

@@ -35,7 +35,7 @@ use crate::channel::{Permit, StateCell};
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::error::Error;
-use crate::local::call_when_ready;
+use crate::local::{Attempt, WaitingCall, call_when_ready, may_try_again};
 use crate::options::CallOptions;
 use crate::plane::Plane;
 
@@ -74,6 +74,11 @@ impl Drop for Reply {
         // Has no effect on a call that is over.
         self.cell.finish(Err(stopped(None)));
     }
+}
+
+/// What is left of a call's time.
+fn left_until(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
 #[cold]
@@ -255,10 +260,26 @@ struct Pending {
 }
 
 enum Stage {
-    /// Handed to the endpoint.
-    Made(Option<CallId>),
+    /// Handed to the endpoint, with what it takes to make it again if it turns out never to have
+    /// been sent.
+    Made(Option<CallId>, Again),
     /// In a task that waits for the connection.
     Waiting(Option<Waker>),
+}
+
+/// What a call was made from, besides its message.
+struct Again {
+    method: &'static MethodDescriptor,
+    options: CallOptions,
+    deadline: Option<Instant>,
+}
+
+/// A call whose session ended before it was sent.
+struct Unsent {
+    reply: Reply,
+    connection: Rc<Connection>,
+    again: Again,
+    message: Msgbuf,
 }
 
 /// The calls in hand, by place.
@@ -296,6 +317,7 @@ struct Loop<I: Plane> {
     core: Core<I>,
     inbox: Arc<Inbox>,
     table: Rc<RefCell<Table>>,
+    unsent: Rc<RefCell<Vec<Unsent>>>,
     continuation: ContinuationId,
     channels: std::collections::HashMap<u64, Rc<Connection>>,
 }
@@ -303,24 +325,39 @@ struct Loop<I: Plane> {
 impl<I: Plane> Loop<I> {
     fn new(mut core: Core<I>, inbox: Arc<Inbox>) -> Self {
         let table = Rc::new(RefCell::new(Table::default()));
+        let unsent = Rc::new(RefCell::new(Vec::new()));
         let (its_table, hub) = (Rc::clone(&table), Rc::clone(&core.hub));
+        let to_make_again = Rc::clone(&unsent);
         let continuation = core.raw.register_continuation(move |_, completion| {
             let pending = its_table.borrow_mut().remove(completion.tag as usize);
             let Some(pending) = pending else {
                 return;
             };
-            pending.reply.finish(match completion.result {
-                Ok(response) => Ok((response.into_owned(), Encoding::Native)),
-                Err(status) => {
-                    pending.connection.doubt(&hub, status.code());
-                    Err(status)
+            let mut status = match completion.result {
+                Ok(response) => {
+                    let response = response.into_owned();
+                    return pending.reply.finish(Ok((response, Encoding::Native)));
                 }
-            });
+                Err(status) => status,
+            };
+            pending.connection.doubt(&hub, status.code());
+            match (status.take_unsent(), pending.stage) {
+                (Some(message), Stage::Made(_, again)) if may_try_again(&status) => {
+                    to_make_again.borrow_mut().push(Unsent {
+                        reply: pending.reply,
+                        connection: pending.connection,
+                        again,
+                        message,
+                    });
+                }
+                _ => pending.reply.finish(Err(status)),
+            }
         });
         Self {
             core,
             inbox,
             table,
+            unsent,
             continuation,
             channels: std::collections::HashMap::new(),
         }
@@ -329,6 +366,10 @@ impl<I: Plane> Loop<I> {
     fn run(mut self) -> Result<(), IoError> {
         loop {
             let mut idle = self.core.turn()?.is_idle();
+            while let Some(unsent) = self.next_unsent() {
+                idle = false;
+                self.call_again(unsent);
+            }
             for _ in 0..COMMANDS_PER_TURN {
                 let Some(command) = self.inbox.commands.pop() else {
                     break;
@@ -388,6 +429,34 @@ impl<I: Plane> Loop<I> {
         }
     }
 
+    fn next_unsent(&self) -> Option<Unsent> {
+        self.unsent.borrow_mut().pop()
+    }
+
+    /// Makes a call once more that was not sent.
+    fn call_again(&mut self, unsent: Unsent) {
+        let Unsent {
+            reply,
+            connection,
+            again,
+            message,
+        } = unsent;
+        let mut options = again.options;
+        // The header that it was made with is as long as these options say.
+        let room = options
+            .lower(Encoding::Native, options.timeout)
+            .header_len();
+        options.timeout = left_until(again.deadline);
+        let call = WaitingCall {
+            method: again.method,
+            message,
+            room,
+            options,
+            attempt: Attempt::Last,
+        };
+        self.call_later(reply, connection, call);
+    }
+
     /// Begins a call: at once if the connection is ready for it, else in a task that waits.
     fn call(&mut self, submission: Submission) {
         let Submission {
@@ -397,7 +466,7 @@ impl<I: Plane> Loop<I> {
             room,
             mut options,
             deadline,
-            reply,
+            mut reply,
         } = submission;
         let Some(connection) = self.channels.get(&channel).cloned() else {
             return;
@@ -405,14 +474,20 @@ impl<I: Plane> Loop<I> {
         if reply.cell.is_abandoned() {
             return;
         }
-        options.timeout =
-            deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        options.timeout = left_until(deadline);
         if let Some((session, Encoding::Native)) = connection.ready(method.id) {
             let lowered = options.lower(Encoding::Native, options.timeout);
             let place = self.table.borrow_mut().insert(Pending {
                 reply,
                 connection: Rc::clone(&connection),
-                stage: Stage::Made(None),
+                stage: Stage::Made(
+                    None,
+                    Again {
+                        method,
+                        options: options.clone(),
+                        deadline,
+                    },
+                ),
             });
             let made = self.core.raw.call_message(
                 session,
@@ -425,40 +500,43 @@ impl<I: Plane> Loop<I> {
             let mut table = self.table.borrow_mut();
             let rejected = match made {
                 Ok(call) => {
-                    if let Some(Some(pending)) = table.places.get_mut(place) {
-                        pending.stage = Stage::Made(Some(call));
+                    if let Some(Some(pending)) = table.places.get_mut(place)
+                        && let Stage::Made(made, _) = &mut pending.stage
+                    {
+                        *made = Some(call);
                     }
                     return;
                 }
                 Err(rejected) => rejected,
             };
-            let Some(Pending { reply, .. }) = table.remove(place) else {
+            let Some(Pending {
+                reply: its_reply, ..
+            }) = table.remove(place)
+            else {
                 return;
             };
             drop(table);
             if rejected.error != CallError::SessionOver {
-                return reply.finish(Err(rejected.error.into()));
+                return its_reply.finish(Err(rejected.error.into()));
             }
             // It was not sent, so it may be sent in another session.
             connection.doubt(&self.core.hub, starling_endpoint::Code::Unavailable);
-            message = rejected.message;
-            return self.call_later(reply, connection, method, message, room, options);
+            (reply, message) = (its_reply, rejected.message);
         }
-        self.call_later(reply, connection, method, message, room, options);
+        let call = WaitingCall {
+            method,
+            message,
+            room,
+            options,
+            attempt: Attempt::First,
+        };
+        self.call_later(reply, connection, call);
     }
 
-    fn call_later(
-        &mut self,
-        reply: Reply,
-        connection: Rc<Connection>,
-        method: &'static MethodDescriptor,
-        message: Msgbuf,
-        room: usize,
-        options: CallOptions,
-    ) {
+    fn call_later(&mut self, reply: Reply, connection: Rc<Connection>, call: WaitingCall) {
         let (hub, its_connection) = (Rc::clone(&self.core.hub), Rc::clone(&connection));
         self.wait(reply, connection, async move {
-            call_when_ready(&its_connection, &hub, method, message, room, &options).await
+            call_when_ready(&its_connection, &hub, call).await
         });
     }
 
@@ -500,7 +578,7 @@ impl<I: Plane> Loop<I> {
         let place = cell.place();
         let mut table = self.table.borrow_mut();
         match table.get_mut(place, cell).map(|pending| &mut pending.stage) {
-            Some(Stage::Made(Some(call))) => {
+            Some(Stage::Made(Some(call), _)) => {
                 let call = *call;
                 drop(table);
                 // Its continuation takes it from the table.
@@ -515,7 +593,7 @@ impl<I: Plane> Loop<I> {
                     waker.wake();
                 }
             }
-            Some(Stage::Made(None)) | None => {}
+            Some(Stage::Made(None, _)) | None => {}
         }
     }
 }

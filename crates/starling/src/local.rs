@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use starling_endpoint::{Encoding, LocalHandle, MethodId, OwnedResponse, Status};
+use starling_endpoint::{Code, Encoding, LocalHandle, MethodId, Msgbuf, OwnedResponse, Status};
 use starling_message::{Message, MethodDescriptor};
 
 use crate::address::Address;
@@ -108,6 +108,20 @@ impl Caller for LocalChannel {
             }
         };
         if let Some((session, Encoding::Native)) = connection.ready(method.id) {
+            let made = Made {
+                method,
+                options: CallOptions {
+                    timeout,
+                    ..options.clone()
+                },
+                at_ns: if timeout.is_some() {
+                    self.hub.now_ns()
+                } else {
+                    0
+                },
+                connection: Rc::clone(connection),
+                hub: Rc::clone(&self.hub),
+            };
             let options = options.lower(Encoding::Native, timeout);
             let (head, tail) = request.parts();
             let id = MethodId(method.id);
@@ -120,11 +134,7 @@ impl Caller for LocalChannel {
                     self.hub.local.call_message(session, id, &options, message)
                 }
             };
-            return LocalCall(State::Fast {
-                call,
-                connection: Rc::clone(connection),
-                hub: Rc::clone(&self.hub),
-            });
+            return LocalCall(State::Fast { call, made });
         }
         let message = prepare(request, 0);
         let options = CallOptions {
@@ -133,44 +143,96 @@ impl Caller for LocalChannel {
         };
         let (connection, hub) = (Rc::clone(connection), Rc::clone(&self.hub));
         LocalCall(State::Slow(Box::pin(async move {
-            call_when_ready(&connection, &hub, method, message, 0, &options).await
+            let call = WaitingCall {
+                method,
+                message,
+                room: 0,
+                options,
+                attempt: Attempt::First,
+            };
+            call_when_ready(&connection, &hub, call).await
         })))
     }
 }
 
-/// Makes a call when the connection is ready for it. `room` bytes precede the request.
+/// Whether a call may be made again if it turns out never to have been sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// Yes, once.
+    First,
+    /// It was already.
+    Last,
+}
+
+/// Whether a failure is one that another session may not have.
+pub(crate) fn may_try_again(status: &Status) -> bool {
+    status.code() == Code::Unavailable
+}
+
+/// A call that waits for its connection.
+pub(crate) struct WaitingCall {
+    pub(crate) method: &'static MethodDescriptor,
+    /// In the native layout, after `room` bytes for the call header.
+    pub(crate) message: Msgbuf,
+    pub(crate) room: usize,
+    pub(crate) options: CallOptions,
+    pub(crate) attempt: Attempt,
+}
+
+/// Makes a call when the connection is ready for it. If its session ends before it was sent it is
+/// made again, once, within its time.
 pub(crate) async fn call_when_ready(
     connection: &Rc<Connection>,
     hub: &Rc<Hub>,
-    method: &'static MethodDescriptor,
-    message: starling_endpoint::Msgbuf,
-    room: usize,
-    options: &CallOptions,
+    call: WaitingCall,
 ) -> Result<(OwnedResponse, Encoding), Status> {
+    let WaitingCall {
+        method,
+        mut message,
+        mut room,
+        options,
+        mut attempt,
+    } = call;
     let begun_ns = hub.now_ns();
-    let ready = connection.prepare(hub, method, options.wait_for_ready);
-    let (session, encoding) = within(&hub.local, options.timeout, connection, ready).await?;
-    let timeout = options.timeout.map(|timeout| {
-        let passed = Duration::from_nanos(hub.now_ns().saturating_sub(begun_ns));
-        timeout.saturating_sub(passed)
-    });
-    let lowered = options.lower(encoding, timeout);
-    let message = match encoding {
-        Encoding::Protobuf => convert(method.request, message, room, lowered.header_len())?,
-        Encoding::Native if room == lowered.header_len() => message,
-        Encoding::Native => {
-            let (mut head, tail) = message.into_parts();
-            head.splice(..room, std::iter::repeat_n(0, lowered.header_len()));
-            starling_endpoint::Msgbuf::from_parts(head, tail)
-        }
+    let left = || {
+        options.timeout.map(|timeout| {
+            let passed = Duration::from_nanos(hub.now_ns().saturating_sub(begun_ns));
+            timeout.saturating_sub(passed)
+        })
     };
-    let id = MethodId(method.id);
-    let result = hub.local.call_message(session, id, &lowered, message).await;
-    match result {
-        Ok(response) => Ok((response, encoding)),
-        Err(status) => {
-            connection.doubt(hub, status.code());
-            Err(status)
+    loop {
+        let ready = connection.prepare(hub, method, options.wait_for_ready);
+        let (session, encoding) = within(&hub.local, left(), connection, ready).await?;
+        let lowered = options.lower(encoding, left());
+        // Who gets protobuf can get the native layout next time.
+        let mut original = None;
+        let ready_message = match encoding {
+            Encoding::Protobuf => {
+                if attempt == Attempt::First {
+                    original = Some((message.clone(), room));
+                }
+                convert(method.request, message, room, lowered.header_len())?
+            }
+            Encoding::Native if room == lowered.header_len() => message,
+            Encoding::Native => {
+                let (mut head, tail) = message.into_parts();
+                head.splice(..room, std::iter::repeat_n(0, lowered.header_len()));
+                Msgbuf::from_parts(head, tail)
+            }
+        };
+        let id = MethodId(method.id);
+        let call = (hub.local).call_message(session, id, &lowered, ready_message);
+        let mut status = match call.await {
+            Ok(response) => return Ok((response, encoding)),
+            Err(status) => status,
+        };
+        connection.doubt(hub, status.code());
+        match status.take_unsent() {
+            Some(unsent) if attempt == Attempt::First && may_try_again(&status) => {
+                (message, room) = original.unwrap_or((unsent, lowered.header_len()));
+                attempt = Attempt::Last;
+            }
+            _ => return Err(status),
         }
     }
 }
@@ -200,14 +262,46 @@ async fn within<T>(
     .await
 }
 
+/// What a call was made from, besides its message.
+struct Made {
+    method: &'static MethodDescriptor,
+    options: CallOptions,
+    /// When, in nanoseconds of the endpoint's clock, if it has a timeout.
+    at_ns: u64,
+    connection: Rc<Connection>,
+    hub: Rc<Hub>,
+}
+
+impl Made {
+    /// Makes the call again that was not sent.
+    fn again(&self, message: Msgbuf) -> SlowCall {
+        let mut options = self.options.clone();
+        let room = options
+            .lower(Encoding::Native, options.timeout)
+            .header_len();
+        options.timeout = options.timeout.map(|timeout| {
+            let passed_ns = self.hub.now_ns().saturating_sub(self.at_ns);
+            timeout.saturating_sub(Duration::from_nanos(passed_ns))
+        });
+        let (connection, hub) = (Rc::clone(&self.connection), Rc::clone(&self.hub));
+        let call = WaitingCall {
+            method: self.method,
+            message,
+            room,
+            options,
+            attempt: Attempt::Last,
+        };
+        Box::pin(async move { call_when_ready(&connection, &hub, call).await })
+    }
+}
+
 type SlowCall = Pin<Box<dyn Future<Output = Result<(OwnedResponse, Encoding), Status>>>>;
 
 enum State<P: Message> {
     /// The connection was ready.
     Fast {
         call: starling_endpoint::LocalCall,
-        connection: Rc<Connection>,
-        hub: Rc<Hub>,
+        made: Made,
     },
     /// The connection has to be opened, or the other end has another version of the schema.
     Slow(SlowCall),
@@ -223,18 +317,24 @@ impl<P: Message> Future for LocalCall<P> {
     type Output = Result<Response<P>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            State::Fast {
-                call,
-                connection,
-                hub,
-            } => Pin::new(call).poll(cx).map(|result| match result {
-                Ok(response) => Response::receive(response, Encoding::Native),
-                Err(status) => {
-                    connection.doubt(hub, status.code());
-                    Err(status)
+        if let State::Fast { call, made } = &mut self.0 {
+            let mut status = match Pin::new(call).poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(response)) => {
+                    return Poll::Ready(Response::receive(response, Encoding::Native));
                 }
-            }),
+                Poll::Ready(Err(status)) => status,
+            };
+            made.connection.doubt(&made.hub, status.code());
+            match status.take_unsent() {
+                Some(message) if may_try_again(&status) => {
+                    self.0 = State::Slow(made.again(message));
+                }
+                _ => return Poll::Ready(Err(status)),
+            }
+        }
+        match &mut self.0 {
+            State::Fast { .. } => unreachable!("it was over"),
             State::Slow(call) => call.as_mut().poll(cx).map(|result| {
                 result.and_then(|(bytes, encoding)| Response::receive(bytes, encoding))
             }),

@@ -97,6 +97,43 @@ fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
 }
 
 #[test]
+fn calls_that_were_never_sent_are_made_again_and_no_others() {
+    for address in any_addresses() {
+        let first = Process::serve(&address);
+        let address = first.address.clone();
+        let (client, _) = client(&address);
+        client.echo(&payload(b"")).wait().expect("an echo");
+        // So that the server has been asked for its version of the method.
+        let soon = CallOptions::with_timeout(Duration::from_millis(1));
+        while client
+            .wait_with(&payload(b""), &soon)
+            .wait()
+            .is_err_and(|status| {
+                assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+                status.message().contains("did not run")
+            })
+        {}
+        // One for each slot of the session, and what queues behind them.
+        let sent: Vec<_> = (0..8).map(|_| client.wait(&payload(b""))).collect();
+        let waiting = CallOptions::waiting();
+        let queued: Vec<_> = (0..20u8)
+            .map(|i| client.echo_with(&payload(&[i]), &waiting))
+            .collect();
+        first.signal(Signal::KILL);
+        for call in sent {
+            let status = call.wait().expect_err("its server is dead");
+            assert_eq!(status.code(), Code::Unavailable, "{status}");
+            assert!(status.message().contains("may have run"), "{status}");
+        }
+        drop(first);
+        let _second = Process::serve(&address);
+        for (i, call) in (0..20u8).zip(queued) {
+            assert_eq!(call.wait().expect("an echo").message().bytes(), [i]);
+        }
+    }
+}
+
+#[test]
 fn a_stopped_server_that_continues_in_time_loses_nothing() {
     for address in any_addresses() {
         let server = Process::serve(&address);

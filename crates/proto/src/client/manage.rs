@@ -107,6 +107,7 @@ impl Client {
                 tag: queued.tag,
                 request: queued.message,
                 error: crate::Rejection::TooLarge.into(),
+                may_have_run: false,
             });
         }
         self.advance(shared, now, id, sink);

@@ -316,6 +316,7 @@ impl Client {
             tag,
             request,
             error,
+            may_have_run: true,
         });
         self.advance(shared, now, id, sink);
     }
@@ -328,6 +329,7 @@ impl Client {
                 continue;
             }
             let (number, tag) = (session.slots[index].number, session.slots[index].tag);
+            let may_have_run = session.was_sent(index);
             let (request, large) = session.finish(index);
             abandon(shared, large);
             shared.events.push_back(Event::RequestFailed {
@@ -336,6 +338,7 @@ impl Client {
                 tag,
                 request,
                 error: error.into(),
+                may_have_run,
             });
         }
         for queued in session.queue.drain(..) {
@@ -345,6 +348,7 @@ impl Client {
                 tag: queued.tag,
                 request: queued.message,
                 error: error.into(),
+                may_have_run: false,
             });
         }
     }

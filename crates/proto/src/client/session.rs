@@ -464,6 +464,17 @@ impl ClientSession {
         }
     }
 
+    /// Whether all of the request in `index` was sent, so that the server may have run it.
+    pub(crate) fn was_sent(&self, index: usize) -> bool {
+        let slot = &self.slots[index];
+        match slot.large.as_deref() {
+            Some(Large::Send { window, .. }) => window.was_sent(),
+            Some(Large::Receive(_)) => true,
+            // One of a single packet is pending until it is sent, and never again.
+            None => self.pending & 1 << index == 0,
+        }
+    }
+
     /// Slot `index` holds `credits` credits from now on.
     #[inline]
     pub(crate) fn settle(&mut self, index: usize, credits: u16) {

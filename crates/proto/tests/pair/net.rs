@@ -103,6 +103,8 @@ pub(crate) struct Host {
     pub(crate) seen: Vec<Seen>,
     /// Requests that were handed over, in order, with their bodies.
     pub(crate) ran: Vec<(RequestId, Vec<u8>)>,
+    /// Requests that failed and cannot have run.
+    pub(crate) not_run: Vec<Tag>,
     /// Answer at once, with the request's bytes reversed.
     pub(crate) echo: bool,
     pub(crate) alive: bool,
@@ -135,6 +137,7 @@ impl Host {
             },
             seen: Vec::new(),
             ran: Vec::new(),
+            not_run: Vec::new(),
             echo: true,
             alive: true,
         }
@@ -199,7 +202,15 @@ impl Host {
             self.seen.push(match event {
                 Event::Connected { session } => Seen::Connected(session),
                 Event::SessionEnded { session, error } => Seen::Ended(session, error),
-                Event::RequestFailed { tag, error, .. } => Seen::Failed(tag, error),
+                Event::RequestFailed {
+                    tag,
+                    error,
+                    may_have_run,
+                    ..
+                } => {
+                    self.not_run.extend((!may_have_run).then_some(tag));
+                    Seen::Failed(tag, error)
+                }
                 Event::RequestAbandoned { id } => Seen::Abandoned(id),
                 Event::PeerReleased { peer } => {
                     self.wire.known.retain(|known| *known != peer.0 as usize);

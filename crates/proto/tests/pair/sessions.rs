@@ -333,3 +333,34 @@ fn another_version_is_refused_by_name() {
     assert_eq!(net.hosts[1].protocol.stats().datagrams_dropped, 1);
     assert_eq!(answers.get(), 1);
 }
+
+/// Of the requests that end with their session, those that never left cannot have run: not those
+/// that wait behind the slots, nor a large one that was cut short.
+#[test]
+fn what_was_never_sent_is_told_from_what_may_have_run() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].echo = false;
+    for tag in 0..7 {
+        net.request(0, session, tag, b"sent");
+    }
+    // More fragments than may be outstanding.
+    net.request(0, session, 7, &vec![1; 1_000_000]);
+    net.fate = Box::new(|_, _, _| 0);
+    for tag in 8..12 {
+        net.request(0, session, tag, b"queued");
+    }
+    net.run_ms(1);
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    protocol.peer_gone(now, PeerId(1), true, wire);
+    net.run_ms(1);
+    assert_eq!(net.hosts[0].not_run, [7, 8, 9, 10, 11]);
+    assert_eq!(net.hosts[0].protocol.outstanding(), 0);
+    // Nor can any run on a session that never opened.
+    let session = net.connect(0, 1);
+    net.request(0, session, 12, b"never connected");
+    net.run_ms(3_000);
+    assert_eq!(net.hosts[0].not_run[5..], [12]);
+}

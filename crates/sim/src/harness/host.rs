@@ -314,13 +314,14 @@ impl Host {
                     tag,
                     request,
                     error,
+                    may_have_run,
                     ..
                 } => {
                     let tag = key_of(tag);
                     process.calls.remove(&tag);
-                    ledger.failed(self.id, tag, error, &request)?;
+                    ledger.failed(self.id, tag, error, &request, may_have_run)?;
                     if ledger.saboteur_strikes(Sabotage::DoubleFailure) {
-                        ledger.failed(self.id, tag, error, &request)?;
+                        ledger.failed(self.id, tag, error, &request, may_have_run)?;
                     }
                     process.protocol.recycle(request);
                     if let Some((channel, attempt)) = process.probes.remove(&tag) {

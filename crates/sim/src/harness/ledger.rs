@@ -156,6 +156,7 @@ impl Ledger {
         tag: Tag,
         error: RequestError,
         request: &Msgbuf,
+        may_have_run: bool,
     ) -> Result<(), Violation> {
         self.note(host, error_text(error), tag, 0);
         self.outcomes.failed += 1;
@@ -166,10 +167,17 @@ impl Ledger {
         if self.distrusts_content {
             return Ok(());
         }
+        let refused = matches!(
+            error,
+            RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge)
+        );
+        if refused || !may_have_run {
+            return self.executions.must_not_have_run(order.key);
+        }
         match error {
-            RequestError::Session(SessionError::Refused(_) | SessionError::ConnectTimeout)
-            | RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge) => {
-                self.executions.must_not_have_run(order.key)
+            RequestError::Session(SessionError::Refused(_) | SessionError::ConnectTimeout) => {
+                let text = format!("call {tag}: {error}, and yet it is said to be run");
+                Err(Violation::new("at most once", text))
             }
             _ => Ok(()),
         }
