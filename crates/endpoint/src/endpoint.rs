@@ -263,6 +263,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.core.pending.len()
     }
 
+    /// After a long absence: peers may have given this endpoint up meanwhile, and are asked before
+    /// anything else is sent to them.
+    #[inline]
+    pub(crate) fn catch_up(&mut self) {
+        let now_ns = self.core.now_ns;
+        if self.core.proto.is_overdue(now_ns) {
+            self.take_device_events();
+            let sink = &mut Sink(self.io.split().1);
+            self.core.proto.catch_up(now_ns, sink);
+        }
+    }
+
     /// Begins what the owner does between two turns: reads the clock, once, however much it is,
     /// and sees to it that the next turn comes before a sleep, to send what is asked for.
     #[inline]
@@ -271,6 +283,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             self.core.now_ns = self.clock.now_ns();
             self.pace.time_is_known = true;
             self.between_turns = true;
+            self.catch_up();
         }
     }
 }

@@ -326,6 +326,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             if !std::mem::take(&mut self.pace.time_is_known) {
                 self.core.now_ns = self.clock.now_ns();
             }
+            self.catch_up();
             self.handle_burst(datagrams)?;
         } else if !self.between_turns {
             self.core.now_ns = self.clock.now_ns();
@@ -520,7 +521,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    fn take_device_events(&mut self) -> usize {
+    pub(crate) fn take_device_events(&mut self) -> usize {
         let mut events = 0;
         while events < MAX_BURST {
             let Some(IoEvent::PeerGone(peer, how)) = self.io.poll_event() else {

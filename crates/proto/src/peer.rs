@@ -21,6 +21,9 @@ pub(crate) struct Peer {
     pub(crate) pinged_at: u64,
     /// Pings since it was last heard.
     pub(crate) unanswered: u32,
+    /// What the pong has to say that ends the doubt whether it still knows this endpoint; zero: no
+    /// doubt. Anything else that arrives may have been on its way for long.
+    pub(crate) doubt: u64,
     pub(crate) client_sessions: u32,
     pub(crate) server_sessions: u32,
 }
@@ -62,6 +65,7 @@ impl Peers {
                 heard_at: now,
                 pinged_at: now,
                 unanswered: 0,
+                doubt: 0,
                 client_sessions: 0,
                 server_sessions: 0,
             };
@@ -74,6 +78,7 @@ impl Peers {
             peer.heard_at = now;
             peer.pinged_at = now;
             peer.unanswered = 0;
+            peer.doubt = 0;
         }
         match role {
             Role::Client => peer.client_sessions += 1,

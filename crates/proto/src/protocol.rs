@@ -108,6 +108,7 @@ pub struct Protocol {
     client: Client,
     server: Server,
     next_tick: u64,
+    overdue_at: u64,
     last_turn: u64,
 }
 
@@ -119,6 +120,7 @@ impl Protocol {
     pub fn new(config: Config, secrets: Secrets, now: u64) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self {
+            overdue_at: now + TICK_NS + config.keepalive_ns,
             client: Client::new(config.max_sessions, now),
             server: Server::new(config.max_sessions),
             shared: Shared {
@@ -522,8 +524,14 @@ impl Protocol {
                     Shared::send_alone(sink, source, token, header, &[]);
                 }
             }
-            // That it arrived is all there is to know.
-            Kind::Pong => {}
+            // Mostly, that it arrived is all there is to know.
+            Kind::Pong => {
+                if let Some(entry) = shared.peers.get_mut(peer)
+                    && entry.doubt == frame.header.number
+                {
+                    entry.doubt = 0;
+                }
+            }
             Kind::Response | Kind::Connect | Kind::Reset => {
                 unreachable!("handled before")
             }
@@ -566,15 +574,33 @@ impl Protocol {
         self.last_turn = now;
     }
 
+    /// Whether [`Protocol::flush`] comes so late that peers may have given this endpoint up. Then
+    /// [`Protocol::catch_up`] is to be called before anything is received or requested.
+    #[inline]
+    pub fn is_overdue(&self, now: u64) -> bool {
+        now >= self.overdue_at
+    }
+
+    /// Begins again after a long absence: asks the peers, and holds back what is requested of one
+    /// until it is heard.
+    #[cold]
+    pub fn catch_up<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+        self.tick(now, sink);
+    }
+
     #[cold]
     fn tick<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
         // A turn that comes much later than planned means that this thread was away; what the
         // peers sent meanwhile is not read yet, so their silence means nothing.
         let late = now - self.next_tick;
+        if late >= self.shared.config.keepalive_ns {
+            self.client.doubt(&mut self.shared, now, sink);
+        }
         if late > 2 * TICK_NS {
             self.shared.peers.forgive(late);
         }
         self.next_tick = now + TICK_NS;
+        self.overdue_at = self.next_tick + self.shared.config.keepalive_ns;
         self.client.ping(&mut self.shared, now, sink);
         self.server.drop_silent(&mut self.shared, now);
         self.server.audit(&mut self.shared, now, sink);
@@ -705,7 +731,8 @@ impl Protocol {
     }
 }
 
-fn control(kind: Kind, session: u32) -> Header {
+/// A header of a frame that is of no slot.
+pub(crate) fn control(kind: Kind, session: u32) -> Header {
     Header {
         kind,
         flags: 0,

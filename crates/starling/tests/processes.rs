@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use common::{any_addresses, impatient, payload, server};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,6 +12,7 @@ use starling::{CallOptions, Channel, ChannelState, Code};
 use starling_test_protos::test::TestClient;
 
 const SERVE: &str = "STARLING_TEST_SERVE";
+const CALL: &str = "STARLING_TEST_CALL";
 
 /// Not a test but what [`Process`] runs: serves until its standard input is closed, which happens
 /// however the test ends.
@@ -25,32 +27,68 @@ fn serve_in_this_process() {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 
+/// Not a test but what [`Process`] runs: makes a call for each line of its standard input.
+#[test]
+fn call_in_this_process() {
+    let Some(address) = std::env::var_os(CALL) else {
+        return;
+    };
+    let (client, _) = client(address.to_str().expect("text"));
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match client.echo(&payload(line.as_bytes())).wait() {
+            Ok(response) => assert_eq!(response.message().bytes(), line.as_bytes()),
+            Err(status) => return println!("\nfailed {status}"),
+        }
+        println!("\nechoed {line}");
+    }
+}
+
 struct Process {
     child: Child,
+    output: Lines<BufReader<ChildStdout>>,
     address: String,
 }
 
 impl Process {
-    fn serve(address: &str) -> Self {
+    fn run(test: &str, variable: &str, address: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this test has a path"))
-            .args([
-                "serve_in_this_process",
-                "--exact",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env(SERVE, address)
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(variable, address)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("it can be run again");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let address = output
-            .lines()
-            .map_while(Result::ok)
-            .find_map(|line| line.strip_prefix("serving ").map(str::to_owned))
-            .expect("it serves");
-        Self { child, address }
+        Self {
+            child,
+            output: output.lines(),
+            address: address.to_owned(),
+        }
+    }
+
+    fn serve(address: &str) -> Self {
+        let mut process = Self::run("serve_in_this_process", SERVE, address);
+        process.address = process.said("serving ");
+        process
+    }
+
+    fn client(address: &str) -> Self {
+        Self::run("call_in_this_process", CALL, address)
+    }
+
+    /// What comes after the word on the next line that begins with it, or with "failed".
+    fn said(&mut self, word: &str) -> String {
+        (self.output.by_ref().map_while(Result::ok))
+            .find_map(|line| {
+                assert!(!line.starts_with("failed"), "{line}");
+                line.strip_prefix(word).map(str::to_owned)
+            })
+            .expect("it says so")
+    }
+
+    fn tell(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("it is piped");
+        writeln!(input, "{line}").expect("it listens");
     }
 
     fn signal(&self, signal: Signal) {
@@ -141,7 +179,7 @@ fn a_stopped_server_that_continues_in_time_loses_nothing() {
         client.echo(&payload(b"")).wait().expect("an echo");
         server.signal(Signal::STOP);
         let calls: Vec<_> = (0..20u8).map(|i| client.echo(&payload(&[i]))).collect();
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         server.signal(Signal::CONT);
         for (i, call) in (0..20u8).zip(calls) {
             assert_eq!(call.wait().expect("an echo").message().bytes(), [i]);
@@ -167,5 +205,55 @@ fn a_stopped_server_is_unavailable_after_the_peer_timeout() {
             .echo_with(&payload(b""), &options)
             .wait()
             .expect("it is back");
+    }
+}
+
+/// The server has dropped the client meanwhile; its next call finds that out before it is sent.
+#[test]
+fn a_client_that_was_stopped_for_long_calls_as_if_nothing_had_been() {
+    for address in any_addresses() {
+        let (builder, _) = server(&[&address]);
+        let server = builder.config(impatient()).build().expect("a server");
+        let server = server.spawn().expect("threads");
+        let mut client = Process::client(server.address());
+        for word in ["first", "again"] {
+            client.tell(word);
+            assert_eq!(client.said("echoed "), word);
+            client.signal(Signal::STOP);
+            // Longer than an impatient server waits for a silent client.
+            std::thread::sleep(Duration::from_millis(1_200));
+            client.tell("stopped");
+            client.signal(Signal::CONT);
+            assert_eq!(client.said("echoed "), "stopped");
+        }
+    }
+}
+
+#[test]
+fn calls_to_a_stopped_server_end_at_their_deadline_or_are_answered() {
+    for address in any_addresses() {
+        let server = Process::serve(&address);
+        let client = TestClient::new(Channel::lazy(&server.address).expect("a channel"));
+        client.echo(&payload(b"")).wait().expect("an echo");
+        server.signal(Signal::STOP);
+        let patient = CallOptions::with_timeout(common::LONG);
+        let hasty = CallOptions::with_timeout(Duration::from_millis(100));
+        let late: Vec<_> = (0..20u8)
+            .map(|i| client.echo_with(&payload(&[i]), &hasty))
+            .collect();
+        for (i, call) in (0..20u8).zip(late) {
+            // It may have run on for a moment.
+            match call.wait() {
+                Ok(response) => assert_eq!(response.message().bytes(), [i]),
+                Err(status) => assert_eq!(status.code(), Code::DeadlineExceeded, "{status}"),
+            }
+        }
+        let kept: Vec<_> = (0..20u8)
+            .map(|i| client.echo_with(&payload(&[i]), &patient))
+            .collect();
+        server.signal(Signal::CONT);
+        for (i, call) in (0..20u8).zip(kept) {
+            assert_eq!(call.wait().expect("an echo").message().bytes(), [i]);
+        }
     }
 }

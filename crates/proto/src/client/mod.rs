@@ -40,6 +40,8 @@ pub(crate) struct Client {
     connecting: VecDeque<SessionId>,
     /// Places that were looked at because of resets in the turn at a time.
     searched: (u64, usize),
+    /// Peers that have not answered since this endpoint was away for long.
+    doubted: Vec<PeerId>,
     /// Scratch of `flush`.
     due: Vec<u32>,
 }
@@ -54,6 +56,7 @@ impl Client {
             asking: VecDeque::new(),
             connecting: VecDeque::new(),
             searched: (0, 0),
+            doubted: Vec::new(),
             due: Vec::new(),
         }
     }
@@ -79,6 +82,7 @@ impl Client {
                 preamble: [0; 8],
                 state: State::Connecting,
                 direct: false,
+                doubted: false,
                 timer_armed: true,
                 in_pacer: false,
                 blocked: false,

@@ -97,6 +97,8 @@ pub(crate) struct ClientSession {
     /// Nothing stands between a request of one packet and the sink but credits: the session is
     /// open and not paced, nothing is pending or queued, the sink has room.
     pub(crate) direct: bool,
+    /// Requests wait until the peer answers: it may have dropped the session.
+    pub(crate) doubted: bool,
     pub(crate) timer_armed: bool,
     pub(crate) in_pacer: bool,
     pub(crate) blocked: bool,
@@ -370,12 +372,13 @@ impl ClientSession {
             && self.pending == 0
             && self.queue.is_empty()
             && !self.blocked
+            && !self.doubted
             && self.control.is_unpaced();
         pumped
     }
 
     fn pump_pending<S: FrameSink>(&mut self, now: u64, sink: &mut S, stats: &mut Stats) -> Pumped {
-        if self.state != State::Open {
+        if self.state != State::Open || self.doubted {
             return Pumped::Done;
         }
         while self.pending != 0 {

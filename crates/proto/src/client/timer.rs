@@ -2,10 +2,12 @@
 
 use super::session::{Large, Phase, State, slots_mask};
 use super::{Client, arm, is_full};
+use crate::peer::Peer;
+use crate::protocol::control;
 use crate::shared::Shared;
 use crate::sink::push_rare;
 use crate::wire::{Connect, Header, Kind};
-use crate::{FrameSink, SessionError, SessionId, Source};
+use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
 
 /// Retries of a request before its silence counts as the server's.
 const LEAST_RETRIES: u8 = 5;
@@ -30,6 +32,9 @@ impl Client {
         }
         if !self.connecting.is_empty() {
             self.say_connects(shared, now, sink);
+        }
+        if !self.doubted.is_empty() {
+            self.trust(shared, now, sink);
         }
     }
 
@@ -280,6 +285,59 @@ impl Client {
         }
     }
 
+    /// This endpoint was away for so long that its peers may have dropped it. Until one answers,
+    /// what is sent to it could be lost, and nobody would know whether it ran: so requests wait.
+    /// Only the answer to this very ping counts.
+    pub(crate) fn doubt<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let keepalive = shared.config.keepalive_ns;
+        self.doubted.clear();
+        for (id, peer) in shared.peers.iter_mut() {
+            let silent = now.saturating_sub(peer.heard_at);
+            if peer.client_sessions > 0 && peer.token != 0 && silent >= keepalive {
+                peer.pinged_at = now;
+                peer.unanswered += 1;
+                peer.doubt = now.max(1);
+                push_ping(id, peer, sink);
+                self.doubted.push(id);
+            }
+        }
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            if session.state == State::Open && self.doubted.contains(&session.peer) {
+                session.doubted = true;
+                session.direct = false;
+            }
+        }
+    }
+
+    /// Lets the requests go on that wait for a peer that has answered. Those to one that is gone
+    /// ended with their session.
+    #[cold]
+    fn trust<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let before = self.doubted.len();
+        let silent = |id: &PeerId| {
+            let peer = shared.peers.get(*id);
+            peer.is_some_and(|peer| peer.client_sessions > 0 && peer.doubt != 0)
+        };
+        self.doubted.retain(silent);
+        if self.doubted.len() == before {
+            return;
+        }
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            if session.doubted && !self.doubted.contains(&session.peer) {
+                session.doubted = false;
+                self.advance(shared, now, id, sink);
+            }
+        }
+    }
+
     /// Asks silent peers, and gives up on those that were asked in vain.
     pub(crate) fn ping<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let (keepalive, timeout) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
@@ -292,24 +350,18 @@ impl Client {
             let silent = now.saturating_sub(peer.heard_at);
             // An unanswered ping may have been lost, and a few more may be: asking faster from
             // then on tells a bad network from a dead peer.
-            let pause = if peer.unanswered == 0 {
+            let doubted = peer.doubt != 0;
+            let pause = if peer.unanswered == 0 && !doubted {
                 keepalive
             } else {
                 keepalive / 4
             };
             if silent >= timeout && peer.unanswered >= 2 {
                 dead.push(id);
-            } else if silent >= keepalive && now >= peer.pinged_at + pause {
+            } else if (doubted || silent >= keepalive) && now >= peer.pinged_at + pause {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
-                let header = Header {
-                    kind: Kind::Ping,
-                    flags: 0,
-                    slot: 0,
-                    session: 0,
-                    number: u64::from(peer.unanswered),
-                };
-                Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
+                push_ping(id, peer, sink);
             }
         }
         for peer in dead {
@@ -317,6 +369,16 @@ impl Client {
             self.fail_peer(shared, peer, SessionError::PeerSilent);
         }
     }
+}
+
+fn push_ping<S: FrameSink>(id: PeerId, peer: &Peer, sink: &mut S) {
+    let mut header = control(Kind::Ping, 0);
+    header.number = if peer.doubt != 0 {
+        peer.doubt
+    } else {
+        u64::from(peer.unanswered)
+    };
+    Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
 }
 
 /// Sends again what is outstanding in a slot; returns whether the session has to be pumped.

@@ -364,3 +364,35 @@ fn what_was_never_sent_is_told_from_what_may_have_run() {
     net.run_ms(3_000);
     assert_eq!(net.hosts[0].not_run[5..], [12]);
 }
+
+/// A client that was stopped for so long that the server has dropped it asks before it sends.
+#[test]
+fn a_client_that_was_away_sends_nothing_to_a_server_that_may_have_dropped_it() {
+    for stopped_ms in [1_000, 10_000] {
+        let mut net = Net::pair();
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        net.request(0, session, 1, b"before");
+        net.run_ms(1);
+        net.hosts[0].alive = false;
+        net.run_ms(stopped_ms);
+        net.hosts[0].alive = true;
+        let now = net.now;
+        let Host { protocol, wire, .. } = &mut net.hosts[0];
+        assert!(protocol.is_overdue(now));
+        protocol.catch_up(now, wire);
+        net.request(0, session, 2, b"after");
+        net.run_ms(10);
+        let dropped = stopped_ms > 5_000;
+        let host = &net.hosts[0];
+        assert_eq!(
+            host.seen.contains(&Seen::Answer(2, b"retfa".to_vec())),
+            !dropped
+        );
+        let lost = Seen::Ended(session, SessionError::PeerDropped);
+        assert_eq!(host.seen.contains(&lost), dropped);
+        assert_eq!(host.not_run, if dropped { vec![2] } else { vec![] });
+        assert_eq!(net.hosts[1].ran.len(), if dropped { 1 } else { 2 });
+        assert!(!net.hosts[0].protocol.is_overdue(net.now));
+    }
+}
