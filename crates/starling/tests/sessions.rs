@@ -1,0 +1,214 @@
+//! As many sessions between two processes as eRPC's evaluation has on one node (NSDI'19,
+//! section 6.3): 20,000.
+
+mod common;
+
+use std::cell::Cell;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::{LONG, any_addresses, payload, server};
+use starling::{Endpoint, EndpointConfig, Idle};
+use starling_endpoint::{CallOptions, MethodId, SessionId, SessionState};
+use starling_io::{Clock, PacketIo};
+use starling_message::{Message, method_id};
+
+const SESSIONS: usize = 20_000;
+/// More memory than this for one session, on either side, is a leak: buffers of the calls that
+/// were made on it included.
+const BYTES_OF_A_SESSION: u64 = 8 << 10;
+/// CPU time for one session on either side, opened, used once and closed, is far below: what
+/// spins or takes quadratic time is far above.
+const CPU_OF_A_SESSION: Duration = Duration::from_micros(500);
+
+const SERVE: &str = "STARLING_TEST_SERVE";
+
+fn config() -> EndpointConfig {
+    let mut config = EndpointConfig {
+        idle: Idle::Block,
+        ..EndpointConfig::default()
+    };
+    // All come at once, and this host may have other work.
+    config.protocol.connect_timeout_ns = LONG.as_nanos() as u64;
+    // Whatever buffers the host gives a socket.
+    config.protocol.overcommit = 1024;
+    config
+}
+
+/// Not a test but what [`Server`] runs: serves until its standard input is closed, which happens
+/// however the test ends.
+#[test]
+fn serve_in_this_process() {
+    let Some(address) = std::env::var_os(SERVE) else {
+        return;
+    };
+    let (builder, _) = server(&[address.to_str().expect("text")]);
+    let server = builder.config(config()).build().expect("a server");
+    let server = server.spawn().expect("threads");
+    println!("\nserving {}", server.address());
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+}
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(address: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this test has a path"))
+            .args(["serve_in_this_process", "--exact", "--nocapture"])
+            .env(SERVE, address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it can be run again");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let address = output
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix("serving ").map(str::to_owned))
+            .expect("it serves");
+        Self { child, address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a process has used.
+struct Used {
+    memory: u64,
+    cpu: Duration,
+}
+
+impl Used {
+    fn of(process: &str) -> Self {
+        let read = |file: &str| {
+            std::fs::read_to_string(format!("/proc/{process}/{file}")).expect("it runs")
+        };
+        let status = read("status");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kibibytes = peak.and_then(|peak| peak.trim().strip_suffix(" kB"));
+        let stat = read("stat");
+        // After the name, which may contain anything: fields 3 and on. Times are 14 and 15, in
+        // hundredths of a second whatever the kernel's ticks are.
+        let fields = stat.rsplit(") ").next().expect("a name in parentheses");
+        let ticks: u64 = fields
+            .split(' ')
+            .skip(11)
+            .take(2)
+            .map(|ticks| ticks.parse::<u64>().expect("a number"))
+            .sum();
+        Self {
+            memory: kibibytes
+                .and_then(|n| n.parse::<u64>().ok())
+                .expect("a size")
+                << 10,
+            cpu: Duration::from_millis(10 * ticks),
+        }
+    }
+
+    fn check(&self, before: &Self, who: &str) {
+        let memory = self.memory - before.memory;
+        let cpu = self.cpu - before.cpu;
+        let sessions = SESSIONS as u32;
+        assert!(
+            memory <= u64::from(sessions) * BYTES_OF_A_SESSION,
+            "{who}: {memory} bytes"
+        );
+        assert!(cpu <= sessions * CPU_OF_A_SESSION, "{who}: {cpu:?}");
+    }
+}
+
+fn run_until<I: PacketIo, C: Clock>(
+    endpoint: &mut starling_endpoint::Endpoint<I, C>,
+    what: &str,
+    done: impl Fn(&starling_endpoint::Endpoint<I, C>) -> bool,
+) {
+    let begun = Instant::now();
+    (endpoint.run_until(|endpoint| {
+        assert!(begun.elapsed() < LONG, "{what}");
+        done(endpoint)
+    }))
+    .expect("a device that works");
+}
+
+fn open_use_and_close<I: PacketIo, C: Clock>(
+    endpoint: &mut starling_endpoint::Endpoint<I, C>,
+    address: &str,
+) {
+    let answered = Rc::new(Cell::new(0));
+    let its_answered = Rc::clone(&answered);
+    let count = endpoint.register_continuation(move |_, completion| {
+        let sent = payload(&completion.tag.to_le_bytes());
+        let response = completion.result.expect("an echo");
+        assert_eq!(response.body(), sent.parts().0);
+        its_answered.set(its_answered.get() + 1);
+    });
+    let sessions: Vec<SessionId> = (0..SESSIONS)
+        .map(|_| endpoint.connect(address).expect("room for one more"))
+        .collect();
+    run_until(endpoint, "not all sessions opened", |endpoint| {
+        (sessions.iter().rev())
+            .all(|session| endpoint.session_state(*session) == Some(SessionState::Connected))
+    });
+    assert_eq!(endpoint.protocol().session_counts(), (SESSIONS, 0));
+
+    let echo = MethodId(method_id("/test.Test/Echo"));
+    let options = CallOptions::default();
+    for (tag, session) in (0u64..).zip(&sessions) {
+        let request = payload(&tag.to_le_bytes());
+        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(request.parts().0);
+        endpoint
+            .call(*session, echo, &options, build, count, tag)
+            .expect("made");
+    }
+    run_until(endpoint, "not all calls were answered", |_| {
+        answered.get() == SESSIONS
+    });
+    assert_eq!(endpoint.calls_outstanding(), 0);
+
+    for session in &sessions {
+        endpoint.close(*session);
+    }
+    // Gone from here when the server said that it has forgotten them.
+    run_until(endpoint, "not all sessions closed", |endpoint| {
+        endpoint.protocol().session_counts() == (0, 0)
+    });
+    let session = endpoint.connect(address).expect("room again");
+    run_until(endpoint, "no room after all closed", |endpoint| {
+        endpoint.session_state(session) == Some(SessionState::Connected)
+    });
+}
+
+#[test]
+fn twenty_thousand_sessions_open_answer_and_close() {
+    for address in any_addresses() {
+        let server = Server::start(&address);
+        let its_id = server.child.id().to_string();
+        let (ours, its) = (Used::of("self"), Used::of(&its_id));
+        let mut endpoint = Endpoint::builder()
+            .reach(&server.address)
+            .config(config())
+            .build()
+            .expect("an endpoint");
+        match endpoint.raw_udp() {
+            Some(raw) => open_use_and_close(raw, &server.address),
+            None => {
+                let raw = endpoint
+                    .raw_shm()
+                    .expect("an endpoint has one or the other");
+                open_use_and_close(raw, &server.address);
+            }
+        }
+        Used::of("self").check(&ours, "client");
+        Used::of(&its_id).check(&its, "server");
+    }
+}
