@@ -32,8 +32,10 @@ use std::pin::pin;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use starling_io::{Clock, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone};
-use starling_proto::{Body, Frames, Incoming, PeerId, Upcoming};
+use starling_io::{
+    Clock, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone, PeerRefusal,
+};
+use starling_proto::{Body, DeviceRefusal, Frames, Incoming, PeerId, Upcoming};
 
 use crate::client::CallId;
 use crate::core::Core;
@@ -291,6 +293,17 @@ fn handle_other<I: PacketIo>(
     }
 }
 
+/// A device's word in the session protocol's.
+fn refusal(why: PeerRefusal) -> DeviceRefusal {
+    match why {
+        PeerRefusal::Full => DeviceRefusal::Full,
+        PeerRefusal::NotPermitted => DeviceRefusal::NotPermitted,
+        PeerRefusal::OtherVersion => DeviceRefusal::OtherVersion,
+        PeerRefusal::Unacceptable => DeviceRefusal::Unacceptable,
+        PeerRefusal::Nonsense => DeviceRefusal::Nonsense,
+    }
+}
+
 impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// One turn. Never blocks. An error is the device's and final.
     ///
@@ -529,16 +542,19 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             };
             events += 1;
             let now = self.core.now_ns;
-            let certain = how == PeerGone::Certain;
-            if certain && !self.core.proto.refers_to(proto_peer(peer)) {
+            let id = proto_peer(peer);
+            let proto = &mut self.core.proto;
+            if how != PeerGone::Suspected && !proto.refers_to(id) {
                 // It never had a session, so the protocol has nothing to say of it. Given up at
                 // the end of the turn, like those that the protocol releases.
-                self.released.push(proto_peer(peer));
+                self.released.push(id);
             }
             let sink = &mut Sink(self.io.split().1);
-            self.core
-                .proto
-                .peer_gone(now, proto_peer(peer), certain, sink);
+            match how {
+                PeerGone::Certain => proto.peer_gone(now, id, true, sink),
+                PeerGone::Suspected => proto.peer_gone(now, id, false, sink),
+                PeerGone::Refused(why) => proto.peer_refused(id, refusal(why)),
+            }
         }
         events
     }

@@ -54,6 +54,8 @@ struct Link {
     state: LinkState,
     /// What it was opened as, if this end opened it.
     opened: Option<Box<str>>,
+    /// How it is gone, or will be.
+    gone: PeerGone,
 }
 
 /// Packet I/O over shared memory, for one thread.
@@ -123,7 +125,12 @@ impl ShmIo {
                 Fault::Host,
                 &attempt,
                 error.into(),
-                "choose another name, or end the process that has this one",
+                match sys::listener_process(&name) {
+                    Some(id) => {
+                        format!("choose another name, or end process {id}, which has this one")
+                    }
+                    None => "choose another name, or end the process that has this one".into(),
+                },
             ),
             _ => host_error(&attempt, error),
         })?;
@@ -235,6 +242,7 @@ impl ShmIo {
                 Side::Acceptor => LinkState::Open,
             },
             opened: opened.map(Into::into),
+            gone: PeerGone::Certain,
         };
         let index = number as usize;
         if index == self.links.len() {
@@ -302,7 +310,7 @@ impl ShmIo {
                 Ok(length) if length != 0 && link.state == LinkState::Greeting => {
                     let answer = Answer::decode(&message[..length]);
                     let Some(Answer::Welcome { has_membarrier }) = answer else {
-                        // Refused, or not an acceptor at all.
+                        link.gone = PeerGone::Refused(Answer::refusal(answer));
                         hung_up = true;
                         break;
                     };
@@ -314,6 +322,8 @@ impl ShmIo {
                 // A bell: it has done its work by being there.
                 Ok(1..) => {}
                 Err(Errno::AGAIN | Errno::INTR) => break,
+                // It left without having read all. What it said before is still there.
+                Err(Errno::CONNRESET) => hung_up = true,
                 Ok(0) | Err(_) => {
                     hung_up = true;
                     break;
@@ -370,7 +380,7 @@ impl ShmIo {
         if unknown {
             self.links[number as usize] = None;
         } else {
-            let gone = IoEvent::PeerGone(PeerId(number), PeerGone::Certain);
+            let gone = IoEvent::PeerGone(PeerId(number), link.gone);
             self.events.push_back(gone);
         }
     }
@@ -494,8 +504,22 @@ impl PacketIo for ShmIo {
         Ok(PeerId(number))
     }
 
+    /// A peer that opened this device, and lives, keeps its rings: only who opened a link hangs it
+    /// up. Otherwise this end could do so just when the other one begins to use it again, and what
+    /// that sends would be lost. Like one that has just connected it is a peer again with its next
+    /// datagram, and leaves without an event if none comes.
     fn close_peer(&mut self, peer: PeerId) {
-        let Some(link) = self.links.get_mut(peer.0 as usize).and_then(Option::take) else {
+        let Some(place) = self.links.get_mut(peer.0 as usize) else {
+            return;
+        };
+        if let Some(link) = place
+            && link.side == Side::Acceptor
+            && link.state == LinkState::Open
+        {
+            self.rx.forget_speech(peer.0);
+            return;
+        }
+        let Some(link) = place.take() else {
             return;
         };
         sys::hang_up(&link.socket);

@@ -16,7 +16,7 @@
 //!  ANSWER   0: magic (8)  8: version (2)  10: flags (2)  12: code (4)
 //! ```
 
-use starling_io::{Fault, IoError};
+use starling_io::{Fault, IoError, PeerRefusal};
 
 use crate::config::{MIN_DATAGRAM, ShmConfig, valid_ring_bytes};
 use crate::ring::max_datagram_for;
@@ -101,6 +101,8 @@ pub(crate) enum Answer {
     BadMemory,
     /// The acceptor has as many peers as it may.
     Full,
+    /// The connector is of a user that the acceptor does not take in.
+    NotPermitted,
 }
 
 impl Answer {
@@ -112,6 +114,7 @@ impl Answer {
             Self::BadRing => 3,
             Self::BadMemory => 4,
             Self::Full => 5,
+            Self::NotPermitted => 6,
         }
     }
 
@@ -130,11 +133,15 @@ impl Answer {
         bytes
     }
 
-    /// Reads an answer; `None` for what is none, or a code of a later version.
+    /// Reads an answer; `None` for what is none. Magic and version are where they are in all
+    /// versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
-        if bytes[..8] != MAGIC || u16::from_le_bytes([bytes[8], bytes[9]]) != VERSION {
+        if bytes[..8] != MAGIC {
             return None;
+        }
+        if u16::from_le_bytes([bytes[8], bytes[9]]) != VERSION {
+            return Some(Self::OtherVersion);
         }
         let flags = u16::from_le_bytes([bytes[10], bytes[11]]);
         match u32::from_le_bytes(bytes[12..].try_into().expect("four bytes")) {
@@ -146,7 +153,19 @@ impl Answer {
             3 => Some(Self::BadRing),
             4 => Some(Self::BadMemory),
             5 => Some(Self::Full),
+            6 => Some(Self::NotPermitted),
             _ => None,
+        }
+    }
+
+    /// What a connector makes of an answer that is no welcome.
+    pub(crate) fn refusal(answer: Option<Self>) -> PeerRefusal {
+        match answer {
+            Some(Self::Full) => PeerRefusal::Full,
+            Some(Self::NotPermitted) => PeerRefusal::NotPermitted,
+            Some(Self::OtherVersion) => PeerRefusal::OtherVersion,
+            Some(Self::BadRing | Self::BadMemory) => PeerRefusal::Unacceptable,
+            Some(Self::BadHello | Self::Welcome { .. }) | None => PeerRefusal::Nonsense,
         }
     }
 }
@@ -216,9 +235,17 @@ mod tests {
             Answer::BadRing,
             Answer::BadMemory,
             Answer::Full,
+            Answer::NotPermitted,
         ] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
+        // Whatever a later version's codes mean.
+        let mut later = Answer::Full.encode();
+        later[8] = 2;
+        later[12] = 77;
+        assert_eq!(Answer::decode(&later), Some(Answer::OtherVersion));
+        later[8] = 1;
+        assert_eq!(Answer::decode(&later), None);
     }
 
     #[test]

@@ -115,6 +115,8 @@ impl Lobby {
                 Err(_) => break,
             };
             if !config.allow_other_users && !sys::peer_is_ours_or_root(&socket).unwrap_or(false) {
+                // If it cannot be told, it sees the connection close.
+                let _ = sys::send(&socket, &Answer::NotPermitted.encode());
                 continue;
             }
             match receive_hello(socket, config) {

@@ -180,6 +180,13 @@ impl ShmRx {
         matches!(&self.peers[peer as usize], Some(peer) if peer.spoke)
     }
 
+    /// From now on the peer counts as one that was never heard.
+    pub(crate) fn forget_speech(&mut self, peer: u32) {
+        if let Some(peer) = &mut self.peers[peer as usize] {
+            peer.spoke = false;
+        }
+    }
+
     /// Whether any peer has something to deliver.
     pub(crate) fn is_ready(&self) -> bool {
         self.peers.iter().flatten().any(|peer| peer.is_ready())

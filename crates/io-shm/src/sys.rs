@@ -59,6 +59,13 @@ pub(crate) fn connect(name: &[u8]) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The number of the process that listens at a name, if this process may know.
+pub(crate) fn listener_process(name: &[u8]) -> Option<i32> {
+    let socket = connect(name).ok()?;
+    let process = rustix::net::sockopt::socket_peercred(&socket).ok()?.pid;
+    Some(process.as_raw_nonzero().get())
+}
+
 /// Accepts one connection without waiting.
 pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)

@@ -246,6 +246,33 @@ fn an_address_is_one_peer_as_long_as_it_lives() {
     assert_eq!(client.open_peer(&address).unwrap(), other);
 }
 
+/// Only who opened a link hangs it up: it may be using it again.
+#[test]
+fn a_peer_that_was_closed_is_one_again_with_its_next_datagram() {
+    let (mut server, mut client, peer) = pair("again", &ShmConfig::default());
+    for _ in 0..3 {
+        client.send(peer, b"hello");
+        let (from, datagram) = server.receive();
+        assert_eq!(datagram, b"hello");
+        server.close_peer(from);
+        assert_eq!(client.open_peer(&server.local_address()).unwrap(), peer);
+    }
+    client.send(peer, b"the last");
+    let (from, _) = server.receive();
+    client.close_peer(peer);
+    let gone = IoEvent::PeerGone(from, PeerGone::Certain);
+    assert_eq!(server.wait_for_event(), gone);
+    server.close_peer(from);
+
+    let again = client.open_peer(&server.local_address()).unwrap();
+    client.send(again, b"and silent after that");
+    let (from, _) = server.receive();
+    server.close_peer(from);
+    client.close_peer(again);
+    server.wait(None).unwrap();
+    assert_eq!(server.event(), None, "it left before it was one again");
+}
+
 #[test]
 fn bursts_are_bounded_and_fair() {
     let address = name("fair");

@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashMap;
 
 use common::{Device, name, open_files};
-use starling_io::{IoEvent, PacketIo, PeerGone, PeerId};
+use starling_io::{IoEvent, PacketIo, PeerGone, PeerId, PeerRefusal};
 use starling_io_shm::ShmConfig;
 
 #[test]
@@ -52,8 +52,8 @@ fn a_hundred_peers_are_served_alike() {
     let peer = late.open_peer(&address).unwrap();
     server.wait(None).unwrap();
     late.wait(None).unwrap();
-    let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
-    assert_eq!(late.event(), Some(gone));
+    let refused = PeerGone::Refused(PeerRefusal::Full);
+    assert_eq!(late.event(), Some(IoEvent::PeerGone(peer, refused)));
     drop(late);
     drop(clients);
     let mut gone = 0;

@@ -98,8 +98,25 @@ pub enum IoEvent {
 pub enum PeerGone {
     /// The kernel saw the process end or the connection close.
     Certain,
+    /// The peer's device did not take this one in.
+    Refused(PeerRefusal),
     /// The network said so (ICMP port unreachable); anyone on the path could have said it.
     Suspected,
+}
+
+/// Why a device did not take a peer in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerRefusal {
+    /// It has as many peers as it may.
+    Full,
+    /// It takes in no process of this user.
+    NotPermitted,
+    /// It is of another version.
+    OtherVersion,
+    /// It does not accept what this end brought along.
+    Unacceptable,
+    /// Whatever has the address does not answer as such a device does.
+    Nonsense,
 }
 
 /// The right to wake a thread that sleeps in [`PacketIo::wait`], for use by other threads.
@@ -129,8 +146,8 @@ pub trait PacketIo {
     /// the network. The same address may be given the same peer.
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError>;
 
-    /// Forgets a peer. Its datagrams that are not flushed yet are dropped; what arrives from it
-    /// afterwards comes from a stranger.
+    /// Forgets a peer. Its datagrams that are not flushed yet may be dropped; what arrives from it
+    /// afterwards comes from a stranger, or makes it a peer again where the kernel vouches for it.
     fn close_peer(&mut self, peer: PeerId);
 
     /// The largest datagram payload that the path to `peer` takes, in bytes.

@@ -72,10 +72,14 @@ pub struct Config {
     /// The device loses nothing and the kernel vouches for its peers (shared memory): no cookie
     /// is asked for.
     pub reliable: bool,
-    /// Shortest retransmission timeout. Default 2 ms: above the wake-up of a sleeping thread.
+    /// Shortest retransmission timeout. Default 2 ms: above the wake-up of a sleeping thread. One
+    /// below the time that a packet waits in queues has requests sent again that are on their way:
+    /// nothing runs twice, but the repeats make the queues longer.
     pub rto_min_ns: u64,
     /// Longest retransmission timeout, and the interval at which a long-running request is asked
-    /// after. Default 50 ms.
+    /// after. Default 50 ms. It has to stay above the longest round trip with full queues: the
+    /// timeout follows the round-trip time up to here and no further, so below it every request
+    /// is repeated, as with `rto_min_ns`.
     pub rto_max_ns: u64,
     /// A peer that is silent this long although it was asked is dead. Default 2 s.
     pub peer_timeout_ns: u64,

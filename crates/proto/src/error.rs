@@ -103,6 +103,26 @@ impl Rejection {
     }
 }
 
+/// Why a server's device refused this end before any session could be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceRefusal {
+    /// It has as many peers as it may.
+    #[error("the server has as many peers as it may: end some of its clients or raise its limit")]
+    Full,
+    /// It takes in no process of this user.
+    #[error("the server is another user's: run both as one user, or have it allow other users")]
+    NotPermitted,
+    /// It is of another version.
+    #[error("the server has another version of the device: use one release on both ends")]
+    OtherVersion,
+    /// It does not accept what this end brought along.
+    #[error("the server does not accept rings of this size: set a smaller one, or raise its limit")]
+    Unacceptable,
+    /// Whatever has the address does not answer as such a device does.
+    #[error("what has the address does not answer as a server does: check the address")]
+    Nonsense,
+}
+
 /// Why a session failed or ended. Requests that were outstanding on it may or may not have run,
 /// unless the session never opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +130,9 @@ pub enum SessionError {
     /// The server said no.
     #[error("session refused: {0}")]
     Refused(#[from] Refusal),
+    /// The server's device did not take this end in.
+    #[error(transparent)]
+    NotAdmitted(#[from] DeviceRefusal),
     /// Nothing answered the connect in time.
     #[error("nothing answered the connect in time: is a server running there?")]
     ConnectTimeout,

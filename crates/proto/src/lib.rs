@@ -43,8 +43,8 @@ mod wire;
 
 pub use config::{Config, ConfigError, Congestion, Factors, Secrets};
 pub use error::{
-    ConnectError, Event, Refusal, RejectReason, Rejected, Rejection, RequestError, RespondReason,
-    SessionError,
+    ConnectError, DeviceRefusal, Event, Refusal, RejectReason, Rejected, Rejection, RequestError,
+    RespondReason, SessionError,
 };
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use msgbuf::Msgbuf;

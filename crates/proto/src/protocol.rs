@@ -13,9 +13,9 @@ use crate::wire::{
     read_preamble, split_frame, split_frame_of,
 };
 use crate::{
-    Config, ConfigError, ConnectError, Event, FrameSink, PeerId, Prefix, Refusal, RejectReason,
-    Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError, SessionId, Source,
-    Stats, Tag,
+    Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix, Refusal,
+    RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
+    SessionId, Source, Stats, Tag,
 };
 
 /// Peers are looked after this often.
@@ -522,6 +522,15 @@ impl Protocol {
                     let mut header = control(Kind::Pong, 0);
                     header.number = frame.header.number;
                     Shared::send_alone(sink, source, token, header, &[]);
+                } else {
+                    // The device still has its place, and nothing else is known of it.
+                    let mut header = control(Kind::Reset, 0);
+                    header.number = Reset {
+                        token: shared.token,
+                        gone: Gone::Acquaintance,
+                    }
+                    .to_number();
+                    Shared::send_alone(sink, source, 0, header, &[]);
                 }
             }
             // Mostly, that it arrived is all there is to know.
@@ -651,6 +660,12 @@ impl Protocol {
         }
         self.next_tick = self.next_tick.min(now);
         sink.seal(peer);
+    }
+
+    /// The device says that a peer did not take this endpoint in: the sessions with it end.
+    pub fn peer_refused(&mut self, peer: PeerId, why: DeviceRefusal) {
+        self.client.fail_peer(&mut self.shared, peer, why.into());
+        self.server.drop_peer(&mut self.shared, peer);
     }
 
     /// Refuses new sessions from now on; open ones go on.

@@ -25,12 +25,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use starling_endpoint::{
-    Code, Encoding, LocalHandle, OpenError, SessionError, SessionId, SessionState, Status,
-};
+use starling_endpoint::{Code, Encoding, LocalHandle, OpenError, SessionId, SessionState, Status};
 use starling_message::MethodDescriptor;
 
-use crate::address::{Address, Scheme};
+use crate::address::Address;
 use crate::binding::{self, IdHasher};
 use crate::channel::StateCell;
 use crate::hub::Hub;
@@ -358,22 +356,10 @@ impl Connection {
                 state.bindings.clear();
             }
         }
-        let stale_link = failure == Some(SessionError::Unreachable)
-            && state.failures == 0
-            && self.address.scheme() == Scheme::Shm;
-        if stale_link {
-            // The server was just closing the link of an earlier session: a new link may do.
-            state.failures = 1;
-            state.phase = Phase::Wanted;
-            state.targets = vec![self.address.to_string()];
-            drop(state);
-            hub.want(self);
-        } else if let Some(error) = failure {
-            drop(state);
+        drop(state);
+        if let Some(error) = failure {
             let text = format!("connect {}: {error}", self.address);
             self.fail(hub, Status::unavailable(text));
-        } else {
-            drop(state);
         }
         self.tell();
     }

@@ -282,3 +282,21 @@ fn channels_that_come_and_go_quickly_find_the_server_each_time() {
         assert_eq!(gate.runs.load(SeqCst), 200);
     }
 }
+
+/// The server learns that the last session is closed just when the next one is opened.
+#[test]
+fn a_channel_opened_as_another_one_closes_is_connected() {
+    for address in any_addresses() {
+        let (builder, _) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        // Never connected: keeps the thread that they share.
+        let _keeper = Channel::lazy(server.address()).expect("a channel");
+        for i in 0..300u32 {
+            let channel = Channel::lazy(server.address()).expect("a channel");
+            let client = TestClient::new(channel);
+            let sent = payload(&i.to_le_bytes());
+            let response = client.echo(&sent).wait().expect("an echo");
+            assert_eq!(response.message().bytes(), i.to_le_bytes());
+        }
+    }
+}

@@ -537,7 +537,7 @@ impl Host {
             };
             let mut credits = Credits {
                 // A response of several packets may always ask for one of them, so that it gets
-                // on when the session's other slots have all the credits.
+                // on when the session's other slots have all the credits: PROTOCOL.md, 7.1.
                 granted_most: granted_most + busy.saturating_sub(1) as u64,
                 in_use: u64::from(in_use),
                 busy_slots: busy as u64,

@@ -264,6 +264,7 @@ fn error_text(error: RequestError) -> &'static str {
     match error {
         RequestError::Session(error) => match error {
             SessionError::Refused(_) => "call failed, refused: tag",
+            SessionError::NotAdmitted(_) => "call failed, not admitted: tag",
             SessionError::ConnectTimeout => "call failed, connect timeout: tag",
             SessionError::Unreachable => "call failed, unreachable: tag",
             SessionError::PeerSilent => "call failed, peer silent: tag",
