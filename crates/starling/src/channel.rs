@@ -67,7 +67,7 @@ impl StateCell {
 /// last of them; [`ChannelBuilder::own_thread`] gives a channel its own.
 ///
 /// The connection is opened anew when it fails, with growing pauses. A call that may have reached
-/// the server is never made again.
+/// the server is never made again; one that was not sent when its session ended is, once.
 #[derive(Clone)]
 pub struct Channel {
     shared: Arc<Shared>,

@@ -11,6 +11,9 @@ use crate::hub::Hub;
 use crate::local::LocalChannel;
 
 /// What a nested handler can do while it waits: make calls from the dispatch thread that it runs in.
+///
+/// When the caller cancels the call, is gone, or its deadline passes, the handler's future is
+/// dropped, and with it the calls that it is waiting for.
 #[derive(Clone)]
 pub struct NestedContext {
     hub: Rc<Hub>,

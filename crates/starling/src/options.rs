@@ -14,7 +14,8 @@ pub struct CallOptions {
     /// Travels beside the request.
     pub metadata: Metadata,
     /// When the server cannot be reached, try until it can (or the timeout is over) rather than
-    /// end with UNAVAILABLE. A call that may have reached the server is never tried again.
+    /// end with UNAVAILABLE. A call that may have reached the server is never tried again;
+    /// one whose session ended before it was sent is made again once, with or without this.
     pub wait_for_ready: bool,
 }
 
