@@ -33,7 +33,9 @@ pub(crate) use host::{Host, Outgoing, Received};
 use crate::cpu::{CpuModel, Work};
 use crate::events::Events;
 use crate::faults::{Corruption, Rules, checksum, flip_bits};
-use crate::net::{End, Network, NodeId, Origin, Packet, PacketId, Packets, PortStats, Topology};
+use crate::net::{
+    End, Network, NodeId, Origin, Outage, Packet, PacketId, Packets, PortStats, Topology,
+};
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
 
@@ -103,6 +105,8 @@ pub struct Counters {
     pub duplicated: u64,
     /// Datagrams delivered with flipped bits.
     pub corrupted: u64,
+    /// Datagrams delivered to a host drawn at random.
+    pub misrouted: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +116,8 @@ enum Happening {
     Doorbell(HostId),
     /// The card has room for more of it.
     Room(HostId),
-    Turn(HostId),
+    /// Time to see whether the host's turn has come.
+    Look(HostId),
     Alarm(u64),
     Unreachable {
         sender: HostId,
@@ -196,9 +201,14 @@ impl Fabric {
         self.events.now_ns()
     }
 
-    /// What `host`'s monotonic clock reads, ns: the present and the jumps so far.
+    /// What `host`'s monotonic clock reads, ns: the present, drift and jumps so far.
     pub fn host_now_ns(&self, host: HostId) -> u64 {
-        self.now_ns() + self.host(host).clock_ahead_ns
+        self.host(host).clock.read(self.now_ns())
+    }
+
+    /// When `host`'s monotonic clock will read `clock_ns`, in the fabric's time.
+    pub fn when(&self, host: HostId, clock_ns: u64) -> u64 {
+        self.host(host).clock.when(clock_ns)
     }
 
     /// The address of `host`'s only socket.
@@ -242,9 +252,9 @@ impl Fabric {
     /// until [`Fabric::restart`].
     pub fn crash(&mut self, host: HostId) {
         let state = self.host_mut(host);
-        let ahead_ns = state.clock_ahead_ns;
+        let clock = state.clock;
         *state = Host::new(state.node);
-        state.clock_ahead_ns = ahead_ns;
+        state.clock = clock;
         state.running = false;
     }
 
@@ -261,8 +271,19 @@ impl Fabric {
 
     /// `host`'s monotonic clock jumps ahead: the machine was suspended.
     pub fn jump_clock(&mut self, host: HostId, by_ns: u64) {
-        self.host_mut(host).clock_ahead_ns += by_ns;
+        self.host_mut(host).clock.jump(by_ns);
         self.wake_at(host, self.now_ns());
+    }
+
+    /// `host`'s monotonic clock gains `ppb` billionths of each second from now on, or loses them.
+    ///
+    /// # Panics
+    /// If it would stand still or go back.
+    pub fn drift_clock(&mut self, host: HostId, ppb: i32) {
+        assert!(ppb > -1_000_000_000, "a clock does not go back");
+        let now_ns = self.now_ns();
+        self.host_mut(host).clock.drift(now_ns, ppb);
+        self.wake_at(host, now_ns);
     }
 
     /// `host` gets a turn at `at_ns` of the fabric's time, or earlier, but not in the past, not
@@ -276,7 +297,9 @@ impl Fabric {
         let at_ns = at_ns.max(state.away_until_ns()).max(now_ns);
         if state.turn_at_ns.is_none_or(|turn_ns| at_ns < turn_ns) {
             state.turn_at_ns = Some(at_ns);
-            self.events.push(at_ns, Happening::Turn(host));
+            if state.looks.add(at_ns) {
+                self.events.push(at_ns, Happening::Look(host));
+            }
         }
     }
 
@@ -340,7 +363,7 @@ impl Fabric {
                     self.host_mut(sender).unreachable(peer.address());
                     self.wake_at(sender, self.now_ns() + self.config.poll_ns);
                 }
-                Happening::Turn(host) => {
+                Happening::Look(host) => {
                     if self.take_turn(host) {
                         return Some(Step::Turn(host));
                     }
@@ -453,6 +476,11 @@ impl Fabric {
             if fate.marked {
                 packet.ecn = Ecn::CongestionExperienced;
             }
+            if fate.misrouted {
+                let wrong = self.rng.below(self.hosts.len() as u64);
+                packet.to = HostId(wrong as u32);
+                self.counters.misrouted += 1;
+            }
             due_ns += fate.delay_ns;
             packet.tail_ns += fate.delay_ns;
             for extra_ns in fate.copies {
@@ -486,12 +514,12 @@ impl Fabric {
         }
     }
 
-    /// A cable of the topology, by its place in the list, carries nothing before `until_ns`.
+    /// A cable of the topology, by its place in the list, carries nothing while it is out.
     ///
     /// # Panics
     /// If there is no such cable.
-    pub fn cut_cable(&mut self, cable: usize, until_ns: u64) {
-        self.network.cut(cable, until_ns);
+    pub fn cut_cable(&mut self, cable: usize, outage: Outage) {
+        self.network.cut(cable, outage);
     }
 
     /// What the link into `host`'s node saw: where an incast's queue stands.
@@ -572,8 +600,9 @@ impl Fabric {
             return self.drop_packet(DropCause::HostDown, from, Some(to), packet.bytes);
         }
         let limits = self.config.receive;
+        let starved = self.rules.queue_limit(now_ns, to).unwrap_or(usize::MAX);
         let host = self.host(to);
-        if host.queue.len() >= limits.datagrams
+        if host.queue.len() >= limits.datagrams.min(starved)
             || host.queue_bytes + packet.bytes.len() > limits.bytes
         {
             return self.drop_packet(DropCause::QueueFull, from, Some(to), packet.bytes);
@@ -588,19 +617,24 @@ impl Fabric {
         self.wake_at(to, now_ns + self.config.poll_ns);
     }
 
-    /// True if the turn that was scheduled for now is still wanted.
+    /// True if `host` has a turn now.
     fn take_turn(&mut self, host: HostId) -> bool {
         let now_ns = self.now_ns();
         let state = self.host_mut(host);
-        if state.turn_at_ns != Some(now_ns) || !state.running {
+        state.looks.remove(now_ns);
+        let Some(turn_ns) = state.turn_at_ns.filter(|_| state.running) else {
+            return false;
+        };
+        // It may have been paused since, or this is a look for a turn that came earlier.
+        let turn_ns = turn_ns.max(state.away_until_ns());
+        if turn_ns > now_ns {
+            state.turn_at_ns = Some(turn_ns);
+            if state.looks.add(turn_ns) {
+                self.events.push(turn_ns, Happening::Look(host));
+            }
             return false;
         }
         state.turn_at_ns = None;
-        let until_ns = state.away_until_ns();
-        if until_ns > now_ns {
-            self.wake_at(host, until_ns);
-            return false;
-        }
         true
     }
 

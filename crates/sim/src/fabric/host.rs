@@ -153,6 +153,81 @@ impl Peers {
     }
 }
 
+/// A monotonic clock that runs a little fast or slow, and jumps ahead now and then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HostClock {
+    /// Since when it runs as it does, in the fabric's time, and what it read then.
+    since_ns: u64,
+    read_ns: u64,
+    /// Billionths of a second that it gains in each.
+    drift_ppb: i32,
+}
+
+impl HostClock {
+    /// What it reads.
+    pub(crate) fn read(&self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns - self.since_ns;
+        let gained_ns = i128::from(passed_ns) * i128::from(self.drift_ppb) / 1_000_000_000;
+        self.read_ns + (i128::from(passed_ns) + gained_ns) as u64
+    }
+
+    /// When it will read `clock_ns`, or a little later.
+    pub(crate) fn when(&self, clock_ns: u64) -> u64 {
+        let ahead_ns = clock_ns.saturating_sub(self.read_ns);
+        if self.drift_ppb == 0 {
+            return self.since_ns.saturating_add(ahead_ns);
+        }
+        let pace = 1_000_000_000 + i128::from(self.drift_ppb);
+        let passed_ns = (i128::from(ahead_ns) * 1_000_000_000).div_euclid(pace) + 1;
+        let passed_ns = u64::try_from(passed_ns).unwrap_or(u64::MAX);
+        self.since_ns.saturating_add(passed_ns)
+    }
+
+    pub(crate) fn jump(&mut self, by_ns: u64) {
+        self.read_ns += by_ns;
+    }
+
+    pub(crate) fn drift(&mut self, now_ns: u64, ppb: i32) {
+        self.read_ns = self.read(now_ns);
+        self.since_ns = now_ns;
+        self.drift_ppb = ppb;
+    }
+}
+
+/// Looks at a host that are in the queue of events, as far as they are remembered: the next one,
+/// and a later one. A host that is woken by datagrams again and again would otherwise leave a look
+/// for a timer behind in each turn.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    times_ns: [Option<u64>; 2],
+}
+
+impl Looks {
+    /// A look at `at_ns` or earlier is wanted. True if it has to be entered into the queue.
+    pub(crate) fn add(&mut self, at_ns: u64) -> bool {
+        let [next, later] = &mut self.times_ns;
+        if next.is_some_and(|next_ns| next_ns <= at_ns) {
+            return false;
+        }
+        let former = next.replace(at_ns);
+        if later.is_none() {
+            *later = former;
+        }
+        true
+    }
+
+    /// A look at `now_ns` took place.
+    pub(crate) fn remove(&mut self, now_ns: u64) {
+        let [next, later] = &mut self.times_ns;
+        if *later == Some(now_ns) {
+            *later = None;
+        }
+        if *next == Some(now_ns) {
+            *next = later.take();
+        }
+    }
+}
+
 /// The fabric's state of one host.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -165,7 +240,8 @@ pub(crate) struct Host {
     /// What the device did in this turn.
     pub(crate) work: Work,
     pub(crate) turn_at_ns: Option<u64>,
-    pub(crate) clock_ahead_ns: u64,
+    pub(crate) looks: Looks,
+    pub(crate) clock: HostClock,
     pub(crate) queue: VecDeque<Received>,
     pub(crate) queue_bytes: usize,
     /// What the card has not taken yet, in order.
@@ -189,7 +265,8 @@ impl Host {
             busy_ns: 0,
             work: Work::default(),
             turn_at_ns: None,
-            clock_ahead_ns: 0,
+            looks: Looks::default(),
+            clock: HostClock::default(),
             queue: VecDeque::new(),
             queue_bytes: 0,
             ring: VecDeque::new(),
@@ -241,6 +318,39 @@ mod tests {
         let other_port = "10.0.0.1:4001".parse().unwrap();
         assert_eq!(HostId::of_address(other_port), None);
         assert_eq!(HostId::of_address("192.0.2.1:4000".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn clocks_drift_and_jump_and_never_go_back() {
+        let mut clock = HostClock::default();
+        assert_eq!((clock.read(500), clock.when(500)), (500, 500));
+        clock.drift(1_000_000, 200_000);
+        assert_eq!(clock.read(1_000_000), 1_000_000);
+        assert_eq!(clock.read(2_000_000), 2_000_200);
+        clock.jump(5_000);
+        assert_eq!(clock.read(2_000_000), 2_005_200);
+        clock.drift(2_000_000, -200_000);
+        assert_eq!(clock.read(2_000_000), 2_005_200);
+        assert_eq!(clock.read(3_000_000), 3_005_000);
+        for clock_ns in [2_005_200, 2_500_000, 9_999_999] {
+            let at_ns = clock.when(clock_ns);
+            assert!(clock.read(at_ns) >= clock_ns);
+            assert!(clock.read(at_ns) <= clock_ns + 2);
+        }
+    }
+
+    #[test]
+    fn a_timer_is_looked_at_once_however_often_others_come_first() {
+        let mut looks = Looks::default();
+        assert!(looks.add(1_000));
+        for now_ns in [10, 20, 30] {
+            assert!(looks.add(now_ns));
+            assert!(!looks.add(now_ns + 1));
+            looks.remove(now_ns);
+            assert!(!looks.add(1_000), "it is there from the first time");
+        }
+        looks.remove(1_000);
+        assert!(looks.add(1_000));
     }
 
     #[test]

@@ -171,6 +171,32 @@ fn held_back_datagrams_are_overtaken_and_copies_arrive_late() {
 }
 
 #[test]
+fn a_misrouted_datagram_arrives_somewhere_and_a_starved_queue_takes_little() {
+    let mut fabric = Fabric::new(FabricConfig::default());
+    let hosts: Vec<HostId> = (0..4).map(|_| fabric.add_host()).collect();
+    let ppm = 1_000_000;
+    fabric.add_rule(Rule::everywhere(0, MS, Fault::Misroute { ppm }));
+    for _ in 0..40 {
+        send(&mut fabric, hosts[0], hosts[1], &[1]);
+    }
+    turns(&mut fabric);
+    let held = hosts.iter().map(|&host| fabric.receive_queue(host).0);
+    let held: Vec<usize> = held.collect();
+    assert_eq!(held.iter().sum::<usize>(), 40);
+    assert!(held.iter().all(|&count| count > 2), "{held:?}");
+    assert_eq!(fabric.counters().misrouted, 40);
+
+    let (mut fabric, left, right) = self::fabric(FabricConfig::default());
+    let starve = Fault::Starve { datagrams: 3 };
+    fabric.add_rule(Rule::everywhere(0, MS, starve));
+    for _ in 0..5 {
+        send(&mut fabric, left, right, &[1]);
+    }
+    turns(&mut fabric);
+    assert_eq!(fabric.receive_queue(right).0, 3);
+}
+
+#[test]
 fn strangers_and_unknown_addresses_do_no_harm() {
     let (mut fabric, left, right) = fabric(FabricConfig::default());
     let stranger = "192.0.2.9:1".parse().unwrap();

@@ -16,12 +16,22 @@ pub enum Fault {
         /// Probability of the loss.
         ppm: u32,
     },
-    /// Gilbert's channel: everything is lost while the rule is in its bad state.
+    /// One datagram in so many is lost, on average: for what is rarer than one in a million.
+    RareLoss {
+        /// In how many. Not 0.
+        one_in: u64,
+    },
+    /// The channel of Gilbert and Elliott: two states, each with a loss of its own. With no loss
+    /// in the good one and nothing but loss in the bad one it is Gilbert's.
     BurstLoss {
         /// Probability, for each datagram in the good state, to enter the bad one.
         enter_ppm: u32,
         /// Probability, for each datagram in the bad state, to leave it.
         leave_ppm: u32,
+        /// Probability of a loss in the good state.
+        good_ppm: u32,
+        /// Probability of a loss in the bad state.
+        bad_ppm: u32,
     },
     /// A second copy arrives, up to `delay_ns` after the first: with a large delay, a replay.
     Duplicate {
@@ -55,8 +65,19 @@ pub enum Fault {
         /// Probability of the mark.
         ppm: u32,
     },
-    /// Nothing passes.
+    /// Nothing passes. With one end named, or two, it is one way only.
     Partition,
+    /// The network delivers the datagram to a host that it is not for, drawn at random.
+    Misroute {
+        /// Probability that it does.
+        ppm: u32,
+    },
+    /// The receiver's queue holds no more than so many datagrams: its descriptors were not
+    /// replenished, or others use them. What waits already stays.
+    Starve {
+        /// How many it holds.
+        datagrams: usize,
+    },
 }
 
 /// One fault with its place and time.
@@ -102,6 +123,7 @@ pub(crate) struct Fate {
     pub(crate) copies: Vec<u64>,
     pub(crate) corruption: Corruption,
     pub(crate) marked: bool,
+    pub(crate) misrouted: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,13 +167,20 @@ impl Rules {
                         fate.dropped = Some(DropCause::Loss);
                     }
                 }
+                Fault::RareLoss { one_in } => {
+                    if rng.below(one_in) == 0 {
+                        fate.dropped = Some(DropCause::Loss);
+                    }
+                }
                 Fault::BurstLoss {
                     enter_ppm,
                     leave_ppm,
+                    good_ppm,
+                    bad_ppm,
                 } => {
                     let turn_ppm = if *bad { leave_ppm } else { enter_ppm };
                     *bad ^= rng.chance(turn_ppm);
-                    if *bad {
+                    if rng.chance(if *bad { bad_ppm } else { good_ppm }) {
                         fate.dropped = Some(DropCause::Burst);
                     }
                 }
@@ -177,12 +206,24 @@ impl Rules {
                 }
                 Fault::Mark { ppm } => fate.marked |= rng.chance(ppm),
                 Fault::Partition => fate.dropped = Some(DropCause::Partition),
+                Fault::Misroute { ppm } => fate.misrouted |= rng.chance(ppm),
+                // Asked for where datagrams arrive.
+                Fault::Starve { .. } => {}
             }
             if fate.dropped.is_some() {
                 break;
             }
         }
         fate
+    }
+
+    /// How many datagrams `host`'s receive queue may hold now, if a rule says so.
+    pub(crate) fn queue_limit(&self, now_ns: u64, host: HostId) -> Option<usize> {
+        let limits = self.rules.iter().filter_map(|(rule, _)| match rule.fault {
+            Fault::Starve { datagrams } if rule.applies(now_ns, rule.from, host) => Some(datagrams),
+            _ => None,
+        });
+        limits.min()
     }
 }
 
@@ -258,7 +299,17 @@ mod tests {
         let burst = lost(Fault::BurstLoss {
             enter_ppm: 11_111,
             leave_ppm: 100_000,
+            good_ppm: 0,
+            bad_ppm: 1_000_000,
         });
+        let mixed = lost(Fault::BurstLoss {
+            enter_ppm: 11_111,
+            leave_ppm: 100_000,
+            good_ppm: 10_000,
+            bad_ppm: 500_000,
+        });
+        // A tenth of the time at a half, the rest at a hundredth.
+        assert!((450..750).contains(&count(&mixed)));
         assert!((800..1200).contains(&count(&single)));
         assert!((700..1300).contains(&count(&burst)));
         assert!(runs(&burst) * 5 < runs(&single));
@@ -300,6 +351,23 @@ mod tests {
             1,
         );
         assert_eq!(corrupted[0].corruption, Corruption::InASwitch);
+        assert!(fates(Fault::Misroute { ppm: 1_000_000 }, 1)[0].misrouted);
+    }
+
+    #[test]
+    fn a_starved_queue_has_the_least_of_the_limits_for_its_time() {
+        let mut rules = Rules::default();
+        rules.add(Rule::everywhere(10, 20, Fault::Starve { datagrams: 5 }));
+        rules.add(Rule {
+            to: Some(HostId(1)),
+            ..Rule::everywhere(15, 30, Fault::Starve { datagrams: 2 })
+        });
+        let limit = |now_ns, host| rules.queue_limit(now_ns, HostId(host));
+        assert_eq!(limit(9, 1), None);
+        assert_eq!(limit(10, 1), Some(5));
+        assert_eq!(limit(15, 1), Some(2));
+        assert_eq!(limit(15, 0), Some(5));
+        assert_eq!(limit(25, 0), None);
     }
 
     #[test]

@@ -553,12 +553,9 @@ impl Host {
     /// Asks the fabric for the next turn.
     fn schedule(&mut self, now_ns: u64) {
         let process = self.process.as_mut().expect("within a turn");
-        let ahead_ns = process.clock.now_ns() - now_ns;
-        let timer_ns = process
-            .protocol
-            .next_timeout()
-            .map(|at_ns| at_ns.saturating_sub(ahead_ns));
+        let timer_ns = process.protocol.next_timeout();
         let mut fabric = self.fabric.borrow_mut();
+        let timer_ns = timer_ns.map(|at_ns| fabric.when(self.id, at_ns));
         let soonest_ns = now_ns + fabric.config().poll_ns.max(SHORTEST_TURN_NS);
         let (waiting, _) = fabric.receive_queue(self.id);
         if waiting > 0 {

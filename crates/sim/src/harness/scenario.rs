@@ -70,6 +70,11 @@ pub enum HostFaultKind {
         /// How long it is down.
         for_ns: u64,
     },
+    /// Its clock runs fast or slow from now on.
+    ClockDrift {
+        /// Billionths of a second that it gains in each.
+        ppb: i32,
+    },
     /// Its clock jumps ahead.
     ClockJump {
         /// How far.
@@ -187,7 +192,8 @@ impl Scenario {
         let mild = |rule: &Rule| match rule.fault {
             Fault::Loss { ppm } => ppm <= 100_000,
             Fault::Corrupt { ppm, undetected } => ppm <= 100_000 && !undetected,
-            Fault::BurstLoss { .. } | Fault::Partition => false,
+            Fault::Misroute { ppm } => ppm <= 100_000,
+            Fault::BurstLoss { .. } | Fault::Partition | Fault::Starve { .. } => false,
             _ => true,
         };
         !self.tight
@@ -255,11 +261,13 @@ impl Scenario {
         for _ in 0..rng.log_range(0, 6) {
             let ppm = rng.range(1, u64::from(worst_ppm)) as u32;
             let delay_ns = rng.log_range(US, long_ns);
-            let fault = match rng.below(10) {
+            let fault = match rng.below(12) {
                 0..=2 => Fault::Loss { ppm },
                 3 => Fault::BurstLoss {
                     enter_ppm: ppm / 10,
                     leave_ppm: rng.range(10_000, 300_000) as u32,
+                    good_ppm: rng.pick(&[0, 0, ppm / 10]),
+                    bad_ppm: rng.pick(&[1_000_000, 1_000_000, 500_000]),
                 },
                 4 => Fault::Duplicate { ppm, delay_ns },
                 5 => Fault::Reorder {
@@ -274,6 +282,10 @@ impl Scenario {
                     undetected: rng.chance(200_000),
                 },
                 8 => Fault::Mark { ppm },
+                9 => Fault::Misroute { ppm },
+                10 => Fault::Starve {
+                    datagrams: rng.log_range(0, 256) as usize,
+                },
                 _ => Fault::Partition,
             };
             let rule = self.place(rng, fault);
@@ -296,8 +308,8 @@ impl Scenario {
     /// Puts a fault somewhere: everywhere or between two hosts, always or for a while.
     fn place(&self, rng: &mut Rng, fault: Fault) -> Rule {
         let mut rule = Rule::everywhere(0, self.heal_ns, fault);
-        let partition = fault == Fault::Partition;
-        if partition || rng.chance(300_000) {
+        let total = matches!(fault, Fault::Partition | Fault::Starve { .. });
+        if total || rng.chance(300_000) {
             let start_ns = rng.range(0, self.heal_ns);
             let most_ns = self.heal_ns - start_ns;
             rule.start_ns = start_ns;
@@ -315,9 +327,13 @@ impl Scenario {
     fn draw_host_fault(&self, rng: &mut Rng) -> HostFault {
         let at_ns = rng.range(0, self.heal_ns);
         let for_ns = rng.log_range(0, self.heal_ns - at_ns);
-        let kind = match rng.below(5) {
+        let kind = match rng.below(6) {
             0 | 1 => HostFaultKind::Pause { for_ns },
             2 | 3 => HostFaultKind::Crash { for_ns },
+            // Far more than quartz does, in either direction.
+            4 => HostFaultKind::ClockDrift {
+                ppb: rng.range(0, 2_000_000) as i32 - 1_000_000,
+            },
             _ => HostFaultKind::ClockJump {
                 by_ns: rng.log_range(US, 10_000 * MS),
             },

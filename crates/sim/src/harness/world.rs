@@ -198,6 +198,13 @@ impl<'a> World<'a> {
                 self.ledger.note(host, "pauses: ns", for_ns, 0);
                 self.fabric.borrow_mut().pause(host, now_ns + for_ns);
             }
+            HostFaultKind::ClockDrift { ppb } => {
+                let gains = ppb.max(0).unsigned_abs();
+                let loses = ppb.min(0).unsigned_abs();
+                let text = "clock drifts: ppb gained, lost";
+                self.ledger.note(host, text, gains.into(), loses.into());
+                self.fabric.borrow_mut().drift_clock(host, ppb);
+            }
             HostFaultKind::ClockJump { by_ns } => {
                 self.ledger.note(host, "clock jumps: ns", by_ns, 0);
                 self.fabric.borrow_mut().jump_clock(host, by_ns);

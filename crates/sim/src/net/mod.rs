@@ -41,13 +41,42 @@ pub struct PortStats {
     pub marked: u64,
 }
 
+/// When a cable carries nothing: once, or, if it flaps, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When it begins, ns.
+    pub start_ns: u64,
+    /// When it is over for good.
+    pub end_ns: u64,
+    /// How long the cable is down each time. Not 0.
+    pub down_ns: u64,
+    /// How long it is up in between.
+    pub up_ns: u64,
+}
+
+impl Outage {
+    /// Down all the time.
+    pub fn once(start_ns: u64, end_ns: u64) -> Self {
+        Self {
+            start_ns,
+            end_ns,
+            down_ns: end_ns - start_ns,
+            up_ns: 0,
+        }
+    }
+
+    fn is_down(&self, now_ns: u64) -> bool {
+        (self.start_ns..self.end_ns).contains(&now_ns)
+            && (now_ns - self.start_ns) % (self.down_ns + self.up_ns) < self.down_ns
+    }
+}
+
 /// The sending end of a link.
 #[derive(Debug)]
 struct Port {
     link: Link,
     to: End,
-    /// The cable is out until then.
-    out_until_ns: u64,
+    outages: Vec<Outage>,
     stats: PortStats,
 }
 
@@ -56,7 +85,7 @@ impl Port {
         Self {
             link: Link::new(config),
             to,
-            out_until_ns: 0,
+            outages: Vec::new(),
             stats: PortStats::default(),
         }
     }
@@ -257,7 +286,7 @@ impl Network {
 
     fn go(&mut self, port: u32, now_ns: u64, tail_ns: u64, size: u64) -> Option<Move> {
         let port = &mut self.ports[port as usize];
-        if now_ns < port.out_until_ns {
+        if port.outages.iter().any(|outage| outage.is_down(now_ns)) {
             return None;
         }
         let passage = port.send(now_ns, tail_ns, size);
@@ -277,11 +306,10 @@ impl Network {
         })
     }
 
-    /// Nothing passes a cable before `until_ns`, in either direction.
-    pub(crate) fn cut(&mut self, cable: usize, until_ns: u64) {
+    /// Nothing passes a cable while it is out, in either direction.
+    pub(crate) fn cut(&mut self, cable: usize, outage: Outage) {
         for port in self.cables[cable] {
-            let out = &mut self.ports[port as usize].out_until_ns;
-            *out = (*out).max(until_ns);
+            self.ports[port as usize].outages.push(outage);
         }
     }
 

@@ -118,7 +118,7 @@ fn flows_spread_over_equal_paths_and_stay_in_order() {
 fn a_cut_cable_carries_nothing_until_it_is_mended() {
     let link = slow(10_000_000_000);
     let (mut fabric, hosts) = fabric(Topology::one_switch(2, link, SwitchConfig::default()));
-    fabric.cut_cable(1, MS);
+    fabric.cut_cable(1, Outage::once(0, MS));
     send(&mut fabric, hosts[0], hosts[1], vec![1]);
     send(&mut fabric, hosts[1], hosts[0], vec![2]);
     run(&mut fabric);
@@ -128,6 +128,19 @@ fn a_cut_cable_carries_nothing_until_it_is_mended() {
     send(&mut fabric, hosts[0], hosts[1], vec![3]);
     run(&mut fabric);
     assert_eq!(fabric.receive_queue(hosts[1]).0, 1);
+}
+
+#[test]
+fn a_flapping_cable_is_down_now_and_then_until_it_is_mended() {
+    let flap = Outage {
+        start_ns: 100,
+        end_ns: 1_000,
+        down_ns: 10,
+        up_ns: 90,
+    };
+    let down: Vec<u64> = (0..2_000).filter(|&now_ns| flap.is_down(now_ns)).collect();
+    assert_eq!(down.len(), 90);
+    assert_eq!((down[0], down[9], down[10], down[89]), (100, 109, 200, 909));
 }
 
 /// Two threads of a node share its link; a busy thread sends when its turn is over, and reads what

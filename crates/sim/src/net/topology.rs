@@ -79,13 +79,21 @@ impl Topology {
         Self::racks("CX4", &CX4_RACKS, switch)
     }
 
-    /// The same with as many nodes as wanted, spread evenly over the racks.
+    /// The same with as many nodes as wanted: more of them are spread over the racks from the
+    /// first one on, fewer are spread evenly.
     pub fn cx4_with(nodes: u32, switch: SwitchConfig) -> Self {
-        if nodes == CX4_RACKS.iter().sum() {
-            return Self::cx4(switch);
-        }
-        let racks: Vec<u32> = (0..5).map(|rack| (nodes + 4 - rack) / 5).collect();
-        Self::racks("CX4-like", &racks, switch)
+        let all: u32 = CX4_RACKS.iter().sum();
+        let (racks, more) = if nodes >= all {
+            (CX4_RACKS, nodes - all)
+        } else {
+            ([0; 5], nodes)
+        };
+        let mut rack = 0;
+        let racks = racks.map(|nodes| {
+            rack += 1;
+            nodes + (more + 5 - rack) / 5
+        });
+        Self::racks("CX4", &racks, switch)
     }
 
     fn racks(name: &'static str, racks: &[u32], switch: SwitchConfig) -> Self {
@@ -231,6 +239,9 @@ mod tests {
         assert_eq!(far, [1, 3, 3, 3, 3, 2]);
         let small = Topology::cx4_with(21, SwitchConfig::default());
         assert_eq!(small.nodes, Some(21));
+        let large = Topology::cx4_with(101, SwitchConfig::default());
+        assert_eq!(large.nodes, Some(101));
+        assert_eq!(degree(&large, End::Switch(0)), 21 + 5);
     }
 
     #[test]
