@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use starling::Status;
 use starling_bench::BenchError;
 use starling_io::{Fault, IoError};
+use starling_sim::harness::Failure;
 
 /// Added to the number of a status.
 const STATUS_BASE: u8 = 64;
@@ -25,6 +26,9 @@ pub(crate) enum CliError {
         /// What happened.
         error: BenchError,
     },
+    /// A simulated run broke a promise.
+    #[error("{0}")]
+    Promise(Box<Failure>),
     /// What was typed cannot be meant.
     #[error("{0}")]
     Usage(String),

@@ -10,6 +10,7 @@ mod error;
 mod output;
 mod role;
 mod serve;
+mod sim;
 
 use std::io;
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ enum Command {
     Call(call::Arguments),
     /// Measures Starling beside its floors and its peers.
     Bench(bench::Arguments),
+    /// Runs the protocol in a simulated datacenter.
+    Sim(sim::Arguments),
     /// Prints a completion script for a shell.
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut for_people(), "starling", &mut io::stdout());
             Ok(())

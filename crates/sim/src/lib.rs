@@ -24,8 +24,10 @@ pub mod harness;
 mod io;
 pub mod net;
 pub mod rng;
+pub mod scenario;
 pub mod trace;
 
+pub use cpu::{CpuModel, Work};
 pub use fabric::{
     Counters, Fabric, FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule, SharedFabric,
     Step,

@@ -1,0 +1,176 @@
+//! `starling sim`: the protocol that ships in a simulated datacenter.
+//!
+//! `run` puts a question by name and answers in a table; `hunt` looks for broken promises in
+//! random runs until its time is over.
+
+mod hunt;
+mod plot;
+mod table;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use starling_sim::harness;
+use starling_sim::scenario::{self, Findings, Named, Options};
+
+use crate::error::CliError;
+use crate::output;
+
+/// The scenario that a seed stands for, as a name.
+const RANDOM: &str = "random";
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a named scenario, or the random one of a seed.
+    #[command(after_help = RUN_HELP)]
+    Run(Run),
+    /// Lists the scenarios.
+    List,
+    /// Runs random scenarios on all cores, and shrinks the first that breaks a promise.
+    #[command(after_help = HUNT_HELP)]
+    Hunt(hunt::Arguments),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// What to run: a name that `list` shows, `all`, or `random`.
+    name: String,
+    /// Starts the dice. The same seed is the same run, to the bit.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Nodes, where the scenario lets one choose; the paper's number otherwise.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
+    nodes: Option<u32>,
+    /// Prints one JSON object per line, with the keys scenario, case, metric, unit, value, and
+    /// paper where the paper has the figure.
+    #[arg(long)]
+    json: bool,
+    /// As short as it can be: figures to be believed by nobody.
+    #[arg(long)]
+    quick: bool,
+    /// Where plots are written, one file each. Not with --json, unless it is given.
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+}
+
+const RUN_HELP: &str = "\
+Time is virtual: figures do not depend on this machine or on what else it does.
+
+Examples:
+  starling sim run loss
+  starling sim run incast --seed 7 --json
+  starling sim run random --seed 4242";
+
+const HUNT_HELP: &str = "\
+Exit status 0: every promise was kept. 1: one was broken; the output has the smallest run that
+breaks it and the command that replays it.
+
+Example:
+  starling sim hunt --minutes 10";
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    match &arguments.command {
+        Command::Run(run) if run.name == RANDOM => run_random(run.seed),
+        Command::Run(run) => run_named(run),
+        Command::List => output::print(&list()),
+        Command::Hunt(arguments) => hunt::run(arguments),
+    }
+}
+
+fn list() -> String {
+    let lines = scenario::ALL
+        .iter()
+        .map(|named| format!("{:14} {}\n", named.name, named.about));
+    lines.collect::<String>() + &format!("{RANDOM:14} whatever the seed stands for, checked\n")
+}
+
+fn run_random(seed: u64) -> Result<(), CliError> {
+    match harness::run(&harness::Scenario::from_seed(seed)) {
+        Ok(report) => output::print(&format!("seed {seed} keeps every promise: {report:#?}\n")),
+        Err(failure) => Err(CliError::Promise(failure)),
+    }
+}
+
+fn run_named(arguments: &Run) -> Result<(), CliError> {
+    let chosen: Vec<Named> = if arguments.name == "all" {
+        scenario::ALL.into()
+    } else {
+        let found = scenario::find(&arguments.name);
+        vec![found.ok_or_else(|| unknown(&arguments.name))?]
+    };
+    let options = Options {
+        seed: arguments.seed,
+        nodes: arguments.nodes,
+        quick: arguments.quick,
+    };
+    for named in chosen {
+        let bar = progress_bar(arguments.json);
+        let (findings, took) = scenario::run(&named, options, &mut |progress| {
+            bar.set_length(progress.total as u64);
+            bar.set_position(progress.done as u64);
+            bar.set_message(format!("{}: {}", named.name, progress.now));
+        });
+        bar.finish_and_clear();
+        let files = write_plots(arguments, &named, &findings)?;
+        let text = if arguments.json {
+            table::json(&findings.rows)
+        } else {
+            table::text(&named, &findings, took, &files)
+        };
+        output::print(&text)?;
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> CliError {
+    let names: Vec<&str> = scenario::ALL.iter().map(|named| named.name).collect();
+    CliError::Usage(format!(
+        "there is no scenario {name}; there are {}, {RANDOM} and all",
+        names.join(", ")
+    ))
+}
+
+/// Writes the scenario's plots, and says where.
+fn write_plots(
+    arguments: &Run,
+    named: &Named,
+    findings: &Findings,
+) -> Result<Vec<PathBuf>, CliError> {
+    let directory = match &arguments.svg {
+        Some(directory) => directory.clone(),
+        None if arguments.json => return Ok(Vec::new()),
+        None => PathBuf::from("."),
+    };
+    let mut files = Vec::new();
+    for (index, plot) in findings.plots.iter().enumerate() {
+        let number = if index == 0 {
+            String::new()
+        } else {
+            format!("-{}", index + 1)
+        };
+        let path = directory.join(format!("starling-sim-{}{number}.svg", named.name));
+        std::fs::write(&path, plot::svg(plot)).map_err(|source| CliError::File {
+            path: path.clone(),
+            source,
+        })?;
+        files.push(path);
+    }
+    Ok(files)
+}
+
+/// On standard error, and only for somebody who sees it.
+fn progress_bar(json: bool) -> ProgressBar {
+    if json || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}");
+    ProgressBar::new(0).with_style(style.expect("the template is a constant"))
+}

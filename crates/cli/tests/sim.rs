@@ -1,0 +1,84 @@
+//! `starling sim` from outside: scenarios run, rows are what programs expect, plots are written.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn starling(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_starling"))
+        .args(arguments)
+        .output()
+        .expect("the binary was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_scenario_prints_rows_beside_the_papers() {
+    let output = starling(&["sim", "run", "loss", "--quick", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("each line is one JSON object"))
+        .collect();
+    let row = rows
+        .iter()
+        .find(|row| row["case"] == "1e-4" && row["metric"] == "bandwidth");
+    let row = row.expect("the row of table 4");
+    assert_eq!(row["scenario"], "loss");
+    assert_eq!(row["unit"], "Gb/s");
+    assert_eq!(row["paper"], 18.0);
+    assert!(row["value"].as_f64().unwrap() > 18.0, "{row}");
+}
+
+#[test]
+fn a_seed_is_a_run_and_plots_are_pictures() {
+    let directory = std::env::temp_dir().join(format!("starling-sim-test-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a directory of this test's own");
+    let path = directory.to_str().expect("a path of plain characters");
+    let table = || {
+        let arguments = [
+            "sim", "run", "loss", "--quick", "--seed", "9", "--svg", path,
+        ];
+        let output = starling(&arguments);
+        let all = text(&output.stdout);
+        let trace = all.split("trace ").nth(1).map(str::to_owned);
+        (output.status.success(), trace)
+    };
+    let (first, second) = (table(), table());
+    let picture = std::fs::read_to_string(directory.join("starling-sim-loss.svg"));
+    std::fs::remove_dir_all(&directory).expect("it is there");
+    assert!(first.0 && first.1.is_some());
+    assert_eq!(first, second);
+    assert!(picture.expect("the plot was written").starts_with("<svg"));
+}
+
+#[test]
+fn a_hunt_ends_in_time_and_a_seed_can_be_looked_at() {
+    let output = starling(&[
+        "sim",
+        "hunt",
+        "--minutes",
+        "0.01",
+        "--seed",
+        "1",
+        "--threads",
+        "1",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("runs from seed 1"));
+    let output = starling(&["sim", "run", "random", "--seed", "3"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("keeps every promise"));
+}
+
+#[test]
+fn a_wrong_name_is_answered_with_the_right_ones() {
+    let output = starling(&["sim", "run", "lost"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("incast"));
+    let output = starling(&["sim", "list"]);
+    assert!(text(&output.stdout).contains("all-to-all"));
+}

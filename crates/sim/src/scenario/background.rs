@@ -1,0 +1,165 @@
+//! eRPC, section 6.5, after Timely's figure 22: during an incast of 100, threads of their own on
+//! all nodes but the victim's exchange RPCs of 64 kB each way, one outstanding each. How much do
+//! these suffer from a queue that is not theirs?
+
+use hdrhistogram::Histogram;
+use starling_proto::{Congestion, RequestError};
+
+use super::cluster::{Cluster, LARGEST};
+use super::incast::{cx4, node_config};
+use super::machine::{Answer, Application, Call};
+use super::watch::{Watch, times};
+use super::{Bench, MS, US};
+use crate::fabric::HostId;
+use crate::net::NodeId;
+use crate::rng::Rng;
+
+pub(super) const NAME: &str = "background";
+
+const CLIENTS: u32 = 100;
+const BYTES: usize = 64 << 10;
+/// Partners of a thread, drawn at random.
+const PARTNERS: usize = 8;
+
+/// Congestion control, whether there is an incast, and the paper's 99th percentile in us.
+const CASES: [(Congestion, bool, &str, Option<f64>); 3] = [
+    (Congestion::Timely, false, "no incast", None),
+    (Congestion::Timely, true, "timely", Some(274.0)),
+    (Congestion::Off, true, "no cc", None),
+];
+
+const WARM_UP_NS: u64 = 10 * MS;
+const MEASURED_NS: u64 = 10 * MS;
+
+struct Both {
+    /// Hosts from this one on are of the background.
+    first: u32,
+    incast: bool,
+    rng: Rng,
+    sent: u64,
+    begun_ns: Vec<u64>,
+    latency_ns: Histogram<u64>,
+}
+
+impl Both {
+    fn next(&mut self, host: HostId, now_ns: u64, calls: &mut Vec<Call>) {
+        self.sent += 1;
+        let Some(index) = host.0.checked_sub(self.first) else {
+            calls.push(Call {
+                channel: 0,
+                tag: self.sent,
+                len: LARGEST,
+            });
+            return;
+        };
+        self.begun_ns[index as usize] = now_ns;
+        calls.push(Call {
+            channel: self.rng.below(PARTNERS as u64) as usize,
+            tag: self.sent,
+            len: BYTES,
+        });
+    }
+}
+
+impl Application for Both {
+    fn serve(&mut self, host: HostId, _: u64, _: &[u8]) -> Answer {
+        let len = if host.0 >= self.first { BYTES } else { 32 };
+        Answer { len, extra_ns: 0 }
+    }
+
+    fn connected(&mut self, host: HostId, channel: usize, now_ns: u64, calls: &mut Vec<Call>) {
+        let begins = if host.0 >= self.first {
+            channel == 0
+        } else {
+            self.incast
+        };
+        if begins {
+            self.next(host, now_ns, calls);
+        }
+    }
+
+    fn ended(
+        &mut self,
+        host: HostId,
+        _: u64,
+        result: Result<&[u8], RequestError>,
+        now_ns: u64,
+        calls: &mut Vec<Call>,
+    ) {
+        assert!(result.is_ok(), "a request of {host:?} failed: {result:?}");
+        if let Some(index) = host.0.checked_sub(self.first) {
+            self.latency_ns
+                .saturating_record(now_ns - self.begun_ns[index as usize]);
+        }
+        self.next(host, now_ns, calls);
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) {
+    for (index, (congestion, incast, case, paper)) in CASES.into_iter().enumerate() {
+        bench.progress(index, CASES.len(), case);
+        measure(bench, congestion, incast, case, paper);
+    }
+}
+
+fn measure(
+    bench: &mut Bench<'_>,
+    congestion: Congestion,
+    incast: bool,
+    case: &str,
+    paper: Option<f64>,
+) {
+    let clients = bench
+        .options
+        .nodes
+        .map_or(CLIENTS, |nodes| nodes.max(PARTNERS as u32 + 3) - 1);
+    let (warm_up_ns, measured_ns) = if bench.options.quick {
+        (MS, MS)
+    } else {
+        (WARM_UP_NS, MEASURED_NS)
+    };
+    let mut cluster = Cluster::new(cx4(bench.options.seed, clients + 1));
+    let config = node_config(congestion);
+    let server = cluster.add(&config);
+    cluster.machine(server).watch = Some(Watch::new());
+    let flood: Vec<HostId> = (0..clients).map(|_| cluster.add(&config)).collect();
+    let threads: Vec<HostId> = (1..=clients)
+        .map(|node| cluster.add_on(NodeId(node), &config))
+        .collect();
+    for &client in &flood {
+        let at_ns = cluster.rng.below(100 * US);
+        cluster.open(client, server, at_ns);
+    }
+    for (index, &client) in threads.iter().enumerate() {
+        for _ in 0..PARTNERS {
+            let step = 1 + cluster.rng.below(threads.len() as u64 - 1) as usize;
+            let partner = threads[(index + step) % threads.len()];
+            let at_ns = cluster.rng.below(100 * US);
+            cluster.open(client, partner, at_ns);
+        }
+    }
+    let mut app = Both {
+        first: threads[0].0,
+        incast,
+        rng: cluster.rng.fork(),
+        sent: 0,
+        begun_ns: vec![0; threads.len()],
+        latency_ns: times(),
+    };
+    cluster.run(&mut app, warm_up_ns);
+    app.latency_ns.reset();
+    if let Some(watch) = &mut cluster.machine(server).watch {
+        watch.restart();
+    }
+    cluster.run(&mut app, warm_up_ns + measured_ns);
+    let us = |quantile: f64| app.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+    bench.row(case, "64 kB RPC p50", "us", us(0.5), None);
+    bench.row(case, "64 kB RPC p99", "us", us(0.99), paper);
+    let done = app.latency_ns.len() as f64 / measured_ns as f64 * 1e6;
+    bench.row(case, "64 kB RPCs", "k/s", done, None);
+    let watch = cluster.machine(server).watch.as_ref();
+    let bytes: u64 = watch.map_or(0, |watch| watch.received.iter().sum());
+    let gbps = bytes as f64 * 8.0 / measured_ns as f64;
+    bench.row(case, "incast bandwidth", "Gb/s", gbps, None);
+    bench.account(&cluster.fabric.borrow());
+}

@@ -1,0 +1,178 @@
+//! Hosts on a fabric, and the loop that runs them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use starling_proto::{Config, Stats};
+
+use super::machine::{Application, Machine};
+use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
+use crate::net::NodeId;
+use crate::rng::Rng;
+
+/// The largest request of any scenario: eRPC's largest message.
+pub(super) const LARGEST: usize = 8 << 20;
+
+/// The alarm that ends [`Cluster::run`]. Applications use words below [`OPEN`].
+const END: u64 = 1 << 63;
+/// An alarm that opens the sessions of a host: the host in the low half, above it the channel.
+const OPEN: u64 = 1 << 62;
+
+/// Hosts with the protocol on them.
+pub(super) struct Cluster {
+    pub(super) fabric: SharedFabric,
+    pub(super) machines: Vec<Machine>,
+    pub(super) rng: Rng,
+    body: Bytes,
+    /// How often alarms of applications come again.
+    intervals: BTreeMap<u64, u64>,
+}
+
+impl Cluster {
+    pub(super) fn new(config: FabricConfig) -> Self {
+        let rng = Rng::new(config.seed ^ 0x636c_7573_7465_7221);
+        Self {
+            fabric: Rc::new(RefCell::new(Fabric::new(config))),
+            machines: Vec::new(),
+            rng,
+            body: Bytes::from(vec![0; LARGEST]),
+            intervals: BTreeMap::new(),
+        }
+    }
+
+    /// A host on the next free node.
+    pub(super) fn add(&mut self, config: &Config) -> HostId {
+        let id = self.fabric.borrow_mut().add_host();
+        self.start(id, config)
+    }
+
+    /// A thread more on `node`.
+    pub(super) fn add_on(&mut self, node: NodeId, config: &Config) -> HostId {
+        let id = self.fabric.borrow_mut().add_host_on(node);
+        self.start(id, config)
+    }
+
+    fn start(&mut self, id: HostId, config: &Config) -> HostId {
+        let (rng, body) = (self.rng.fork(), self.body.clone());
+        let machine = Machine::new(&self.fabric, id, config.clone(), rng, body);
+        self.machines.push(machine);
+        id
+    }
+
+    pub(super) fn machine(&mut self, host: HostId) -> &mut Machine {
+        &mut self.machines[host.0 as usize]
+    }
+
+    /// `client` opens a session to `server` at `at_ns`.
+    pub(super) fn open(&mut self, client: HostId, server: HostId, at_ns: u64) {
+        let channel = self.machine(client).plan_open(server);
+        self.open_at(client, channel, at_ns);
+    }
+
+    /// Every host opens the sessions of all its channels, one at a time, in an order of its own:
+    /// one each `pause_ns`, or a little more.
+    pub(super) fn open_spread(&mut self, pause_ns: u64) {
+        for index in 0..self.machines.len() {
+            let host = self.machines[index].id;
+            let count = self.machines[index].channel_count();
+            let first = self.rng.below(count as u64) as usize;
+            for step in 0..count {
+                let at_ns = step as u64 * pause_ns + self.rng.below(pause_ns);
+                self.open_at(host, (first + step) % count, at_ns);
+            }
+        }
+    }
+
+    fn open_at(&mut self, host: HostId, channel: usize, at_ns: u64) {
+        let word = OPEN | (channel as u64) << 32 | u64::from(host.0);
+        self.fabric.borrow_mut().alarm(at_ns, word);
+    }
+
+    /// The application is given `word` at `start_ns` and again every `interval_ns`.
+    pub(super) fn repeat(&mut self, word: u64, start_ns: u64, interval_ns: u64) {
+        self.intervals.insert(word, interval_ns);
+        self.fabric.borrow_mut().alarm(start_ns, word);
+    }
+
+    /// `host`'s process ends at once, and with it the calls that it made.
+    pub(super) fn crash(&mut self, host: HostId) {
+        self.machine(host).crash();
+        self.fabric.borrow_mut().crash(host);
+    }
+
+    /// Another process takes its place.
+    pub(super) fn restart(&mut self, host: HostId) {
+        self.fabric.borrow_mut().restart(host);
+        self.machine(host).start();
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.fabric.borrow().now_ns()
+    }
+
+    /// Counters of all hosts together.
+    pub(super) fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for machine in &self.machines {
+            let stats = machine.stats();
+            sum.retransmissions += stats.retransmissions;
+            sum.requests_sent += stats.requests_sent;
+            sum.responses_received += stats.responses_received;
+            sum.requests_received += stats.requests_received;
+            sum.duplicates += stats.duplicates;
+            sum.peers_failed += stats.peers_failed;
+        }
+        sum
+    }
+
+    /// Runs until `until_ns`, or until the application has seen enough.
+    pub(super) fn run<A: Application + ?Sized>(&mut self, app: &mut A, until_ns: u64) {
+        self.fabric.borrow_mut().alarm(until_ns, END | until_ns);
+        loop {
+            let step = self.fabric.borrow_mut().step();
+            match step.expect("the end is an alarm") {
+                Step::Turn(host) => {
+                    self.machines[host.0 as usize].turn(app);
+                    if app.is_done() {
+                        return;
+                    }
+                }
+                // An earlier run may have ended before its alarm.
+                Step::Alarm(word) if word & END != 0 => {
+                    if word == END | until_ns {
+                        return;
+                    }
+                }
+                Step::Alarm(word) => self.ring(app, word),
+            }
+        }
+    }
+
+    fn ring<A: Application + ?Sized>(&mut self, app: &mut A, word: u64) {
+        let now_ns = self.now_ns();
+        if word & OPEN != 0 {
+            let host = HostId(word as u32);
+            let channel = ((word & !OPEN) >> 32) as usize;
+            let machine = self.machine(host);
+            if machine.is_running() {
+                machine.opening.push(channel);
+                self.fabric.borrow_mut().wake_at(host, now_ns);
+            }
+            return;
+        }
+        if let Some(interval_ns) = self.intervals.get(&word) {
+            self.fabric.borrow_mut().alarm(now_ns + interval_ns, word);
+        }
+        let mut calls = Vec::new();
+        app.alarm(word, now_ns, &mut calls);
+        for (host, call) in calls {
+            let machine = self.machine(host);
+            if machine.is_running() {
+                machine.wanted.push(call);
+                self.fabric.borrow_mut().wake_at(host, now_ns);
+            }
+        }
+    }
+}

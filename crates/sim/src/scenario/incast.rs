@@ -1,0 +1,183 @@
+//! Table 5 of eRPC: 20, 50 and 100 clients, a node each, send 8 MB requests to one server on the
+//! CX4 cluster, one outstanding each; with congestion control and without.
+//!
+//! Datagrams carry 1 kB of data, as eRPC's do on that cluster, and 32 credits allow a client 32 of
+//! them. Round-trip times are measured at the clients, for each packet; bandwidth and fairness by
+//! the bytes of each client that the server read.
+
+use starling_proto::{Config, Congestion, RequestError};
+
+use super::cluster::{Cluster, LARGEST};
+use super::machine::{Application, Call};
+use super::watch::{Watch, jain, times};
+use super::{Bench, Curve, MS, Plot, US};
+use crate::cpu::CpuModel;
+use crate::fabric::{FabricConfig, HostId};
+use crate::net::{SwitchConfig, Topology};
+
+pub(super) const NAME: &str = "incast";
+
+/// Clients; congestion control; what the paper has: Gb/s, RTT at 50% and at 99% in us.
+const CASES: [(u32, Congestion, [f64; 3]); 6] = [
+    (20, Congestion::Timely, [21.8, 39.0, 67.0]),
+    (20, Congestion::Off, [23.1, 202.0, 204.0]),
+    (50, Congestion::Timely, [18.4, 34.0, 174.0]),
+    (50, Congestion::Off, [23.0, 524.0, 524.0]),
+    (100, Congestion::Timely, [22.8, 349.0, 969.0]),
+    (100, Congestion::Off, [23.0, 1056.0, 1060.0]),
+];
+
+/// Data bytes of a datagram.
+pub(super) const DATA_BYTES: usize = 1024;
+
+/// Before anything is measured: sessions open, rates converge.
+const WARM_UP_NS: u64 = 50 * MS;
+const MEASURED_NS: u64 = 200 * MS;
+
+/// Clients that keep one large request outstanding each.
+struct Clients {
+    sent: u64,
+}
+
+impl Clients {
+    fn next(&mut self, calls: &mut Vec<Call>) {
+        self.sent += 1;
+        calls.push(Call {
+            channel: 0,
+            tag: self.sent,
+            len: LARGEST,
+        });
+    }
+}
+
+impl Application for Clients {
+    fn connected(&mut self, _: HostId, _: usize, _: u64, calls: &mut Vec<Call>) {
+        self.next(calls);
+    }
+
+    fn ended(
+        &mut self,
+        host: HostId,
+        _: u64,
+        result: Result<&[u8], RequestError>,
+        _: u64,
+        calls: &mut Vec<Call>,
+    ) {
+        assert!(result.is_ok(), "a request of {host:?} failed: {result:?}");
+        self.next(calls);
+    }
+}
+
+/// The fabric of a CX4 cluster of `nodes`, with datagrams as eRPC sends them.
+pub(super) fn cx4(seed: u64, nodes: u32) -> FabricConfig {
+    FabricConfig {
+        seed,
+        max_datagram: DATA_BYTES + 32,
+        topology: Topology::cx4_with(nodes, SwitchConfig::default()),
+        cpu: CpuModel::POLLED,
+        ..FabricConfig::default()
+    }
+}
+
+/// The protocol on a node of it.
+pub(super) fn node_config(congestion: Congestion) -> Config {
+    Config {
+        congestion,
+        link_rate_bps: 25_000_000_000,
+        // A hundred clients' largest messages at once.
+        reassembly_bytes: 1 << 30,
+        ..Config::default()
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) {
+    let mut curves = Vec::new();
+    for (index, (clients, congestion, paper)) in CASES.into_iter().enumerate() {
+        let with = match congestion {
+            Congestion::Off => "no cc",
+            Congestion::Timely => "timely",
+        };
+        let case = format!("{clients} {with}");
+        bench.progress(index, CASES.len(), &case);
+        let points = measure(bench, clients, congestion, &case, paper);
+        curves.push(Curve { name: case, points });
+    }
+    bench.findings.plots.push(Plot {
+        title: "Round trips of packets during incast".into(),
+        x: "percentile",
+        y: "round-trip time, us",
+        log: (false, true),
+        curves,
+    });
+}
+
+fn measure(
+    bench: &mut Bench<'_>,
+    clients: u32,
+    congestion: Congestion,
+    case: &str,
+    paper: [f64; 3],
+) -> Vec<(f64, f64)> {
+    let (warm_up_ns, measured_ns) = if bench.options.quick {
+        (2 * MS, 2 * MS)
+    } else {
+        (WARM_UP_NS, MEASURED_NS)
+    };
+    let nodes = (clients + 1).max(100);
+    let mut cluster = Cluster::new(cx4(bench.options.seed, nodes));
+    let config = node_config(congestion);
+    let server = cluster.add(&config);
+    cluster.machine(server).watch = Some(Watch::new());
+    let mut hosts = Vec::new();
+    for _ in 0..clients {
+        let client = cluster.add(&config);
+        cluster.machine(client).watch = Some(Watch::new());
+        hosts.push(client);
+    }
+    for &client in &hosts {
+        let at_ns = cluster.rng.below(100 * US);
+        cluster.open(client, server, at_ns);
+    }
+    let mut app = Clients { sent: 0 };
+    cluster.run(&mut app, warm_up_ns);
+    for machine in &mut cluster.machines {
+        if let Some(watch) = &mut machine.watch {
+            watch.restart();
+        }
+    }
+    cluster.run(&mut app, warm_up_ns + measured_ns);
+
+    let received = cluster.machine(server).watch.as_ref();
+    let received = received.map(|watch| watch.received.clone());
+    let received = received.expect("the server is watched");
+    let gbps = received.iter().sum::<u64>() as f64 * 8.0 / measured_ns as f64;
+    let mut rtt_ns = times();
+    for &client in &hosts {
+        if let Some(watch) = &cluster.machine(client).watch {
+            rtt_ns.add(&watch.rtt_ns).expect("the same bounds");
+        }
+    }
+    let us = |quantile: f64| rtt_ns.value_at_quantile(quantile) as f64 / 1e3;
+    bench.row(case, "bandwidth", "Gb/s", gbps, Some(paper[0]));
+    bench.row(case, "rtt p50", "us", us(0.5), Some(paper[1]));
+    bench.row(case, "rtt p99", "us", us(0.99), Some(paper[2]));
+    bench.row(case, "fairness", "Jain", jain(&received), None);
+    let (port, busy_ns) = {
+        let fabric = cluster.fabric.borrow();
+        (fabric.downlink(server), fabric.busy_ns(server))
+    };
+    bench.row(
+        case,
+        "longest queue",
+        "kB",
+        port.most_queued as f64 / 1e3,
+        None,
+    );
+    let retransmissions = cluster.stats().retransmissions;
+    bench.row(case, "retransmissions", "", retransmissions as f64, None);
+    let busy = 100.0 * busy_ns as f64 / cluster.now_ns() as f64;
+    bench.row(case, "server thread busy", "%", busy, None);
+    bench.account(&cluster.fabric.borrow());
+    let marks = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
+    marks.map(|mark| (mark, us(mark / 100.0))).to_vec()
+}

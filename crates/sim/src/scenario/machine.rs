@@ -1,0 +1,557 @@
+//! A host of a cluster: the event loop of one thread around the protocol that ships.
+//!
+//! ```text
+//!  turn:  device events ─▶ one burst: open, next_*, take_* ─▶ calls ─▶ events ─▶ flush ─▶
+//!         what it all cost ─▶ next turn: the queue, a timer, a datagram
+//! ```
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use starling_io::{Clock, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, TxError};
+use starling_proto::{
+    Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
+    RequestId, Secrets, SessionId, SinkError, Source, Stats, Upcoming,
+};
+
+use super::watch::Watch;
+use crate::cpu::Work;
+use crate::fabric::{HostId, SharedFabric};
+use crate::io::{SimClock, SimIo, SimTx};
+use crate::rng::Rng;
+
+/// A request longer than this is sent from memory that all calls share.
+const COPIED_BYTES: usize = 1024;
+
+/// A host without a cost model is given one turn in so many ns.
+const SHORTEST_TURN_NS: u64 = 100;
+
+/// Who plays the applications on all hosts.
+pub(super) trait Application {
+    /// `host` runs a request: how long the answer is, and how much longer than usual it takes.
+    fn serve(&mut self, host: HostId, now_ns: u64, request: &[u8]) -> Answer {
+        let _ = (host, now_ns, request);
+        Answer {
+            len: 32,
+            extra_ns: 0,
+        }
+    }
+
+    /// `host` may make its first calls on `channel`: its session is open (again).
+    fn connected(&mut self, host: HostId, channel: usize, now_ns: u64, calls: &mut Vec<Call>) {
+        let _ = (host, channel, now_ns, calls);
+    }
+
+    /// A call of `host` ended.
+    fn ended(
+        &mut self,
+        host: HostId,
+        tag: u64,
+        result: Result<&[u8], RequestError>,
+        now_ns: u64,
+        calls: &mut Vec<Call>,
+    );
+
+    /// A time that was asked for has come. Calls go on behalf of the hosts named.
+    fn alarm(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+        let _ = (word, now_ns, calls);
+    }
+
+    /// Whether there is nothing more to see.
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+/// How a request is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    /// Length of the answer, bytes. It begins with what the request began with.
+    pub(super) len: usize,
+    /// Time beyond what the model says of a handler, ns.
+    pub(super) extra_ns: u64,
+}
+
+/// A call to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// The caller's channel.
+    pub(super) channel: usize,
+    /// The caller's word for it: the first eight bytes of the request.
+    pub(super) tag: u64,
+    /// Length of the request, at least 8.
+    pub(super) len: usize,
+}
+
+/// A client's relation to one server.
+#[derive(Clone, Copy, Debug)]
+struct Channel {
+    server: HostId,
+    session: Option<SessionId>,
+}
+
+/// One host.
+pub(super) struct Machine {
+    pub(super) id: HostId,
+    fabric: SharedFabric,
+    config: Config,
+    rng: Rng,
+    channels: Vec<Channel>,
+    process: Option<Process>,
+    /// A capture, if one is wanted.
+    pub(super) watch: Option<Watch>,
+    /// Calls that somebody else wants this host to make in its next turn.
+    pub(super) wanted: Vec<Call>,
+    /// Channels to be opened in the next turn.
+    pub(super) opening: Vec<usize>,
+    /// Memory for large requests.
+    body: Bytes,
+    /// Requests run.
+    pub(super) executed: u64,
+}
+
+/// What a crash takes away.
+struct Process {
+    io: SimIo,
+    clock: SimClock,
+    protocol: Protocol,
+    channel_of: HashMap<SessionId, usize>,
+    answer: Msgbuf,
+}
+
+/// The device's sending half as the protocol's sink, with the capture on it.
+struct Tap<'a> {
+    now_ns: u64,
+    tx: &'a mut SimTx,
+    watch: Option<&'a mut Watch>,
+}
+
+impl FrameSink for Tap<'_> {
+    fn push(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SinkError> {
+        let peer_io = starling_io::PeerId(peer.0);
+        self.tx
+            .append(peer_io, preamble, head, body, tail)
+            .map_err(|error| match error {
+                TxError::Full => SinkError::Full,
+                TxError::Gone => SinkError::Gone,
+            })?;
+        if let Some(watch) = &mut self.watch {
+            watch.sent(self.now_ns, peer.0, head);
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self, peer: PeerId) {
+        self.tx.seal(starling_io::PeerId(peer.0));
+    }
+
+    fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.tx.send_to_stranger(to, datagram);
+    }
+
+    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
+        self.tx.admit(stranger).ok().map(|peer| PeerId(peer.0))
+    }
+
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        self.tx.max_datagram(starling_io::PeerId(peer.0))
+    }
+}
+
+/// A turn in the making.
+struct Turn<'a, A: ?Sized> {
+    host: HostId,
+    now_ns: u64,
+    app: &'a mut A,
+    calls: Vec<Call>,
+    work: Work,
+    executed: u64,
+}
+
+impl Machine {
+    pub(super) fn new(
+        fabric: &SharedFabric,
+        id: HostId,
+        config: Config,
+        rng: Rng,
+        body: Bytes,
+    ) -> Self {
+        let mut machine = Self {
+            id,
+            fabric: fabric.clone(),
+            config,
+            rng,
+            channels: Vec::new(),
+            process: None,
+            watch: None,
+            wanted: Vec::new(),
+            opening: Vec::new(),
+            body,
+            executed: 0,
+        };
+        machine.start();
+        machine
+    }
+
+    /// Starts the process, as somebody new.
+    pub(super) fn start(&mut self) {
+        let mut cookie_key = [0; 16];
+        cookie_key[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
+        let secrets = Secrets {
+            token: self.rng.next_u64() as u32,
+            cookie_key,
+        };
+        let clock = SimClock::new(&self.fabric, self.id);
+        let protocol = Protocol::new(self.config.clone(), secrets, clock.now_ns());
+        self.process = Some(Process {
+            io: SimIo::new(&self.fabric, self.id),
+            clock,
+            protocol: protocol.expect("scenarios have sound configurations"),
+            channel_of: HashMap::new(),
+            answer: Msgbuf::new(),
+        });
+    }
+
+    /// The process ends at once.
+    pub(super) fn crash(&mut self) {
+        self.process = None;
+        self.wanted.clear();
+        for channel in &mut self.channels {
+            channel.session = None;
+        }
+    }
+
+    /// A channel to `server`; its session is opened by the first call, or before.
+    pub(super) fn plan_open(&mut self, server: HostId) -> usize {
+        self.channels.push(Channel {
+            server,
+            session: None,
+        });
+        self.channels.len() - 1
+    }
+
+    /// How many channels it has.
+    pub(super) fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Whether its process runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// What the protocol counted.
+    pub(super) fn stats(&self) -> Stats {
+        let process = self.process.as_ref();
+        process.map_or_else(Stats::default, |process| *process.protocol.stats())
+    }
+
+    /// Sessions: `(opened by this host, opened by others)`.
+    pub(super) fn session_counts(&self) -> (usize, usize) {
+        let process = self.process.as_ref();
+        process.map_or((0, 0), |process| process.protocol.session_counts())
+    }
+
+    /// One turn of the event loop.
+    pub(super) fn turn<A: Application + ?Sized>(&mut self, app: &mut A) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let now_ns = process.clock.now_ns();
+        let mut turn = Turn {
+            host: self.id,
+            now_ns,
+            app,
+            calls: std::mem::take(&mut self.wanted),
+            work: Work::default(),
+            executed: 0,
+        };
+        process.take_events(&mut turn, &mut self.watch);
+        process.receive(&mut turn, &mut self.watch);
+        for channel in std::mem::take(&mut self.opening) {
+            process.session(
+                &mut turn,
+                &mut self.channels[channel],
+                channel,
+                &mut self.watch,
+            );
+        }
+        process.drain(&mut turn, &mut self.channels);
+        while !turn.calls.is_empty() {
+            for call in std::mem::take(&mut turn.calls) {
+                process.call(
+                    &mut turn,
+                    &mut self.channels,
+                    call,
+                    &self.body,
+                    &mut self.watch,
+                );
+            }
+            process.drain(&mut turn, &mut self.channels);
+        }
+        process.flush(now_ns, &mut self.watch);
+        process.drain(&mut turn, &mut self.channels);
+        // What the last events asked for waits for the next turn.
+        self.wanted = turn.calls;
+        self.executed += turn.executed;
+        let (work, busy) = (turn.work, !self.wanted.is_empty());
+        process.schedule(self.id, &self.fabric, work, busy);
+    }
+}
+
+impl Process {
+    fn take_events<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        watch: &mut Option<Watch>,
+    ) {
+        while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx: self.io.split().1,
+                watch: watch.as_mut(),
+            };
+            let certain = certainty == PeerGone::Certain;
+            self.protocol
+                .peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut tap);
+        }
+    }
+
+    fn receive<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        watch: &mut Option<Watch>,
+    ) {
+        let Self {
+            io,
+            protocol,
+            answer,
+            ..
+        } = self;
+        let (rx, tx) = io.split();
+        let count = rx.rx_burst().expect("the device has no errors");
+        for index in 0..count {
+            let datagram = rx.datagram(index);
+            let source = match datagram.source {
+                starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
+                starling_io::Source::Stranger(address) => Source::Stranger(address),
+            };
+            if let (Some(watch), Source::Peer(peer)) = (watch.as_mut(), source) {
+                watch.read(turn.now_ns, peer.0, datagram.bytes);
+            }
+            let now = turn.now_ns;
+            let mut tap = Tap {
+                now_ns: now,
+                tx: &mut *tx,
+                watch: watch.as_mut(),
+            };
+            let Ok(mut frames) = protocol.open(now, source, datagram.bytes, &mut tap) else {
+                continue;
+            };
+            while let Some(upcoming) = protocol.upcoming(&frames) {
+                turn.work.rx_frames += 1;
+                match upcoming {
+                    Upcoming::Requests => {
+                        let request = protocol.next_request(&mut frames);
+                        let id = request.and_then(|(peer, frame)| {
+                            let id = protocol.take_request(now, peer, frame, &mut tap)?;
+                            Some((id, frame.payload()))
+                        });
+                        if let Some((id, body)) = id {
+                            turn.serve(protocol, answer, id, body, &mut tap);
+                        }
+                    }
+                    Upcoming::Responses => {
+                        let response = protocol.next_response(&mut frames);
+                        let tag = response.and_then(|(peer, frame)| {
+                            let tag = protocol.take_response(now, peer, frame, &mut tap)?;
+                            Some((tag, frame.payload()))
+                        });
+                        if let Some((tag, body)) = tag {
+                            turn.ended(tag, Ok(body));
+                        }
+                    }
+                    Upcoming::Other => {
+                        let other = protocol.take_other(now, &mut frames, &mut tap);
+                        let body = match other {
+                            Some(Incoming::Request { id, body, .. }) => {
+                                turn.serve(protocol, answer, id, body.bytes(), &mut tap);
+                                body
+                            }
+                            Some(Incoming::Response { tag, body, .. }) => {
+                                turn.ended(tag, Ok(body.bytes()));
+                                body
+                            }
+                            Some(Incoming::Cancelled { .. }) | None => continue,
+                        };
+                        if let Body::Owned(buffer) = body {
+                            protocol.recycle(buffer);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The channel's session, a new one if it has none.
+    fn session<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        channel: &mut Channel,
+        index: usize,
+        watch: &mut Option<Watch>,
+    ) -> Option<SessionId> {
+        if channel.session.is_none() {
+            let address = format!("sim://{}", channel.server.address());
+            let peer = self.io.open_peer(&address).expect("a fabric's address");
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx: self.io.split().1,
+                watch: watch.as_mut(),
+            };
+            let opened = self.protocol.connect(turn.now_ns, PeerId(peer.0), &mut tap);
+            let session = opened.ok()?;
+            channel.session = Some(session);
+            self.channel_of.insert(session, index);
+        }
+        channel.session
+    }
+
+    fn call<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        channels: &mut [Channel],
+        call: Call,
+        body: &Bytes,
+        watch: &mut Option<Watch>,
+    ) {
+        let channel = &mut channels[call.channel];
+        let session = self.session(turn, channel, call.channel, watch);
+        let session = session.expect("scenarios stay within the limit of sessions");
+        let mut tap = Tap {
+            now_ns: turn.now_ns,
+            tx: self.io.split().1,
+            watch: watch.as_mut(),
+        };
+        let (now, tag) = (turn.now_ns, u128::from(call.tag));
+        let head = call.tag.to_le_bytes();
+        let taken = if call.len > COPIED_BYTES {
+            let tail = body.slice(..call.len - head.len());
+            let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
+            self.protocol
+                .request(now, session, message, Prefix::NONE, tag, &mut tap)
+                .map_err(|rejected| rejected.reason)
+        } else {
+            self.protocol
+                .request_with(now, session, tag, &mut tap, |buffer| {
+                    buffer.extend_from_slice(&head);
+                    buffer.resize(call.len, 0);
+                    Prefix::NONE
+                })
+        };
+        if let Err(reason) = taken {
+            panic!("scenarios stay within the limits of a session: {reason}");
+        }
+        turn.work.handlers += 1;
+    }
+
+    fn drain<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>, channels: &mut [Channel]) {
+        while let Some(event) = self.protocol.poll_event() {
+            match event {
+                Event::Connected { session } => {
+                    if let Some(&channel) = self.channel_of.get(&session) {
+                        let (host, now_ns) = (turn.host, turn.now_ns);
+                        turn.app.connected(host, channel, now_ns, &mut turn.calls);
+                    }
+                }
+                Event::SessionEnded { session, .. } => {
+                    if let Some(channel) = self.channel_of.remove(&session) {
+                        channels[channel].session = None;
+                    }
+                }
+                Event::RequestFailed {
+                    tag,
+                    request,
+                    error,
+                    ..
+                } => {
+                    self.protocol.recycle(request);
+                    turn.ended(tag, Err(error));
+                }
+                Event::PeerReleased { peer } => {
+                    if !self.protocol.refers_to(peer) {
+                        self.io.close_peer(starling_io::PeerId(peer.0));
+                    }
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self, now_ns: u64, watch: &mut Option<Watch>) {
+        let tx = self.io.split().1;
+        let mut tap = Tap {
+            now_ns,
+            tx: &mut *tx,
+            watch: watch.as_mut(),
+        };
+        self.protocol.flush(now_ns, &mut tap);
+        tx.flush().expect("the device has no errors");
+    }
+
+    /// Ends the turn and asks for the next one.
+    fn schedule(&mut self, host: HostId, fabric: &SharedFabric, work: Work, busy: bool) {
+        let mut fabric = fabric.borrow_mut();
+        let free_ns = fabric.end_turn(host, work);
+        let next_ns = free_ns.max(fabric.now_ns() + SHORTEST_TURN_NS);
+        if busy || fabric.receive_queue(host).0 > 0 {
+            fabric.wake_at(host, next_ns);
+        } else if let Some(at_ns) = self.protocol.next_timeout() {
+            let at_ns = fabric.when(host, at_ns);
+            fabric.wake_at(host, at_ns.max(next_ns));
+        }
+    }
+}
+
+impl<A: Application + ?Sized> Turn<'_, A> {
+    fn serve(
+        &mut self,
+        protocol: &mut Protocol,
+        answer: &mut Msgbuf,
+        id: RequestId,
+        request: &[u8],
+        tap: &mut Tap<'_>,
+    ) {
+        self.executed += 1;
+        self.work.handlers += 1;
+        let Answer { len, extra_ns } = self.app.serve(self.host, self.now_ns, request);
+        self.work.extra_ns += extra_ns;
+        let buffer = answer.head_mut();
+        buffer.clear();
+        buffer.extend_from_slice(&request[..8.min(request.len())]);
+        buffer.resize(len, 0);
+        // Nobody may be waiting any more.
+        let _ = protocol.respond(self.now_ns, id, answer, Prefix::NONE, tap);
+    }
+
+    fn ended(&mut self, tag: u128, result: Result<&[u8], RequestError>) {
+        self.work.handlers += 1;
+        let tag = u64::try_from(tag).expect("tags are made of 64 bits");
+        if let Ok(response) = result {
+            assert_eq!(
+                response.get(..8),
+                Some(&tag.to_le_bytes()[..]),
+                "a response reached the wrong call"
+            );
+        }
+        let (host, now_ns) = (self.host, self.now_ns);
+        self.app.ended(host, tag, result, now_ns, &mut self.calls);
+    }
+}

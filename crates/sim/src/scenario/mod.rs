@@ -1,0 +1,216 @@
+//! Named scenarios at the scale of the papers: each puts a question to the protocol that ships, on
+//! a fabric of hosts, cards, switches and busy threads, and answers in rows.
+//!
+//! ```text
+//!  name, seed, nodes ──▶ Cluster (fabric + machines + one Application) ──▶ rows, plots
+//! ```
+//!
+//! A row has the figure that the paper has for the same case, where it has one. Rates, delays and
+//! costs of the fabric are those of [`crate::net::Topology::cx4`] and [`crate::CpuModel::POLLED`]
+//! unless a scenario says otherwise.
+
+mod all_to_all;
+mod background;
+mod cluster;
+mod incast;
+mod loss;
+mod machine;
+mod node_failure;
+mod overload;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use crate::fabric::Fabric;
+use crate::rng::mix;
+
+/// Nanoseconds in a microsecond.
+const US: u64 = 1_000;
+/// Nanoseconds in a millisecond.
+const MS: u64 = 1_000_000;
+
+/// One figure of a scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// What varies.
+    pub case: String,
+    /// What is measured: `bandwidth`, `rtt p50`, ...
+    pub metric: &'static str,
+    /// Its unit: `Gb/s`, `us`, ...
+    pub unit: &'static str,
+    /// Our figure.
+    pub value: f64,
+    /// The paper's.
+    pub paper: Option<f64>,
+}
+
+/// A curve of a plot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// What it shows.
+    pub name: String,
+    /// Points, by their first coordinate.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A picture of a scenario's figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// The horizontal axis, with its unit.
+    pub x: &'static str,
+    /// The vertical axis, with its unit.
+    pub y: &'static str,
+    /// Both axes are logarithmic, or only the vertical one, or none.
+    pub log: (bool, bool),
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+/// How a scenario is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Starts the dice.
+    pub seed: u64,
+    /// Nodes, where a scenario lets one choose.
+    pub nodes: Option<u32>,
+    /// As short as it can be: to see that everything runs. Figures to be believed by nobody.
+    pub quick: bool,
+}
+
+/// What a scenario found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// The pictures.
+    pub plots: Vec<Plot>,
+    /// Hash over the traces of all runs: the same for the same options.
+    pub trace_hash: u64,
+    /// Datagrams that left a host, all runs together.
+    pub packets: u64,
+    /// Virtual time that passed, ns.
+    pub virtual_ns: u64,
+}
+
+/// How far a scenario is.
+#[derive(Clone, Debug)]
+pub struct Progress<'a> {
+    /// Cases done.
+    pub done: usize,
+    /// Cases there are.
+    pub total: usize,
+    /// The case that is run now.
+    pub now: &'a str,
+}
+
+/// Hears how far a scenario is.
+pub type Listener<'a> = dyn FnMut(Progress<'_>) + 'a;
+
+/// A scenario that can be asked for by name.
+#[derive(Clone, Copy)]
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub about: &'static str,
+    run: fn(&mut Bench<'_>),
+}
+
+/// All of them.
+pub const ALL: [Named; 6] = [
+    Named {
+        name: loss::NAME,
+        about: "8 MB requests through losses of 1e-7 to 1e-3 at 100 Gb/s (eRPC, table 4)",
+        run: loss::run,
+    },
+    Named {
+        name: incast::NAME,
+        about: "20 to 100 clients send 8 MB requests to one server (eRPC, table 5)",
+        run: incast::run,
+    },
+    Named {
+        name: background::NAME,
+        about: "64 kB RPCs between all nodes during an incast of 100 (eRPC, section 6.5)",
+        run: background::run,
+    },
+    Named {
+        name: all_to_all::NAME,
+        about: "every thread of 100 nodes calls every thread, 60 in flight (eRPC, figure 5)",
+        run: all_to_all::run,
+    },
+    Named {
+        name: node_failure::NAME,
+        about: "a node of 100 dies and returns: who notices when, and who suffers",
+        run: node_failure::run,
+    },
+    Named {
+        name: overload::NAME,
+        about: "a server with 10 us handlers is offered up to four times what it can do",
+        run: overload::run,
+    },
+];
+
+/// The scenario of that name.
+pub fn find(name: &str) -> Option<Named> {
+    ALL.into_iter().find(|named| named.name == name)
+}
+
+/// Runs a scenario; `listener` hears how far it is. Returns what it found and how long it took.
+pub fn run(named: &Named, options: Options, listener: &mut Listener<'_>) -> (Findings, Duration) {
+    let started = Instant::now();
+    let mut bench = Bench {
+        scenario: named.name,
+        options,
+        findings: Findings::default(),
+        listener,
+    };
+    (named.run)(&mut bench);
+    (bench.findings, started.elapsed())
+}
+
+/// What a scenario writes its figures to.
+struct Bench<'a> {
+    scenario: &'static str,
+    options: Options,
+    findings: Findings,
+    listener: &'a mut Listener<'a>,
+}
+
+impl Bench<'_> {
+    fn progress(&mut self, done: usize, total: usize, now: &str) {
+        (self.listener)(Progress { done, total, now });
+    }
+
+    fn row(
+        &mut self,
+        case: &str,
+        metric: &'static str,
+        unit: &'static str,
+        value: f64,
+        paper: Option<f64>,
+    ) {
+        self.findings.rows.push(Row {
+            scenario: self.scenario,
+            case: case.to_owned(),
+            metric,
+            unit,
+            value,
+            paper,
+        });
+    }
+
+    /// Adds a run that is over to the sums.
+    fn account(&mut self, fabric: &Fabric) {
+        let findings = &mut self.findings;
+        findings.packets += fabric.counters().sent;
+        findings.virtual_ns += fabric.now_ns();
+        findings.trace_hash = mix(findings.trace_hash ^ fabric.trace().hash());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Every scenario runs, says the same for the same seed, and says what it must.
+
+use super::*;
+
+fn quick(name: &str, seed: u64) -> Findings {
+    let named = find(name).expect("a scenario");
+    let options = Options {
+        seed,
+        quick: true,
+        nodes: Some(12),
+    };
+    run(&named, options, &mut |_| {}).0
+}
+
+fn value(findings: &Findings, case: &str, metric: &str) -> f64 {
+    let mut rows = findings.rows.iter();
+    let row = rows.find(|row| row.case == case && row.metric == metric);
+    row.unwrap_or_else(|| panic!("no {metric} of {case}")).value
+}
+
+#[test]
+fn a_seed_says_the_same_twice() {
+    for Named { name, .. } in ALL {
+        assert_eq!(quick(name, 7), quick(name, 7), "{name}");
+        let other = quick(name, 8).trace_hash;
+        assert_ne!(quick(name, 7).trace_hash, other, "{name}");
+    }
+}
+
+#[test]
+fn a_lossless_link_is_nearly_full() {
+    let findings = quick("loss", 1);
+    let gbps = value(&findings, "0", "bandwidth");
+    // 4096 of 4218 bytes on the wire are data, and a request begins with a round trip.
+    assert!((80.0..97.1).contains(&gbps), "{gbps}");
+}
+
+#[test]
+fn an_incast_without_congestion_control_queues_all_credits() {
+    let findings = quick("incast", 1);
+    let queue_kb = value(&findings, "50 no cc", "longest queue");
+    // 50 clients with 32 packets of 1122 bytes: less what is on the cables.
+    assert!((1_500.0..1_796.0).contains(&queue_kb), "{queue_kb}");
+    let p50_us = value(&findings, "50 no cc", "rtt p50");
+    assert!((480.0..600.0).contains(&p50_us), "{p50_us}");
+    assert!(value(&findings, "50 no cc", "bandwidth") > 22.0);
+}
+
+#[test]
+fn threads_of_all_nodes_do_their_millions() {
+    let findings = quick("all-to-all", 1);
+    let rate = value(&findings, "1 threads", "rate a node");
+    // The paper has 4.96 M/s a thread with batches of three on eleven nodes.
+    assert!((3.0..9.0).contains(&rate), "{rate}");
+    assert_eq!(
+        value(&findings, "2 threads", "sessions a node"),
+        2.0 * 2.0 * 23.0
+    );
+}
+
+#[test]
+fn a_dead_node_is_noticed_and_used_again_and_hurts_nobody_else() {
+    let findings = quick("node-failure", 1);
+    assert_eq!(
+        value(&findings, "", "callers that learn of the death"),
+        100.0
+    );
+    assert!(value(&findings, "", "the last one after") < 450.0);
+    assert_eq!(value(&findings, "", "callers that use it again"), 100.0);
+    assert_eq!(value(&findings, "", "failed calls to the living"), 0.0);
+    let answered = |case| value(&findings, case, "calls to the living answered");
+    assert!(answered("before") > 99.0 && answered("while it is dead") > 99.0);
+}

@@ -1,0 +1,212 @@
+//! What a capture at a host's network card would tell: round-trip times packet by packet, and the
+//! bytes of messages that arrived from each peer.
+//!
+//! It reads frames as PROTOCOL.md (section 3) lays them out, from outside: the protocol has no
+//! part in it, and what it measures is what a client of eRPC measures for its table 5, the time
+//! from sending a packet of a large request to hearing that it arrived.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+const PREAMBLE: usize = 8;
+const HEADER: usize = 16;
+const REQUEST: u8 = 1;
+const RESPONSE_FRAGMENT: u8 = 4;
+const REQUEST_FRAGMENT: u8 = 3;
+const CREDIT_RETURN: u8 = 5;
+/// Fragments of one message that may be on their way.
+const WINDOW: usize = 64;
+
+/// Times of the fragments of one slot that are on their way.
+#[derive(Clone)]
+struct Flight {
+    number: u64,
+    /// Index and time of sending; zero if it was heard of, or sent twice.
+    sent: [(u32, u64); WINDOW],
+}
+
+/// A capture.
+pub(super) struct Watch {
+    /// Round-trip times, ns.
+    pub(super) rtt_ns: Histogram<u64>,
+    /// Bytes of messages that arrived, by the number of the peer they came from.
+    pub(super) received: Vec<u64>,
+    flights: BTreeMap<(u32, u8), Flight>,
+}
+
+/// The present value of a histogram of times: up to 100 s, three digits.
+pub(super) fn times() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("sound bounds")
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at + 4)?;
+    Some(u32::from_le_bytes(word.try_into().expect("four bytes")))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at + 8)?;
+    Some(u64::from_le_bytes(word.try_into().expect("eight bytes")))
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self {
+            rtt_ns: times(),
+            received: Vec::new(),
+            flights: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets what was measured, not what is on its way.
+    pub(super) fn restart(&mut self) {
+        self.rtt_ns.reset();
+        self.received.fill(0);
+    }
+
+    /// A frame leaves for `peer`; `head` is all of it before the data.
+    pub(super) fn sent(&mut self, now_ns: u64, peer: u32, head: &[u8]) {
+        if head[0] & 0x1f != REQUEST_FRAGMENT {
+            return;
+        }
+        let (Some(number), Some(index)) = (u64_at(head, 8), u32_at(head, HEADER + 4)) else {
+            return;
+        };
+        let empty = Flight {
+            number,
+            sent: [(0, 0); WINDOW],
+        };
+        let flight = self
+            .flights
+            .entry((peer, head[1]))
+            .or_insert_with(|| empty.clone());
+        if flight.number != number {
+            *flight = empty;
+        }
+        let place = &mut flight.sent[index as usize % WINDOW];
+        // Sent twice: an answer would not say to which (Karn's rule).
+        let again = place.0 == index + 1;
+        *place = (index + 1, if again { 0 } else { now_ns });
+    }
+
+    /// A datagram of `peer` was read.
+    pub(super) fn read(&mut self, now_ns: u64, peer: u32, datagram: &[u8]) {
+        let mut rest = datagram.get(PREAMBLE..).unwrap_or(&[]);
+        while let Some((head, after)) = rest.split_at_checked(HEADER) {
+            let len = usize::from(u16::from_le_bytes([head[2], head[3]]));
+            let Some((payload, next)) = after.split_at_checked(len) else {
+                return;
+            };
+            rest = next;
+            let kind = head[0] & 0x1f;
+            if (REQUEST..=RESPONSE_FRAGMENT).contains(&kind) {
+                self.count(peer, len as u64);
+            } else if kind == CREDIT_RETURN {
+                self.heard(now_ns, peer, head, payload);
+            }
+        }
+    }
+
+    fn count(&mut self, peer: u32, bytes: u64) {
+        let index = peer as usize;
+        if index >= self.received.len() {
+            self.received.resize(index + 1, 0);
+        }
+        self.received[index] += bytes;
+    }
+
+    fn heard(&mut self, now_ns: u64, peer: u32, head: &[u8], payload: &[u8]) {
+        let (Some(next), Some(sack)) = (u32_at(payload, 0), u64_at(payload, 8)) else {
+            return;
+        };
+        let Some(flight) = self.flights.get_mut(&(peer, head[1])) else {
+            return;
+        };
+        if u64_at(head, 8) != Some(flight.number) {
+            return;
+        }
+        for place in &mut flight.sent {
+            let (Some(index), sent_ns @ 1..) = (place.0.checked_sub(1), place.1) else {
+                continue;
+            };
+            let selected = index >= next && sack.checked_shr(index - next).unwrap_or(0) & 1 == 1;
+            if index < next || selected {
+                self.rtt_ns.saturating_record(now_ns - sent_ns);
+                place.1 = 0;
+            }
+        }
+    }
+}
+
+/// Jain's index of how fairly something is shared: 1 if all have the same, 1/n if one has all.
+pub(super) fn jain(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|&share| share as f64).sum();
+    let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
+    if squares == 0.0 {
+        return 0.0;
+    }
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(kind: u8, len: u16, number: u64) -> Vec<u8> {
+        let mut head = vec![kind, 2];
+        head.extend(len.to_le_bytes());
+        head.extend(7u32.to_le_bytes());
+        head.extend(number.to_le_bytes());
+        head
+    }
+
+    fn fragment(index: u32) -> Vec<u8> {
+        let mut bytes = head(REQUEST_FRAGMENT, 8, 1);
+        bytes.extend(100_000u32.to_le_bytes());
+        bytes.extend(index.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn each_packet_is_timed_once_and_none_that_was_repeated() {
+        let mut watch = Watch::new();
+        for index in 0..4 {
+            watch.sent(1_000 + u64::from(index), 3, &fragment(index));
+        }
+        watch.sent(2_000, 3, &fragment(1));
+        let mut datagram = vec![0; PREAMBLE];
+        datagram.extend(head(CREDIT_RETURN, 16, 1));
+        // All below 2, and 3 beyond it.
+        datagram.extend(2u32.to_le_bytes());
+        datagram.extend(0u32.to_le_bytes());
+        datagram.extend(0b10u64.to_le_bytes());
+        watch.read(5_000, 3, &datagram);
+        watch.read(6_000, 3, &datagram);
+        watch.read(6_000, 4, &datagram);
+        assert_eq!(watch.rtt_ns.len(), 2);
+        assert!((3_990..4_010).contains(&watch.rtt_ns.max()));
+    }
+
+    #[test]
+    fn bytes_are_counted_by_peer() {
+        let mut watch = Watch::new();
+        let mut datagram = vec![0; PREAMBLE];
+        for _ in 0..2 {
+            datagram.extend(head(REQUEST, 5, 1));
+            datagram.extend([0; 5]);
+        }
+        watch.read(0, 2, &datagram);
+        assert_eq!(watch.received, [0, 0, 10]);
+        watch.read(0, 2, &[1; 30]);
+        watch.restart();
+        assert_eq!(watch.received, [0, 0, 0]);
+    }
+
+    #[test]
+    fn fairness_is_one_for_equals_and_a_share_for_one() {
+        assert_eq!(jain(&[5, 5, 5, 5]), 1.0);
+        assert_eq!(jain(&[8, 0, 0, 0]), 0.25);
+        assert_eq!(jain(&[]), 0.0);
+    }
+}
