@@ -486,6 +486,8 @@ impl Process {
                     self.protocol.recycle(request);
                     turn.ended(tag, Err(error));
                 }
+                // Requests are answered in the turn that they arrive in.
+                Event::RequestAbandoned { .. } => {}
                 Event::PeerReleased { peer } => {
                     if !self.protocol.refers_to(peer) {
                         self.io.close_peer(starling_io::PeerId(peer.0));
