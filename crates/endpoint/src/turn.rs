@@ -187,7 +187,13 @@ impl<I: PacketIo> Burst<'_, I> {
                 return Ok(());
             }
             let datagram = self.rx.datagram(self.next);
+            if self.next == 0 {
+                core.proto.prefetch(datagram.bytes);
+            }
             self.next += 1;
+            if self.next < self.datagrams {
+                core.proto.prefetch(self.rx.datagram(self.next).bytes);
+            }
             if !batched {
                 core.now_ns = clock.now_ns();
             }

@@ -38,6 +38,9 @@ impl SessionId {
     /// The largest number of places in a table.
     pub const MAX_INDEX: usize = (1 << 24) - 1;
 
+    /// Names no session: a table has fewer places than the largest index.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
     pub(crate) fn new(index: usize, generation: u8) -> Self {
         debug_assert!(index <= Self::MAX_INDEX);
         Self(u32::from(generation) << 24 | index as u32)
@@ -113,7 +116,7 @@ pub struct RequestId {
 impl RequestId {
     /// Names no request.
     pub const NONE: Self = Self {
-        place: u32::MAX as u64,
+        place: SessionId::NONE.0 as u64,
         number: 0,
     };
 

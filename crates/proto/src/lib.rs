@@ -35,6 +35,8 @@ mod rtt;
 mod server;
 mod shared;
 mod sink;
+mod slots;
+mod small;
 mod stats;
 mod table;
 mod transfer;

@@ -128,7 +128,7 @@ const SMALL_KEPT: usize = 4096;
 /// Memory of large buffers kept.
 const LARGE_KEPT_BYTES: usize = 128 << 20;
 /// Memory of a fresh buffer: a small RPC with its header.
-const FRESH_BYTES: usize = 96;
+pub(crate) const FRESH_BYTES: usize = 96;
 
 impl Pool {
     pub(crate) fn new() -> Self {

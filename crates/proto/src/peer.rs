@@ -143,6 +143,7 @@ impl Peer {
 }
 
 /// The preamble of datagrams for incarnation `token`.
+#[inline]
 pub(crate) fn preamble(token: u32) -> [u8; 8] {
     Preamble { token }.to_bytes()
 }

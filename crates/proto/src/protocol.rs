@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::client::Client;
 use crate::cookie::Jar;
-use crate::msgbuf::{Msgbuf, Pool};
+use crate::msgbuf::{FRESH_BYTES, Msgbuf, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
 use crate::shared::Shared;
@@ -130,7 +130,7 @@ impl Protocol {
                 jar: Jar::new(secrets.cookie_key),
                 peers: Peers::default(),
                 pool: Pool::new(),
-                scratch: Msgbuf::new(),
+                scratch: Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
                 events: VecDeque::new(),
                 stats: Stats::default(),
                 reassembling: 0,
@@ -203,6 +203,29 @@ impl Protocol {
     /// Closes a session. Its requests fail, then [`Event::SessionEnded`] follows.
     pub fn close<S: FrameSink>(&mut self, now: u64, session: SessionId, sink: &mut S) {
         self.client.close(&mut self.shared, now, session, sink);
+    }
+
+    /// Asks for the memory that a datagram's frames will need, if there are so many sessions that
+    /// it may be in no cache. Changes nothing else; any bytes will do. Worth while one datagram
+    /// before [`Protocol::open`]: the frames' cache misses overlap then.
+    #[inline]
+    pub fn prefetch(&self, datagram: &[u8]) {
+        if self.client.sessions.is_crowded() || self.server.sessions.is_crowded() {
+            self.prefetch_sessions(datagram);
+        }
+    }
+
+    #[inline(never)]
+    fn prefetch_sessions(&self, datagram: &[u8]) {
+        let mut rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
+        while let Ok((frame, after)) = split_frame(rest) {
+            match frame.header.kind {
+                Kind::Request => self.server.sessions.prefetch(frame.session().index()),
+                Kind::Response => self.client.sessions.prefetch(frame.session().index()),
+                _ => {}
+            }
+            rest = after;
+        }
     }
 
     /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`].

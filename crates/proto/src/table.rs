@@ -1,34 +1,69 @@
 //! A table of sessions with stable places and generations.
+//!
+//! A lookup by a name from a frame reads one word of the place, its session's name, in the cache
+//! line that the fast path reads anyway. With many sessions that line is in no cache, so the
+//! names in a datagram can be asked for before its first frame is handled: the misses overlap
+//! then, instead of one for each frame.
 
 use std::collections::VecDeque;
 
+use prefetch_index::prefetch_index;
+
 use crate::SessionId;
 
-/// Places for sessions. A freed place is used again as late as possible, so that a delayed frame
-/// finds another generation there, or nothing.
-#[derive(Debug)]
-pub(crate) struct Table<T> {
-    places: Vec<Place<T>>,
-    free: VecDeque<u32>,
-    limit: usize,
-}
-
 /// What a session is told of itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) id: SessionId,
     /// How often `id` was the name of another session before, times 256.
     pub(crate) round: u32,
 }
 
-#[derive(Debug)]
-struct Place<T> {
-    /// Times that it was used before. Its low byte is in the name of its session.
-    generation: u32,
-    session: Option<T>,
+impl Name {
+    /// Of a place without a session.
+    pub(crate) const NONE: Self = Self {
+        id: SessionId::NONE,
+        round: 0,
+    };
+
+    /// The name of the `uses`th session at a place, counted from zero.
+    fn new(index: usize, uses: u32) -> Self {
+        Self {
+            id: SessionId::new(index, uses as u8),
+            round: uses & !0xff,
+        }
+    }
+
+    /// The name of the next session at the same place.
+    fn next(self) -> Self {
+        let uses = self.round | u32::from(self.id.generation());
+        Self::new(self.id.index(), uses.wrapping_add(1))
+    }
 }
 
-impl<T> Table<T> {
+/// What a place holds.
+pub(crate) trait Place {
+    /// A place without a session. Its name is [`Name::NONE`].
+    fn vacant() -> Self;
+
+    /// The name of the session here.
+    fn name(&self) -> Name;
+}
+
+/// Fewer sessions than this stay in a core's caches: there is nothing to ask for early.
+const CROWD: usize = 1024;
+
+/// Places for sessions. A freed place is used again as late as possible, so that a delayed frame
+/// finds another generation there, or nothing.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    places: Vec<T>,
+    /// The names that the next sessions in freed places will have.
+    free: VecDeque<Name>,
+    limit: usize,
+}
+
+impl<T: Place> Table<T> {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             places: Vec::new(),
@@ -51,60 +86,61 @@ impl<T> Table<T> {
             return None;
         }
         // Fresh places first while there are few, then the one that was freed longest ago.
-        let index = if self.places.len() < self.limit && self.free.len() < 256 {
-            self.places.push(Place {
-                generation: 0,
-                session: None,
-            });
-            self.places.len() - 1
+        let name = if self.places.len() < self.limit && self.free.len() < 256 {
+            self.places.push(T::vacant());
+            Name::new(self.places.len() - 1, 0)
         } else {
-            self.free.pop_front().expect("the table is not full") as usize
+            self.free.pop_front().expect("the table is not full")
         };
-        let place = &mut self.places[index];
-        let id = SessionId::new(index, place.generation as u8);
-        let round = place.generation & !0xff;
-        place.session = Some(make(Name { id, round }));
-        Some(id)
+        let session = make(name);
+        debug_assert_eq!(session.name(), name, "a session knows its name");
+        self.places[name.id.index()] = session;
+        Some(name.id)
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<T> {
-        self.get(id)?;
-        let place = &mut self.places[id.index()];
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push_back(id.index() as u32);
-        place.session.take()
+        let session = std::mem::replace(self.get_mut(id)?, T::vacant());
+        self.free.push_back(session.name().next());
+        Some(session)
     }
 
     #[inline]
     pub(crate) fn get(&self, id: SessionId) -> Option<&T> {
-        let place = self.places.get(id.index())?;
-        if place.generation as u8 != id.generation() {
-            return None;
-        }
-        place.session.as_ref()
+        self.places
+            .get(id.index())
+            .filter(|place| place.name().id == id)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut T> {
-        let place = self.places.get_mut(id.index())?;
-        if place.generation as u8 != id.generation() {
-            return None;
-        }
-        place.session.as_mut()
+        self.places
+            .get_mut(id.index())
+            .filter(|place| place.name().id == id)
+    }
+
+    /// Whether it is worth while to ask for sessions before they are needed.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.places.len() > CROWD
+    }
+
+    /// Asks for the first line of a place. Any number will do.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: usize) {
+        prefetch_index(&self.places, index);
     }
 
     /// The name of the session at a place, if there is one.
     pub(crate) fn id_at(&self, index: usize) -> Option<SessionId> {
-        let place = self.places.get(index)?;
-        place.session.as_ref()?;
-        Some(SessionId::new(index, place.generation as u8))
+        let id = self.places.get(index)?.name().id;
+        (id != SessionId::NONE).then_some(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &T)> {
-        self.places.iter().enumerate().filter_map(|(index, place)| {
-            let session = place.session.as_ref()?;
-            Some((SessionId::new(index, place.generation as u8), session))
-        })
+        self.places
+            .iter()
+            .map(|place| (place.name().id, place))
+            .filter(|(id, _)| *id != SessionId::NONE)
     }
 
     /// Places, used or not: the bound of [`Table::id_at`].
@@ -117,19 +153,59 @@ impl<T> Table<T> {
 mod tests {
     use super::*;
 
+    #[derive(Debug, PartialEq)]
+    struct Named(Name);
+
+    impl Place for Named {
+        fn vacant() -> Self {
+            Self(Name::NONE)
+        }
+
+        fn name(&self) -> Name {
+            self.0
+        }
+    }
+
     #[test]
     fn a_handle_dies_with_its_session() {
         let mut table = Table::new(2);
-        let a = table.insert(|_| 'a').unwrap();
-        let b = table.insert(|_| 'b').unwrap();
-        assert_eq!(table.insert(|_| 'c'), None);
-        assert_eq!(table.remove(a), Some('a'));
+        let a = table.insert(Named).unwrap();
+        let b = table.insert(Named).unwrap();
+        assert_eq!(table.insert(Named), None);
+        assert_eq!(table.remove(a).map(|named| named.0.id), Some(a));
         assert_eq!(table.remove(a), None);
-        let c = table.insert(|_| 'c').unwrap();
+        assert_eq!(table.id_at(a.index()), None);
+        let c = table.insert(Named).unwrap();
         assert_eq!(c.index(), a.index());
+        assert_ne!(c, a);
         assert_eq!(table.get(a), None);
-        assert_eq!(table.get_mut(c), Some(&mut 'c'));
-        assert_eq!(table.get(b), Some(&'b'));
+        assert_eq!(table.get_mut(c), Some(&mut Named(Name { id: c, round: 0 })));
+        assert_eq!(table.get(b).map(|named| named.0.id), Some(b));
         assert_eq!(table.len(), 2);
+        assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [c, b]);
+    }
+
+    #[test]
+    fn the_round_counts_how_often_a_name_comes_back() {
+        let mut table = Table::new(1);
+        for uses in 0..600 {
+            let id = table.insert(Named).unwrap();
+            let Name { round, .. } = table.get(id).unwrap().0;
+            assert_eq!(usize::from(id.generation()), uses % 256);
+            assert_eq!(round as usize, uses / 256 * 256);
+            table.remove(id);
+        }
+    }
+
+    #[test]
+    fn no_name_from_the_wire_finds_a_vacant_place() {
+        let mut table = Table::new(2);
+        let a = table.insert(Named).unwrap();
+        table.remove(a);
+        assert_eq!(table.get(SessionId::NONE), None);
+        table.prefetch(SessionId::NONE.index());
+        for generation in 0..=255 {
+            assert_eq!(table.get(SessionId::new(a.index(), generation)), None);
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! The client side: opening, closing and losing sessions.
 
 use super::Client;
-use super::session::{Queued, Slot, State, slots_mask};
+use super::session::{Queued, State, slots_mask};
 use crate::peer::preamble;
 use crate::shared::Shared;
+use crate::slots::Slots;
 use crate::wire::{
     Accept, Challenge, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
     PREAMBLE_BYTES, Refuse, Reset,
@@ -92,7 +93,8 @@ impl Client {
             (shared.config.rx_queue_bytes / 2 / accept.max_datagram as usize).clamp(1, 1024) as u16;
         session.max_message = session.max_message.min(accept.max_message);
         session.single = session.fragment.min(session.max_message);
-        session.slots = (0..accept.slots).map(|_| Slot::idle()).collect();
+        session.slots = Slots::new(accept.slots);
+        session.slot_count = accept.slots as u8;
         session.free = slots_mask(usize::from(accept.slots));
         session.direct = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });

@@ -5,6 +5,7 @@
 mod manage;
 mod receive;
 mod session;
+mod slot;
 mod timer;
 
 use std::collections::VecDeque;
@@ -12,16 +13,16 @@ use std::collections::VecDeque;
 use crate::congestion::Controller;
 use crate::msgbuf::Msgbuf;
 use crate::peer::Role;
-use crate::rtt::Rtt;
 use crate::shared::Shared;
-use crate::table::Table;
+use crate::table::{Place, Table};
 use crate::wheel::Wheel;
 use crate::wire::MIN_DATAGRAM;
 use crate::{
     ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected, RequestError,
     RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
-use session::{ClientSession, Large, Phase, Pumped, Queued, State};
+use session::{ClientSession, Pumped, Queued, State};
+use slot::Phase;
 
 /// Ticks of the retransmission timers: 65.5 us; the wheel reaches 67 ms ahead.
 const TIMER_SHIFT: u32 = 16;
@@ -77,39 +78,14 @@ impl Client {
             .sessions
             .insert(|name| ClientSession {
                 id: name.id,
+                round: name.round,
                 peer,
-                remote: 0,
-                preamble: [0; 8],
-                state: State::Connecting,
-                direct: false,
-                doubted: false,
                 timer_armed: true,
-                in_pacer: false,
-                blocked: false,
-                want: false,
-                retries: 0,
-                credits: 0,
-                in_flight: 0,
-                window: 0,
-                fragments_in_flight: 0,
-                receive_window: 1,
-                credit_number: 0,
-                fragment: 0,
-                single: 0,
                 max_message: shared.config.max_message,
-                free: 0,
-                pending: 0,
-                sending: 0,
-                turn: 0,
-                next_number: 1,
-                rtt: Rtt::default(),
-                sampled_at: 0,
                 control,
-                slots: Box::new([]),
-                queue: VecDeque::new(),
                 began_at: now,
                 said_at: now,
-                cookie: (0, 0),
+                ..ClientSession::vacant()
             })
             .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
         shared.peers.retain(peer, Role::Client, now);
@@ -138,7 +114,7 @@ impl Client {
             *message = shared.pool.take();
         }
         let head = message.head_mut();
-        // What a `build` that panicked may have left.
+        // What the last one was, or what a `build` that panicked may have left.
         head.clear();
         // Called in one place only, so that it is compiled into it.
         let prefix = build(head);
@@ -293,9 +269,7 @@ impl Client {
         if session.state == State::Open {
             session.push_cancel(index, sink);
         }
-        let tag = session.slots[index].tag;
-        let (message, large) = session.finish(index);
-        abandon(shared, large);
+        let (tag, message) = release(shared, session, index);
         self.advance(shared, now, id, sink);
         Some((tag, message))
     }
@@ -311,9 +285,8 @@ impl Client {
         sink: &mut S,
     ) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        let (number, tag) = (session.slots[index].number, session.slots[index].tag);
-        let (request, large) = session.finish(index);
-        abandon(shared, large);
+        let number = session.slots[index].number;
+        let (tag, request) = release(shared, session, index);
         shared.events.push_back(Event::RequestFailed {
             session: id,
             number,
@@ -328,14 +301,13 @@ impl Client {
     /// Ends all requests of a session with an error.
     fn fail_requests(&mut self, shared: &mut Shared, id: SessionId, error: SessionError) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        for index in 0..session.slots.len() {
-            if session.slots[index].phase == Phase::Idle {
-                continue;
-            }
-            let (number, tag) = (session.slots[index].number, session.slots[index].tag);
+        let mut busy = session.busy();
+        while busy != 0 {
+            let index = busy.trailing_zeros() as usize;
+            busy &= busy - 1;
+            let number = session.slots[index].number;
             let may_have_run = session.was_sent(index);
-            let (request, large) = session.finish(index);
-            abandon(shared, large);
+            let (tag, request) = release(shared, session, index);
             shared.events.push_back(Event::RequestFailed {
                 session: id,
                 number,
@@ -378,7 +350,7 @@ impl Client {
         self.sessions
             .iter()
             .map(|(_, session)| {
-                let busy = session.slots.len() - session.free.count_ones() as usize;
+                let busy = session.busy().count_ones() as usize;
                 busy + session.queue.len()
             })
             .sum()
@@ -400,7 +372,7 @@ impl Client {
         let session = self.sessions.get(id)?;
         let by_slot: u16 = session.slots.iter().map(|slot| slot.credits).sum();
         assert_eq!(by_slot, session.in_flight, "credits by slot and in all");
-        let busy = session.slots.len() - session.free.count_ones() as usize;
+        let busy = session.busy().count_ones() as usize;
         Some((session.in_flight, session.credits, busy))
     }
 }
@@ -409,12 +381,13 @@ fn rejected(message: Msgbuf, reason: RejectReason) -> Rejected {
     Rejected { message, reason }
 }
 
-/// Gives back what a transfer that will not be finished held.
-fn abandon(shared: &mut Shared, large: Option<Box<Large>>) {
-    if let Some(Large::Receive(window)) = large.map(|large| *large) {
-        shared.unreserve(window.arrived.total());
-        shared.pool.give(window.arrived.into_buffer());
-    }
+/// Takes a request that has no response out of its slot.
+fn release(shared: &mut Shared, session: &mut ClientSession, index: usize) -> (Tag, Msgbuf) {
+    let slot = &mut session.slots[index];
+    let (tag, message) = (slot.tag, slot.take_message());
+    session.finish(index);
+    session.slots[index].forget(shared);
+    (tag, message)
 }
 
 fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {

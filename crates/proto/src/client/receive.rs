@@ -1,7 +1,8 @@
 //! The client side: what servers send.
 
-use super::session::{Large, Phase, State};
-use super::{Client, abandon};
+use super::Client;
+use super::session::State;
+use super::slot::{Large, Phase};
 use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
@@ -50,8 +51,8 @@ impl Client {
         if slot.retries == 0 {
             let rtt_ns = now - slot.active_at;
             // The responses of one burst tell the same story: one sample of it.
-            if session.sampled_at != now {
-                session.sampled_at = now;
+            if session.sampled_at != now as u32 {
+                session.sampled_at = now as u32;
                 session.rtt.sample(rtt_ns);
             }
             // An answer from a later turn of the server says nothing about the network.
@@ -61,9 +62,9 @@ impl Client {
         }
         shared.stats.responses_received += 1;
         let tag = slot.tag;
-        if session.direct && slot.phase == Phase::Single && !slot.message.is_bulky() {
+        if session.direct && slot.phase == Phase::Single && !slot.is_bulky() {
             // Nothing waits for the slot or the credit. The slot keeps its buffer.
-            debug_assert!(slot.credits == 1 && slot.large.is_none());
+            debug_assert!(slot.credits == 1 && slot.more.large().is_none());
             slot.phase = Phase::Idle;
             slot.credits = 0;
             session.in_flight -= 1;
@@ -84,9 +85,10 @@ impl Client {
         sink: &mut S,
     ) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        let (request, large) = session.finish(index);
-        shared.pool.give(request);
-        abandon(shared, large);
+        session.finish(index);
+        if session.slots[index].is_bulky() {
+            session.slots[index].forget(shared);
+        }
         self.advance(shared, now, id, sink);
     }
 
@@ -131,10 +133,11 @@ impl Client {
             let arrived = ReceiveWindow::new(fragment.total, session.fragment, buffer);
             let slot = &mut session.slots[index];
             slot.phase = Phase::Receiving;
-            slot.large = Some(Box::new(Large::Receive(ResponseWindow::new(arrived))));
+            slot.more
+                .set_large(Some(Large::Receive(ResponseWindow::new(arrived))));
         }
         let slot = &mut session.slots[index];
-        let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+        let Some(Large::Receive(window)) = slot.more.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
         match window.accept(fragment.total, fragment.index, data) {
@@ -161,11 +164,11 @@ impl Client {
         let count = window.arrived.count();
         let (tag, number) = (slot.tag, slot.number);
         let _ = session.push_rfr(index, count, 0, sink);
-        let (request, large) = session.finish(index);
-        shared.pool.give(request);
-        let Some(Large::Receive(window)) = large.map(|large| *large) else {
+        session.finish(index);
+        let Some(Large::Receive(window)) = session.slots[index].more.set_large(None) else {
             unreachable!("checked above");
         };
+        session.slots[index].forget(shared);
         shared.unreserve(window.arrived.total());
         let body = window.arrived.into_buffer();
         shared.stats.responses_received += 1;
@@ -201,9 +204,9 @@ impl Client {
         let srtt_ns = session.rtt.smoothed_ns();
         let slot = &mut session.slots[index];
         if ack.executing != 0 {
-            slot.vouched_at = now;
+            slot.more.vouch(now);
         }
-        let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
+        let Some(Large::Send { window, timed }) = slot.more.large_mut() else {
             // A request of one packet that is being executed: there is nothing to send.
             return;
         };

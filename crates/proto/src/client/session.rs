@@ -10,11 +10,14 @@
 
 use std::collections::VecDeque;
 
+use super::slot::{Large, Phase, Slot};
 use crate::congestion::Controller;
 use crate::msgbuf::Msgbuf;
 use crate::rtt::Rtt;
 use crate::sink::push_rare;
-use crate::transfer::{ResponseWindow, SendWindow, fragment_count};
+use crate::slots::Slots;
+use crate::table::{Name, Place};
+use crate::transfer::{SendWindow, fragment_count};
 use crate::wire::{
     FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
 };
@@ -34,50 +37,6 @@ pub(crate) enum State {
     Closing,
 }
 
-/// Where a slot's request is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// No request.
-    Idle,
-    /// A request of one packet, pending or outstanding.
-    Single,
-    /// A request of several packets, on its way or waiting for its response.
-    Sending,
-    /// The first packet of a response of several arrived.
-    Receiving,
-}
-
-/// State that only messages of several packets need.
-#[derive(Debug)]
-pub(crate) enum Large {
-    Send {
-        window: SendWindow,
-        /// A fragment being timed, and when it left.
-        timed: Option<(u32, u64)>,
-    },
-    Receive(ResponseWindow),
-}
-
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) number: RequestNumber,
-    pub(crate) tag: Tag,
-    /// The request. While the slot is idle: a buffer for the next one, if it is a small one.
-    pub(crate) message: Msgbuf,
-    /// When something of this request was last sent, or last made progress.
-    pub(crate) active_at: u64,
-    /// Since the first retry: when the server last said that it has the request, or it was sent.
-    pub(crate) vouched_at: u64,
-    pub(crate) large: Option<Box<Large>>,
-    pub(crate) phase: Phase,
-    pub(crate) ext: bool,
-    pub(crate) retries: u8,
-    /// A request for response is due at the next flush.
-    pub(crate) asking: bool,
-    /// Credits that this slot holds.
-    pub(crate) credits: u16,
-}
-
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) number: RequestNumber,
@@ -86,13 +45,31 @@ pub(crate) struct Queued {
     pub(crate) prefix: Prefix,
 }
 
+/// The first three cache lines are what a small request and its response in the first slot need,
+/// and what they read before they write is in the first two of them:
+///
+/// ```text
+///  0                       64         80              128                     192       384
+/// ┌───────────────────────┬──────────┬───────────────┬───────────────────────┬─────────┐
+/// │ where to, may it, RTT │ the rate │ slot 0: whose │ slot 0: small request │ the rest│
+/// └───────────────────────┴──────────┴───────────────┴───────────────────────┴─────────┘
+/// ```
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct ClientSession {
     pub(crate) id: SessionId,
     pub(crate) peer: PeerId,
     /// The server's number of this session.
     pub(crate) remote: u32,
+    /// The largest request that is sent without a look at the other limits.
+    pub(crate) single: u32,
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
+    /// Slots without a request.
+    pub(crate) free: u64,
+    pub(crate) next_number: RequestNumber,
+    pub(crate) credits: u16,
+    /// Credits in use, all slots together.
+    pub(crate) in_flight: u16,
     pub(crate) state: State,
     /// Nothing stands between a request of one packet and the sink but credits: the session is
     /// open and not paced, nothing is pending or queued, the sink has room.
@@ -100,40 +77,36 @@ pub(crate) struct ClientSession {
     /// Requests wait until the peer answers: it may have dropped the session.
     pub(crate) doubted: bool,
     pub(crate) timer_armed: bool,
-    pub(crate) in_pacer: bool,
-    pub(crate) blocked: bool,
     /// More is pending than the credits allow: tell the server.
     pub(crate) want: bool,
+    /// How many slots there are.
+    pub(crate) slot_count: u8,
+    pub(crate) rtt: Rtt,
+    /// The turn that the last sample of it is of: the lower half of its time.
+    pub(crate) sampled_at: u32,
+    pub(crate) control: Controller,
+    pub(crate) slots: Slots<Slot>,
+    /// See [`Name`].
+    pub(crate) round: u32,
+    pub(crate) in_pacer: bool,
+    pub(crate) blocked: bool,
     pub(crate) retries: u8,
-    pub(crate) credits: u16,
-    /// Credits in use, all slots together.
-    pub(crate) in_flight: u16,
+    /// Where the next look for a pending slot starts, so that none starves.
+    pub(crate) turn: u8,
     /// Fragments that may be outstanding, all slots together.
     pub(crate) window: u16,
     pub(crate) fragments_in_flight: u16,
     /// Fragments of responses that this side's receive queue can take at once.
     pub(crate) receive_window: u16,
+    pub(crate) max_message: u32,
     /// The last credit frame that was taken.
     pub(crate) credit_number: u64,
     /// Data bytes of a full fragment; also the largest message of one packet.
     pub(crate) fragment: u32,
-    /// The largest request that is sent without a look at the other limits.
-    pub(crate) single: u32,
-    pub(crate) max_message: u32,
-    /// Slots without a request.
-    pub(crate) free: u64,
     /// Slots with something to send now.
     pub(crate) pending: u64,
     /// Slots in phase `Sending`.
     pub(crate) sending: u64,
-    /// Where the next look for a pending slot starts, so that none starves.
-    pub(crate) turn: u8,
-    pub(crate) next_number: RequestNumber,
-    pub(crate) rtt: Rtt,
-    /// The turn that the last sample of it is of.
-    pub(crate) sampled_at: u64,
-    pub(crate) control: Controller,
-    pub(crate) slots: Box<[Slot]>,
     pub(crate) queue: VecDeque<Queued>,
     /// Connecting, closing: when that began, and when it was last said.
     pub(crate) began_at: u64,
@@ -141,20 +114,55 @@ pub(crate) struct ClientSession {
     pub(crate) cookie: (u64, u64),
 }
 
-impl Slot {
-    pub(crate) fn idle() -> Self {
+const _: () = assert!(size_of::<ClientSession>() <= 384);
+
+impl Place for ClientSession {
+    fn vacant() -> Self {
         Self {
-            number: 0,
-            tag: 0,
-            message: Msgbuf::new(),
-            active_at: 0,
-            vouched_at: 0,
-            large: None,
-            phase: Phase::Idle,
-            ext: false,
-            retries: 0,
-            asking: false,
+            id: SessionId::NONE,
+            peer: PeerId(u32::MAX),
+            remote: 0,
+            single: 0,
+            preamble: [0; PREAMBLE_BYTES],
+            free: 0,
+            next_number: 1,
             credits: 0,
+            in_flight: 0,
+            state: State::Connecting,
+            direct: false,
+            doubted: false,
+            timer_armed: false,
+            want: false,
+            slot_count: 0,
+            rtt: Rtt::default(),
+            sampled_at: 0,
+            control: Controller::default(),
+            slots: Slots::new(0),
+            round: 0,
+            in_pacer: false,
+            blocked: false,
+            retries: 0,
+            turn: 0,
+            window: 0,
+            fragments_in_flight: 0,
+            receive_window: 1,
+            fragment: 0,
+            max_message: 0,
+            credit_number: 0,
+            pending: 0,
+            sending: 0,
+            queue: VecDeque::new(),
+            began_at: 0,
+            said_at: 0,
+            cookie: (0, 0),
+        }
+    }
+
+    #[inline]
+    fn name(&self) -> Name {
+        Name {
+            id: self.id,
+            round: self.round,
         }
     }
 }
@@ -194,8 +202,8 @@ impl ClientSession {
         self.direct && self.free != 0 && self.in_flight < self.credits
     }
 
-    /// Sends a message of one packet, and keeps its buffer in exchange for that of the slot's last
-    /// one. There is a free slot. `Err`: the slot, if the sink had no room.
+    /// Sends a message of one packet. It is kept in the slot that it is given, and `message` is
+    /// left a buffer. `Err`: the slot, if the sink had no room.
     #[inline(always)]
     pub(crate) fn launch<S: FrameSink>(
         &mut self,
@@ -206,7 +214,7 @@ impl ClientSession {
         sink: &mut S,
     ) -> Result<(), usize> {
         let index = self.free.trailing_zeros() as usize;
-        let slot = &mut self.slots[index];
+        let slot = self.slots.enter(index).expect("a free slot is one of them");
         self.free &= self.free - 1;
         let number = self.next_number;
         self.next_number += 1;
@@ -226,8 +234,7 @@ impl ClientSession {
         }
         .to_bytes(body.len());
         let sent = sink.push(self.peer, &self.preamble, &head, body, &[]);
-        debug_assert!(message.tail().is_empty() && slot.message.tail().is_empty());
-        std::mem::swap(slot.message.head_mut(), message.head_mut());
+        slot.keep(message);
         if sent.is_err() {
             return Err(index);
         }
@@ -242,16 +249,11 @@ impl ClientSession {
         slot: usize,
         sink: &mut S,
     ) -> Result<(), SinkError> {
-        let message = &self.slots[slot].message;
-        let head = self.header(Kind::Request, slot).to_bytes(message.len());
-        push_rare(
-            sink,
-            self.peer,
-            &self.preamble,
-            &head,
-            message.head(),
-            message.tail(),
-        )
+        let (body, tail) = self.slots[slot].message();
+        let head = self
+            .header(Kind::Request, slot)
+            .to_bytes(body.len() + tail.len());
+        push_rare(sink, self.peer, &self.preamble, &head, body, tail)
     }
 
     /// Sends fragment `index` of the request in `slot`. Touches no accounting.
@@ -261,19 +263,20 @@ impl ClientSession {
         index: u32,
         sink: &mut S,
     ) -> Result<usize, SinkError> {
-        let message = &self.slots[slot].message;
+        let request = &self.slots[slot];
+        let total = request.message_len();
         let from = index as usize * self.fragment as usize;
-        let to = (from + self.fragment as usize).min(message.len());
+        let to = (from + self.fragment as usize).min(total);
         let len = FRAGMENT_BYTES + to - from;
         let fragment = Fragment {
-            total: message.len() as u32,
+            total: total as u32,
             index,
         };
         let mut head = [0; HEADER_BYTES + FRAGMENT_BYTES];
         head[..HEADER_BYTES]
             .copy_from_slice(&self.header(Kind::RequestFragment, slot).to_bytes(len));
         head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
-        let (body, tail) = message.range(from, to);
+        let (body, tail) = request.message_range(from, to);
         push_rare(sink, self.peer, &self.preamble, &head, body, tail)?;
         Ok(head.len() + to - from)
     }
@@ -332,18 +335,18 @@ impl ClientSession {
         let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
     }
 
-    /// Puts a request into a free slot; it is sent by [`ClientSession::pump`]. Returns the buffer
-    /// that the slot had kept.
-    pub(crate) fn fill(&mut self, now: u64, request: Queued) -> Msgbuf {
+    /// Puts a request into a free slot; it is sent by [`ClientSession::pump`]. Returns a buffer
+    /// that nobody needs.
+    pub(crate) fn fill(&mut self, now: u64, mut request: Queued) -> Msgbuf {
         let index = self.free.trailing_zeros() as usize;
         self.free &= self.free - 1;
         self.pending |= 1 << index;
         self.direct = false;
         let len = request.message.len();
-        let slot = &mut self.slots[index];
+        let slot = self.slots.enter(index).expect("a free slot is one of them");
         slot.number = request.number;
         slot.tag = request.tag;
-        let kept = std::mem::replace(&mut slot.message, request.message);
+        slot.keep_buffer(&mut request.message);
         slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;
@@ -351,13 +354,13 @@ impl ClientSession {
             slot.phase = Phase::Single;
         } else {
             slot.phase = Phase::Sending;
-            slot.large = Some(Box::new(Large::Send {
+            slot.more.set_large(Some(Large::Send {
                 window: SendWindow::new(fragment_count(len as u32, self.fragment)),
                 timed: None,
             }));
             self.sending |= 1 << index;
         }
-        kept
+        request.message
     }
 
     /// Sends what is pending and allowed. `true`: the sink was full.
@@ -426,10 +429,10 @@ impl ClientSession {
                 self.pending &= !bit;
                 self.slots[index].active_at = now;
                 self.settle(index, 1);
-                Ok(HEADER_BYTES + self.slots[index].message.len())
+                Ok(HEADER_BYTES + self.slots[index].message_len())
             }
             Phase::Sending => {
-                let Some(Large::Send { window, .. }) = self.slots[index].large.as_deref() else {
+                let Some(Large::Send { window, .. }) = self.slots[index].more.large() else {
                     unreachable!("a slot that sends fragments has a window");
                 };
                 let Some(fragment) = window
@@ -442,7 +445,7 @@ impl ClientSession {
                 };
                 let bytes = self.push_fragment(index, fragment, sink)?;
                 let slot = &mut self.slots[index];
-                let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
+                let Some(Large::Send { window, timed }) = slot.more.large_mut() else {
                     unreachable!("checked above");
                 };
                 let outstanding = window.outstanding();
@@ -470,7 +473,7 @@ impl ClientSession {
     /// Whether all of the request in `index` was sent, so that the server may have run it.
     pub(crate) fn was_sent(&self, index: usize) -> bool {
         let slot = &self.slots[index];
-        match slot.large.as_deref() {
+        match slot.more.large() {
             Some(Large::Send { window, .. }) => window.was_sent(),
             Some(Large::Receive(_)) => true,
             // One of a single packet is pending until it is sent, and never again.
@@ -489,8 +492,13 @@ impl ClientSession {
         slot.credits = credits;
     }
 
-    /// The request in `index` is over: gives its buffer back and frees the slot.
-    pub(crate) fn finish(&mut self, index: usize) -> (Msgbuf, Option<Box<Large>>) {
+    /// The slots with a request.
+    pub(crate) fn busy(&self) -> u64 {
+        slots_mask(self.slot_count.into()) & !self.free
+    }
+
+    /// The request in `index` is over: frees the slot, but for what it holds.
+    pub(crate) fn finish(&mut self, index: usize) {
         self.settle(index, 0);
         let bit = 1u64 << index;
         self.pending &= !bit;
@@ -500,7 +508,6 @@ impl ClientSession {
             self.sending &= !bit;
         }
         slot.phase = Phase::Idle;
-        (std::mem::take(&mut slot.message), slot.large.take())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The client side: what happens because time passed.
 
-use super::session::{Large, Phase, State, slots_mask};
+use super::session::State;
+use super::slot::{Large, Phase};
 use super::{Client, arm, is_full};
 use crate::peer::Peer;
 use crate::protocol::control;
@@ -11,6 +12,9 @@ use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
 
 /// Retries of a request before its silence counts as the server's.
 const LEAST_RETRIES: u8 = 5;
+
+/// How many timers ahead a session is asked for.
+const AHEAD: usize = 8;
 
 impl Client {
     /// Does what is due. Cheap when nothing is.
@@ -41,8 +45,12 @@ impl Client {
     #[cold]
     fn fire<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let mut due = std::mem::take(&mut self.due);
-        for index in due.drain(..) {
-            let Some(id) = self.sessions.id_at(index as usize) else {
+        for at in 0..due.len() {
+            // Of many sessions, those that are due now have not been looked at for long.
+            if let Some(&later) = due.get(at + AHEAD) {
+                self.sessions.prefetch(later as usize);
+            }
+            let Some(id) = self.sessions.id_at(due[at] as usize) else {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
@@ -53,6 +61,7 @@ impl Client {
                 State::Open => self.on_request_timer(shared, now, id, sink),
             }
         }
+        due.clear();
         self.due = due;
     }
 
@@ -113,7 +122,7 @@ impl Client {
     ) {
         let (min, max) = (shared.config.rto_min_ns, shared.config.rto_max_ns);
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        let mut busy = slots_mask(session.slots.len()) & !session.free;
+        let mut busy = session.busy();
         let mut next = None;
         let mut resend = false;
         let mut disowned = false;
@@ -131,7 +140,8 @@ impl Client {
                     let slot = &session.slots[index];
                     // Long enough for several retries at the longest interval.
                     let patience = shared.config.peer_timeout_ns + u64::from(LEAST_RETRIES) * max;
-                    disowned |= slot.retries >= LEAST_RETRIES && now - slot.vouched_at >= patience;
+                    disowned |=
+                        slot.retries >= LEAST_RETRIES && now - slot.more.vouched_at() >= patience;
                 }
             }
             let slot = &session.slots[index];
@@ -205,7 +215,7 @@ impl Client {
             let srtt_ns = session.rtt.smoothed_ns();
             let slot = &mut session.slots[index];
             slot.asking = false;
-            let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+            let Some(Large::Receive(window)) = slot.more.large_mut() else {
                 continue;
             };
             // With nothing on its way nothing would ever free a credit: one is always allowed.
@@ -216,7 +226,7 @@ impl Client {
             };
             let sent = session.push_rfr(index, base, want, sink);
             let slot = &mut session.slots[index];
-            let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+            let Some(Large::Receive(window)) = slot.more.large_mut() else {
                 unreachable!("checked above");
             };
             if sent.is_err() {
@@ -391,7 +401,7 @@ fn retransmit<S: FrameSink>(
 ) -> bool {
     let slot = &mut session.slots[index];
     if slot.retries == 0 {
-        slot.vouched_at = slot.active_at;
+        slot.more.vouch(slot.active_at);
     }
     slot.retries = slot.retries.saturating_add(1);
     slot.active_at = now;
@@ -403,7 +413,7 @@ fn retransmit<S: FrameSink>(
             false
         }
         Phase::Sending => {
-            let Some(Large::Send { window, timed }) = slot.large.as_deref_mut() else {
+            let Some(Large::Send { window, timed }) = slot.more.large_mut() else {
                 unreachable!("a slot that sends fragments has a window");
             };
             *timed = None;
@@ -419,7 +429,7 @@ fn retransmit<S: FrameSink>(
             true
         }
         Phase::Receiving => {
-            let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+            let Some(Large::Receive(window)) = slot.more.large_mut() else {
                 unreachable!("a slot that receives fragments has a window");
             };
             window.on_timeout(now);

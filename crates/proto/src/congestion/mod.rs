@@ -22,7 +22,7 @@ pub(crate) trait RateControl {
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
     /// A shorter round-trip time needs no update: zero unless at full rate.
-    calm_ns: u64,
+    calm_ns: u32,
     /// Packets need not be paced.
     unpaced: bool,
     /// `None`: nothing is computed and nothing is paced.
@@ -39,6 +39,17 @@ struct Rate {
     next_send_ns: u64,
 }
 
+impl Default for Controller {
+    /// None: nothing is computed and nothing is paced.
+    fn default() -> Self {
+        Self {
+            calm_ns: u32::MAX,
+            unpaced: true,
+            rate: None,
+        }
+    }
+}
+
 impl Controller {
     pub(crate) fn new(config: &Config) -> Self {
         let link_rate_bps = config.link_rate_bps as f64;
@@ -53,9 +64,8 @@ impl Controller {
             })),
         };
         let mut controller = Self {
-            calm_ns: u64::MAX,
-            unpaced: true,
             rate,
+            ..Self::default()
         };
         controller.look();
         controller
@@ -64,7 +74,7 @@ impl Controller {
     /// Takes a round-trip time; returns whether the session may send without pacing from now on.
     #[inline]
     pub(crate) fn on_rtt(&mut self, now: u64, rtt_ns: u64) -> bool {
-        if rtt_ns >= self.calm_ns {
+        if rtt_ns >= self.calm_ns.into() {
             self.update(now, rtt_ns);
         }
         self.unpaced
@@ -83,7 +93,7 @@ impl Controller {
         if let Some(rate) = &self.rate {
             let full = rate.algorithm.rate_bps() >= rate.link_rate_bps;
             self.calm_ns = if full && rate.rate_bypass {
-                timely::LOW_NS
+                timely::LOW_NS as u32
             } else {
                 0
             };

@@ -1,9 +1,10 @@
 //! The server side: opening and closing sessions.
 
 use super::Server;
-use super::session::{ServerSession, Slot};
-use crate::peer::{Role, preamble};
+use super::session::ServerSession;
+use crate::peer::Role;
 use crate::shared::Shared;
+use crate::slots::Slots;
 use crate::wire::{
     Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind,
     MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
@@ -154,11 +155,10 @@ impl Server {
         let id = self
             .sessions
             .insert(|name| ServerSession {
+                name,
                 peer,
-                round: name.round,
                 remote: connect.session,
                 token: connect.token,
-                preamble: preamble(connect.token),
                 fragment,
                 single: if shared.config.factors.preallocated_responses {
                     fragment.min(max_message)
@@ -175,7 +175,7 @@ impl Server {
                 audited_at: now,
                 pending: 0,
                 blocked: false,
-                slots: (0..slots).map(|_| Slot::idle()).collect(),
+                slots: Slots::new(slots),
             })
             .expect("the table is not full");
         self.granted += usize::from(granted);
@@ -206,7 +206,7 @@ impl Server {
             session: id.to_wire(),
             max_datagram,
             max_message: shared.config.max_message,
-            slots: session.slots.len() as u16,
+            slots: session.slots.count() as u16,
             credits: session.granted,
             window: window as u32,
         }
@@ -224,7 +224,7 @@ impl Server {
         let head = control(Kind::Accept, session.remote).to_bytes(body.len());
         // A client that misses it asks again.
         if sink
-            .push(session.peer, &session.preamble, &head, &body, &[])
+            .push(session.peer, &session.preamble(), &head, &body, &[])
             .is_err()
         {
             shared.stats.sink_full += 1;

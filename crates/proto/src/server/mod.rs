@@ -5,11 +5,12 @@
 mod admit;
 mod credits;
 mod session;
+mod slot;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::msgbuf::Msgbuf;
-use crate::peer::Role;
+use crate::peer::{Role, preamble};
 use crate::shared::Shared;
 use crate::table::Table;
 use crate::transfer::{ReceiveWindow, fragment_count};
@@ -18,7 +19,8 @@ use crate::{
     Body, Event, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason,
     SessionId, SinkError,
 };
-use session::{Large, Phase, ServerSession, Slot};
+use session::ServerSession;
+use slot::{Large, Phase, Slot};
 
 /// Requests looked at when there is no memory for another one.
 const SEARCHED: usize = 64;
@@ -88,7 +90,7 @@ impl Server {
         };
         let index = frame.header.slot;
         session.active_at = now;
-        let Some(slot) = session.slots.get_mut(usize::from(index)) else {
+        let Some(slot) = session.slots.enter(usize::from(index)) else {
             shared.stats.frames_malformed += 1;
             return None;
         };
@@ -97,17 +99,12 @@ impl Server {
             self.on_duplicate(shared, id, index.into(), number, sink);
             return None;
         }
-        // That the slot is used again says that its last response arrived. Its memory stays for
-        // the next one.
-        if slot.large.is_some() || slot.response.is_bulky() {
-            forget(shared, slot);
-            release(shared, slot);
-        }
+        slot.recycle(shared);
         slot.number = number;
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
         slot.fragments = 0;
-        let request = RequestId::new(id, session.round, index, number);
+        let request = RequestId::new(id, session.name.round, index, number);
         if frame.header.flags & flags::WANT != 0 {
             self.on_want(shared, now, id, sink);
         }
@@ -189,7 +186,7 @@ impl Server {
         session.active_at = now;
         let Some((fragment, data)) = Fragment::parse(frame.payload)
             .filter(|(fragment, _)| fragment_count(fragment.total, session.fragment) > 1)
-            .filter(|_| index < session.slots.len())
+            .filter(|_| session.slots.enter(index).is_some())
         else {
             shared.stats.frames_malformed += 1;
             return None;
@@ -212,17 +209,16 @@ impl Server {
         let session = self.sessions.get_mut(id).expect("just found");
         let slot = &mut session.slots[index];
         if number > slot.number {
-            forget(shared, slot);
-            release(shared, slot);
+            slot.forget(shared);
             slot.number = number;
             slot.phase = Phase::Receiving;
             slot.fragments = fragment_count(fragment.total, session.fragment);
             let buffer = shared.pool.take_large(fragment.total as usize);
             let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
-            slot.large = Some(Box::new(Large::Receive(window)));
+            slot.more.set_large(Some(Large::Receive(window)));
             slot.arrived_at = now;
         }
-        let Some(Large::Receive(window)) = slot.large.as_deref_mut() else {
+        let Some(Large::Receive(window)) = slot.more.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
         match window.accept(fragment.total, fragment.index, data) {
@@ -245,7 +241,7 @@ impl Server {
             return None;
         }
         let total = window.total();
-        let Some(Large::Receive(window)) = slot.large.take().map(|large| *large) else {
+        let Some(Large::Receive(window)) = slot.more.set_large(None) else {
             unreachable!("checked above");
         };
         shared.unreserve(total);
@@ -294,7 +290,7 @@ impl Server {
                 self.receiving.push_back((id, index, number));
                 continue;
             }
-            forget(shared, slot);
+            slot.forget(shared);
             slot.phase = Phase::GivenUp;
             session.push_reject(index.into(), number, Rejection::NoMemory, sink);
             promised = shared.reserve(total);
@@ -330,18 +326,17 @@ impl Server {
         match slot.phase {
             Phase::Done if rfr.want == 0 => {
                 // All of it arrived.
-                slot.large = None;
+                slot.forget(shared);
                 slot.phase = Phase::Over;
-                release(shared, slot);
             }
             Phase::Done => {
                 let left = session.push_fragments(index, rfr.base, rfr.want, sink);
                 if left != 0 {
                     shared.stats.sink_full += 1;
-                    session.slots[index].large = Some(Box::new(Large::Owed {
-                        base: rfr.base,
-                        want: left,
-                    }));
+                    let base = rfr.base;
+                    session.slots[index]
+                        .more
+                        .set_large(Some(Large::Owed { base, want: left }));
                     session.pending |= 1 << index;
                     block(&mut self.blocked, session, id);
                 }
@@ -371,15 +366,14 @@ impl Server {
         };
         let index = usize::from(frame.header.slot);
         let number = frame.header.number;
-        let slot = session.slots.get_mut(index)?;
+        let slot = session.slots.enter(index)?;
         if number < slot.number || (number == slot.number && slot.phase == Phase::Over) {
             shared.stats.frames_stale += 1;
             return None;
         }
         // A request that arrives after its cancellation is a duplicate of one that is over.
         let executing = number == slot.number && slot.phase == Phase::Executing;
-        forget(shared, slot);
-        release(shared, slot);
+        slot.forget(shared);
         slot.number = number;
         slot.phase = Phase::Over;
         session.pending &= !(1 << index);
@@ -392,7 +386,7 @@ impl Server {
         self.sessions.get(id.session()).is_some_and(|session| {
             let slot = session.slots.get(usize::from(id.slot()));
             let asks = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
-            session.round == id.round() && slot.is_some_and(asks)
+            session.name.round == id.round() && slot.is_some_and(asks)
         })
     }
 
@@ -408,7 +402,7 @@ impl Server {
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot());
         let session = match self.sessions.get_mut(id.session()) {
-            Some(session) if session.round == id.round() => session,
+            Some(session) if session.name.round == id.round() => session,
             _ => return Err(stale(shared)),
         };
         let slot = &mut session.slots[index];
@@ -419,18 +413,25 @@ impl Server {
         if message.is_bulky() || len > session.single as usize {
             return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
-        slot.answer_small(now, message, prefix.ext);
+        slot.phase = Phase::Done;
+        slot.flags = slot.flags_of_answer(now, prefix.ext);
         shared.stats.responses_sent += 1;
         let head = Header {
             kind: Kind::Response,
-            flags: slot.response_flags(),
+            flags: slot.flags,
             slot: id.slot(),
             session: session.remote,
             number: id.number,
         }
         .to_bytes(len);
-        let body = slot.response.head();
-        let sent = sink.push(session.peer, &session.preamble, &head, body, &[]);
+        let sent = sink.push(
+            session.peer,
+            &preamble(session.token),
+            &head,
+            message.head(),
+            &[],
+        );
+        slot.keep(message);
         if sent == Err(SinkError::Full) {
             self.hold(shared, id.session(), id.slot());
         }
@@ -461,7 +462,9 @@ impl Server {
         }
         let session = self.sessions.get_mut(id.session()).expect("checked before");
         let slot = &mut session.slots[usize::from(id.slot())];
-        slot.answer(now, message, prefix.ext);
+        slot.phase = Phase::Done;
+        slot.flags = slot.flags_of_answer(now, prefix.ext);
+        slot.keep_buffer(message);
         shared.stats.responses_sent += 1;
         if !shared.config.factors.preallocated_responses {
             *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
@@ -516,11 +519,10 @@ impl Server {
                 let slot = &mut session.slots[index];
                 let full = if slot.phase != Phase::Done {
                     false
-                } else if let Some(Large::Owed { base, want }) = slot.large.as_deref() {
-                    let (base, want) = (*base, *want);
+                } else if let Some(&Large::Owed { base, want }) = slot.more.large() {
                     let left = session.push_fragments(index, base, want, sink);
-                    let owed = (left != 0).then(|| Box::new(Large::Owed { base, want: left }));
-                    session.slots[index].large = owed;
+                    let owed = (left != 0).then_some(Large::Owed { base, want: left });
+                    session.slots[index].more.set_large(owed);
                     left != 0
                 } else {
                     session.push_response(index, sink) == Err(SinkError::Full)
@@ -577,7 +579,7 @@ impl Server {
             let fetching = now - session.active_at < ACTIVE_NS;
             let slot = &mut session.slots[usize::from(index)];
             slot.listed = false;
-            if slot.phase != Phase::Done || !slot.response.is_bulky() {
+            if slot.phase != Phase::Done || !slot.is_bulky() {
                 continue;
             }
             if fetching {
@@ -585,9 +587,8 @@ impl Server {
                 self.kept.push_back((until, id, index));
                 continue;
             }
-            slot.large = None;
+            slot.forget(shared);
             slot.phase = Phase::Over;
-            release(shared, slot);
         }
         let fits = shared.retained + len <= limit || len <= ALWAYS_KEPT;
         if fits {
@@ -610,7 +611,7 @@ impl Server {
             let idle_since = session.active_at;
             let slot = &mut session.slots[usize::from(index)];
             slot.listed = false;
-            if slot.phase != Phase::Done || !slot.response.is_bulky() {
+            if slot.phase != Phase::Done || !slot.is_bulky() {
                 continue;
             }
             let until = idle_since.max(slot.arrived_at) + shared.config.response_retention_ns;
@@ -619,9 +620,8 @@ impl Server {
                 self.kept.push_back((until, id, index));
                 continue;
             }
-            slot.large = None;
+            slot.forget(shared);
             slot.phase = Phase::Over;
-            release(shared, slot);
         }
     }
 
@@ -652,7 +652,7 @@ impl Server {
                 || (now.saturating_sub(session.active_at) < quiet_ns
                     && session.slots.iter().any(|slot| {
                         let lossless = shared.config.reliable
-                            && slot.response.len() <= session.fragment as usize;
+                            && slot.response_len() <= session.fragment as usize;
                         slot.phase == Phase::Done && !lossless
                     }))
         })
@@ -662,14 +662,14 @@ impl Server {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
-        for index in 0..session.slots.len() {
-            if session.slots[index].phase == Phase::Executing {
+        for index in 0..session.slots.count() {
+            if (session.slots.get(index)).is_some_and(|slot| slot.phase == Phase::Executing) {
                 let id = session.request_id(id, index);
                 shared.events.push_back(Event::RequestAbandoned { id });
             }
-            let slot = &mut session.slots[index];
-            forget(shared, slot);
-            release(shared, slot);
+        }
+        for slot in session.slots.iter_mut() {
+            slot.forget(shared);
         }
         self.granted -= usize::from(session.granted);
         self.by_client
@@ -741,23 +741,6 @@ impl Server {
 /// Silence after which a client, or what it knows of a session, is in doubt.
 fn silence_limit_ns(shared: &Shared) -> u64 {
     2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns
-}
-
-/// Gives back what a request that is not complete held.
-fn forget(shared: &mut Shared, slot: &mut Slot) {
-    if let Some(Large::Receive(window)) = slot.large.take().map(|large| *large) {
-        shared.unreserve(window.total());
-        shared.pool.give(window.into_buffer());
-    }
-}
-
-/// Gives back a slot's response.
-fn release(shared: &mut Shared, slot: &mut Slot) {
-    let response = std::mem::take(&mut slot.response);
-    if response.is_bulky() {
-        shared.retained -= response.len();
-    }
-    shared.pool.give(response);
 }
 
 /// Nobody waits for a response.

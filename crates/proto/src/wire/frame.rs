@@ -136,6 +136,7 @@ pub(crate) struct Preamble {
 }
 
 impl Preamble {
+    #[inline]
     pub(crate) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
         let t = self.token.to_le_bytes();
         [MAGIC, VERSION, 0, 0, t[0], t[1], t[2], t[3]]

@@ -1,0 +1,123 @@
+//! What the slots of a session lie in: the first one inside the session, the others apart.
+//!
+//! Most sessions of a crowd have one request outstanding at a time, and a client takes the lowest
+//! slot that is free. So the first slot is a neighbour of what else a request needs of its
+//! session, and the others get memory when one of them is used for the first time.
+
+use std::ops::{Index, IndexMut};
+
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Slots<S> {
+    first: S,
+    /// All others, or none yet.
+    rest: Box<[S]>,
+    count: u8,
+}
+
+impl<S: Default> Slots<S> {
+    /// `count` idle slots.
+    pub(crate) fn new(count: u16) -> Self {
+        Self {
+            first: S::default(),
+            rest: Box::new([]),
+            count: count.try_into().expect("at most 64 slots"),
+        }
+    }
+
+    /// How many there are, used or not.
+    pub(crate) fn count(&self) -> usize {
+        self.count.into()
+    }
+
+    /// A slot that was used before.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<&S> {
+        if index == 0 {
+            return Some(&self.first);
+        }
+        self.rest.get(index - 1)
+    }
+
+    /// A slot that was used before.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut S> {
+        if index == 0 {
+            return Some(&mut self.first);
+        }
+        self.rest.get_mut(index - 1)
+    }
+
+    /// A slot, to be used. `None`: there are not so many.
+    #[inline]
+    pub(crate) fn enter(&mut self, index: usize) -> Option<&mut S> {
+        // The first one without a look at the others: that would be another cache line.
+        if index == 0 {
+            return Some(&mut self.first);
+        }
+        if index > self.rest.len() {
+            return self.make_rest(index);
+        }
+        Some(&mut self.rest[index - 1])
+    }
+
+    #[cold]
+    fn make_rest(&mut self, index: usize) -> Option<&mut S> {
+        if index >= self.count() {
+            return None;
+        }
+        self.rest = (1..self.count).map(|_| S::default()).collect();
+        self.get_mut(index)
+    }
+
+    /// Those that were used before, and perhaps some that were not.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// As [`Slots::iter`].
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        std::iter::once(&mut self.first).chain(&mut self.rest)
+    }
+}
+
+impl<S: Default> Index<usize> for Slots<S> {
+    type Output = S;
+
+    #[inline]
+    fn index(&self, index: usize) -> &S {
+        self.get(index).expect("the slot is in use")
+    }
+}
+
+impl<S: Default> IndexMut<usize> for Slots<S> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut S {
+        self.get_mut(index).expect("the slot is in use")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_beyond_the_first_get_memory_when_one_is_used() {
+        let mut slots = Slots::<u32>::new(3);
+        assert_eq!((slots.count(), slots.iter().count()), (3, 1));
+        slots[0] = 7;
+        assert_eq!(slots.get(1), None);
+        assert_eq!(slots.enter(0).copied(), Some(7));
+        assert_eq!(slots.enter(3), None);
+        assert_eq!(
+            slots.iter().count(),
+            1,
+            "a slot that is not there makes none"
+        );
+        *slots.enter(2).unwrap() = 9;
+        assert_eq!(slots.iter().copied().collect::<Vec<_>>(), [7, 0, 9]);
+        assert_eq!(slots.get_mut(3), None);
+        assert_eq!(slots.enter(usize::MAX), None);
+        assert_eq!(Slots::<u32>::new(0).enter(1), None);
+    }
+}
