@@ -112,8 +112,11 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Arrival(PacketId),
-    /// A turn is over: the card learns of what it posted.
-    Doorbell(HostId),
+    /// The card learns of so many datagrams in the ring.
+    Doorbell {
+        host: HostId,
+        count: u32,
+    },
     /// The card has room for more of it.
     Room(HostId),
     /// Time to see whether the host's turn has come.
@@ -201,9 +204,11 @@ impl Fabric {
         self.events.now_ns()
     }
 
-    /// What `host`'s monotonic clock reads, ns: the present, drift and jumps so far.
+    /// What `host`'s monotonic clock reads, ns: the present, drift and jumps so far, and what was
+    /// spent in this turn.
     pub fn host_now_ns(&self, host: HostId) -> u64 {
-        self.host(host).clock.read(self.now_ns())
+        let host = self.host(host);
+        host.clock.read(self.now_ns() + host.spent_ns)
     }
 
     /// When `host`'s monotonic clock will read `clock_ns`, in the fabric's time.
@@ -303,6 +308,12 @@ impl Fabric {
         }
     }
 
+    /// Something in `host`'s turn took this long: its clock goes on, and what is flushed from now
+    /// on leaves no earlier.
+    pub fn spend(&mut self, host: HostId, ns: u64) {
+        self.host_mut(host).spent_ns += ns;
+    }
+
     /// Ends the turn that `host` had, and says what its user did in it: the thread is busy from
     /// now on for as long as that costs, and what was sent leaves then. What the device did is
     /// known. Returns when the thread is free, ns.
@@ -311,13 +322,29 @@ impl Fabric {
         let cpu = self.config.cpu;
         let state = self.host_mut(host);
         let done = std::mem::take(&mut state.work);
-        let free_ns = now_ns + cpu.cost_ns(&done.and(work));
+        let spent_ns = std::mem::take(&mut state.spent_ns);
+        let free_ns = now_ns + cpu.cost_ns(&done.and(work)) + spent_ns;
         state.busy_until_ns = free_ns;
         state.busy_ns += free_ns - now_ns;
-        if !state.ring.is_empty() {
-            self.events.push(free_ns, Happening::Doorbell(host));
-        }
+        self.ring_doorbell(host, free_ns);
         free_ns
+    }
+
+    /// The card learns at `at_ns` of what was put into the ring since the last time.
+    fn ring_doorbell(&mut self, host: HostId, at_ns: u64) {
+        let state = self.host_mut(host);
+        let count = std::mem::take(&mut state.unannounced);
+        if count > 0 {
+            self.events.push(at_ns, Happening::Doorbell { host, count });
+        }
+    }
+
+    /// A device is flushed. In a turn that took time already the card does not wait for its end.
+    pub(crate) fn flushed(&mut self, host: HostId) {
+        let spent_ns = self.host(host).spent_ns;
+        if spent_ns > 0 {
+            self.ring_doorbell(host, self.now_ns() + spent_ns);
+        }
     }
 
     /// How long `host`'s thread was busy so far, ns.
@@ -349,9 +376,10 @@ impl Fabric {
         while let Some(happening) = self.events.pop() {
             match happening {
                 Happening::Arrival(packet) => self.arrive(packet),
-                Happening::Doorbell(host) => {
+                Happening::Doorbell { host, count } => {
                     let state = self.host_mut(host);
-                    state.posted = state.ring.len();
+                    // It may have crashed since, and the ring with it.
+                    state.posted = (state.posted + count as usize).min(state.ring.len());
                     self.post(host);
                 }
                 Happening::Room(host) => {
@@ -407,6 +435,7 @@ impl Fabric {
             state.starved = true;
             return Err(bytes);
         }
+        state.unannounced += 1;
         state.work.tx_packets += 1;
         state.work.tx_bytes += bytes.len() as u64;
         state.ring.push_back(Outgoing { to, ecn, bytes });

@@ -302,6 +302,7 @@ impl PacketTx for SimTx {
                 break;
             }
         }
+        fabric.flushed(self.host);
         Ok(())
     }
 

@@ -239,6 +239,8 @@ pub(crate) struct Host {
     pub(crate) busy_ns: u64,
     /// What the device did in this turn.
     pub(crate) work: Work,
+    /// Time that passed in this turn, as its user says.
+    pub(crate) spent_ns: u64,
     pub(crate) turn_at_ns: Option<u64>,
     pub(crate) looks: Looks,
     pub(crate) clock: HostClock,
@@ -246,8 +248,10 @@ pub(crate) struct Host {
     pub(crate) queue_bytes: usize,
     /// What the card has not taken yet, in order.
     pub(crate) ring: VecDeque<Outgoing>,
-    /// How many of them it knows of: those of turns that are over.
+    /// How many of them the card knows of.
     pub(crate) posted: usize,
+    /// How many it was not told of yet.
+    pub(crate) unannounced: u32,
     pub(crate) waits_for_room: bool,
     /// A turn found the ring full.
     pub(crate) starved: bool,
@@ -264,6 +268,7 @@ impl Host {
             busy_until_ns: 0,
             busy_ns: 0,
             work: Work::default(),
+            spent_ns: 0,
             turn_at_ns: None,
             looks: Looks::default(),
             clock: HostClock::default(),
@@ -271,6 +276,7 @@ impl Host {
             queue_bytes: 0,
             ring: VecDeque::new(),
             posted: 0,
+            unannounced: 0,
             waits_for_room: false,
             starved: false,
             peers: Peers::default(),

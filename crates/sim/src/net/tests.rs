@@ -189,3 +189,35 @@ fn a_thread_is_busy_for_what_its_turn_costs() {
     ];
     assert_eq!(turns, expected);
 }
+
+#[test]
+fn time_spent_in_a_turn_is_seen_by_its_clock_and_what_was_flushed_leaves_meanwhile() {
+    let link = slow(10_000_000_000);
+    let mut fabric = Fabric::new(FabricConfig {
+        topology: Topology::one_switch(2, link, SwitchConfig::default()),
+        cpu: CpuModel {
+            turn_ns: 1_000,
+            ..CpuModel::FREE
+        },
+        ..FabricConfig::default()
+    });
+    let hosts = [fabric.add_host(), fabric.add_host()];
+    fabric.wake_at(hosts[0], 0);
+    assert_eq!(fabric.step(), Some(Step::Turn(hosts[0])));
+    for _ in 0..2 {
+        fabric.spend(hosts[0], 5_000);
+        send(&mut fabric, hosts[0], hosts[1], vec![0; 934]);
+        fabric.flushed(hosts[0]);
+    }
+    assert_eq!(fabric.host_now_ns(hosts[0]), 10_000);
+    send(&mut fabric, hosts[0], hosts[1], vec![0; 934]);
+    assert_eq!(fabric.end_turn(hosts[0], Work::default()), 11_000);
+    assert_eq!(fabric.host_now_ns(hosts[0]), 0);
+    let mut arrivals = Vec::new();
+    while let Some(Step::Turn(host)) = fabric.step() {
+        assert_eq!(host, hosts[1]);
+        arrivals.push(fabric.now_ns() - 800 - 500 - 300);
+        while fabric.host_mut(host).dequeue().is_some() {}
+    }
+    assert_eq!(arrivals, [5_000, 10_000, 11_000]);
+}

@@ -19,9 +19,9 @@ use crate::rng::Rng;
 pub(super) const NAME: &str = "node-failure";
 
 const NODES: u32 = 100;
-/// Between two calls of a node.
-const INTERVAL_NS: u64 = 50 * US;
-/// Between two calls of the node that died, while they may fail.
+/// Between two calls of a node; with `quick`, the longer one.
+const INTERVALS_NS: [u64; 2] = [50 * US, 500 * US];
+/// How long a peer may be silent.
 const PEER_TIMEOUT_NS: u64 = 200 * MS;
 const KEEPALIVE_NS: u64 = 20 * MS;
 
@@ -193,9 +193,10 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         failed: 0,
         heard_ns: vec![None; nodes as usize],
     };
+    let interval_ns = INTERVALS_NS[usize::from(bench.options.quick)];
     for node in 0..nodes {
-        let start_ns = begin_ns + cluster.rng.below(INTERVAL_NS);
-        cluster.repeat(u64::from(node), start_ns, INTERVAL_NS);
+        let start_ns = begin_ns + cluster.rng.below(interval_ns);
+        cluster.repeat(u64::from(node), start_ns, interval_ns);
     }
     cluster.run(&mut app, died_ns);
     cluster.crash(HostId(victim));

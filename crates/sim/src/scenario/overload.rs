@@ -90,11 +90,12 @@ impl World {
         let id = fabric.borrow_mut().add_host();
         let mut server = start(&fabric, id, &mut rng);
         let ran = Rc::new(Cell::new(0));
-        let count = ran.clone();
+        let (count, spender) = (ran.clone(), fabric.clone());
         server.register(
             ECHO,
             Handler::inline(move |_, request, mut reply| {
                 count.set(count.get() + 1);
+                spender.borrow_mut().spend(id, HANDLER_NS);
                 reply.buffer().extend_from_slice(request.body());
                 reply.ok();
             }),
@@ -177,7 +178,6 @@ impl World {
         let work = Work {
             rx_frames: turn.requests + turn.responses,
             handlers: ran + turn.completions,
-            extra_ns: ran * HANDLER_NS,
             ..Work::default()
         };
         let free_ns = self.fabric.borrow_mut().end_turn(id, work);
