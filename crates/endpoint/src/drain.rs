@@ -5,6 +5,7 @@ use std::time::Duration;
 use starling_io::{Clock, IoError, PacketIo};
 
 use crate::endpoint::Endpoint;
+use crate::sink::Sink;
 
 /// Clients that said nothing for this long have what they were sent: longer than the longest
 /// retransmission timeout by default.
@@ -28,8 +29,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// Shuts down gracefully: refuses new requests, finishes those that are being worked on and
-    /// the calls outstanding, sends what is to be sent, closes the client sessions. Gives up after
-    /// `timeout`. True if everything was finished. Afterwards the endpoint is to be dropped.
+    /// the calls outstanding, sends what is to be sent, closes the client sessions, and tells those
+    /// who have sessions with it that it ends, so that their next call goes elsewhere or waits
+    /// instead of running into silence. Gives up after `timeout`. True if everything was finished. Afterwards the endpoint is to be dropped.
     ///
     /// A client fetches a large response packet by packet and says when it has all of it. It may
     /// miss a small one over a device that loses packets, and asks again then: such an endpoint
@@ -49,7 +51,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let closed = self.run_until_ns(until_ns, None, |endpoint| {
             endpoint.is_drained() && endpoint.core.sessions.alive().is_empty()
         })?;
+        // The last word: whoever has a session here need not find out by silence.
+        while !self.leave() && self.core.now_ns < until_ns {
+            self.poll()?;
+        }
+        self.poll()?;
         Ok(finished && closed)
+    }
+
+    fn leave(&mut self) -> bool {
+        let context = self.context();
+        context.core.proto.leave(&mut Sink(context.tx))
     }
 
     /// Turns until `done` or the time is over; says whether it was `done`, which is asked at

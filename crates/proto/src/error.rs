@@ -147,6 +147,9 @@ pub enum SessionError {
     /// The peer is another incarnation now.
     #[error("the peer was restarted; it does not know what the one before it ran")]
     PeerRestarted,
+    /// The peer was shut down, and said so.
+    #[error("the peer was shut down: wait for it to come back, or go elsewhere")]
+    PeerLeft,
     /// The peer dropped the session.
     #[error("the peer dropped the session")]
     PeerDropped,

@@ -124,6 +124,14 @@ impl Peers {
             .map(|(index, peer)| (PeerId(index as u32), peer))
     }
 
+    /// The peers from `first` on that have sessions with this endpoint's server.
+    pub(crate) fn served_from(&self, first: PeerId) -> impl Iterator<Item = (PeerId, &Peer)> {
+        let peers = (first.0..).zip(self.list.iter().skip(first.0 as usize));
+        peers
+            .filter(|(_, peer)| peer.server_sessions > 0)
+            .map(|(index, peer)| (PeerId(index), peer))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.list
             .iter()

@@ -703,6 +703,13 @@ impl Protocol {
             .has_undelivered(&self.shared, self.last_turn, quiet_ns)
     }
 
+    /// Tells all clients that this endpoint is shut down, so that they need not find out by its
+    /// silence; the last thing that an endpoint does. False: there is no room for all of it now,
+    /// and it is to be called again.
+    pub fn leave<S: FrameSink>(&mut self, sink: &mut S) -> bool {
+        self.server.leave(&self.shared, sink)
+    }
+
     /// An empty buffer that may have memory already.
     #[inline]
     pub fn buffer(&mut self) -> Msgbuf {

@@ -229,6 +229,22 @@ fn a_graceful_shutdown_finishes_what_is_worked_on_and_refuses_the_rest() {
 }
 
 #[test]
+fn an_idle_client_is_told_of_a_shutdown() {
+    for address in any_addresses() {
+        let (builder, _gate) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        client.echo(&payload(b"")).wait().expect("it serves");
+        assert!(server.shutdown(LONG).expect("no device fails"));
+        let status = client.echo(&payload(b"")).wait().expect_err("it is gone");
+        assert_eq!(status.code(), Code::Unavailable);
+        let message = status.message();
+        assert!(!message.contains("stopped answering"), "{message}");
+        assert!(!message.contains("may have run"), "{message}");
+    }
+}
+
+#[test]
 fn a_shutdown_gives_up_after_its_timeout() {
     let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().expect("a server").spawn().expect("threads");

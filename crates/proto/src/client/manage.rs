@@ -178,10 +178,11 @@ impl Client {
         let error = match reset.gone {
             Gone::Session | Gone::Acquaintance => SessionError::PeerDropped,
             Gone::Endpoint => SessionError::PeerRestarted,
+            Gone::Service => SessionError::PeerLeft,
         };
         let whole = reset.gone != Gone::Session;
         if let Some(entry) = shared.peers.get_mut(peer)
-            && reset.gone == Gone::Endpoint
+            && reset.gone.is_endpoint()
             && entry.token == reset.token
         {
             entry.token = 0;
@@ -204,7 +205,7 @@ impl Client {
         if !known {
             shared.stats.frames_stale += 1;
         }
-        (reset.gone == Gone::Endpoint).then_some(reset.token)
+        reset.gone.is_endpoint().then_some(reset.token)
     }
 
     /// Whether all sessions may be looked at once more in this turn.

@@ -2,14 +2,15 @@
 
 use super::Server;
 use super::session::ServerSession;
-use crate::peer::Role;
+use crate::peer::{Role, preamble};
 use crate::shared::Shared;
+use crate::sink::push_rare;
 use crate::slots::Slots;
 use crate::wire::{
     Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind,
     MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
 };
-use crate::{Event, FrameSink, PeerId, Refusal, SessionId, Source};
+use crate::{Event, FrameSink, PeerId, Refusal, SessionId, SinkError, Source};
 
 fn control(kind: Kind, session: u32) -> Header {
     Header {
@@ -253,6 +254,27 @@ impl Server {
             let header = control(Kind::Closed, remote);
             Shared::send_alone(sink, Source::Peer(peer), token, header, &[]);
         }
+    }
+
+    /// Tells all clients that this endpoint is shut down, as far as there is room; says whether
+    /// all were told. Who misses it finds out by the silence.
+    pub(crate) fn leave<S: FrameSink>(&mut self, shared: &Shared, sink: &mut S) -> bool {
+        let reset = Reset {
+            token: shared.token,
+            gone: Gone::Service,
+        };
+        let mut header = control(Kind::Reset, 0);
+        header.number = reset.to_number();
+        let head = header.to_bytes(0);
+        for (peer, _) in shared.peers.served_from(PeerId(self.told)) {
+            sink.seal(peer);
+            if push_rare(sink, peer, &preamble(0), &head, &[], &[]) == Err(SinkError::Full) {
+                return false;
+            }
+            sink.seal(peer);
+            self.told = peer.0 + 1;
+        }
+        true
     }
 
     /// Answers a frame for a session that is not there.

@@ -52,6 +52,8 @@ pub(crate) struct Server {
     kept: VecDeque<(u64, SessionId, u8)>,
     /// New sessions are refused.
     pub(crate) draining: bool,
+    /// Peers below this one were told that this endpoint is shut down.
+    told: u32,
 }
 
 impl Server {
@@ -67,6 +69,7 @@ impl Server {
             receiving: VecDeque::new(),
             kept: VecDeque::new(),
             draining: false,
+            told: 0,
         }
     }
 

@@ -152,6 +152,15 @@ pub(crate) enum Gone {
     Endpoint,
     /// Whatever the endpoint knew of the sender.
     Acquaintance,
+    /// The endpoint, for good: it was shut down.
+    Service,
+}
+
+impl Gone {
+    /// Whether the incarnation that the token names is no more, and all its sessions with it.
+    pub(crate) fn is_endpoint(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Service)
+    }
 }
 
 /// No such session, or no such endpoint any more. It is all in the header's number, so that the
@@ -173,6 +182,7 @@ impl Reset {
             0 => Gone::Session,
             1 => Gone::Endpoint,
             2 => Gone::Acquaintance,
+            3 => Gone::Service,
             _ => return None,
         };
         let token = number as u32;
@@ -217,13 +227,18 @@ mod tests {
 
     #[test]
     fn a_reset_fits_the_number_of_its_header() {
-        for gone in [Gone::Session, Gone::Endpoint, Gone::Acquaintance] {
+        for gone in [
+            Gone::Session,
+            Gone::Endpoint,
+            Gone::Acquaintance,
+            Gone::Service,
+        ] {
             let reset = Reset {
                 token: u32::MAX,
                 gone,
             };
             assert_eq!(Reset::from_number(reset.to_number()), Some(reset));
         }
-        assert_eq!(Reset::from_number(3 << 32), None);
+        assert_eq!(Reset::from_number(4 << 32), None);
     }
 }

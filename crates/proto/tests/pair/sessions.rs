@@ -396,3 +396,30 @@ fn a_client_that_was_away_sends_nothing_to_a_server_that_may_have_dropped_it() {
         assert!(!net.hosts[0].protocol.is_overdue(net.now));
     }
 }
+
+#[test]
+fn a_server_that_is_shut_down_tells_its_clients() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.request(0, session, 1, b"before");
+    net.run_ms(1);
+    net.hosts[0].seen.clear();
+    let Host { protocol, wire, .. } = &mut net.hosts[1];
+    protocol.drain();
+    assert!(protocol.leave(wire));
+    net.run_ms(1);
+    assert_eq!(
+        net.hosts[0].seen,
+        [
+            Seen::Ended(session, SessionError::PeerLeft),
+            Seen::Released(PeerId(1)),
+        ]
+    );
+    // It may come back as another one.
+    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    let session = net.connect(0, 1);
+    net.request(0, session, 2, b"again");
+    net.run_ms(30);
+    let answer = Seen::Answer(2, b"niaga".to_vec());
+    assert!(net.hosts[0].seen.contains(&answer));
+}

@@ -269,6 +269,7 @@ fn error_text(error: RequestError) -> &'static str {
             SessionError::Unreachable => "call failed, unreachable: tag",
             SessionError::PeerSilent => "call failed, peer silent: tag",
             SessionError::PeerRestarted => "call failed, peer restarted: tag",
+            SessionError::PeerLeft => "call failed, peer shut down: tag",
             SessionError::PeerDropped => "call failed, peer dropped it: tag",
             SessionError::Closed => "call failed, closed: tag",
         },
