@@ -506,7 +506,9 @@ impl Fabric {
                 packet.ecn = Ecn::CongestionExperienced;
             }
             if fate.misrouted {
-                let wrong = self.rng.below(self.hosts.len() as u64);
+                // To anybody but its sender.
+                let step = 1 + self.rng.below(self.hosts.len() as u64 - 1);
+                let wrong = (u64::from(from.0) + step) % self.hosts.len() as u64;
                 packet.to = HostId(wrong as u32);
                 self.counters.misrouted += 1;
             }

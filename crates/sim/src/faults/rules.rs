@@ -67,7 +67,7 @@ pub enum Fault {
     },
     /// Nothing passes. With one end named, or two, it is one way only.
     Partition,
-    /// The network delivers the datagram to a host that it is not for, drawn at random.
+    /// The network delivers the datagram to a host that is drawn at random, not its sender.
     Misroute {
         /// Probability that it does.
         ppm: u32,

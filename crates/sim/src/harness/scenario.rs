@@ -192,8 +192,11 @@ impl Scenario {
         let mild = |rule: &Rule| match rule.fault {
             Fault::Loss { ppm } => ppm <= 100_000,
             Fault::Corrupt { ppm, undetected } => ppm <= 100_000 && !undetected,
-            Fault::Misroute { ppm } => ppm <= 100_000,
-            Fault::BurstLoss { .. } | Fault::Partition | Fault::Starve { .. } => false,
+            // A reset that reaches a third party ends sessions.
+            Fault::BurstLoss { .. }
+            | Fault::Misroute { .. }
+            | Fault::Partition
+            | Fault::Starve { .. } => false,
             _ => true,
         };
         !self.tight
