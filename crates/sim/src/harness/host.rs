@@ -20,6 +20,7 @@ use super::sink::{Sent, Sink};
 use super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
 use crate::check::content::{self, Order};
 use crate::check::{Credits, Remains, Tag, Violation, queue_within};
+use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
@@ -180,6 +181,7 @@ impl Host {
             .expect("the device has no errors");
         self.release_peers();
         self.check_books(ledger)?;
+        self.fabric.borrow_mut().end_turn(self.id, Work::default());
         self.schedule(ledger.now_ns());
         Ok(())
     }

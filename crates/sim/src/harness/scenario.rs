@@ -7,11 +7,16 @@ use std::fmt;
 use starling_proto::{Config, Congestion, Factors, Prefix};
 
 use super::{MS, US};
+use crate::cpu::CpuModel;
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule};
+use crate::net::{Marking, Outage, SwitchConfig, Topology};
 use crate::rng::Rng;
 
 /// Bytes that all messages of one run may have together: keeps a run in the milliseconds.
 const BYTES_BUDGET: u64 = 1 << 20;
+
+/// A switch's buffer that all messages of a run together do not fill.
+const ROOMY_BYTES: u64 = 12_000_000;
 
 /// Channels of a run.
 const MOST_CHANNELS: u64 = 12;
@@ -110,6 +115,8 @@ pub struct Scenario {
     pub rules: Vec<Rule>,
     /// Faults of hosts. All end by `heal_ns`.
     pub host_faults: Vec<HostFault>,
+    /// Cables, by number, that are out for a time or flap.
+    pub outages: Vec<(usize, Outage)>,
     /// Noise.
     pub strays: Vec<StrayPlan>,
     /// When all faults are over, ns.
@@ -125,12 +132,14 @@ impl Scenario {
         let mut rng = Rng::new(seed);
         let heal_ns = rng.log_range(MS, 200 * MS);
         let tight = rng.chance(150_000);
-        let fabric = draw_fabric(&mut rng);
+        let mut fabric = draw_fabric(&mut rng);
         let host_count = rng.pick(&[2, 2, 2, 3, 4]);
         let liveness = Liveness::draw(&mut rng);
         let hosts: Vec<Config> = (0..host_count)
             .map(|_| draw_config(&mut rng, &fabric, &liveness, tight))
             .collect();
+        // Dice of their own: a seed from before there were switches is the run that it was.
+        let outages = draw_network(&mut Rng::new(!seed), &mut fabric, host_count, heal_ns);
         let channels = draw_channels(&mut rng, host_count, heal_ns);
         let calls = draw_calls(&mut rng, &hosts, &channels, &fabric, heal_ns);
         let mut scenario = Self {
@@ -141,6 +150,7 @@ impl Scenario {
             calls,
             rules: Vec::new(),
             host_faults: Vec::new(),
+            outages,
             strays: Vec::new(),
             heal_ns,
             tight,
@@ -170,6 +180,7 @@ impl Scenario {
             calls: Vec::new(),
             rules: Vec::new(),
             host_faults: Vec::new(),
+            outages: Vec::new(),
             strays: Vec::new(),
             heal_ns: MS,
             tight: false,
@@ -178,7 +189,10 @@ impl Scenario {
 
     /// Whether nothing goes wrong by itself.
     pub fn is_faultless(&self) -> bool {
-        self.rules.is_empty() && self.host_faults.is_empty() && self.strays.is_empty()
+        self.rules.is_empty()
+            && self.host_faults.is_empty()
+            && self.outages.is_empty()
+            && self.strays.is_empty()
     }
 
     /// Whether no call has a reason to fail: ample limits, a network that is never slow enough to
@@ -199,8 +213,11 @@ impl Scenario {
             | Fault::Starve { .. } => false,
             _ => true,
         };
+        let roomy = |switch: &SwitchConfig| switch.buffer_bytes >= ROOMY_BYTES;
         !self.tight
             && self.host_faults.is_empty()
+            && self.outages.is_empty()
+            && self.fabric.topology.switches.iter().all(roomy)
             && self.rules.iter().all(mild)
             && self.rules.len() <= 3
             && self.fabric.receive.datagrams >= 4096
@@ -396,6 +413,44 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
     }
 }
 
+/// Puts a switch between the hosts of some runs, with a buffer that may be small and cables that
+/// may be out, and lets turns cost something in some. Returns the outages.
+fn draw_network(
+    rng: &mut Rng,
+    fabric: &mut FabricConfig,
+    host_count: u64,
+    heal_ns: u64,
+) -> Vec<(usize, Outage)> {
+    if rng.chance(250_000) {
+        fabric.cpu = rng.pick(&[CpuModel::POLLED, CpuModel::KERNEL_UDP]);
+        fabric.ring = rng.log_range(4, 512) as usize;
+    }
+    if !rng.chance(300_000) {
+        return Vec::new();
+    }
+    let small_bytes = rng.log_range(20_000, 1 << 20);
+    let switch = SwitchConfig {
+        buffer_bytes: rng.pick(&[ROOMY_BYTES, small_bytes]),
+        alpha_log2: rng.pick(&[-2, 0, 1, 3]),
+        latency_ns: rng.log_range(100, 2_000),
+        cut_through: rng.chance(500_000),
+        marking: rng.pick(&[Marking::Off, Marking::Threshold { bytes: 10_000 }]),
+    };
+    fabric.topology = Topology::one_switch(host_count as u32, fabric.link, switch);
+    if !rng.chance(300_000) {
+        return Vec::new();
+    }
+    let start_ns = rng.range(0, heal_ns);
+    let down_ns = rng.log_range(1, heal_ns);
+    let outage = Outage {
+        start_ns,
+        end_ns: rng.range(start_ns, heal_ns),
+        down_ns,
+        up_ns: rng.log_range(0, 10 * down_ns),
+    };
+    vec![(rng.below(host_count) as usize, outage)]
+}
+
 /// When a peer counts as dead. The same for all hosts of a run: the protocol does not negotiate it.
 struct Liveness {
     patient: bool,
@@ -586,6 +641,15 @@ impl fmt::Display for Scenario {
         }
         for fault in &self.host_faults {
             writeln!(f, "  {fault:?}")?;
+        }
+        if let [switch, ..] = &self.fabric.topology.switches[..] {
+            writeln!(f, "  {switch:?}")?;
+        }
+        if !self.fabric.cpu.is_free() {
+            writeln!(f, "  rings of {}, {:?}", self.fabric.ring, self.fabric.cpu)?;
+        }
+        for (cable, outage) in &self.outages {
+            writeln!(f, "  cable {cable}: {outage:?}")?;
         }
         if !self.strays.is_empty() {
             writeln!(f, "  {} stray datagrams", self.strays.len())?;

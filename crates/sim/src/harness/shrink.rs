@@ -17,6 +17,7 @@ pub fn shrink(failure: Box<Failure>, sabotage: Option<Sabotage>, most_runs: usiz
         let before = size(&shrinker.best.scenario);
         shrinker.thin(|scenario| &mut scenario.rules);
         shrinker.thin(|scenario| &mut scenario.host_faults);
+        shrinker.thin(|scenario| &mut scenario.outages);
         shrinker.thin(|scenario| &mut scenario.strays);
         shrinker.thin(|scenario| &mut scenario.calls);
         if size(&shrinker.best.scenario) == before || shrinker.runs_left == 0 {
@@ -69,5 +70,9 @@ impl Shrinker {
 }
 
 fn size(scenario: &Scenario) -> usize {
-    scenario.rules.len() + scenario.host_faults.len() + scenario.strays.len() + scenario.calls.len()
+    scenario.rules.len()
+        + scenario.host_faults.len()
+        + scenario.outages.len()
+        + scenario.strays.len()
+        + scenario.calls.len()
 }

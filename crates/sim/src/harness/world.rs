@@ -111,6 +111,9 @@ impl<'a> World<'a> {
             for _ in &scenario.hosts {
                 ids.push(fabric.add_host());
             }
+            for &(cable, outage) in &scenario.outages {
+                fabric.cut_cable(cable, outage);
+            }
             for &rule in &scenario.rules {
                 fabric.add_rule(rule);
             }
