@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::PeerId;
+use crate::wire::MAX_DATAGRAM;
 
 /// Why a frame was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,4 +52,9 @@ pub(crate) fn push_rare<S: FrameSink>(
     tail: &[u8],
 ) -> Result<(), SinkError> {
     sink.push(peer, preamble, head, body, tail)
+}
+
+/// The largest datagram for `peer`, in bytes: what the path carries, as far as a frame can fill it.
+pub(crate) fn datagram_width<S: FrameSink>(sink: &S, peer: PeerId) -> usize {
+    sink.max_datagram(peer).min(MAX_DATAGRAM)
 }

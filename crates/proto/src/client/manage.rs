@@ -4,6 +4,7 @@ use super::Client;
 use super::session::{Queued, State, slots_mask};
 use crate::peer::preamble;
 use crate::shared::Shared;
+use crate::sink::datagram_width;
 use crate::slots::Slots;
 use crate::wire::{
     Accept, Challenge, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
@@ -67,7 +68,7 @@ impl Client {
             shared.stats.frames_stale += 1;
             return;
         };
-        let width = sink.max_datagram(peer) as u32;
+        let width = datagram_width(sink, peer) as u32;
         let asked = &shared.config;
         let sound = accept.token != 0
             && (MIN_DATAGRAM as u32..=width).contains(&accept.max_datagram)

@@ -6,7 +6,7 @@ use super::{Client, arm, is_full};
 use crate::peer::Peer;
 use crate::protocol::control;
 use crate::shared::Shared;
-use crate::sink::push_rare;
+use crate::sink::{datagram_width, push_rare};
 use crate::wire::{Connect, Header, Kind};
 use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
 
@@ -271,7 +271,7 @@ impl Client {
             let body = Connect {
                 token: shared.token,
                 session: id.to_wire(),
-                max_datagram: sink.max_datagram(session.peer) as u32,
+                max_datagram: datagram_width(sink, session.peer) as u32,
                 max_message: shared.config.max_message,
                 slots: shared.config.slots,
                 credits: shared.config.credits,

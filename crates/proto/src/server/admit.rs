@@ -4,7 +4,7 @@ use super::Server;
 use super::session::ServerSession;
 use crate::peer::{Role, preamble};
 use crate::shared::Shared;
-use crate::sink::push_rare;
+use crate::sink::{datagram_width, push_rare};
 use crate::slots::Slots;
 use crate::wire::{
     Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind,
@@ -149,7 +149,7 @@ impl Server {
             .ok_or(Refusal::CreditLimit {
                 limit: Self::credit_limit(shared) as u32,
             })?;
-        let width = sink.max_datagram(peer).min(connect.max_datagram as usize) as u32;
+        let width = datagram_width(sink, peer).min(connect.max_datagram as usize) as u32;
         let fragment = width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
         let max_message = connect.max_message.min(shared.config.max_message);
         let slots = connect.slots.min(shared.config.slots);

@@ -37,3 +37,5 @@ pub const FRAGMENT_BYTES: usize = 8;
 pub const VERSION: u8 = 1;
 /// The smallest datagram that a path must carry.
 pub const MIN_DATAGRAM: usize = 512;
+/// The largest datagram that one frame can fill: the length of its payload has 16 bits.
+pub(crate) const MAX_DATAGRAM: usize = PREAMBLE_BYTES + HEADER_BYTES + u16::MAX as usize;

@@ -41,6 +41,27 @@ fn what_is_queued_for_a_peer_leaves_in_one_datagram() {
     assert_eq!(net.hosts[0].seen.len(), 4 + 32);
 }
 
+/// The length of a frame's payload has 16 bits, and shared memory may carry more.
+#[test]
+fn messages_arrive_whole_where_datagrams_are_larger_than_a_frame() {
+    let mut net = Net::pair();
+    for host in &mut net.hosts {
+        host.wire.mtu = 1 << 20;
+    }
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    // About as many bytes as a full fragment has, a whole frame, and 2^16; several fragments.
+    let lengths = (65_520..=65_540).chain([131_072, 300_000]);
+    for (tag, length) in lengths.enumerate() {
+        net.hosts[0].seen.clear();
+        let body = pattern(length);
+        net.request(0, session, tag as u128, &body);
+        net.run_ms(20);
+        let answer = Seen::Answer(tag as u128, reversed(&body));
+        assert!(net.hosts[0].seen == [answer], "{length} bytes");
+    }
+}
+
 #[test]
 fn pacing_spreads_packets_no_finer_than_its_ticks() {
     let paced = |link_rate_bps| {
