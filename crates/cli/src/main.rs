@@ -12,7 +12,7 @@ mod role;
 mod serve;
 mod sim;
 
-use std::io;
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -69,10 +69,7 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut for_people(), "starling", &mut io::stdout());
-            Ok(())
-        }
+        Command::Completions { shell } => output::print(&completions(shell)),
         Command::Role(arguments) => role::run(&arguments),
     };
     match result {
@@ -99,6 +96,32 @@ fn for_people() -> clap::Command {
         .subcommands(subcommands)
 }
 
+/// The completion script for a shell.
+fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut for_people(), "starling", &mut script);
+    let mut script = String::from_utf8(script).expect("our command line is text");
+    if shell == Shell::Fish {
+        // The generator leaves out what stands without an option, and fish offers files then.
+        for subcommand in for_people().get_subcommands() {
+            for argument in subcommand.get_positionals() {
+                let values = argument.get_possible_values();
+                let values: Vec<_> = values.iter().map(|value| value.get_name()).collect();
+                if !values.is_empty() {
+                    writeln!(
+                        script,
+                        "complete -c starling -n \"__fish_starling_using_subcommand {}\" -f -a \"{}\"",
+                        subcommand.get_name(),
+                        values.join(" ")
+                    )
+                    .expect("a string takes all");
+                }
+            }
+        }
+    }
+    script
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +135,15 @@ mod tests {
     fn completions_offer_what_the_help_shows() {
         let offered = for_people();
         let names: Vec<_> = offered.get_subcommands().map(|c| c.get_name()).collect();
-        assert_eq!(names, ["demo", "serve", "call", "bench", "completions"]);
+        assert_eq!(
+            names,
+            ["demo", "serve", "call", "bench", "sim", "completions"]
+        );
+    }
+
+    #[test]
+    fn fish_offers_the_services_and_no_files() {
+        let serve = "using_subcommand serve\" -f -a \"echo kv\"";
+        assert!(completions(Shell::Fish).contains(serve));
     }
 }

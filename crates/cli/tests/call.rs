@@ -130,7 +130,7 @@ fn what_is_wrong_with_a_call_is_told_by_status_and_text() {
         (
             vec![get, r#"{"key": 3}"#],
             2,
-            "field key of kv.GetRequest: invalid type: integer",
+            "field key of kv.GetRequest takes bytes: a string in base64: invalid type: integer",
         ),
         (vec![get, r#"{"kye": ""}"#], 2, "kye"),
         (vec![get, "{"], 2, "kv.GetRequest: EOF"),

@@ -104,7 +104,8 @@ impl Types {
     }
 }
 
-fn type_of(field: &FieldDescriptor) -> String {
+/// A field's type in the notation of `.proto` files.
+pub(super) fn type_of(field: &FieldDescriptor) -> String {
     let kind = |field: &FieldDescriptor| match field.kind() {
         Kind::Message(message) => message.full_name().to_string(),
         Kind::Enum(of) => of.full_name().to_string(),

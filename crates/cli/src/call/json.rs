@@ -1,12 +1,16 @@
 //! Messages as JSON, by protobuf's mapping.
 
+use std::borrow::Cow;
+
 use prost_reflect::prost::Message;
-use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
+use serde_path_to_error::{Path, Segment};
 use starling::Status;
 
+use super::describe;
 use crate::error::CliError;
 
-/// A request in protobuf encoding. Errors name the field.
+/// A request in protobuf encoding. Errors name the field and what it takes.
 pub(super) fn request(descriptor: &MessageDescriptor, json: &str) -> Result<Vec<u8>, CliError> {
     let wrong = |what: String| CliError::Usage(format!("the request: {what}"));
     let mut deserializer = serde_json::Deserializer::from_str(json);
@@ -14,17 +18,114 @@ pub(super) fn request(descriptor: &MessageDescriptor, json: &str) -> Result<Vec<
     let tracked = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
     let message = DynamicMessage::deserialize(descriptor.clone(), tracked);
     let message = message.map_err(|error| {
-        let path = track.path().to_string();
+        let path = track.path();
         let name = descriptor.full_name();
-        match path.as_str() {
+        match (path.to_string().as_str(), found(descriptor, &path)) {
             // What broke off is of no field.
-            "." | "?" => wrong(format!("{name}: {error}")),
-            path => wrong(format!("field {path} of {name}: {error}")),
+            ("." | "?", _) => wrong(format!("{name}: {error}; it has {}", fields(descriptor))),
+            (path, Found::Value(takes)) => {
+                wrong(format!("field {path} of {name} takes {takes}: {error}"))
+            }
+            (path, Found::Nothing(message)) => wrong(format!(
+                "field {path} of {name}: {error}; {} has {}",
+                message.full_name(),
+                fields(&message)
+            )),
         }
     })?;
     let end = deserializer.end();
     end.map_err(|error| wrong(format!("after the message: {error}")))?;
     Ok(message.encode_to_vec())
+}
+
+/// What a path in a message leads to.
+enum Found {
+    /// A value that takes this.
+    Value(Cow<'static, str>),
+    /// No field of this message.
+    Nothing(MessageDescriptor),
+}
+
+/// Follows the path from a message to what was wrong in it.
+fn found(descriptor: &MessageDescriptor, path: &Path) -> Found {
+    let mut message = descriptor.clone();
+    let mut field: Option<FieldDescriptor> = None;
+    // Whether the value is one of several in the field.
+    let mut element = false;
+    for segment in path.iter() {
+        match (segment, &field) {
+            (Segment::Map { .. }, Some(map)) if map.is_map() && !element => element = true,
+            (Segment::Seq { .. }, Some(_)) => element = true,
+            (Segment::Map { key }, _) => {
+                let inner = field.as_ref().and_then(|field| match value_kind(field) {
+                    Kind::Message(message) => Some(message),
+                    _ => None,
+                });
+                message = inner.unwrap_or(message);
+                let named = |field: &FieldDescriptor| {
+                    field.name() == key.as_str() || field.json_name() == key.as_str()
+                };
+                let Some(next) = message.fields().find(named) else {
+                    return Found::Nothing(message);
+                };
+                (field, element) = (Some(next), false);
+            }
+            _ => break,
+        }
+    }
+    match field {
+        Some(field) if !element && (field.is_list() || field.is_map()) => {
+            Found::Value(describe::type_of(&field).into())
+        }
+        Some(field) => Found::Value(takes(&value_kind(&field))),
+        None => Found::Nothing(message),
+    }
+}
+
+/// What one value of the field is.
+fn value_kind(field: &FieldDescriptor) -> Kind {
+    match field.kind() {
+        Kind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),
+        kind => kind,
+    }
+}
+
+/// A type as JSON shows it, by protobuf's mapping.
+fn takes(kind: &Kind) -> Cow<'static, str> {
+    let text = match kind {
+        Kind::Double | Kind::Float => "a number, \"NaN\", \"Infinity\" or \"-Infinity\"",
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => "a whole number of 32 bits",
+        Kind::Uint32 | Kind::Fixed32 => "a whole number of 32 bits that is not negative",
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => "a whole number of 64 bits, in quotes",
+        Kind::Uint64 | Kind::Fixed64 => "a whole number of 64 bits that is not negative, in quotes",
+        Kind::Bool => "true or false",
+        Kind::String => "a string",
+        Kind::Bytes => "bytes: a string in base64",
+        Kind::Message(message) => return format!("a message {}", message.full_name()).into(),
+        Kind::Enum(of) => {
+            // In the order of the schema; `values()` is in that of the numbers.
+            let values = &of.enum_descriptor_proto().value;
+            let names: Vec<&str> = values.iter().map(|value| value.name()).collect();
+            return format!(
+                "one of {}: {}, or a number",
+                of.full_name(),
+                names.join(", ")
+            )
+            .into();
+        }
+    };
+    text.into()
+}
+
+/// The fields of a message with their types, for who got one wrong.
+fn fields(message: &MessageDescriptor) -> String {
+    let all = message.fields();
+    let names = all.map(|field| format!("{} ({})", field.name(), describe::type_of(&field)));
+    let names: Vec<String> = names.collect();
+    if names.is_empty() {
+        return "no fields".into();
+    }
+    names.join(", ")
 }
 
 /// A response in protobuf encoding as JSON for people, fields that are not set included.
@@ -55,11 +156,15 @@ mod tests {
         pool.get_message_by_name(name).unwrap()
     }
 
-    fn refused(name: &str, json: &str) -> String {
-        match request(&descriptor(name), json) {
+    fn refused_by(descriptor: &MessageDescriptor, json: &str) -> String {
+        match request(descriptor, json) {
             Err(CliError::Usage(what)) => what,
             other => panic!("{json}: {other:?}"),
         }
+    }
+
+    fn refused(name: &str, json: &str) -> String {
+        refused_by(&descriptor(name), json)
     }
 
     #[test]
@@ -73,6 +178,101 @@ mod tests {
         assert!(response(&descriptor, b"").unwrap().contains("\"limit\": 0"));
     }
 
+    /// A message of the code generator's test schema, which has every kind of field.
+    fn everything(name: &str) -> MessageDescriptor {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../build/tests/fixtures");
+        let files = protox::compile(["everything.proto"], [fixtures]).unwrap();
+        let pool = DescriptorPool::from_file_descriptor_set(files).unwrap();
+        pool.get_message_by_name(&format!("everything.{name}"))
+            .unwrap()
+    }
+
+    /// What becomes of a request's JSON when a server sends the request back.
+    fn there_and_back(message: &str, json: &str) -> serde_json::Value {
+        let descriptor = everything(message);
+        let bytes = request(&descriptor, json).unwrap_or_else(|error| panic!("{json}: {error}"));
+        serde_json::from_str(&response(&descriptor, &bytes).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_kind_is_mapped_as_protobuf_says() {
+        use serde_json::json;
+        // What is written, and what it reads as; the field is that of `everything.Scalars`.
+        for (field, written, read) in [
+            ("f_double", json!("NaN"), json!("NaN")),
+            ("f_double", json!("-Infinity"), json!("-Infinity")),
+            ("f_double", json!(1.5), json!(1.5)),
+            ("f_int32", json!(-5), json!(-5)),
+            ("f_int32", json!("-5"), json!(-5)),
+            ("f_int32", json!(1e2), json!(100)),
+            ("f_int64", json!(-7), json!("-7")),
+            (
+                "f_int64",
+                json!("-9223372036854775808"),
+                json!("-9223372036854775808"),
+            ),
+            (
+                "f_uint64",
+                json!("18446744073709551615"),
+                json!("18446744073709551615"),
+            ),
+            ("f_fixed64", json!(3), json!("3")),
+            ("f_sint64", json!("-3"), json!("-3")),
+            ("f_bool", json!(true), json!(true)),
+            ("f_string", json!("\u{e9}\n"), json!("\u{e9}\n")),
+            ("f_bytes", json!("/+8="), json!("/+8=")),
+            // The alphabet for file names, and without padding, too.
+            ("f_bytes", json!("_-8"), json!("/+8=")),
+            ("f_color", json!("COLOR_BLUE"), json!("COLOR_BLUE")),
+            ("f_color", json!(-2), json!("COLOR_BLUE")),
+            // The enumeration is open: a number without a name is kept.
+            ("f_color", json!(77), json!(77)),
+            // As if it were not there.
+            ("f_int32", json!(null), json!(0)),
+        ] {
+            let json_name = everything("Scalars").get_field_by_name(field).unwrap();
+            let json_name = json_name.json_name().to_owned();
+            // By either name.
+            for name in [field, json_name.as_str()] {
+                let back = there_and_back("Scalars", &json!({ name: written }).to_string());
+                assert_eq!(back[&json_name], read, "{name}: {written}");
+            }
+        }
+    }
+
+    #[test]
+    fn presence_lists_maps_and_choices_are_mapped_as_protobuf_says() {
+        use serde_json::json;
+        // What has presence and is not set is not shown; zero that is set is.
+        assert_eq!(there_and_back("Optionals", "{}"), json!({}));
+        let set = json!({"fInt32": 0, "fColor": "COLOR_UNSPECIFIED", "fBytes": ""});
+        assert_eq!(there_and_back("Optionals", &set.to_string()), set);
+
+        let lists =
+            json!({"fInt64": ["1", 2], "fColor": ["COLOR_RED", -2], "fBytes": ["AA==", ""]});
+        let back = there_and_back("Lists", &lists.to_string());
+        assert_eq!(back["fInt64"], json!(["1", "2"]));
+        assert_eq!(back["fColor"], json!(["COLOR_RED", "COLOR_BLUE"]));
+        assert_eq!(back["fBytes"], json!(["AA==", ""]));
+        assert_eq!(back["fDouble"], json!([]));
+
+        // Keys are strings whatever their type.
+        let maps = json!({
+            "textToNumber": {"a": 1},
+            "numberToBytes": {"-5": "AA=="},
+            "boolToMessage": {"true": {"fInt32": 4}},
+            "numberToColor": {"7": "COLOR_RED"},
+        });
+        let back = there_and_back("Maps", &maps.to_string());
+        for name in ["textToNumber", "numberToBytes", "numberToColor"] {
+            assert_eq!(back[name], maps[name]);
+        }
+        assert_eq!(back["boolToMessage"]["true"]["fInt32"], 4);
+
+        let choice = there_and_back("Choices", r#"{"number": 0}"#);
+        assert_eq!(choice, json!({"number": 0, "between": 0}));
+    }
+
     #[test]
     fn what_is_wrong_with_a_request_names_the_field() {
         let cases = [
@@ -81,7 +281,11 @@ mod tests {
                 r#"{"limit": "many"}"#,
                 "field limit of kv.ScanRequest",
             ),
-            ("kv.ScanRequest", r#"{"limit": -1}"#, "field limit"),
+            (
+                "kv.ScanRequest",
+                r#"{"limit": -2}"#,
+                "field limit of kv.ScanRequest takes a whole number of 32 bits that is not negative",
+            ),
             ("kv.ScanRequest", r#"{"start": "?"}"#, "field start"),
             ("kv.ScanRequest", r#"{"first": ""}"#, "first"),
             (
@@ -95,6 +299,83 @@ mod tests {
         ];
         for (name, json, expected) in cases {
             let what = refused(name, json);
+            assert!(what.contains(expected), "{json}: {what}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_request_names_what_the_field_takes() {
+        for (message, json, expected) in [
+            (
+                "Scalars",
+                r#"{"f_color": "COLOR_GREEN"}"#,
+                "field f_color of everything.Scalars takes one of everything.Color: \
+                 COLOR_UNSPECIFIED, COLOR_RED, COLOR_BLUE, or a number",
+            ),
+            (
+                "Scalars",
+                r#"{"fInt64": "9223372036854775808"}"#,
+                "field fInt64 of everything.Scalars takes a whole number of 64 bits, in quotes",
+            ),
+            (
+                "Scalars",
+                r#"{"f_int32": 1.5}"#,
+                "takes a whole number of 32 bits",
+            ),
+            (
+                "Scalars",
+                r#"{"f_uint32": -1}"#,
+                "of 32 bits that is not negative",
+            ),
+            (
+                "Scalars",
+                r#"{"f_bool": "yes"}"#,
+                "f_bool of everything.Scalars takes true or false",
+            ),
+            (
+                "Scalars",
+                r#"{"f_bytes": "%"}"#,
+                "takes bytes: a string in base64",
+            ),
+            ("Scalars", r#"{"f_string": 1}"#, "takes a string"),
+            ("Scalars", r#"{"f_sting": ""}"#, "f_string (string)"),
+            (
+                "Lists",
+                r#"{"f_bool": true}"#,
+                "field f_bool of everything.Lists takes repeated bool",
+            ),
+            (
+                "Lists",
+                r#"{"f_bool": [true, 1]}"#,
+                "field f_bool[1] of everything.Lists takes true",
+            ),
+            (
+                "Lists",
+                r#"{"f_scalars": [{"f_bool": 1}]}"#,
+                "takes true or false",
+            ),
+            (
+                "Maps",
+                r#"{"text_to_number": 5}"#,
+                "field text_to_number of everything.Maps takes map<string, int32>",
+            ),
+            (
+                "Maps",
+                r#"{"number_to_color": {"7": "BLUE"}}"#,
+                "takes one of everything.Color: COLOR_UNSPECIFIED",
+            ),
+            (
+                "Maps",
+                r#"{"bool_to_message": {"true": {"f_bool": 3}}}"#,
+                "takes true or false",
+            ),
+            (
+                "Optionals",
+                r#"{"f_scalars": 3}"#,
+                "takes a message everything.Scalars",
+            ),
+        ] {
+            let what = refused_by(&everything(message), json);
             assert!(what.contains(expected), "{json}: {what}");
         }
     }
