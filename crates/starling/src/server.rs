@@ -152,8 +152,9 @@ impl Server {
         }
     }
 
-    /// The addresses that clients reach it at, in the order in which they were bound, with the
-    /// ports that port 0 became.
+    /// The addresses that it is bound to, in the order in which they were bound, with the ports
+    /// that port 0 became. Of one that is bound to every interface (`udp://0.0.0.0:9000`) clients
+    /// need the name or address of a host in place of `0.0.0.0`.
     pub fn addresses(&self) -> Vec<String> {
         let mut addresses: Vec<_> = self
             .devices
@@ -263,7 +264,7 @@ impl ServerHandle {
         Ok(())
     }
 
-    /// The addresses that clients reach it at, in the order in which they were bound.
+    /// The addresses that it is bound to, as [`Server::addresses`] has them.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
