@@ -9,17 +9,17 @@ use crate::row::Metric;
 
 /// Throughput of copies of `size` bytes, from one buffer to another, by one thread.
 pub fn throughput(context: &Context, size: usize) -> Result<Sample, BenchError> {
-    let from = vec![7; size];
-    let mut to = vec![0; size];
+    let from = vec![7_u8; size];
+    let mut to = vec![0_u8; size];
     let mut run = |period: Period| {
-        let mut count = 0;
+        let mut bytes = 0;
         // However short the period, something has to come of it.
-        while !period.over() || count == 0 {
+        while !period.over() || bytes == 0 {
             // Without the black boxes the compiler sees that nobody reads the copy.
             black_box(&mut to[..]).copy_from_slice(black_box(&from));
-            count += 1;
+            bytes += size_of_val(&from[..]) as u64;
         }
-        period.rate_of(count * size as u64)
+        period.rate_of(bytes)
     };
     run(Period::warm_up(context));
     let throughput = run(Period::measured(context));
