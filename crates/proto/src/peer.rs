@@ -49,6 +49,11 @@ impl Peers {
         self.list.get_mut(peer.0 as usize)
     }
 
+    /// One more than the highest id of a peer that sessions have referred to.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Whether a session of either kind refers to the peer.
     pub(crate) fn is_referred_to(&self, peer: PeerId) -> bool {
         self.get(peer)

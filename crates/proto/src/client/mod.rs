@@ -89,6 +89,9 @@ impl Client {
             })
             .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
         shared.peers.retain(peer, Role::Client, now);
+        // Room now: an absence later may hit in the middle of small calls.
+        self.due.reserve(self.sessions.places());
+        self.doubted.reserve(shared.peers.len());
         self.connecting.push_back(id);
         self.timers
             .insert(id.index(), now + shared.config.rto_min_ns);
