@@ -14,9 +14,6 @@ use crate::{Event, PeerId};
 pub(crate) struct Peer {
     /// Its incarnation; zero until known.
     pub(crate) token: u32,
-    /// The incarnation before it, zero if there was none: what still arrives from that one is a
-    /// replay.
-    pub(crate) former: u32,
     pub(crate) heard_at: u64,
     pub(crate) pinged_at: u64,
     /// Pings since it was last heard.
@@ -66,7 +63,6 @@ impl Peers {
         if index >= self.list.len() {
             let nobody = Peer {
                 token: 0,
-                former: 0,
                 heard_at: now,
                 pinged_at: now,
                 unanswered: 0,
@@ -79,7 +75,6 @@ impl Peers {
         let peer = &mut self.list[index];
         if peer.client_sessions + peer.server_sessions == 0 {
             peer.token = 0;
-            peer.former = 0;
             peer.heard_at = now;
             peer.pinged_at = now;
             peer.unanswered = 0;
@@ -147,11 +142,7 @@ impl Peers {
 impl Peer {
     /// The peer is incarnation `token` from now on; returns the one that it was.
     pub(crate) fn become_incarnation(&mut self, token: u32) -> u32 {
-        let before = std::mem::replace(&mut self.token, token);
-        if before != token && before != 0 {
-            self.former = before;
-        }
-        before
+        std::mem::replace(&mut self.token, token)
     }
 }
 

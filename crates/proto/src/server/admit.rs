@@ -62,6 +62,14 @@ impl Server {
             // burst, and all of them still call it one.
             Source::Stranger(address) => sink.admit(address),
         };
+        let incumbent = peer.and_then(|peer| shared.peers.get(peer));
+        let incumbent = incumbent.map_or(0, |peer| peer.token);
+        if matches!(source, Source::Stranger(_)) && incumbent != 0 && incumbent != token {
+            // The cookie says nothing of the one who is there: it may be of a former life. Who
+            // means it asks again, as a peer.
+            shared.stats.frames_stale += 1;
+            return;
+        }
         let admitted = self.find_or_admit(shared, now, peer, &connect, sink);
         if let (Source::Stranger(_), Some(peer)) = (source, peer)
             && !shared.peers.is_referred_to(peer)
@@ -96,12 +104,6 @@ impl Server {
     ) -> Result<Option<SessionId>, Refusal> {
         let limit = shared.config.max_sessions as u32;
         let peer = peer.ok_or(Refusal::SessionLimit { limit })?;
-        let present = shared.peers.get(peer).filter(|peer| peer.token != 0);
-        if present.is_some_and(|peer| peer.former == connect.token) {
-            // A replay: that life of the client is over, its cookie may still be good.
-            shared.stats.frames_stale += 1;
-            return Ok(None);
-        }
         let key = (peer, connect.token, connect.session);
         if let Some(id) = self.by_client.get(&key) {
             return Ok(Some(*id));
@@ -186,10 +188,6 @@ impl Server {
         assert_eq!(before, None, "a client's session was opened twice");
         let entry = shared.peers.retain(peer, Role::Server, now);
         entry.heard_at = now;
-        if token != 0 && token != connect.token {
-            // Forgotten with the last of its sessions, just now.
-            entry.former = token;
-        }
         if entry.become_incarnation(connect.token) != connect.token {
             sink.seal(peer);
         }

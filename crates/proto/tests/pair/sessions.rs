@@ -2,7 +2,7 @@
 
 use starling_proto::{Config, PeerId, Refusal, RequestError, SessionError};
 
-use crate::net::{Host, Net, Seen};
+use crate::net::{FLIGHT_NS, Host, Net, Seen};
 
 #[test]
 fn a_request_made_while_connecting_is_answered() {
@@ -216,6 +216,33 @@ fn a_connect_of_a_former_life_does_not_end_the_present_one() {
             .seen
             .contains(&Seen::Answer(1, b"evila".to_vec()))
     );
+}
+
+/// A switch flips bits in the token of an accept, past all checksums: for the client, the server is
+/// another one until it says that there is none of that name. The true one is welcome then.
+#[test]
+fn a_token_that_was_taken_for_gone_may_connect() {
+    let mut net = Net::pair();
+    net.connect(0, 1);
+    net.run_ms(1);
+    // This accept is lost, and one with another token takes its place.
+    let renamed = net.connect(0, 1);
+    net.fate = Box::new(|count, _, _| usize::from(count != 8));
+    net.run_until(net.now + 4 * FLIGHT_NS - 1_000);
+    let (from, mut accept) = net.log.last().cloned().expect("an accept");
+    assert_eq!((from, accept[8]), (1, 11), "an accept of the server");
+    accept[24] ^= 0x40;
+    net.inject(1, 0, accept);
+    // A session that is not open yet keeps what is known of the server.
+    let late = net.connect(0, 1);
+    net.request(0, renamed, 1, b"to nobody");
+    net.run_ms(30);
+    let restarted = SessionError::PeerRestarted;
+    assert!(net.hosts[0].seen.contains(&Seen::Ended(renamed, restarted)));
+    assert!(net.hosts[0].seen.contains(&Seen::Connected(late)));
+    let back = net.connect(1, 0);
+    net.run_ms(30);
+    assert_eq!(net.hosts[1].seen.last(), Some(&Seen::Connected(back)));
 }
 
 #[test]
