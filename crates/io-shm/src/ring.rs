@@ -81,7 +81,7 @@ pub(crate) const LINE: usize = 64;
 pub(crate) const HEADER_BYTES: usize = 4;
 
 /// A staged record of at least so many bytes is published without waiting for the flush.
-pub(crate) const PUBLISH_BYTES: usize = 512;
+pub(crate) const PUBLISH_BYTES: usize = 704;
 
 /// The most bytes of a staged datagram. A frame that does not fit goes to the bulk ring.
 pub(crate) const STAGE_BYTES: usize = 768 - HEADER_BYTES;
