@@ -168,3 +168,9 @@ fn nobody_is_taken_for_its_former_self() {
         keeps_every_promise(&Scenario::from_seed(seed));
     }
 }
+
+/// The same switch flips bits in how long a handler is to take: it must not outlive the run.
+#[test]
+fn handlers_end_before_the_run_does() {
+    keeps_every_promise(&Scenario::from_seed(180_432_133_929_352));
+}

@@ -42,6 +42,8 @@ pub(super) struct Ledger {
     bound_ns: u64,
     /// Bits may have flipped on the way: what messages say proves nothing.
     distrusts_content: bool,
+    /// The longest that a planned handler takes, us.
+    longest_us: u32,
     /// A call has no reason to fail.
     survivable: bool,
 }
@@ -65,6 +67,12 @@ impl Ledger {
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
             distrusts_content: scenario.corrupts(),
+            longest_us: scenario
+                .calls
+                .iter()
+                .map(|call| call.delay_us)
+                .max()
+                .unwrap_or(0),
             survivable: scenario.is_survivable(),
         }
     }
@@ -115,7 +123,11 @@ impl Ledger {
     pub(super) fn execute(&mut self, host: HostId, body: &[u8]) -> Result<Order, Violation> {
         self.outcomes.executed += 1;
         let order = match content::read_request(body) {
-            Ok(order) => order,
+            // Bits flipped past all checksums must not make a handler outlive the run.
+            Ok(order) => Order {
+                delay_us: order.delay_us.min(self.longest_us),
+                ..order
+            },
             Err(_) if self.distrusts_content => Order {
                 key: 0,
                 response_len: 8,
