@@ -303,7 +303,10 @@ impl<I: PacketIo> Core<I> {
     pub(crate) fn handle_event(&mut self, event: Event) -> Option<starling_proto::PeerId> {
         match event {
             Event::Connected { session } => self.sessions.set_connected(session),
-            Event::SessionEnded { session, error } => self.sessions.set_ended(session, error),
+            Event::SessionEnded { session, error } => {
+                self.stats.sessions_ended += 1;
+                self.sessions.set_ended(session, error);
+            }
             Event::RequestFailed {
                 session,
                 number,

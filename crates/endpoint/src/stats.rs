@@ -39,6 +39,8 @@ pub struct Stats {
     pub abandoned: u64,
     /// Panics of handlers and of spawned futures.
     pub panics: u64,
+    /// Client sessions that ended, in whatever way; [`SessionState`](crate::SessionState) says why.
+    pub sessions_ended: u64,
 }
 
 /// What one turn of the event loop did.

@@ -157,7 +157,10 @@ impl Connection {
                 Ok(encoding) if self.session() == Some(session) => return Ok((session, encoding)),
                 Ok(_) => {}
                 // The session ended before anything of the call was sent: another one may do.
-                Err(_) if !lost && self.session() != Some(session) => lost = true,
+                Err(status) if !lost && status.code() == Code::Unavailable => {
+                    self.doubt(hub, status.code());
+                    lost = true;
+                }
                 Err(status) if wait_for_ready && status.code() == Code::Unavailable => {
                     self.doubt(hub, status.code());
                     hub.local.sleep(REFUSED_PAUSE).await;

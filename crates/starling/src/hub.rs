@@ -34,8 +34,8 @@ pub(crate) struct Hub {
     elsewhere: RefCell<HashMap<Address, Channel>>,
     /// Connections that want a session, wait for one to open, or doubt that theirs lives.
     wants: RefCell<Vec<Rc<Connection>>>,
-    /// Client sessions of the endpoint when they were last looked at.
-    sessions_seen: Cell<usize>,
+    /// Client sessions of the endpoint that had ended when they were last looked at.
+    ended_seen: Cell<u64>,
     /// State of a small generator for jitter.
     random: Cell<u64>,
 }
@@ -55,7 +55,7 @@ impl Hub {
             shared: RefCell::default(),
             elsewhere: RefCell::default(),
             wants: RefCell::default(),
-            sessions_seen: Cell::new(0),
+            ended_seen: Cell::new(0),
             random: Cell::new(seed | 1),
         })
     }
@@ -112,16 +112,17 @@ impl Hub {
     /// whether anything changed.
     #[inline]
     pub(crate) fn look_after<I: Plane>(&self, raw: &mut Raw<I>) -> bool {
-        let sessions = raw.protocol().session_counts().0;
-        (sessions != self.sessions_seen.get() || !self.wants.borrow().is_empty())
-            && self.look_after_all(raw, sessions)
+        // Not how many the protocol has: it drops a session before the endpoint has heard of it.
+        let ended = raw.stats().sessions_ended;
+        (ended != self.ended_seen.get() || !self.wants.borrow().is_empty())
+            && self.look_after_all(raw, ended)
     }
 
     #[cold]
-    fn look_after_all<I: Plane>(&self, raw: &mut Raw<I>, sessions: usize) -> bool {
-        let mut changed = sessions != self.sessions_seen.get();
+    fn look_after_all<I: Plane>(&self, raw: &mut Raw<I>, ended: u64) -> bool {
+        let mut changed = ended != self.ended_seen.replace(ended);
         let wants = std::mem::take(&mut *self.wants.borrow_mut());
-        if sessions < self.sessions_seen.get() {
+        if changed {
             let all: Vec<_> = self
                 .connections
                 .borrow()
@@ -156,7 +157,6 @@ impl Hub {
                 }
             }
         }
-        self.sessions_seen.set(raw.protocol().session_counts().0);
         changed
     }
 }

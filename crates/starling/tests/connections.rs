@@ -2,14 +2,20 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::{LONG, any_addresses, impatient, payload, server, shm_address, wait_until};
+use common::{
+    Gate, LONG, Service, any_addresses, impatient, payload, server, shm_address, wait_until,
+};
 use starling::{
     CallOptions, Channel, ChannelState, Code, Endpoint, EndpointConfig, Error, Server, Status,
     block_on,
 };
-use starling_test_protos::test::TestClient;
+use starling_test_protos::test::{TestClient, TestServer};
 
 fn fails(address: &str) -> Status {
     let channel = Channel::lazy(address).expect("a channel");
@@ -199,6 +205,59 @@ fn channels_and_endpoints_connect_again_to_a_restarted_server() {
         };
         endpoint.block_on(calls).expect("no device fails");
         assert!(gate.runs.load(SeqCst) >= 2);
+    }
+}
+
+/// A connection that ended while nobody called is noticed, and the calls that follow are made on
+/// another one.
+#[test]
+fn calls_after_a_servers_pause_are_made_on_a_new_session() {
+    for address in any_addresses() {
+        let gate = Arc::new(Gate::default());
+        let builder = Endpoint::builder().bind(&address);
+        let builder = builder.add_service(TestServer::new(Service(Arc::clone(&gate))));
+        let mut server = builder.build().expect("a server");
+        let builder = Endpoint::builder().reach(&address).config(impatient());
+        let mut endpoint = builder.build().expect("an endpoint");
+        let channel = endpoint
+            .channel(&server.local_address())
+            .expect("a channel");
+        let ended = Rc::new(Cell::new(0));
+        let spawn = |endpoint: &Endpoint, call: Pin<Box<dyn Future<Output = ()>>>| {
+            let ended = Rc::clone(&ended);
+            endpoint.spawn_local(async move {
+                call.await;
+                ended.set(ended.get() + 1);
+            });
+        };
+        let begin = channel.clone();
+        let connect = async move { begin.connect().await.expect("a session") };
+        spawn(&endpoint, Box::pin(connect));
+        wait_until(|| {
+            endpoint.poll().expect("a device");
+            server.poll().expect("a device");
+            ended.get() == 1
+        });
+
+        wait_until(|| {
+            endpoint.poll().expect("a device");
+            endpoint.stats().sessions_ended == 1
+        });
+        let client = TestClient::new(channel);
+        for _ in 0..64 {
+            let client = client.clone();
+            let call = async move {
+                let answer = client.echo(&payload(b"back")).await;
+                answer.expect("a call on a new session");
+            };
+            spawn(&endpoint, Box::pin(call));
+        }
+        wait_until(|| {
+            endpoint.poll().expect("a device");
+            server.poll().expect("a device");
+            ended.get() == 65
+        });
+        assert_eq!(gate.runs.load(SeqCst), 64);
     }
 }
 

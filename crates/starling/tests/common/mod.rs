@@ -169,7 +169,7 @@ pub(crate) fn impatient() -> EndpointConfig {
     config
 }
 
-pub(crate) fn wait_until(done: impl Fn() -> bool) {
+pub(crate) fn wait_until(mut done: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !done() {
         assert!(begun.elapsed() < LONG, "waited too long");
