@@ -1,5 +1,6 @@
 //! `cargo xtask`: the project's own commands. No dependencies, so that it builds in seconds.
 
+mod bpf;
 mod demo;
 mod instructions;
 #[cfg(test)]
@@ -25,12 +26,15 @@ Commands:
   instructions
           Counts the instructions of a small RPC (with valgrind) and compares them with those in
           SPECIFICATION.md. Part of `test`.
+  bpf     Builds the programs for the kernel, `*.bpf.c`, into the objects beside them, which are
+          committed; `test` compares. Needs clang and libbpf's headers.
   help    Prints this.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
+        ["bpf"] => bpf::run(),
         ["demo"] => demo::run(&[]),
         ["demo", "--quick"] => demo::run(&["--quick"]),
         ["instructions"] => instructions::run(),

@@ -1,6 +1,11 @@
 //! What the tests of the device share.
+#![allow(unsafe_code)]
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub(crate) mod marker;
+pub(crate) mod net;
+
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use starling_io::{Ecn, MAX_BURST, PacketIo, PacketRx, Source};
@@ -83,4 +88,19 @@ pub(crate) fn receive_payloads(device: &mut UdpIo, count: usize) -> Vec<Vec<u8>>
 /// Bytes that are text.
 pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
+}
+
+/// Sets an option of a socket whose value is an `int`.
+pub(crate) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) {
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }

@@ -1,0 +1,110 @@
+//! The switch that marks of `bpf/mark.bpf.c`, in the kernel as long as the value here lives.
+
+use std::fs::File;
+
+use aya::Ebpf;
+use aya::maps::{Array, MapData};
+use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
+
+use super::net::inside;
+
+/// Where on an interface it looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Where the kernel gives packets to the interface: what is to be segmented is still whole.
+    Leaving,
+    /// Where the interface receives: single datagrams. On a veth interface the program also has
+    /// the other end take apart what it sends, and has this one merge what it receives.
+    Arriving,
+}
+
+/// A program on one interface.
+pub(crate) struct Marker {
+    /// Ends the program when it is dropped, or when the process ends, however it does.
+    ebpf: Ebpf,
+}
+
+// Words of the map, as in the source.
+const EVERY: u32 = 0;
+const SEEN: u32 = 1;
+const MARKED: u32 = 2;
+
+impl Marker {
+    /// On `interface` of `namespace`; marks nothing yet. `None`, having said so, where the kernel
+    /// has none of it.
+    pub(crate) fn new(test: &str, namespace: &File, interface: &str, place: Place) -> Option<Self> {
+        let made = inside(namespace, || Self::try_new(interface, place));
+        if let Err(problem) = &made {
+            println!("skipped: {test} needs BPF programs on interfaces, Linux 6.6 ({problem})");
+        }
+        made.ok()
+    }
+
+    fn try_new(interface: &str, place: Place) -> Result<Self, String> {
+        let object = aya::include_bytes_aligned!("../bpf/mark.bpf.o");
+        let mut ebpf = Ebpf::load(object).map_err(|error| chain(&error))?;
+        let attached = match place {
+            Place::Leaving => {
+                let program = ebpf.program_mut("mark_tc").expect("in the object");
+                let program: &mut SchedClassifier = program.try_into().expect("its type");
+                program
+                    .load()
+                    .and_then(|()| program.attach(interface, TcAttachType::Egress))
+                    .map(drop)
+            }
+            Place::Arriving => {
+                let program = ebpf.program_mut("mark_xdp").expect("in the object");
+                let program: &mut Xdp = program.try_into().expect("its type");
+                program
+                    .load()
+                    .and_then(|()| program.attach(interface, XdpMode::Driver))
+                    .map(drop)
+            }
+        };
+        attached.map_err(|error| chain(&error))?;
+        Ok(Self { ebpf })
+    }
+
+    /// From now on one packet in `every` is marked; 0: none. Counts start anew.
+    pub(crate) fn mark_one_in(&mut self, every: u64) {
+        let mut words = self
+            .ebpf
+            .map_mut("words")
+            .map(Array::<&mut MapData, u64>::try_from);
+        let words = words
+            .as_mut()
+            .expect("in the object")
+            .as_mut()
+            .expect("its type");
+        for (word, value) in [(SEEN, 0), (MARKED, 0), (EVERY, every)] {
+            words.set(word, value, 0).expect("within its length");
+        }
+    }
+
+    /// Packets that could have been marked, since the last [`Self::mark_one_in`].
+    pub(crate) fn seen(&self) -> u64 {
+        self.word(SEEN)
+    }
+
+    /// Packets that were.
+    pub(crate) fn marked(&self) -> u64 {
+        self.word(MARKED)
+    }
+
+    fn word(&self, word: u32) -> u64 {
+        let words = self.ebpf.map("words").expect("in the object");
+        let words = Array::<&MapData, u64>::try_from(words).expect("its type");
+        words.get(&word, 0).expect("within its length")
+    }
+}
+
+/// An error and what it came from.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
