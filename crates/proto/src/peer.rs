@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::wire::Preamble;
-use crate::{Event, PeerId};
+use crate::{Event, PeerId, SessionId};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     /// What the pong has to say that ends the doubt whether it still knows this endpoint; zero: no
     /// doubt. Anything else that arrives may have been on its way for long.
     pub(crate) doubt: u64,
+    /// The client session that was opened last, as far as it is known.
+    pub(crate) newest: SessionId,
     pub(crate) client_sessions: u32,
     pub(crate) server_sessions: u32,
 }
@@ -67,6 +69,7 @@ impl Peers {
                 pinged_at: now,
                 unanswered: 0,
                 doubt: 0,
+                newest: SessionId::NONE,
                 client_sessions: 0,
                 server_sessions: 0,
             };

@@ -297,14 +297,16 @@ impl Protocol {
         }
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to someone who was here before, or who has forgotten it.
-        let gone = if token == self.shared.token {
-            Gone::Acquaintance
+        let reset = if token == self.shared.token {
+            first_session(rest).map(|session| (session, Gone::Acquaintance))
         } else {
-            Gone::Endpoint
+            Some((0, Gone::Endpoint))
         };
-        let mut header = control(Kind::Reset, 0);
-        header.number = Reset { token, gone }.to_number();
-        Shared::send_alone(sink, source, 0, header, &[]);
+        if let Some((session, gone)) = reset {
+            let mut header = control(Kind::Reset, session);
+            header.number = Reset { token, gone }.to_number();
+            Shared::send_alone(sink, source, 0, header, &[]);
+        }
         Err(match source {
             Source::Peer(_) => DatagramError::StaleToken,
             Source::Stranger(_) => DatagramError::Stranger,
@@ -547,7 +549,7 @@ impl Protocol {
                     Shared::send_alone(sink, source, token, header, &[]);
                 } else {
                     // The device still has its place, and nothing else is known of it.
-                    let mut header = control(Kind::Reset, 0);
+                    let mut header = control(Kind::Reset, frame.header.session);
                     header.number = Reset {
                         token: shared.token,
                         gone: Gone::Acquaintance,
@@ -774,6 +776,18 @@ impl Protocol {
             .get(session)
             .map_or(0, |session| session.fragment as usize)
     }
+}
+
+/// The server's name of the session that the first frame of a client's is on. Only clients are
+/// told what is gone: they find out nothing by waiting for others.
+fn first_session(mut frames: &[u8]) -> Option<u32> {
+    while let Ok((frame, rest)) = split_frame(frames) {
+        if frame.header.kind.is_for_a_server() {
+            return Some(frame.header.session);
+        }
+        frames = rest;
+    }
+    None
 }
 
 /// A header of a frame that is of no slot.

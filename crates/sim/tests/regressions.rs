@@ -174,3 +174,10 @@ fn nobody_is_taken_for_its_former_self() {
 fn handlers_end_before_the_run_does() {
     keeps_every_promise(&Scenario::from_seed(180_432_133_929_352));
 }
+
+/// A CLOSE that is repeated reaches a server that has forgotten the client, and its reset is
+/// overtaken by the opening of another session: it ended that one.
+#[test]
+fn a_late_reset_does_not_end_what_was_opened_since() {
+    keeps_every_promise(&Scenario::from_seed(7_100_128_828));
+}

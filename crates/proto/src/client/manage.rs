@@ -1,11 +1,12 @@
 //! The client side: opening, closing and losing sessions.
 
 use super::Client;
-use super::session::{Queued, State, slots_mask};
-use crate::peer::preamble;
+use super::session::{ClientSession, Queued, State, slots_mask};
+use crate::peer::{Peer, preamble};
 use crate::shared::Shared;
 use crate::sink::datagram_width;
 use crate::slots::Slots;
+use crate::table::Table;
 use crate::wire::{
     Accept, Challenge, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
     PREAMBLE_BYTES, Refuse, Reset,
@@ -85,6 +86,10 @@ impl Client {
         session.remote = accept.session;
         session.preamble = preamble(accept.token);
         session.state = State::Open;
+        session.opened_at = now;
+        if let Some(entry) = shared.peers.get_mut(peer) {
+            entry.newest = id;
+        }
         session.retries = 0;
         session.credits = accept.credits;
         session.window = accept.window.min(u32::from(u16::MAX)) as u16;
@@ -181,7 +186,19 @@ impl Client {
             Gone::Endpoint => SessionError::PeerRestarted,
             Gone::Service => SessionError::PeerLeft,
         };
-        let whole = reset.gone != Gone::Session;
+        // Who is forgotten was so when the datagram came that the reset answers, which was on the
+        // session that it names. One that was opened since is none of those that are gone.
+        let until = match reset.gone {
+            Gone::Session => None,
+            Gone::Acquaintance => match self.named(peer, named, frame.header.session) {
+                Some(session) => Some(session.opened_at),
+                None => {
+                    shared.stats.frames_stale += 1;
+                    return None;
+                }
+            },
+            Gone::Endpoint | Gone::Service => Some(u64::MAX),
+        };
         if let Some(entry) = shared.peers.get_mut(peer)
             && reset.gone.is_endpoint()
             && entry.token == reset.token
@@ -194,10 +211,11 @@ impl Client {
                 continue;
             };
             let session = self.sessions.get(id).expect("just named");
-            let meant = session.peer == peer
-                && session.state != State::Connecting
-                && session.preamble == named
-                && (whole || session.remote == frame.header.session);
+            let meant = session.is_known_to(peer, named)
+                && match until {
+                    None => session.remote == frame.header.session,
+                    Some(until) => session.opened_at <= until,
+                };
             if meant {
                 known = true;
                 self.fail_session(shared, id, error);
@@ -207,6 +225,34 @@ impl Client {
             shared.stats.frames_stale += 1;
         }
         reset.gone.is_endpoint().then_some(reset.token)
+    }
+
+    /// The session with `peer` that the server knows by the number `remote`.
+    fn named(
+        &self,
+        peer: PeerId,
+        preamble: [u8; PREAMBLE_BYTES],
+        remote: u32,
+    ) -> Option<&ClientSession> {
+        let known = |session: &ClientSession| {
+            session.remote == remote && session.is_known_to(peer, preamble)
+        };
+        let mut sessions = self.sessions.iter().map(|(_, session)| session);
+        sessions.find(|session| known(session))
+    }
+
+    /// What the server calls the session that a ping is sent on: of those that it has to know,
+    /// the last opened. `entry` remembers it: there may be many.
+    pub(super) fn ping_on(sessions: &Table<ClientSession>, peer: PeerId, entry: &mut Peer) -> u32 {
+        let preamble = preamble(entry.token);
+        let is_known = |session: &&ClientSession| session.is_known_to(peer, preamble);
+        let remembered = sessions.get(entry.newest).filter(is_known);
+        let newest = remembered.or_else(|| {
+            let known = sessions.iter().map(|(_, session)| session).filter(is_known);
+            known.max_by_key(|session| session.opened_at)
+        });
+        entry.newest = newest.map_or(SessionId::NONE, |session| session.id);
+        newest.map_or(0, |session| session.remote)
     }
 
     /// Whether all sessions may be looked at once more in this turn.

@@ -112,6 +112,8 @@ pub(crate) struct ClientSession {
     pub(crate) began_at: u64,
     pub(crate) said_at: u64,
     pub(crate) cookie: (u64, u64),
+    /// When the server's word came that it is open.
+    pub(crate) opened_at: u64,
 }
 
 const _: () = assert!(size_of::<ClientSession>() <= 384);
@@ -155,6 +157,7 @@ impl Place for ClientSession {
             began_at: 0,
             said_at: 0,
             cookie: (0, 0),
+            opened_at: 0,
         }
     }
 
@@ -194,6 +197,11 @@ impl ClientSession {
             session: self.remote,
             number: request.number,
         }
+    }
+
+    /// Whether the incarnation of `peer` that this preamble names has said that it has the session.
+    pub(crate) fn is_known_to(&self, peer: PeerId, preamble: [u8; PREAMBLE_BYTES]) -> bool {
+        self.peer == peer && self.state != State::Connecting && self.preamble == preamble
     }
 
     /// Whether a request of one packet can be sent at once.

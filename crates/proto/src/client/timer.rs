@@ -307,7 +307,8 @@ impl Client {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
                 peer.doubt = now.max(1);
-                push_ping(id, peer, sink);
+                let session = Self::ping_on(&self.sessions, id, peer);
+                push_ping(id, peer, session, sink);
                 self.doubted.push(id);
             }
         }
@@ -371,7 +372,8 @@ impl Client {
             } else if (doubted || silent >= keepalive) && now >= peer.pinged_at + pause {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
-                push_ping(id, peer, sink);
+                let session = Self::ping_on(&self.sessions, id, peer);
+                push_ping(id, peer, session, sink);
             }
         }
         for peer in dead {
@@ -381,8 +383,8 @@ impl Client {
     }
 }
 
-fn push_ping<S: FrameSink>(id: PeerId, peer: &Peer, sink: &mut S) {
-    let mut header = control(Kind::Ping, 0);
+fn push_ping<S: FrameSink>(id: PeerId, peer: &Peer, session: u32, sink: &mut S) {
+    let mut header = control(Kind::Ping, session);
     header.number = if peer.doubt != 0 {
         peer.doubt
     } else {

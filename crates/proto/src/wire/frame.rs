@@ -88,6 +88,20 @@ impl Kind {
             _ => return None,
         })
     }
+
+    /// A client's frame that names one of the server's sessions.
+    pub(crate) fn is_for_a_server(self) -> bool {
+        matches!(
+            self,
+            Self::Request
+                | Self::RequestFragment
+                | Self::RequestForResponse
+                | Self::Cancel
+                | Self::Close
+                | Self::Ping
+                | Self::CreditAck
+        )
+    }
 }
 
 /// Why a datagram was dropped whole. The sender is at fault, or the network.

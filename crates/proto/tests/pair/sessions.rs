@@ -342,6 +342,33 @@ fn a_forged_reset_is_ignored() {
     );
 }
 
+/// A server forgets a client whose last session it closed, and says so when the CLOSE is repeated.
+/// If that is held back on the way, it says nothing about a session that was opened meanwhile.
+#[test]
+fn what_was_forgotten_before_a_session_opened_does_not_end_it() {
+    for first_is_over in [false, true] {
+        let mut net = Net::pair();
+        let first = net.connect(0, 1);
+        net.run_ms(1);
+        net.fate = Box::new(|_, from, _| usize::from(from == 0));
+        let now = net.now;
+        let Host { protocol, wire, .. } = &mut net.hosts[0];
+        protocol.close(now, first, wire);
+        net.run_ms(100);
+        let is_reset = |(from, bytes): &&(usize, Vec<u8>)| *from == 1 && bytes[8] == 15;
+        let reset = net.log.iter().rfind(is_reset).expect("a reset").1.clone();
+        let second = net.connect(0, 1);
+        net.fate = Box::new(|_, _, _| 1);
+        net.run_ms(if first_is_over { 500 } else { 1 });
+        net.inject(1, 0, reset);
+        net.run_ms(1);
+        net.request(0, second, 1, b"unmoved");
+        net.run_ms(1);
+        let answer = Seen::Answer(1, b"devomnu".to_vec());
+        assert!(net.hosts[0].seen.contains(&answer), "{first_is_over}");
+    }
+}
+
 #[test]
 fn another_version_is_refused_by_name() {
     let mut net = Net::pair();
