@@ -492,6 +492,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Whether a turn would do something although nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
         self.executor.is_ready()
+            // A flush may end sessions and calls after the turn has looked for such news.
+            || self.core.proto.has_event()
             || !self.core.finished.is_empty()
             || !self.core.abandoned.is_empty()
     }

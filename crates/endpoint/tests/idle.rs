@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::loop_io::Wire;
 use common::{Pair, endpoint, endpoint_with, ms, settle};
-use starling_endpoint::{CallOptions, EndpointConfig, Handler, Idle, MethodId};
+use starling_endpoint::{
+    CallOptions, EndpointConfig, Handler, Idle, MethodId, SessionError, SessionState,
+};
 use starling_io::{Clock, PacketIo};
 
 fn alone(wire: &Wire, idle: Idle) -> common::TestEndpoint {
@@ -112,4 +114,29 @@ fn a_connect_that_does_not_begin_leaves_no_peer_behind() {
     client.connect("loop://1").unwrap_err();
     assert_eq!(client.io().open_peers(), 1);
     assert!(client.session_state(first).is_some());
+}
+
+#[test]
+fn the_end_of_a_session_that_a_flush_finds_is_not_slept_through() {
+    let wire = Wire::default();
+    let config = EndpointConfig {
+        idle: Idle::Block,
+        ..EndpointConfig::default()
+    };
+    let limit_ns = 2 * config.protocol.connect_timeout_ns;
+    let mut client = endpoint_with(&wire, 1, config);
+    let session = client.connect("loop://2").unwrap();
+    let hour = Duration::from_secs(3600);
+    while matches!(
+        client.session_state(session),
+        Some(SessionState::Connecting)
+    ) {
+        if client.poll().unwrap().is_idle() {
+            client.wait(Some(hour)).unwrap();
+        }
+    }
+    let state = client.session_state(session);
+    let timeout = SessionError::ConnectTimeout;
+    assert_eq!(state, Some(SessionState::Ended(timeout)));
+    assert!(wire.clock().now_ns() < limit_ns, "it slept");
 }
