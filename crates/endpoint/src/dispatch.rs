@@ -25,7 +25,7 @@ use crate::server::{
 };
 use crate::sink::io_peer;
 use crate::status::{Code, Status};
-use crate::worker::{self, Job, WorkerHandler, WorkerRequest};
+use crate::workers::{self, Job, WorkerHandler, WorkerRequest};
 
 pub(crate) const HANDLER_PANICKED: &str = "the server's handler panicked";
 pub(crate) const EXPIRED: &str = "the deadline passed before the server ran the handler";
@@ -92,7 +92,7 @@ impl<I: PacketIo> Tables<I> {
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
-        workers: &mut Option<Box<dyn worker::Dispatch>>,
+        workers: &mut Option<Box<dyn workers::Dispatch>>,
         id: RequestId,
         peer: PeerId,
         ext: bool,
@@ -301,7 +301,7 @@ fn finish_uncommon<I: PacketIo>(
 fn serve_in_worker<I: PacketIo>(
     core: &mut Core<I>,
     tx: &mut I::Tx,
-    workers: &mut Option<Box<dyn worker::Dispatch>>,
+    workers: &mut Option<Box<dyn workers::Dispatch>>,
     handler: WorkerHandler,
     id: RequestId,
     request: Request<'_>,

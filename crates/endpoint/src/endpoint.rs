@@ -22,7 +22,7 @@ use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::turn::{Cadence, Pace};
-use crate::worker::{Dispatch, ThreadPool, WorkerHandler};
+use crate::workers::{Dispatch, ThreadPool, WorkerHandler};
 
 /// One thread's end of everything: its sessions, calls and handlers, over one device.
 ///

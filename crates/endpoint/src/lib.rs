@@ -40,7 +40,7 @@ mod stats;
 mod status;
 mod timers;
 mod turn;
-mod worker;
+mod workers;
 
 pub use client::{CallId, Completion, ContinuationId, Response};
 pub use context::{Context, RejectedCall};
@@ -57,4 +57,4 @@ pub use sessions::SessionState;
 pub use starling_proto::{Msgbuf, Secrets, SessionError, SessionId};
 pub use stats::{Stats, Turn};
 pub use status::{Code, Status};
-pub use worker::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest};
+pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest};

@@ -7,7 +7,7 @@ use starling_io::PacketIo;
 use crate::context::Context;
 use crate::header::MethodId;
 use crate::server::{Reply, Request};
-use crate::worker::WorkerHandler;
+use crate::workers::WorkerHandler;
 
 /// What an inline handler is.
 pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>);

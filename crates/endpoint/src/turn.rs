@@ -46,7 +46,7 @@ use crate::payload::PayloadBytes;
 use crate::sink::{Sink, io_peer, proto_peer, proto_source};
 use crate::stats::{Stats, Turn};
 use crate::status::Status;
-use crate::worker::{Dispatch, JobEnd};
+use crate::workers::{Dispatch, JobEnd};
 
 /// A busy loop looks for device events only every so many turns.
 const EVENT_INTERVAL: u64 = 64;
