@@ -102,6 +102,18 @@ impl Cluster {
         self.fabric.borrow_mut().crash(host);
     }
 
+    /// Something else runs on `host`'s core until `until_ns`: from now on, or from the middle of
+    /// its next turn, so that what that turn sends leaves afterwards.
+    pub(super) fn take_core(&mut self, host: HostId, until_ns: u64, amid: bool) {
+        if amid {
+            let now_ns = self.now_ns();
+            self.machine(host).away_ns += until_ns - now_ns;
+            self.fabric.borrow_mut().wake_at(host, now_ns);
+        } else {
+            self.fabric.borrow_mut().pause(host, until_ns);
+        }
+    }
+
     /// Another process takes its place.
     pub(super) fn restart(&mut self, host: HostId) {
         self.fabric.borrow_mut().restart(host);

@@ -109,6 +109,8 @@ pub(super) struct Machine {
     body: Bytes,
     /// Requests run.
     pub(super) executed: u64,
+    /// For how long its core is taken away in the middle of its next turn, ns.
+    pub(super) away_ns: u64,
 }
 
 /// What a crash takes away.
@@ -196,6 +198,7 @@ impl Machine {
             opening: Vec::new(),
             body,
             executed: 0,
+            away_ns: 0,
         };
         machine.start();
         machine
@@ -302,6 +305,7 @@ impl Machine {
         // What the last events asked for waits for the next turn.
         self.wanted = turn.calls;
         self.executed += turn.executed;
+        turn.work.extra_ns += std::mem::take(&mut self.away_ns);
         let (work, busy) = (turn.work, !self.wanted.is_empty());
         process.schedule(self.id, &self.fabric, work, busy);
     }

@@ -12,6 +12,7 @@
 mod all_to_all;
 mod background;
 mod cluster;
+mod descheduled;
 mod incast;
 mod loss;
 mod machine;
@@ -121,7 +122,7 @@ pub struct Named {
 }
 
 /// All of them.
-pub const ALL: [Named; 6] = [
+pub const ALL: [Named; 7] = [
     Named {
         name: loss::NAME,
         about: "8 MB requests through losses of 1e-7 to 1e-3 at 100 Gb/s (eRPC, table 4)",
@@ -151,6 +152,11 @@ pub const ALL: [Named; 6] = [
         name: overload::NAME,
         about: "a server with 10 us handlers is offered up to four times what it can do",
         run: overload::run,
+    },
+    Named {
+        name: descheduled::NAME,
+        about: "client and server on cores that are away for 1 to 20 ms, a tenth of the time",
+        run: descheduled::run,
     },
 ];
 

@@ -72,3 +72,22 @@ fn a_dead_node_is_noticed_and_used_again_and_hurts_nobody_else() {
     let answered = |case| value(&findings, case, "calls to the living answered");
     assert!(answered("before") > 99.0 && answered("while it is dead") > 99.0);
 }
+
+#[test]
+fn absences_of_a_core_cost_no_more_than_their_time() {
+    let findings = quick("descheduled", 1);
+    let mut shares = 0;
+    for row in &findings.rows {
+        match row.metric {
+            "share of what remains" => {
+                assert!(row.value > 90.0, "{row:?}");
+                shares += 1;
+            }
+            "time away" => assert!((10.0..90.0).contains(&row.value), "{row:?}"),
+            // Who waits for an answer repeats its requests a few times, not all the time.
+            "retransmissions" => assert!(row.value < 5_000.0, "{row:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(shares, 16);
+}
