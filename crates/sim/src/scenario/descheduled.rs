@@ -22,28 +22,30 @@ use crate::rng::Rng;
 
 pub(super) const NAME: &str = "descheduled";
 
-/// An absence, ns.
+/// The shortest absence.
 const SHORTEST_NS: u64 = MS;
-const LONGEST_NS: u64 = 20 * MS;
 
-const WARM_UP_NS: u64 = 5 * MS;
+const WARM_UP_NS: u64 = 2 * MS;
 
 /// How long is measured, and how often cores are away.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     measured_ns: u64,
+    longest_ns: u64,
     /// The mean time between two absences, in parts of the mean absence.
     present_parts: u64,
 }
 
 const FULL: Plan = Plan {
     measured_ns: 1_000 * MS,
+    longest_ns: 20 * MS,
     present_parts: 9,
 };
 
 /// Half of the time, or so little of it would have no absence.
 const QUICK: Plan = Plan {
-    measured_ns: 30 * MS,
+    measured_ns: 12 * MS,
+    longest_ns: 4 * MS,
     present_parts: 1,
 };
 
@@ -136,7 +138,7 @@ struct Absence {
 /// Absences of `hosts`, in the order in which they begin.
 fn draw(rng: &mut Rng, hosts: &[HostId], plan: Plan) -> Vec<Absence> {
     let mut absences = Vec::new();
-    let mean_ns = (SHORTEST_NS + LONGEST_NS) / 2;
+    let mean_ns = (SHORTEST_NS + plan.longest_ns) / 2;
     let until_ns = WARM_UP_NS + plan.measured_ns;
     for &host in hosts {
         let mut now_ns = WARM_UP_NS;
@@ -145,7 +147,7 @@ fn draw(rng: &mut Rng, hosts: &[HostId], plan: Plan) -> Vec<Absence> {
             if now_ns >= until_ns {
                 break;
             }
-            let end_ns = now_ns + rng.range(SHORTEST_NS, LONGEST_NS);
+            let end_ns = now_ns + rng.range(SHORTEST_NS, plan.longest_ns);
             absences.push(Absence {
                 host,
                 begin_ns: now_ns,
