@@ -23,6 +23,7 @@ use std::time::Duration;
 use starling_io::PacketIo;
 use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, SessionId, Tag};
 
+use crate::admission::Admission;
 use crate::client::{Call, CallId, Completion, ContinuationId};
 use crate::context::{Context, RejectedCall};
 use crate::deadlines::Deadlines;
@@ -62,6 +63,7 @@ pub(crate) struct Core<I: PacketIo> {
     calls: usize,
     max_calls: usize,
     deadlines: Deadlines,
+    pub(crate) admission: Admission,
     pub(crate) finished: VecDeque<Finished>,
     /// Requests that are worked on outside their handler: deferred, or in workers.
     pub(crate) pending: Pending,
@@ -91,6 +93,7 @@ impl<I: PacketIo> Core<I> {
             calls: 0,
             max_calls,
             deadlines: Deadlines::new(max_calls),
+            admission: Admission::default(),
             finished: VecDeque::new(),
             pending: Pending::default(),
             sessions: Sessions::default(),
@@ -123,7 +126,7 @@ impl<I: PacketIo> Core<I> {
         let wide = self.admit(continuation, tag, options.timeout)?;
         let (now, sink) = (self.now_ns, &mut Sink(tx));
         let number = self.proto.request_with(now, session, wide, sink, |out| {
-            let prefix = options.put_header(method, out);
+            let prefix = options.put_header(method, out, now);
             build(out);
             assert!(
                 out.len() >= usize::from(prefix.len),
@@ -147,7 +150,7 @@ impl<I: PacketIo> Core<I> {
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
         self.header.clear();
-        let prefix = options.put_header(method, &mut self.header);
+        let prefix = options.put_header(method, &mut self.header, self.now_ns);
         match message.head_mut().get_mut(..self.header.len()) {
             Some(room) => room.copy_from_slice(&self.header),
             None => {

@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use starling_io::PacketIo;
+use starling_io::{Clock, PacketIo};
 use starling_proto::{PeerId, RequestId, Tag};
 
+use crate::admission::{Late, Timing};
 use crate::client::{Call, CallId, Completion, ContinuationId, Response};
 use crate::context::Context;
 use crate::core::{ContinuationFn, Core, Finished, Registration};
@@ -24,11 +25,29 @@ use crate::server::{
     Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Request, RequestFlags, RequestInfo,
 };
 use crate::sink::io_peer;
+use crate::stats::Stats;
 use crate::status::{Code, Status};
 use crate::workers::{self, Job, WorkerHandler, WorkerRequest};
 
 pub(crate) const HANDLER_PANICKED: &str = "the server's handler panicked";
-pub(crate) const EXPIRED: &str = "the deadline passed before the server ran the handler";
+
+/// The status of a request that is not run.
+#[cold]
+pub(crate) fn late_status(stats: &mut Stats, late: Late) -> Status {
+    let status = match late {
+        Late::Expired => {
+            stats.expired += 1;
+            Status::deadline_exceeded("the deadline passed before the server ran the handler")
+        }
+        Late::Overloaded => {
+            stats.overloaded += 1;
+            Status::resource_exhausted(
+                "the server is asked for more than it can do in time; the call did not run",
+            )
+        }
+    };
+    status.with_not_run()
+}
 
 /// What runs when something arrives. Apart from [`Core`], so that it can be borrowed while it runs.
 pub(crate) struct Tables<I: PacketIo> {
@@ -40,6 +59,8 @@ pub(crate) struct Tables<I: PacketIo> {
     reply: ReplySlot,
     /// What is to blame if something panics now.
     running: Running,
+    /// When the request with a deadline was judged that was begun last.
+    began_ns: u64,
 }
 
 /// Whose code runs.
@@ -60,11 +81,19 @@ impl<I: PacketIo> Tables<I> {
             abandoned,
             reply: ReplySlot::default(),
             running: Running::Endpoint,
+            began_ns: 0,
         }
     }
 
     pub(crate) fn register(&mut self, method: MethodId, handler: Handler<I>) {
         self.methods.insert(method, handler);
+    }
+
+    /// A worker's answer was taken in: so long it takes from the handler's beginning until then.
+    pub(crate) fn note_job(&mut self, job: &Job, now_ns: u64) {
+        if let Some((method, began_ns)) = job.began() {
+            self.methods.note_run(method, began_ns, now_ns);
+        }
     }
 
     /// Puts in place what was registered by a handler or through a context.
@@ -88,11 +117,12 @@ impl<I: PacketIo> Tables<I> {
     /// Handles a request that arrived. What panics in it goes to [`Tables::recover`].
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn serve(
+    pub(crate) fn serve<C: Clock>(
         &mut self,
         core: &mut Core<I>,
         tx: &mut I::Tx,
         workers: &mut Option<Box<dyn workers::Dispatch>>,
+        clock: &C,
         id: RequestId,
         peer: PeerId,
         ext: bool,
@@ -107,7 +137,7 @@ impl<I: PacketIo> Tables<I> {
         let Some(method) = header::method_of(bytes.as_slice()) else {
             return refuse_malformed(core, tx, reply, HeaderError::Truncated);
         };
-        let mut deadline_ns = NEVER;
+        let mut timing = Timing::without_deadline(core.now_ns);
         let mut body_at = REQUEST_BODY_AT;
         if ext {
             let extension = match RequestExtension::parse(bytes.as_slice()) {
@@ -115,10 +145,16 @@ impl<I: PacketIo> Tables<I> {
                 Err(error) => return refuse_malformed(core, tx, reply, error),
             };
             body_at = extension.body_at;
-            if let Some(us) = extension.remaining_us {
-                deadline_ns = core.now_ns.saturating_add(us.saturating_mul(1000));
-                if us == 0 {
-                    return refuse_expired(core, tx, reply);
+            if let Some(stamps) = extension.stamps {
+                let run_time = self.methods.run_time(method);
+                let run_time = run_time.copied().unwrap_or_default();
+                let sender = (peer, core.proto.incarnation(peer));
+                match (core.admission).judge(clock.now_ns(), sender, stamps, run_time) {
+                    Ok(judged) => {
+                        timing = judged;
+                        self.began_ns = judged.now_ns;
+                    }
+                    Err(late) => return refuse_late(core, tx, reply, late),
                 }
             }
         }
@@ -128,8 +164,7 @@ impl<I: PacketIo> Tables<I> {
         let info = RequestInfo {
             method,
             peer: io_peer(peer),
-            now_ns: core.now_ns,
-            deadline_ns,
+            timing,
         };
         let payload = Payload {
             bytes,
@@ -138,7 +173,7 @@ impl<I: PacketIo> Tables<I> {
         };
         match self.methods.find(method) {
             Some(HandlerKind::Inline(handler)) => {
-                reply.deadline_ns = deadline_ns;
+                reply.deadline_ns = timing.deadline_ns;
                 reply.ok = false;
                 self.running = Running::Handler;
                 let context = &mut Context {
@@ -153,6 +188,9 @@ impl<I: PacketIo> Tables<I> {
                     Reply { slot, abandoned },
                 );
                 self.running = Running::Endpoint;
+                if reply.deadline_ns != NEVER {
+                    self.methods.note_run(method, self.began_ns, clock.now_ns());
+                }
                 if reply.ok {
                     core.answer_ok(tx, reply.id, &mut reply.answer);
                 } else {
@@ -324,7 +362,7 @@ fn serve_in_worker<I: PacketIo>(
     };
     match workers.submit(Job::new(id, handler, request, answer)) {
         Ok(()) => {
-            core.pending.insert(id, flags, info.deadline_ns);
+            core.pending.insert(id, flags, info.timing.deadline_ns);
         }
         Err(job) => {
             core.stats.workers_full += 1;
@@ -332,7 +370,8 @@ fn serve_in_worker<I: PacketIo>(
             core.proto.recycle(request);
             let status = Status::resource_exhausted(
                 "the server's workers have a full queue; the call did not run",
-            );
+            )
+            .with_not_run();
             core.answer_status(tx, id, &mut answer, &status);
             core.proto.recycle(answer.message);
         }
@@ -355,14 +394,14 @@ fn refuse_malformed<I: PacketIo>(
 fn refuse_draining<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, reply: &mut ReplySlot) {
     core.stats.refused_draining += 1;
     let status =
-        Status::unavailable("the server is shutting down; the call did not run, call elsewhere");
+        Status::unavailable("the server is shutting down; the call did not run, call elsewhere")
+            .with_not_run();
     core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
 #[cold]
-fn refuse_expired<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, reply: &mut ReplySlot) {
-    core.stats.expired += 1;
-    let status = Status::deadline_exceeded(EXPIRED);
+fn refuse_late<I: PacketIo>(core: &mut Core<I>, tx: &mut I::Tx, reply: &mut ReplySlot, late: Late) {
+    let status = late_status(&mut core.stats, late);
     core.answer_status(tx, reply.id, &mut reply.answer, &status);
 }
 
@@ -390,7 +429,11 @@ fn read_extension<I: PacketIo>(core: &mut Core<I>, bytes: &[u8]) -> Result<usize
     }
     let fields = header::fields_between(bytes, RESPONSE_FIELDS_AT, header.body_at);
     let metadata = MetadataView::of_extension(fields).to_owned();
-    Err(Status::new(header.code, header.message.to_owned()).with_metadata(metadata))
+    let mut status = Status::new(header.code, header.message.to_owned()).with_metadata(metadata);
+    if header.not_run {
+        status = status.with_not_run();
+    }
+    Err(status)
 }
 
 impl<I: PacketIo> Core<I> {
@@ -400,13 +443,16 @@ impl<I: PacketIo> Core<I> {
             Command::Call {
                 key,
                 session,
-                message,
+                mut message,
                 prefix,
                 timeout,
             } => {
                 if !self.local.is_wanted(key) {
                     self.keep(message);
                     return;
+                }
+                if timeout.is_some() {
+                    header::set_sent(message.head_mut(), self.now_ns);
                 }
                 let local = ContinuationId::LOCAL;
                 match self.issue(tx, session, message, prefix, timeout, local, key) {

@@ -280,7 +280,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     #[inline]
     pub(crate) fn refresh(&mut self) {
         if !self.between_turns {
-            self.core.now_ns = self.clock.now_ns();
+            self.read_clock();
             self.pace.time_is_known = true;
             self.between_turns = true;
             self.catch_up();

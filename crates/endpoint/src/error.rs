@@ -52,7 +52,7 @@ impl From<RejectReason> for CallError {
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         let text = error.to_string();
-        match error {
+        let status = match error {
             CallError::SessionOver => Status::unavailable(text),
             CallError::QueueFull | CallError::TooLarge { .. } | CallError::TooManyCalls { .. } => {
                 Status::resource_exhausted(text)
@@ -60,7 +60,8 @@ impl From<CallError> for Status {
             CallError::NoHeaderRoom { .. } | CallError::UnknownContinuation => {
                 Status::internal(text)
             }
-        }
+        };
+        status.with_not_run()
     }
 }
 
@@ -109,9 +110,11 @@ pub(crate) fn status_of_failure(peer: &str, error: RequestError, may_have_run: b
         RequestError::Rejected(rejection) => {
             let text = format!("{peer}: {rejection}");
             match rejection {
-                Rejection::TooLarge | Rejection::NoMemory => Status::resource_exhausted(text),
+                Rejection::TooLarge | Rejection::NoMemory => {
+                    Status::resource_exhausted(text).with_not_run()
+                }
                 Rejection::ResponseExpired | Rejection::Other(_) => Status::unknown(text),
-                Rejection::Malformed => Status::internal(text),
+                Rejection::Malformed => Status::internal(text).with_not_run(),
             }
         }
         RequestError::ResponseTooLarge | RequestError::NoMemory => {

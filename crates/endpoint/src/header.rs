@@ -23,13 +23,15 @@
 //! | tag | in | value | meaning |
 //! |---|---|---|---|
 //! | 1 | request | u64 | time that the caller still waits when it makes the call, microseconds: relative, so the hosts' clocks need not agree; time spent in queues and on the way is not taken off |
+//! | 128 | request | u32 | the caller's clock when it makes the call, microseconds since whenever, modulo 2^32: from the differences to its own clock the server sees how long a request was in queues |
 //! | 2 | request | u8 | encoding of both bodies: 0 native layout (the default), 1 protobuf |
 //! | 3 | both | u8 k; k bytes; n-1-k bytes | metadata: key of `a-z 0-9 - _ .`, value of any bytes |
 //! | 4 | both | u64, u8 | stream: call id, then flags (bit 0: end of stream, others 0) |
 //! | 5 | response | u8 | status code, 0 to 16; OK if absent |
 //! | 6 | response | UTF-8 | status message, at most 1024 bytes |
+//! | 129 | response | empty | the request was refused before any of its handler ran |
 //!
-//! A field other than metadata comes at most once. A receiver skips an unknown field with a tag of
+//! A known field other than metadata comes at most once. A receiver skips an unknown field with a tag of
 //! 128 or more and refuses the message for one below. Metadata fields of a message are at most 8192
 //! bytes together (with their tags and lengths), all fields at most 12288.
 //!
@@ -37,6 +39,7 @@
 
 use starling_proto::Prefix;
 
+use crate::admission::Stamps;
 use crate::options::{CallOptions, Encoding, StreamPosition};
 use crate::status::{Code, Status};
 
@@ -64,6 +67,8 @@ mod tag {
     pub(super) const MESSAGE: u8 = 6;
     /// Tags from here on may be skipped by who does not know them.
     pub(super) const OPTIONAL: u8 = 128;
+    pub(super) const SENT: u8 = OPTIONAL;
+    pub(super) const NOT_RUN: u8 = OPTIONAL + 1;
 }
 
 /// Names a method: what generated code derives from `package.Service/Method`.
@@ -108,6 +113,8 @@ pub(crate) enum Field<'a> {
     Stream(StreamPosition),
     Status(Code),
     Message(&'a str),
+    Sent { clock_us: u32 },
+    NotRun,
     Skipped,
 }
 
@@ -168,7 +175,12 @@ impl<'a> Fields<'a> {
                 Field::Message(std::str::from_utf8(value).map_err(|_| bad)?)
             }
             tag::MESSAGE => return Err(bad),
-            tag::OPTIONAL.. => Field::Skipped,
+            tag::SENT => Field::Sent {
+                clock_us: u32::from_le_bytes(value.try_into().map_err(|_| bad)?),
+            },
+            tag::NOT_RUN if value.is_empty() => Field::NotRun,
+            tag::NOT_RUN => return Err(bad),
+            _ if tag >= tag::OPTIONAL => Field::Skipped,
             _ => return Err(HeaderError::Unknown { tag }),
         };
         Ok((tag, field))
@@ -210,7 +222,8 @@ pub(crate) fn method_of(payload: &[u8]) -> Option<MethodId> {
 pub(crate) struct RequestExtension {
     /// Where the body begins and the fields end.
     pub(crate) body_at: usize,
-    pub(crate) remaining_us: Option<u64>,
+    /// Set by calls with a deadline.
+    pub(crate) stamps: Option<Stamps>,
 }
 
 impl RequestExtension {
@@ -219,19 +232,26 @@ impl RequestExtension {
     pub(crate) fn parse(payload: &[u8]) -> Result<Self, HeaderError> {
         let rest = payload.get(METHOD_LEN..).ok_or(HeaderError::Truncated)?;
         let fields = split_extension(rest)?;
-        let mut remaining_us = None;
+        let (mut timeout_us, mut sent_us) = (None, None);
         walk(fields, |field| match field {
-            Field::Deadline { remaining_us: us } => {
-                remaining_us = Some(us);
+            Field::Deadline { remaining_us } => {
+                timeout_us = Some(remaining_us);
                 true
             }
-            Field::Status(_) | Field::Message(_) => false,
+            Field::Sent { clock_us } => {
+                sent_us = Some(clock_us);
+                true
+            }
+            Field::Status(_) | Field::Message(_) | Field::NotRun => false,
             Field::Encoding(_) | Field::Stream(_) => true,
             Field::Metadata { .. } | Field::Skipped => true,
         })?;
         Ok(Self {
             body_at: REQUEST_FIELDS_AT + fields.len(),
-            remaining_us,
+            stamps: timeout_us.map(|timeout_us| Stamps {
+                timeout_us,
+                sent_us,
+            }),
         })
     }
 }
@@ -241,6 +261,8 @@ impl RequestExtension {
 pub(crate) struct ResponseHeader<'a> {
     pub(crate) code: Code,
     pub(crate) message: &'a str,
+    /// The request certainly did not run.
+    pub(crate) not_run: bool,
     pub(crate) body_at: usize,
 }
 
@@ -252,6 +274,7 @@ impl<'a> ResponseHeader<'a> {
         let mut header = Self {
             code: Code::Ok,
             message: "",
+            not_run: false,
             body_at: RESPONSE_FIELDS_AT + fields.len(),
         };
         walk(fields, |field| match field {
@@ -263,7 +286,11 @@ impl<'a> ResponseHeader<'a> {
                 header.message = message;
                 true
             }
-            Field::Deadline { .. } | Field::Encoding(_) => false,
+            Field::NotRun => {
+                header.not_run = true;
+                true
+            }
+            Field::Deadline { .. } | Field::Sent { .. } | Field::Encoding(_) => false,
             Field::Stream(_) | Field::Metadata { .. } | Field::Skipped => true,
         })?;
         Ok(header)
@@ -285,7 +312,7 @@ fn split_extension(bytes: &[u8]) -> Result<&[u8], HeaderError> {
 /// all fields together.
 fn walk<'a>(bytes: &'a [u8], mut accept: impl FnMut(Field<'a>) -> bool) -> Result<(), HeaderError> {
     let mut fields = Fields::new(bytes);
-    let mut seen = 0u8;
+    let mut seen = 0u32;
     let mut metadata = 0;
     while !fields.rest.is_empty() {
         let before = fields.rest.len();
@@ -295,8 +322,9 @@ fn walk<'a>(bytes: &'a [u8], mut accept: impl FnMut(Field<'a>) -> bool) -> Resul
             if metadata > MAX_METADATA {
                 return Err(HeaderError::TooLong);
             }
-        } else if tag < tag::OPTIONAL {
-            let bit = 1 << tag;
+        } else if field != Field::Skipped {
+            // One for each tag that is known.
+            let bit = 1 << (tag % 16 + tag / tag::OPTIONAL * 16);
             if seen & bit != 0 {
                 return Err(HeaderError::Misplaced { tag });
             }
@@ -359,7 +387,7 @@ pub(crate) fn request_len(options: &CallOptions) -> usize {
 #[cold]
 fn request_len_extended(options: &CallOptions) -> usize {
     REQUEST_FIELDS_AT
-        + options.timeout.map_or(0, |_| FIELD_LEN + 8)
+        + options.timeout.map_or(0, |_| 2 * FIELD_LEN + 8 + 4)
         + match options.encoding {
             Encoding::Native => 0,
             Encoding::Protobuf => FIELD_LEN + 1,
@@ -368,9 +396,14 @@ fn request_len_extended(options: &CallOptions) -> usize {
         + options.metadata.as_fields().len()
 }
 
-/// Appends the header of a request.
+/// Appends the header of a request that is made at `now_ns`.
 #[inline]
-pub(crate) fn put_request(out: &mut Vec<u8>, method: MethodId, options: &CallOptions) -> Prefix {
+pub(crate) fn put_request(
+    out: &mut Vec<u8>,
+    method: MethodId,
+    options: &CallOptions,
+    now_ns: u64,
+) -> Prefix {
     out.extend_from_slice(&method.0.to_le_bytes());
     if options.is_plain() {
         return Prefix {
@@ -378,11 +411,11 @@ pub(crate) fn put_request(out: &mut Vec<u8>, method: MethodId, options: &CallOpt
             len: METHOD_LEN as u16,
         };
     }
-    put_request_extension(out, options)
+    put_request_extension(out, options, now_ns)
 }
 
 #[cold]
-fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions) -> Prefix {
+fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) -> Prefix {
     let length = request_len_extended(options) - REQUEST_FIELDS_AT;
     assert!(length <= MAX_EXTENSION, "bounded by Metadata::insert");
     out.extend_from_slice(&(length as u16).to_le_bytes());
@@ -391,6 +424,7 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions) -> Prefix {
         // Rounded up: a deadline in the future does not look expired.
         let us = u64::try_from(timeout.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
         put_field(out, tag::DEADLINE, &us.to_le_bytes());
+        put_field(out, tag::SENT, &clock_us(now_ns).to_le_bytes());
     }
     if options.encoding == Encoding::Protobuf {
         put_field(out, tag::ENCODING, &[1]);
@@ -402,6 +436,18 @@ fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions) -> Prefix {
         ext: true,
         len: (REQUEST_FIELDS_AT + length) as u16,
     }
+}
+
+fn clock_us(now_ns: u64) -> u32 {
+    (now_ns / 1000) as u32
+}
+
+/// Says in the header of a request with a deadline that the call is made at `now_ns`.
+pub(crate) fn set_sent(request: &mut [u8], now_ns: u64) {
+    let at = REQUEST_FIELDS_AT + FIELD_LEN + 8;
+    let field = &mut request[at..at + FIELD_LEN + 4];
+    assert_eq!(field[0], tag::SENT, "follows the deadline");
+    field[FIELD_LEN..].copy_from_slice(&clock_us(now_ns).to_le_bytes());
 }
 
 /// What a response says besides its body.
@@ -434,6 +480,9 @@ impl ResponseParts<'_> {
             let message = status.wire_message();
             if !message.is_empty() {
                 put_field(out, tag::MESSAGE, message.as_bytes());
+            }
+            if !status.may_have_run() {
+                put_field(out, tag::NOT_RUN, &[]);
             }
         }
         put_stream(out, self.stream);
@@ -499,7 +548,7 @@ mod tests {
     fn a_plain_request_costs_four_bytes_and_a_plain_response_none() {
         let mut out = Vec::new();
         let plain = CallOptions::default();
-        let prefix = put_request(&mut out, MethodId(0x0403_0201), &plain);
+        let prefix = put_request(&mut out, MethodId(0x0403_0201), &plain, 5);
         assert_eq!(prefix, Prefix { ext: false, len: 4 });
         assert_eq!(out, [1, 2, 3, 4]);
         assert_eq!(request_len(&plain), 4);
@@ -511,13 +560,19 @@ mod tests {
     fn the_bytes_of_a_full_request_header() {
         let mut out = Vec::new();
         let options = full_options();
-        let prefix = put_request(&mut out, MethodId(7), &options);
-        assert_eq!(prefix, Prefix { ext: true, len: 43 });
+        let prefix = put_request(
+            &mut out,
+            MethodId(7),
+            &options,
+            (3 << 32 | 0x0a0b) * 1000 + 999,
+        );
+        assert_eq!(prefix, Prefix { ext: true, len: 50 });
         assert_eq!(out.len(), request_len(&options));
         let expected: &[u8] = &[
             7, 0, 0, 0, // method
-            37, 0, // length
+            44, 0, // length
             1, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0, // 2 us, rounded up
+            128, 4, 0, 0x0b, 0x0a, 0, 0, // the clock, without its upper bits
             2, 1, 0, 1, // protobuf
             4, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, // stream
             3, 7, 0, 1, b'k', b'v', b'a', b'l', b'u', b'e',
@@ -525,7 +580,11 @@ mod tests {
         assert_eq!(out, expected);
         out.extend_from_slice(b"body");
         let extension = RequestExtension::parse(&out).unwrap();
-        assert_eq!(extension.remaining_us, Some(2));
+        let stamps = Stamps {
+            timeout_us: 2,
+            sent_us: Some(0x0a0b),
+        };
+        assert_eq!(extension.stamps, Some(stamps));
         assert_eq!(&out[extension.body_at..], b"body");
         let fields = fields_between(&out, REQUEST_FIELDS_AT, extension.body_at);
         let view = MetadataView::of_extension(fields);
@@ -547,6 +606,25 @@ mod tests {
         assert_eq!(header.body_at, out.len());
         let fields = fields_between(&out, RESPONSE_FIELDS_AT, header.body_at);
         assert_eq!(MetadataView::of_extension(fields).to_owned(), metadata);
+    }
+
+    #[test]
+    fn a_refusal_says_that_nothing_ran() {
+        for status in [Status::internal(""), Status::internal("").with_not_run()] {
+            let mut out = Vec::new();
+            ResponseParts::of_status(&status).put(&mut out);
+            let header = ResponseHeader::parse(&out).unwrap();
+            assert_eq!(header.not_run, !status.may_have_run());
+        }
+    }
+
+    #[test]
+    fn a_call_is_stamped_when_it_is_issued() {
+        let mut out = Vec::new();
+        put_request(&mut out, MethodId(7), &full_options(), 0);
+        set_sent(&mut out, 9_000_500);
+        let extension = RequestExtension::parse(&out).unwrap();
+        assert_eq!(extension.stamps.unwrap().sent_us, Some(9_000));
     }
 
     #[test]
@@ -617,7 +695,30 @@ mod tests {
             request_with(&[127, 0, 0]),
             Err(HeaderError::Unknown { tag: 127 })
         );
-        assert!(request_with(&[128, 2, 0, 1, 2, 200, 0, 0]).is_ok());
+        assert_eq!(
+            request_with(&[128, 2, 0, 1, 2]),
+            Err(HeaderError::BadValue { tag: 128 })
+        );
+        assert_eq!(
+            request_with(&[128, 4, 0, 1, 2, 3, 4, 128, 4, 0, 1, 2, 3, 4]),
+            Err(HeaderError::Misplaced { tag: 128 })
+        );
+        assert_eq!(
+            request_with(&[129, 0, 0]),
+            Err(HeaderError::Misplaced { tag: 129 })
+        );
+        assert_eq!(
+            ResponseHeader::parse(&[7, 0, 128, 4, 0, 1, 2, 3, 4]),
+            Err(HeaderError::Misplaced { tag: 128 })
+        );
+        assert_eq!(
+            ResponseHeader::parse(&[4, 0, 129, 1, 0, 1]),
+            Err(HeaderError::BadValue { tag: 129 })
+        );
+        // Nothing can be said of a time without a deadline.
+        let sent = request_with(&[128, 4, 0, 1, 2, 3, 4]).unwrap();
+        assert_eq!(sent.stamps, None);
+        assert!(request_with(&[130, 2, 0, 1, 2, 130, 0, 0, 200, 0, 0]).is_ok());
         assert_eq!(
             ResponseHeader::parse(&[4, 0, 5, 1, 0, 17]),
             Err(HeaderError::BadValue { tag: 5 })

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod client;
 mod context;
 mod core;

@@ -269,7 +269,8 @@ impl LocalHandle {
         let spare = self.shared.state.borrow_mut().spare.pop();
         let mut message = spare.unwrap_or_default();
         let head = message.head_mut();
-        let prefix = options.put_header(method, head);
+        // When it is made is said when it is issued.
+        let prefix = options.put_header(method, head, 0);
         build(head);
         assert!(
             head.len() >= usize::from(prefix.len),
@@ -291,7 +292,7 @@ impl LocalHandle {
         mut message: Msgbuf,
     ) -> LocalCall {
         let mut header = Vec::with_capacity(options.header_len());
-        let prefix = options.put_header(method, &mut header);
+        let prefix = options.put_header(method, &mut header, 0);
         message.head_mut()[..header.len()].copy_from_slice(&header);
         self.issue(session, message, prefix, options.timeout)
     }

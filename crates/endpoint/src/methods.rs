@@ -4,6 +4,7 @@
 
 use starling_io::PacketIo;
 
+use crate::admission::RunTime;
 use crate::context::Context;
 use crate::header::MethodId;
 use crate::server::{Reply, Request};
@@ -40,6 +41,7 @@ struct Bucket<I: PacketIo> {
     method: u32,
     /// None: the bucket is free.
     handler: Option<HandlerKind<I>>,
+    run_time: RunTime,
 }
 
 pub(crate) struct Methods<I: PacketIo> {
@@ -107,7 +109,23 @@ impl<I: PacketIo> Methods<I> {
         self.buckets[index] = Bucket {
             method: method.0,
             handler: Some(handler.0),
+            run_time: RunTime::default(),
         };
+    }
+
+    /// How long a method's handler runs when it is called with a deadline.
+    pub(crate) fn run_time(&mut self, method: MethodId) -> Option<&mut RunTime> {
+        let index = self.bucket(method.0);
+        let bucket = &mut self.buckets[index];
+        bucket.handler.is_some().then_some(&mut bucket.run_time)
+    }
+
+    /// A method's handler ran.
+    #[cold]
+    pub(crate) fn note_run(&mut self, method: MethodId, began_ns: u64, ended_ns: u64) {
+        if let Some(run_time) = self.run_time(method) {
+            run_time.note(ended_ns.saturating_sub(began_ns));
+        }
     }
 
     fn grow(&mut self) {
@@ -125,6 +143,7 @@ fn free_buckets<I: PacketIo>(count: usize) -> Vec<Bucket<I>> {
     let free = || Bucket {
         method: 0,
         handler: None,
+        run_time: RunTime::default(),
     };
     std::iter::repeat_with(free).take(count).collect()
 }

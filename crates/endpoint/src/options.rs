@@ -32,8 +32,10 @@ pub struct StreamPosition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
     /// The call ends with [`crate::Code::DeadlineExceeded`] when it is not over after this long.
-    /// The server is told, and does not begin what has expired. Without it a call ends when its
-    /// peer answers or fails.
+    /// The server is told, and does not begin what has expired. One that is asked for more than it
+    /// can do refuses calls with [`crate::Code::ResourceExhausted`], so that the others are
+    /// answered in time; it runs calls without a timeout in any case. Those end when the peer
+    /// answers or fails.
     pub timeout: Option<Duration>,
     /// How the bodies are encoded.
     pub encoding: Encoding,
@@ -68,10 +70,10 @@ impl CallOptions {
         header::request_len(self)
     }
 
-    /// Appends the call header: what precedes the body in a request.
+    /// Appends the call header, what precedes the body in a request, of a call made at `now_ns`.
     #[inline]
-    pub(crate) fn put_header(&self, method: MethodId, out: &mut Vec<u8>) -> Prefix {
-        header::put_request(out, method, self)
+    pub(crate) fn put_header(&self, method: MethodId, out: &mut Vec<u8>, now_ns: u64) -> Prefix {
+        header::put_request(out, method, self, now_ns)
     }
 }
 

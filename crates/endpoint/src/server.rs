@@ -19,6 +19,7 @@ use bytes::Bytes;
 use starling_io::{PeerId, Wake};
 use starling_proto::{Msgbuf, Prefix, RequestId};
 
+use crate::admission::Timing;
 use crate::header::{self, MAX_EXTENSION, MethodId, REQUEST_BODY_AT, ResponseParts};
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
@@ -33,8 +34,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) struct RequestInfo {
     pub(crate) method: MethodId,
     pub(crate) peer: PeerId,
-    pub(crate) now_ns: u64,
-    pub(crate) deadline_ns: u64,
+    pub(crate) timing: Timing,
 }
 
 macro_rules! request_getters {
@@ -51,7 +51,8 @@ macro_rules! request_getters {
 
         /// When the caller gives up, in nanoseconds of the endpoint's clock.
         pub fn deadline_ns(&self) -> Option<u64> {
-            (self.info.deadline_ns != NEVER).then_some(self.info.deadline_ns)
+            let deadline_ns = self.info.timing.deadline_ns;
+            (deadline_ns != NEVER).then_some(deadline_ns)
         }
     };
 }
@@ -94,7 +95,7 @@ impl Request<'_> {
     /// How long the caller still waits: what to give as timeout to nested calls.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline_ns()
-            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.now_ns)))
+            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
     }
 
     /// To keep the request beyond the handler. A large one is moved, a small one is copied.

@@ -25,6 +25,9 @@ pub struct Stats {
     pub stale_responses: u64,
     /// Requests whose deadline had passed before their handler ran; it did not run.
     pub expired: u64,
+    /// Requests refused because too many came to answer all of them before their deadlines; they
+    /// did not run.
+    pub overloaded: u64,
     /// Requests that were cancelled before their worker ran; it did not run.
     pub cancelled_in_queue: u64,
     /// Requests for methods that are not registered.

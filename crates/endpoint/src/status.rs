@@ -114,6 +114,7 @@ pub struct Status {
     // Boxed because it is rare: a status is returned by value on the fast path.
     metadata: Option<Box<Metadata>>,
     unsent: Option<Box<Msgbuf>>,
+    not_run: bool,
 }
 
 macro_rules! constructors {
@@ -173,13 +174,25 @@ impl Status {
             message: message.into(),
             metadata: None,
             unsent: None,
+            not_run: false,
         }
+    }
+
+    /// The same status of a call whose handler did not run.
+    pub(crate) fn with_not_run(mut self) -> Self {
+        self.not_run = true;
+        self
+    }
+
+    /// Whether the call may have had an effect on the server. If not it may be made again.
+    pub fn may_have_run(&self) -> bool {
+        !self.not_run
     }
 
     /// The same status of a call whose request was never sent.
     pub(crate) fn with_unsent(mut self, request: Msgbuf) -> Self {
         self.unsent = Some(Box::new(request));
-        self
+        self.with_not_run()
     }
 
     /// The request of a call that cannot have run, because its session ended before all of it was

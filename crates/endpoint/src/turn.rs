@@ -39,7 +39,7 @@ use starling_proto::{Body, DeviceRefusal, Frames, Incoming, PeerId, Upcoming};
 
 use crate::client::CallId;
 use crate::core::Core;
-use crate::dispatch::{EXPIRED, HANDLER_PANICKED, Tables};
+use crate::dispatch::{HANDLER_PANICKED, Tables, late_status};
 use crate::endpoint::Endpoint;
 use crate::options::Idle;
 use crate::payload::PayloadBytes;
@@ -58,7 +58,7 @@ const FAST_NS: u64 = 200;
 const SKIPS: u32 = 7;
 
 /// What a burst gave rise to is flushed before its end after so much work.
-const FLUSH_NS: u64 = 20_000;
+pub(crate) const FLUSH_NS: u64 = 20_000;
 /// Frames between two looks at the clock within a burst, at most.
 const MAX_STRIDE: u32 = 16;
 
@@ -123,6 +123,8 @@ pub(crate) struct Pace {
     pub(crate) time_is_known: bool,
     /// When an idle turn read the clock last.
     looked_ns: u64,
+    /// The loop slept since it read the clock last.
+    slept: bool,
 }
 
 impl Pace {
@@ -175,7 +177,7 @@ impl<I: PacketIo> Burst<'_, I> {
                             handle_responses(frames, core, tx, tables, clock, cadence)?;
                         }
                         Upcoming::Other => {
-                            handle_other(frames, core, tx, tables, workers);
+                            handle_other(frames, core, tx, tables, workers, clock);
                             if cadence.is_due(clock) {
                                 tx.flush()?;
                             }
@@ -221,7 +223,7 @@ fn handle_requests<I: PacketIo, C: Clock>(
         let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
         if let Some(id) = core.proto.take_request(now, peer, frame, sink) {
             let bytes = PayloadBytes::InPlace(frame.payload());
-            tables.serve(core, tx, workers, id, peer, frame.ext(), bytes);
+            tables.serve(core, tx, workers, clock, id, peer, frame.ext(), bytes);
         }
         if cadence.is_due(clock) {
             tx.flush()?;
@@ -259,12 +261,13 @@ fn handle_responses<I: PacketIo, C: Clock>(
 
 /// Acts on a frame that is no message of one packet.
 #[cold]
-fn handle_other<I: PacketIo>(
+fn handle_other<I: PacketIo, C: Clock>(
     frames: &mut Frames<'_>,
     core: &mut Core<I>,
     tx: &mut I::Tx,
     tables: &mut Tables<I>,
     workers: &mut Option<Box<dyn Dispatch>>,
+    clock: &C,
 ) {
     let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
     let Some(incoming) = core.proto.take_other(now, frames, sink) else {
@@ -278,7 +281,7 @@ fn handle_other<I: PacketIo>(
             mut body,
         } => {
             let bytes = PayloadBytes::of(&mut body);
-            tables.serve(core, tx, workers, id, peer, ext, bytes);
+            tables.serve(core, tx, workers, clock, id, peer, ext, bytes);
             body
         }
         Incoming::Response {
@@ -343,14 +346,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let mut events = 0;
         if datagrams > 0 {
             if !std::mem::take(&mut self.pace.time_is_known) {
-                self.core.now_ns = self.clock.now_ns();
+                self.read_clock();
             }
             self.catch_up();
             self.handle_burst(datagrams)?;
-        } else if !self.between_turns {
-            self.core.now_ns = self.clock.now_ns();
-            self.pace.plan(self.core.now_ns);
-            events += self.take_device_events();
+        } else {
+            if !self.between_turns {
+                self.read_clock();
+                self.pace.plan(self.core.now_ns);
+                events += self.take_device_events();
+            }
+            self.core.admission.queue_is_empty(self.core.now_ns);
         }
         if turns.is_multiple_of(EVENT_INTERVAL) {
             events += self.take_device_events();
@@ -381,6 +387,16 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             resume_unwind(panic);
         }
         Ok(turn)
+    }
+
+    /// Finds out what time it is.
+    #[inline]
+    pub(crate) fn read_clock(&mut self) {
+        self.core.now_ns = self.clock.now_ns();
+        if std::mem::take(&mut self.pace.slept) {
+            // Whatever came ended the sleep, so it came just now.
+            self.core.admission.queue_is_empty(self.core.now_ns);
+        }
     }
 
     /// What a turn does besides handling datagrams. Returns how much that was.
@@ -444,6 +460,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             Ok(())
         };
         self.executor.awake();
+        self.pace.slept = true;
         slept
     }
 
@@ -577,6 +594,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let tx = self.io.split().1;
         let core = &mut self.core;
         while let Some(job) = dispatch.poll() {
+            self.tables.note_job(&job, core.now_ns);
             let (id, request, answer, end) = job.into_parts();
             core.proto.recycle(request);
             let result = match end {
@@ -586,13 +604,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
                     core.stats.panics += 1;
                     Err(Status::internal(HANDLER_PANICKED))
                 }
-                JobEnd::Expired => {
-                    core.stats.expired += 1;
-                    Err(Status::deadline_exceeded(EXPIRED))
-                }
+                JobEnd::Late(late) => Err(late_status(&mut core.stats, late)),
                 JobEnd::Cancelled => {
                     core.stats.cancelled_in_queue += 1;
-                    Err(Status::cancelled("cancelled before the handler ran"))
+                    Err(Status::cancelled("cancelled before the handler ran").with_not_run())
                 }
             };
             core.settle(tx, id, answer, result);

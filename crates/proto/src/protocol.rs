@@ -228,6 +228,11 @@ impl Protocol {
         }
     }
 
+    /// Which incarnation of a peer is there: another number after it has started anew.
+    pub fn incarnation(&self, peer: PeerId) -> u32 {
+        self.shared.peers.get(peer).map_or(0, |peer| peer.token)
+    }
+
     /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`].
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use crossbeam_channel::{Receiver, Sender};
 use starling_io::{Clock, PeerId, Wake};
 use starling_proto::{Msgbuf, RequestId};
 
+use crate::admission::Late;
 use crate::header::MethodId;
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
@@ -67,7 +68,7 @@ impl WorkerRequest {
     /// How long the caller still waited when the handler was begun.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline_ns()
-            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.now_ns)))
+            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
     }
 
     /// Whether the caller no longer waits: a long-running handler asks now and then.
@@ -107,7 +108,9 @@ pub(crate) enum JobEnd {
     Answered,
     Failed(Status),
     Panicked,
-    Expired,
+    /// Did not run.
+    Late(Late),
+    /// Did not run.
     Cancelled,
 }
 
@@ -151,14 +154,17 @@ impl Job {
         }
     }
 
-    /// Runs the handler, unless nobody waits any more. Never panics.
+    /// Runs the handler, unless nobody waits any more or will when it is done. Never panics.
     pub fn run(&mut self, now_ns: u64) {
-        self.request.info.now_ns = now_ns;
+        let timing = &mut self.request.info.timing;
+        timing.now_ns = now_ns;
         let gave_up = self.request.flags.gave_up();
         self.end = Some(if gave_up == Some(GaveUp::Cancelled) {
             JobEnd::Cancelled
-        } else if gave_up.is_some() || self.request.info.deadline_ns <= now_ns {
-            JobEnd::Expired
+        } else if gave_up.is_some() || timing.deadline_ns <= now_ns {
+            JobEnd::Late(Late::Expired)
+        } else if timing.start_by_ns < now_ns {
+            JobEnd::Late(Late::Overloaded)
         } else {
             let (handler, request, reply) = (&self.handler, &mut self.request, &mut self.reply);
             match catch_unwind(AssertUnwindSafe(|| handler(request, reply))) {
@@ -169,6 +175,12 @@ impl Job {
                 Err(_) => JobEnd::Panicked,
             }
         });
+    }
+
+    /// The method, and when its handler began; `None` if it did not run.
+    pub(crate) fn began(&self) -> Option<(MethodId, u64)> {
+        let ran = matches!(self.end, Some(JobEnd::Answered | JobEnd::Failed(_)));
+        ran.then_some((self.request.info.method, self.request.info.timing.now_ns))
     }
 
     /// The request's memory, the answer, and how it ended (a job that never ran was cancelled).
@@ -318,6 +330,7 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
+    use crate::admission::Timing;
     use crate::payload::{Payload, PayloadBytes};
 
     #[derive(Clone)]
@@ -357,8 +370,7 @@ mod tests {
                 info: RequestInfo {
                     method: MethodId(1),
                     peer: PeerId(1),
-                    now_ns: 0,
-                    deadline_ns: NEVER,
+                    timing: Timing::without_deadline(0),
                 },
                 flags: Arc::default(),
             };

@@ -19,6 +19,7 @@ mod machine;
 mod node_failure;
 mod overload;
 mod watch;
+mod workers;
 
 use std::time::{Duration, Instant};
 
@@ -150,7 +151,7 @@ pub const ALL: [Named; 7] = [
     },
     Named {
         name: overload::NAME,
-        about: "a server with 10 us handlers is offered up to four times what it can do",
+        about: "a server is offered up to three times what it can do, inline and in workers",
         run: overload::run,
     },
     Named {

@@ -91,3 +91,25 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
     }
     assert_eq!(shares, 16);
 }
+
+#[test]
+fn an_overloaded_server_does_as_much_as_it_can_and_nothing_for_nobody() {
+    let options = Options {
+        seed: 1,
+        quick: true,
+        nodes: None,
+    };
+    let overload = find("overload").expect("a scenario");
+    let findings = run(&overload, options, &mut |_| {}).0;
+    for threads in ["inline", "workers"] {
+        for offered in ["0.8x", "1x", "1.5x", "2x", "3x"] {
+            let case = format!("{threads} {offered}");
+            let of = |metric| value(&findings, &case, metric);
+            let least = if offered == "0.8x" { 75.0 } else { 90.0 };
+            let share = of("share of the peak");
+            assert!(share >= least, "{case}: {share}");
+            assert_eq!(of("begun when expired"), 0.0, "{case}");
+            assert_eq!(of("run, not in time"), 0.0, "{case}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Requests that waited in a server's queues: which of them are run, to the microsecond.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use common::loop_io::{ManualClock, Wire};
+use common::{Pair, code, endpoint_with, ms, settle};
+use starling_endpoint::{
+    CallOptions, Code, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
+};
+use starling_io::Clock;
+
+fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+fn within(timeout: Duration) -> CallOptions {
+    CallOptions::with_timeout(timeout)
+}
+
+/// The time that was left to each request that ran.
+type Left = Rc<RefCell<Vec<Option<Duration>>>>;
+
+/// A pair whose server has seen a call that did not wait, and has been idle since.
+fn pair() -> (Pair, Left) {
+    let mut pair = Pair::new();
+    let left = Left::default();
+    let into = left.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, request, reply| {
+            into.borrow_mut().push(request.remaining());
+            reply.ok();
+        }),
+    );
+    pair.call_with(1, b"", 0, &within(ms(50)));
+    assert!(pair.one_end().is_ok());
+    left.borrow_mut().clear();
+    (pair, left)
+}
+
+#[test]
+fn what_expired_in_the_receive_queue_is_not_run_and_what_has_time_left_is() {
+    let (mut pair, left) = pair();
+    pair.call_with(1, b"", 2, &within(ms(2)));
+    pair.call_with(1, b"", 10, &within(ms(10)));
+    pair.call(1, b"", 99);
+    pair.client.poll().unwrap();
+    // The server is busy with something else.
+    pair.wire.clock().advance(ms(3));
+    assert_eq!(pair.server.poll().unwrap().requests, 3);
+    assert_eq!(*left.borrow(), [Some(ms(7)), None]);
+    assert_eq!(pair.server.stats().expired, 1);
+    pair.settle();
+    let mut ends = pair.take_ends();
+    ends.sort_by_key(|(tag, _)| *tag);
+    let codes: Vec<_> = ends.iter().map(|(tag, end)| (*tag, code(end))).collect();
+    let expected = [(2, Code::DeadlineExceeded), (10, Code::Ok), (99, Code::Ok)];
+    assert_eq!(codes, expected);
+}
+
+#[test]
+fn what_would_be_answered_too_late_is_refused_at_once() {
+    let (mut pair, left) = pair();
+    pair.call_with(1, b"", 0, &within(ms(4)));
+    pair.client.poll().unwrap();
+    pair.wire.clock().advance(us(3_001));
+    let status = pair.one_end().unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(!status.may_have_run());
+    assert!(status.message().ends_with("the call did not run"));
+    assert!(left.borrow().is_empty());
+    assert_eq!(pair.server.stats().overloaded, 1);
+}
+
+#[test]
+fn what_waited_with_its_caller_is_run_by_a_server_that_has_time() {
+    let (mut pair, left) = pair();
+    pair.call_with(1, b"", 0, &within(ms(4)));
+    pair.wire.clock().advance(us(3_900));
+    pair.server.poll().unwrap();
+    assert!(pair.one_end().is_ok());
+    assert_eq!(*left.borrow(), [Some(us(100))]);
+}
+
+#[test]
+fn what_ends_a_servers_sleep_has_not_waited_there() {
+    let (mut pair, left) = pair();
+    // Its first request was lost.
+    pair.wire.cut(true);
+    pair.call_with(1, b"", 0, &within(ms(42)));
+    pair.client.poll().unwrap();
+    pair.wire.cut(false);
+    pair.server.wait(Some(ms(40))).unwrap();
+    pair.client.poll().unwrap();
+    assert_eq!(pair.server.poll().unwrap().requests, 1);
+    let left = left.borrow()[0].unwrap();
+    // The clocks may have drifted meanwhile.
+    assert!((ms(2)..=us(2_010)).contains(&left), "{left:?}");
+}
+
+#[test]
+fn a_worker_is_told_the_time_that_is_really_left() {
+    let (mut pair, _) = pair();
+    let (told, tells) = mpsc::channel();
+    pair.server.start_workers(1, 4).unwrap();
+    pair.server.register_worker(
+        MethodId(2),
+        Arc::new(move |request, _| told.send(request.remaining()).unwrap()),
+    );
+    pair.call_with(2, b"", 0, &within(ms(10)));
+    pair.client.poll().unwrap();
+    pair.wire.clock().advance(ms(3));
+    pair.server.poll().unwrap();
+    let left = tells.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(left, Some(ms(7)));
+}
+
+/// A clock with an origin of its own.
+#[derive(Clone)]
+struct Elsewhere(ManualClock, u64);
+
+impl Clock for Elsewhere {
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns() + self.1
+    }
+}
+
+/// 64 calls with a deadline of 2 ms arrive at once where each takes 100 us. How many were answered,
+/// refused, and begun.
+fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
+    let wire = Wire::default();
+    let protocol = starling_proto::Config {
+        slots: 64,
+        credits: 64,
+        ..starling_proto::Config::default()
+    };
+    let config = EndpointConfig {
+        protocol,
+        idle: Idle::Block,
+        ..EndpointConfig::default()
+    };
+    let mut client = endpoint_with(&wire, 1, config.clone());
+    let secrets = Secrets {
+        token: 2,
+        cookie_key: [2; 16],
+    };
+    let clock = Elsewhere(wire.clock(), server_ahead_ns);
+    let mut server = Endpoint::new(wire.device(), clock, config, secrets).unwrap();
+    let work = wire.clock();
+    let echo = Handler::inline(move |_, _, reply| {
+        work.advance(us(100));
+        reply.ok();
+    });
+    server.register(MethodId(1), echo);
+    let session = client.connect(&server.local_address()).unwrap();
+    let ends: Rc<RefCell<(usize, usize)>> = Rc::default();
+    let into = ends.clone();
+    let count = client.register_continuation(move |_, completion| match completion.result {
+        Ok(_) => into.borrow_mut().0 += 1,
+        Err(status) => {
+            assert_eq!(status.code(), Code::ResourceExhausted);
+            assert!(!status.may_have_run());
+            into.borrow_mut().1 += 1;
+        }
+    });
+    let mut before = 0;
+    // The first call alone: the clocks get to know each other.
+    for calls in [1, 64] {
+        *ends.borrow_mut() = (0, 0);
+        before = server.stats().requests - server.stats().overloaded;
+        for tag in 0..calls {
+            let options = within(ms(2));
+            client
+                .call(session, MethodId(1), &options, |_| {}, count, tag)
+                .unwrap();
+        }
+        for _ in 0..6 {
+            settle(&mut [&mut client]);
+            server.poll().unwrap();
+        }
+        settle(&mut [&mut client]);
+    }
+    let begun = server.stats().requests - server.stats().overloaded - before;
+    assert_eq!(client.calls_outstanding(), 0);
+    assert_eq!(client.stats().deadline_exceeded, 0);
+    let ends = *ends.borrow();
+    (ends.0, ends.1, begun)
+}
+
+#[test]
+fn of_a_burst_that_is_too_much_is_run_what_is_answered_in_time() {
+    // The 17th would begin after 1.6 ms, when less than a quarter of its time is left.
+    let expected = (16, 48, 16);
+    assert_eq!(burst(0), expected);
+    assert_eq!(burst(987_654_321_987), expected);
+}
