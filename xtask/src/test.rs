@@ -83,6 +83,10 @@ impl TestOutput {
             self.take_result(result);
             return true;
         }
+        if line.starts_with("seeds: ") {
+            // What random runs begin with: a failure elsewhere can be replayed here.
+            return true;
+        }
         if line.starts_with("skipped: ") {
             // To libtest, a test that skipped itself has passed.
             self.skipped_themselves += 1;
@@ -159,7 +163,7 @@ pub(crate) fn run() -> ExitCode {
         instructions::Outcome::Skipped => tally.skipped += 1,
         outcome => tally.count("instructions", outcome == instructions::Outcome::Passed),
     }
-    benches(&mut tally);
+    release(&mut tally);
     eprintln!("\n{} seconds", begin.elapsed().as_secs());
     println!("{tally}");
     if tally.failed == 0 {
@@ -169,11 +173,18 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Every benchmark, as short as it goes, so that none rots.
-fn benches(tally: &mut Tally) {
+/// What only a release build is fast enough for: a hunt through random runs, and every benchmark,
+/// as short as it goes, so that none rots.
+fn release(tally: &mut Tally) {
     let built = succeeds(&mut cargo(&["build", "--release", "--bin", "starling"]));
     tally.count("release build", built);
     if built {
+        // Fresh seeds, which it prints.
+        let hunt = &mut command(
+            crate::release_binary(),
+            &["sim", "hunt", "--minutes", "0.5"],
+        );
+        tally.count("hunt", succeeds(hunt));
         let bench = &mut command(crate::release_binary(), &["bench", "all", "--quick"]);
         tally.count("benchmarks", succeeds(bench));
     }
@@ -204,6 +215,7 @@ successes:
 ---- a stdout ----
 skipped: a needs root
 some output
+seeds: 5 to 9, fresh
 
 successes:
     a
@@ -226,6 +238,7 @@ test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally, expected);
         assert!(shown.contains(&"it broke") && shown.contains(&"test c ... FAILED"));
         assert!(shown.contains(&"skipped: a needs root"));
+        assert!(shown.contains(&"seeds: 5 to 9, fresh"));
         assert!(!shown.contains(&"some output") && !shown.contains(&"test a ... ok"));
     }
 

@@ -72,6 +72,67 @@ fn a_hunt_ends_in_time_and_a_seed_can_be_looked_at() {
     let output = starling(&["sim", "run", "random", "--seed", "3"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("keeps every promise"));
+    let output = starling(&["sim", "run", "random", "--seed", "3", "--json"]);
+    for line in text(&output.stdout).lines() {
+        let row: Value = serde_json::from_str(line).expect("each line is one JSON object");
+        let mut keys: Vec<&String> = row.as_object().expect("an object").keys().collect();
+        keys.sort();
+        assert_eq!(keys, ["case", "metric", "scenario", "unit", "value"]);
+    }
+}
+
+/// A hunt finds a planted bug, shrinks the run that shows it, and the command that it prints shows
+/// the same again.
+#[test]
+fn a_hunt_prints_the_shortest_form_and_the_command_that_replays_it() {
+    for (bug, promise) in [
+        ("handler-twice", "at most once"),
+        ("leaked-buffer", "buffers"),
+        ("credit-off-by-one", "credits"),
+    ] {
+        let hunt = [
+            "sim",
+            "hunt",
+            "--minutes",
+            "5",
+            "--seed",
+            "1",
+            "--plant",
+            bug,
+        ];
+        let output = starling(&hunt);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        let errors = text(&output.stderr);
+        let found = errors.lines().find(|line| line.contains("VIOLATION"));
+        let found = found.expect("a violation").to_owned();
+        assert!(found.contains(promise), "{found}");
+        let replay = errors
+            .lines()
+            .find_map(|line| line.strip_prefix("replay: starling "));
+        let replay: Vec<&str> = replay.expect("a command").split(' ').collect();
+        assert!(replay.contains(&"--only"), "{replay:?}");
+        let again = starling(&replay);
+        assert_eq!(again.status.code(), Some(1));
+        let again = text(&again.stderr);
+        assert!(again.contains(&found), "{again}\nafter\n{found}");
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_said_to_be_so() {
+    for (arguments, word) in [
+        (&["sim", "run", "random", "--nodes", "5"][..], "--nodes"),
+        (&["sim", "run", "loss", "--only", "calls=0"], "--only"),
+        (&["sim", "run", "random", "--only", "call=0"], "LIST=PLACES"),
+        (&["sim", "hunt", "--plant", "nothing"], "handler-twice"),
+        (&["sim", "hunt", "--minutes", "-1"], "--minutes"),
+        (&["sim", "run", "loss", "--nodes", "2"], "3..=1000"),
+    ] {
+        let output = starling(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
 }
 
 #[test]

@@ -107,6 +107,8 @@ pub struct Counters {
     pub corrupted: u64,
     /// Datagrams delivered to a host drawn at random.
     pub misrouted: u64,
+    /// Datagrams that rules held back.
+    pub delayed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +189,11 @@ impl Fabric {
         let id = HostId(u32::try_from(self.hosts.len()).expect("fewer than 2^32 hosts"));
         self.hosts.push(Host::new(node));
         id
+    }
+
+    /// Whether there is such a node by now.
+    pub fn has_node(&self, node: NodeId) -> bool {
+        (node.0 as usize) < self.network.node_count()
     }
 
     /// The node that `host` is on.
@@ -512,6 +519,7 @@ impl Fabric {
                 packet.to = HostId(wrong as u32);
                 self.counters.misrouted += 1;
             }
+            self.counters.delayed += u64::from(fate.delay_ns > 0);
             due_ns += fate.delay_ns;
             packet.tail_ns += fate.delay_ns;
             for extra_ns in fate.copies {

@@ -26,7 +26,7 @@ mod world;
 pub use failure::Failure;
 pub use ledger::Outcomes;
 pub use sabotage::Sabotage;
-pub use scenario::{CallPlan, ChannelPlan, HostFault, HostFaultKind, Scenario, StrayPlan};
+pub use scenario::{CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Scenario, StrayPlan};
 pub use shrink::shrink;
 pub use world::{Report, run, run_sabotaged};
 

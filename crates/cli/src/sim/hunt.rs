@@ -1,5 +1,8 @@
 //! Random scenarios on all cores until the time is over, or one of them breaks a promise.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness::{Failure, Scenario, run as run_scenario, shrink};
-use starling_sim::rng::Rng;
+use starling_sim::harness::{Failure, Report, Sabotage, Scenario, run_sabotaged, shrink};
 
 use crate::error::CliError;
 use crate::output;
@@ -22,12 +24,15 @@ pub(super) struct Arguments {
     /// How long to hunt.
     #[arg(long, default_value_t = 1.0, value_parser = parse_minutes)]
     minutes: f64,
-    /// The first seed; the others follow it. Drawn from the clock unless given.
+    /// The first seed; the others follow it. Drawn by the system unless given, and printed.
     #[arg(long)]
     seed: Option<u64>,
     /// Threads; all cores unless told otherwise.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Plants a deliberate bug, to see that it is found: handler-twice, for example.
+    #[arg(long, value_name = "BUG", value_parser = super::parse_sabotage)]
+    plant: Option<Sabotage>,
 }
 
 fn parse_minutes(text: &str) -> Result<f64, String> {
@@ -39,77 +44,121 @@ fn parse_minutes(text: &str) -> Result<f64, String> {
 }
 
 /// What all threads have seen together.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Sum {
-    runs: AtomicU64,
-    answered: AtomicU64,
-    dropped: AtomicU64,
-    virtual_ms: AtomicU64,
+    runs: u64,
+    answered: u64,
+    failed: u64,
+    sent: u64,
+    virtual_ns: u64,
+    /// What was drawn, by kind.
+    drawn: BTreeMap<String, u64>,
+    /// What faults did to datagrams, by kind.
+    struck: BTreeMap<String, u64>,
+}
+
+impl Sum {
+    fn add(&mut self, scenario: &Scenario, report: &Report) {
+        let (outcomes, counters) = (&report.outcomes, &report.counters);
+        self.runs += 1;
+        self.answered += outcomes.answered;
+        self.failed += outcomes.failed;
+        self.sent += counters.sent;
+        self.virtual_ns += report.virtual_ns;
+        for (kind, count) in scenario.kinds() {
+            *self.drawn.entry(kind).or_default() += count;
+        }
+        let mut struck = |kind: String, count| *self.struck.entry(kind).or_default() += count;
+        for (cause, &count) in &counters.dropped {
+            struck(format!("dropped: {cause:?}"), count);
+        }
+        struck("duplicated".into(), counters.duplicated);
+        struck("corrupted".into(), counters.corrupted);
+        struck("misrouted".into(), counters.misrouted);
+        struck("held back".into(), counters.delayed);
+        struck("marked by a switch".into(), report.marked);
+    }
+
+    /// As a table. `cpu` is the time that all threads took together.
+    fn text(&self, first: u64, cpu: Duration) -> String {
+        let mut text = format!(
+            "{} runs from seed {first}: {} calls answered, {} failed, {} datagrams, {:.1} h of virtual time in {:.2} core-hours\n",
+            self.runs,
+            self.answered,
+            self.failed,
+            self.sent,
+            self.virtual_ns as f64 / 3.6e12,
+            cpu.as_secs_f64() / 3600.0,
+        );
+        for (title, counts) in [("drawn", &self.drawn), ("datagrams", &self.struck)] {
+            let _ = writeln!(text, "  {title}");
+            for (kind, count) in counts {
+                let _ = writeln!(text, "    {kind:40} {count:>12}");
+            }
+        }
+        text
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let first = arguments.seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let nanos = now.map_or(0, |since| since.as_nanos() as u64);
-        Rng::new(nanos).next_u64() >> 16
-    });
+    // Anything random will do for a start.
+    let first = arguments
+        .seed
+        .unwrap_or_else(|| RandomState::new().hash_one(0u8) >> 16);
     let threads = arguments.threads.map_or_else(
         || thread::available_parallelism().map_or(1, usize::from),
         usize::from,
     );
-    let end = Instant::now() + Duration::from_secs_f64(arguments.minutes * 60.0);
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs_f64(arguments.minutes * 60.0);
     eprintln!("hunting from seed {first} on {threads} threads");
     let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
-    let (sum, found) = (Sum::default(), Mutex::new(None));
+    let (sum, found) = (Mutex::new(Sum::default()), Mutex::new(None));
     let bar = progress_bar();
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && Instant::now() < end {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if let Some(failure) = look(seed, &sum) {
-                        stop.store(true, Ordering::Relaxed);
-                        let mut found = found.lock().expect("no thread panics with it");
-                        found.get_or_insert(failure);
+                    let scenario = Scenario::from_seed(next.fetch_add(1, Ordering::Relaxed));
+                    match run_sabotaged(&scenario, arguments.plant) {
+                        Ok(report) => {
+                            let mut sum = sum.lock().expect("no thread panics with it");
+                            sum.add(&scenario, &report);
+                            bar.set_message(format!("{} runs", sum.runs));
+                        }
+                        Err(failure) => {
+                            stop.store(true, Ordering::Relaxed);
+                            let mut found = found.lock().expect("no thread panics with it");
+                            found.get_or_insert(failure);
+                        }
                     }
-                    bar.set_message(format!("{} runs", sum.runs.load(Ordering::Relaxed)));
                 }
             });
         }
     });
     bar.finish_and_clear();
-    let summary = format!(
-        "{} runs from seed {first}: {} calls answered, {} datagrams lost to faults, {:.1} s of virtual time\n",
-        sum.runs.into_inner(),
-        sum.answered.into_inner(),
-        sum.dropped.into_inner(),
-        sum.virtual_ms.into_inner() as f64 / 1e3,
-    );
-    output::print(&summary)?;
+    let cpu = cpu_time().unwrap_or_default();
+    let sum = sum.into_inner().expect("no thread panics with it");
+    output::print(&sum.text(first, cpu))?;
     match found.into_inner().expect("no thread panics with it") {
         None => Ok(()),
-        Some(failure) => {
-            let seed = failure.scenario.seed;
-            eprintln!("seed {seed} breaks a promise; shrinking it");
-            let smallest = shrink(failure, None, SHRINKING_RUNS);
-            eprintln!("replay: starling sim run random --seed {seed}");
-            Err(CliError::Promise(smallest))
-        }
+        Some(failure) => Err(CliError::Promise(smallest(failure, arguments.plant))),
     }
 }
 
-/// Runs one seed.
-fn look(seed: u64, sum: &Sum) -> Option<Box<Failure>> {
-    let report = match run_scenario(&Scenario::from_seed(seed)) {
-        Ok(report) => report,
-        Err(failure) => return Some(failure),
-    };
-    let add = |total: &AtomicU64, count: u64| total.fetch_add(count, Ordering::Relaxed);
-    add(&sum.runs, 1);
-    add(&sum.answered, report.outcomes.answered);
-    add(&sum.dropped, report.counters.dropped.values().sum());
-    add(&sum.virtual_ms, report.virtual_ns / 1_000_000);
-    None
+fn smallest(failure: Box<Failure>, plant: Option<Sabotage>) -> Box<Failure> {
+    let (seed, violation) = (failure.scenario.seed, &failure.violation);
+    eprintln!("seed {seed} breaks a promise: {violation}; shrinking it");
+    shrink(failure, plant, SHRINKING_RUNS)
+}
+
+/// Processor time of this process so far, in user mode.
+fn cpu_time() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // After the name, which may have blanks: state is the first, utime the twelfth.
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()?;
+    // Linux counts it in hundredths of a second for everybody who asks.
+    Some(Duration::from_millis(ticks * 10))
 }
 
 fn progress_bar() -> ProgressBar {

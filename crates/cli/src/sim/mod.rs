@@ -5,6 +5,7 @@
 
 mod hunt;
 mod plot;
+mod random;
 mod table;
 
 use std::io::{self, IsTerminal};
@@ -12,8 +13,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness;
-use starling_sim::scenario::{self, Findings, Named, Options};
+use starling_sim::harness::{Part, Sabotage};
+use starling_sim::scenario::{self, Named, Options, Plot};
 
 use crate::error::CliError;
 use crate::output;
@@ -59,6 +60,18 @@ struct Run {
     /// Where plots are written, one file each. Not with --json, unless it is given.
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
+    /// Only with `random`: what is left of the seed's scenario, as a hunt prints it.
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+    /// Only with `random`: plants a deliberate bug, as a hunt does.
+    #[arg(long, value_name = "BUG", value_parser = parse_sabotage)]
+    plant: Option<Sabotage>,
+}
+
+/// A deliberate bug by its name.
+fn parse_sabotage(name: &str) -> Result<Sabotage, String> {
+    let found = Sabotage::ALL.into_iter().find(|bug| bug.name() == name);
+    found.ok_or_else(|| format!("there are {}", Sabotage::ALL.map(Sabotage::name).join(", ")))
 }
 
 const RUN_HELP: &str = "\
@@ -78,7 +91,7 @@ Example:
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     match &arguments.command {
-        Command::Run(run) if run.name == RANDOM => run_random(run.seed),
+        Command::Run(run) if run.name == RANDOM => random::run(run),
         Command::Run(run) => run_named(run),
         Command::List => output::print(&list()),
         Command::Hunt(arguments) => hunt::run(arguments),
@@ -92,14 +105,13 @@ fn list() -> String {
     lines.collect::<String>() + &format!("{RANDOM:14} whatever the seed stands for, checked\n")
 }
 
-fn run_random(seed: u64) -> Result<(), CliError> {
-    match harness::run(&harness::Scenario::from_seed(seed)) {
-        Ok(report) => output::print(&format!("seed {seed} keeps every promise: {report:#?}\n")),
-        Err(failure) => Err(CliError::Promise(failure)),
-    }
-}
-
 fn run_named(arguments: &Run) -> Result<(), CliError> {
+    if arguments.only.is_some() || arguments.plant.is_some() {
+        let name = &arguments.name;
+        return Err(CliError::Usage(format!(
+            "--only and --plant are for `run {RANDOM}`, not for {name}"
+        )));
+    }
     let chosen: Vec<Named> = if arguments.name == "all" {
         scenario::ALL.into()
     } else {
@@ -119,7 +131,7 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
             bar.set_message(format!("{}: {}", named.name, progress.now));
         });
         bar.finish_and_clear();
-        let files = write_plots(arguments, &named, &findings)?;
+        let files = write_plots(arguments, named.name, &findings.plots)?;
         let text = if arguments.json {
             table::json(&findings.rows)
         } else {
@@ -139,24 +151,20 @@ fn unknown(name: &str) -> CliError {
 }
 
 /// Writes the scenario's plots, and says where.
-fn write_plots(
-    arguments: &Run,
-    named: &Named,
-    findings: &Findings,
-) -> Result<Vec<PathBuf>, CliError> {
+fn write_plots(arguments: &Run, name: &str, plots: &[Plot]) -> Result<Vec<PathBuf>, CliError> {
     let directory = match &arguments.svg {
         Some(directory) => directory.clone(),
         None if arguments.json => return Ok(Vec::new()),
         None => PathBuf::from("."),
     };
     let mut files = Vec::new();
-    for (index, plot) in findings.plots.iter().enumerate() {
+    for (index, plot) in plots.iter().enumerate() {
         let number = if index == 0 {
             String::new()
         } else {
             format!("-{}", index + 1)
         };
-        let path = directory.join(format!("starling-sim-{}{number}.svg", named.name));
+        let path = directory.join(format!("starling-sim-{name}{number}.svg"));
         std::fs::write(&path, plot::svg(plot)).map_err(|source| CliError::File {
             path: path.clone(),
             source,

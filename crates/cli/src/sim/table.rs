@@ -14,7 +14,7 @@ pub(super) fn json(rows: &[Row]) -> String {
         let mut object = Map::new();
         object.insert("scenario".into(), row.scenario.into());
         object.insert("case".into(), row.case.clone().into());
-        object.insert("metric".into(), row.metric.into());
+        object.insert("metric".into(), row.metric.as_ref().into());
         object.insert("unit".into(), row.unit.into());
         object.insert("value".into(), row.value.into());
         if let Some(paper) = row.paper {
@@ -25,16 +25,11 @@ pub(super) fn json(rows: &[Row]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A table, and a line about the run.
-pub(super) fn text(
-    named: &Named,
-    findings: &Findings,
-    took: Duration,
-    files: &[PathBuf],
-) -> String {
+/// A table under its title.
+pub(super) fn rows(title: &str, rows: &[Row]) -> String {
     let mut lines = vec![["case", "metric", "Starling", "paper", "unit"].map(String::from)];
     let mut last = None;
-    for row in &findings.rows {
+    for row in rows {
         let case = if last == Some(&row.case) {
             String::new()
         } else {
@@ -42,10 +37,10 @@ pub(super) fn text(
         };
         last = Some(&row.case);
         let paper = row.paper.map_or(String::new(), figure);
-        let (metric, value) = (row.metric.to_owned(), figure(row.value));
+        let (metric, value) = (row.metric.to_string(), figure(row.value));
         lines.push([case, metric, value, paper, row.unit.to_owned()]);
     }
-    let mut text = format!("{}: {}\n", named.name, named.about);
+    let mut text = format!("{title}\n");
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max();
     let widths: Vec<usize> = (0..5).filter_map(width).collect();
     for line in &lines {
@@ -59,6 +54,17 @@ pub(super) fn text(
             d = widths[3],
         );
     }
+    text
+}
+
+/// A table, and a line about the run.
+pub(super) fn text(
+    named: &Named,
+    findings: &Findings,
+    took: Duration,
+    files: &[PathBuf],
+) -> String {
+    let mut text = rows(&format!("{}: {}", named.name, named.about), &findings.rows);
     let seconds = took.as_secs_f64();
     let _ = writeln!(
         text,
@@ -94,7 +100,7 @@ mod tests {
         Row {
             scenario: "loss",
             case: "1e-4".into(),
-            metric: "bandwidth",
+            metric: "bandwidth".into(),
             unit: "Gb/s",
             value: 96.25,
             paper,

@@ -300,7 +300,7 @@ impl Client {
     /// Only the answer to this very ping counts.
     pub(crate) fn doubt<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let keepalive = shared.config.keepalive_ns;
-        self.doubted.clear();
+        // Those of an earlier absence stay until it is known what came of them.
         for (id, peer) in shared.peers.iter_mut() {
             let silent = now.saturating_sub(peer.heard_at);
             if peer.client_sessions > 0 && peer.token != 0 && silent >= keepalive {
@@ -309,7 +309,9 @@ impl Client {
                 peer.doubt = now.max(1);
                 let session = Self::ping_on(&self.sessions, id, peer);
                 push_ping(id, peer, session, sink);
-                self.doubted.push(id);
+                if !self.doubted.contains(&id) {
+                    self.doubted.push(id);
+                }
             }
         }
         for place in 0..self.sessions.places() {

@@ -164,7 +164,7 @@ impl Host {
             .is_ok()
     }
 
-    fn take(&mut self, now: u64, from: usize, datagram: &[u8]) {
+    pub(crate) fn take(&mut self, now: u64, from: usize, datagram: &[u8]) {
         let source = if self.wire.known.contains(&from) {
             Source::Peer(PeerId(from as u32))
         } else {

@@ -369,6 +369,31 @@ fn what_was_forgotten_before_a_session_opened_does_not_end_it() {
     }
 }
 
+/// An endpoint is away a second time before it has acted on the answer to the question that it
+/// asked after the first: the requests that wait for that answer go on.
+#[test]
+fn who_was_away_twice_trusts_again() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    let from_server = |(from, _): &&(usize, Vec<u8>)| *from == 1;
+    let mut pong = net.log.iter().rfind(from_server).expect("it spoke").1[..8].to_vec();
+    let away_ns = 3_000_000_000;
+    let now = net.now + away_ns;
+    let client = &mut net.hosts[0];
+    client.protocol.flush(now, &mut client.wire);
+    pong.extend_from_slice(&[17, 0, 0, 0, 0, 0, 0, 0]);
+    pong.extend_from_slice(&now.to_le_bytes());
+    let now = now + away_ns;
+    client.take(now, 1, &pong);
+    client.protocol.flush(now, &mut client.wire);
+    net.now = now;
+    net.request(0, session, 1, b"back");
+    net.run_ms(100);
+    let answer = Seen::Answer(1, b"kcab".to_vec());
+    assert!(net.hosts[0].seen.contains(&answer));
+}
+
 #[test]
 fn another_version_is_refused_by_name() {
     let mut net = Net::pair();

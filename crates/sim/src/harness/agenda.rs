@@ -24,6 +24,14 @@ pub(super) enum Task {
         order: Order,
         response: Msgbuf,
     },
+    /// A handler makes a call of its own, and answers when it has ended.
+    Relay {
+        incarnation: u32,
+        id: RequestId,
+        order: Order,
+        response: Msgbuf,
+        channel: usize,
+    },
     /// Asks for a sign of life on a channel.
     Probe { channel: usize, attempt: u32 },
 }

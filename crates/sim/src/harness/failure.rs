@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Scenario;
+use super::{Sabotage, Scenario};
 use crate::check::Violation;
 use crate::trace::{Entry, What};
 
@@ -14,6 +14,8 @@ pub(super) const KEPT_ENTRIES: usize = 80;
 pub struct Failure {
     /// The scenario that was run.
     pub scenario: Scenario,
+    /// The deliberate bug in it.
+    pub sabotage: Option<Sabotage>,
     /// The promise.
     pub violation: Violation,
     /// When, in virtual time.
@@ -23,12 +25,16 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The command that runs the same seed again.
+    /// The command that runs the same again.
     pub fn replay_command(&self) -> String {
-        format!(
-            "STARLING_SEED={} cargo test -p starling-sim --test hunt replay -- --nocapture",
-            self.scenario.seed
-        )
+        let mut command = format!("starling sim run random --seed {}", self.scenario.seed);
+        if let Some(part) = &self.scenario.part {
+            command += &format!(" --only {part}");
+        }
+        if let Some(sabotage) = self.sabotage {
+            command += &format!(" --plant {}", sabotage.name());
+        }
+        command
     }
 }
 

@@ -65,6 +65,8 @@ struct Process {
     calls: BTreeMap<Tag, (SessionId, RequestNumber)>,
     /// The probes among them: channel and attempt.
     probes: BTreeMap<Tag, (usize, u32)>,
+    /// Those that handlers made, and what is to be answered when they have ended.
+    relays: BTreeMap<Tag, Relay>,
     released: Vec<PeerId>,
     sent: Sent,
 }
@@ -87,8 +89,33 @@ impl Process {
             sessions: BTreeMap::new(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
+            relays: BTreeMap::new(),
             released: Vec::new(),
             sent: Sent::default(),
+        }
+    }
+}
+
+/// A request whose handler waits for a call of its own.
+struct Relay {
+    id: RequestId,
+    order: Order,
+    response: Msgbuf,
+}
+
+impl Relay {
+    /// The answer, now that the call has ended.
+    fn task(self, incarnation: u32) -> Task {
+        let Self {
+            id,
+            order,
+            response,
+        } = self;
+        Task::Respond {
+            incarnation,
+            id,
+            order,
+            response,
         }
     }
 }
@@ -193,6 +220,9 @@ impl Host {
     fn receive(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
         let process = self.process.as_mut().expect("within a turn");
         let now = process.clock.now_ns();
+        if process.protocol.is_overdue(now) {
+            process.protocol.catch_up(now, &mut sink!(process, ledger));
+        }
         while let Some(IoEvent::PeerGone(peer, certainty)) = process.io.poll_event() {
             let mut sink = sink!(process, ledger);
             let certain = certainty == PeerGone::Certain;
@@ -205,6 +235,7 @@ impl Host {
             for index in 0..count {
                 Self::receive_one(
                     self.id,
+                    &self.channels,
                     process,
                     index,
                     self.incarnation,
@@ -220,8 +251,13 @@ impl Host {
         Ok(())
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all that a host has but its process"
+    )]
     fn receive_one(
         host: HostId,
+        channels: &[ChannelPlan],
         process: &mut Process,
         index: usize,
         incarnation: u32,
@@ -256,7 +292,18 @@ impl Host {
                     if let Body::Owned(buffer) = body {
                         process.protocol.recycle(buffer);
                     }
-                    if order.delay_us > 0 {
+                    let onward = ledger.relay(order);
+                    // Flipped bits may name a request of somebody else's.
+                    if let Some(channel) = onward.filter(|&it| channels[it].client == host) {
+                        let task = Task::Relay {
+                            incarnation,
+                            id,
+                            order,
+                            response,
+                            channel,
+                        };
+                        agenda.add(ledger.now_ns(), task);
+                    } else if order.delay_us > 0 {
                         let at_ns = ledger.now_ns() + u64::from(order.delay_us) * US;
                         let task = Task::Respond {
                             incarnation,
@@ -282,6 +329,9 @@ impl Host {
                     process.calls.remove(&tag);
                     if let Some((channel, _)) = process.probes.remove(&tag) {
                         unheard.remove(&channel);
+                    }
+                    if let Some(relay) = process.relays.remove(&tag) {
+                        agenda.add(ledger.now_ns(), relay.task(incarnation));
                     }
                     ledger.answered(host, tag, ext, body.bytes())?;
                     if let Body::Owned(buffer) = body {
@@ -326,6 +376,10 @@ impl Host {
                         ledger.failed(self.id, tag, error, &request, may_have_run)?;
                     }
                     process.protocol.recycle(request);
+                    if let Some(relay) = process.relays.remove(&tag) {
+                        let task = relay.task(self.incarnation);
+                        self.agenda.add(ledger.now_ns(), task);
+                    }
                     if let Some((channel, attempt)) = process.probes.remove(&tag) {
                         if attempt == MOST_PROBES {
                             let refused = self.tight.then_some(());
@@ -350,18 +404,27 @@ impl Host {
         let now_ns = ledger.now_ns();
         while let Some(task) = self.agenda.take_due(now_ns) {
             match task {
-                Task::Call(plan) => self.call(&plan, None, ledger)?,
+                Task::Call(plan) => {
+                    self.call(&plan, None, ledger)?;
+                }
                 Task::Probe { channel, attempt } => {
-                    let plan = CallPlan {
-                        at_ns: now_ns,
-                        channel,
-                        request_len: 32,
-                        response_len: 32,
-                        delay_us: 0,
-                        cancel_after_ns: None,
-                        tail_len: 0,
-                    };
-                    self.call(&plan, Some(attempt), ledger)?;
+                    self.call(&short(now_ns, channel), Some(attempt), ledger)?;
+                }
+                Task::Relay {
+                    incarnation,
+                    id,
+                    order,
+                    response,
+                    channel,
+                } => {
+                    if incarnation == self.incarnation {
+                        let relay = Relay {
+                            id,
+                            order,
+                            response,
+                        };
+                        self.relay(relay, channel, ledger)?;
+                    }
                 }
                 Task::Close(channel) => self.close(channel, ledger),
                 Task::Cancel(tag) => self.cancel(tag, ledger)?,
@@ -390,9 +453,9 @@ impl Host {
         plan: &CallPlan,
         probe: Option<u32>,
         ledger: &mut Ledger,
-    ) -> Result<(), Violation> {
+    ) -> Result<Option<Tag>, Violation> {
         let Some(session) = self.session(plan.channel, ledger)? else {
-            return Ok(());
+            return Ok(None);
         };
         let process = self.process.as_mut().expect("within a turn");
         let tag = ledger.new_tag();
@@ -405,6 +468,9 @@ impl Host {
         let tail = bytes.split_off(bytes.len() - plan.tail_len as usize);
         let message = Msgbuf::from_parts(bytes, Some(tail.into()));
         ledger.issue(self.id, tag, order, &message);
+        if let Some(channel) = plan.via {
+            ledger.relays(order, channel);
+        }
         let now = process.clock.now_ns();
         let mut sink = sink!(process, ledger);
         let taken = process.protocol.request(
@@ -427,11 +493,30 @@ impl Host {
                 if probe.is_some() {
                     self.unheard.remove(&plan.channel);
                 }
+                return Ok(None);
             }
         }
         if let Some(after_ns) = plan.cancel_after_ns {
             let at_ns = ledger.now_ns() + after_ns;
             self.agenda.add(at_ns, Task::Cancel(tag));
+        }
+        Ok(Some(tag))
+    }
+
+    /// A handler calls on `channel`, and answers then; at once if it cannot.
+    fn relay(
+        &mut self,
+        relay: Relay,
+        channel: usize,
+        ledger: &mut Ledger,
+    ) -> Result<(), Violation> {
+        let now_ns = ledger.now_ns();
+        match self.call(&short(now_ns, channel), None, ledger)? {
+            Some(tag) => {
+                let process = self.process.as_mut().expect("within a turn");
+                process.relays.insert(tag, relay);
+            }
+            None => self.agenda.add(now_ns, relay.task(self.incarnation)),
         }
         Ok(())
     }
@@ -647,6 +732,20 @@ fn respond(
 /// The call that the protocol means by a tag.
 fn key_of(tag: starling_proto::Tag) -> Tag {
     Tag::try_from(tag).expect("tags are made of call numbers")
+}
+
+/// A small call, now.
+fn short(at_ns: u64, channel: usize) -> CallPlan {
+    CallPlan {
+        at_ns,
+        channel,
+        request_len: 32,
+        response_len: 32,
+        delay_us: 0,
+        cancel_after_ns: None,
+        tail_len: 0,
+        via: None,
+    }
 }
 
 fn unhealed(host: HostId, channel: usize, error: &dyn std::fmt::Display) -> Violation {

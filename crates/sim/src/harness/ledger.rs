@@ -37,6 +37,8 @@ pub(super) struct Ledger {
     buffers: Buffers,
     executions: AtMostOnce,
     orders: HashMap<Tag, Order>,
+    /// The channels that handlers of requests, by key, call on before they answer.
+    relays: HashMap<u64, usize>,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
@@ -63,6 +65,7 @@ impl Ledger {
             buffers: Buffers::default(),
             executions: AtMostOnce::default(),
             orders: HashMap::new(),
+            relays: HashMap::new(),
             next_tag: 1,
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
@@ -100,6 +103,16 @@ impl Ledger {
         self.buffers.lent(tag, message.head(), message.tail());
         self.executions.issued(order.key);
         self.orders.insert(tag, order);
+    }
+
+    /// The handler of this request will call on `channel` before it answers.
+    pub(super) fn relays(&mut self, order: Order, channel: usize) {
+        self.relays.insert(order.key, channel);
+    }
+
+    /// The channel that a request's handler has to call on.
+    pub(super) fn relay(&self, order: Order) -> Option<usize> {
+        self.relays.get(&order.key).copied()
     }
 
     /// The protocol did not take it.

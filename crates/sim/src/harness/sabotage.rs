@@ -36,6 +36,20 @@ impl Sabotage {
         Self::DoubleFailure,
     ];
 
+    /// What it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HandlerTwice => "handler-twice",
+            Self::LostRetransmission => "lost-retransmission",
+            Self::LeakedBuffer => "leaked-buffer",
+            Self::ExchangedResponse => "exchanged-response",
+            Self::TruncatedResponse => "truncated-response",
+            Self::CreditOffByOne => "credit-off-by-one",
+            Self::LeakedSession => "leaked-session",
+            Self::DoubleFailure => "double-failure",
+        }
+    }
+
     /// The checker that has to find it, by the name it gives itself.
     pub fn caught_by(self) -> &'static str {
         match self {

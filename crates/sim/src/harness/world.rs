@@ -25,6 +25,8 @@ pub struct Report {
     pub outcomes: Outcomes,
     /// What the network did.
     pub counters: Counters,
+    /// Datagrams that switches marked "congestion experienced".
+    pub marked: u64,
     /// Virtual time that passed, ns.
     pub virtual_ns: u64,
 }
@@ -59,10 +61,12 @@ pub fn run_sabotaged(
             trace_hash: fabric.trace().hash(),
             outcomes,
             counters: fabric.counters().clone(),
+            marked: fabric.switch_totals().marked,
             virtual_ns: fabric.now_ns(),
         }),
         Err(violation) => Err(Box::new(Failure {
             scenario: scenario.clone(),
+            sabotage,
             violation,
             at_ns: fabric.now_ns(),
             recent: fabric.trace().recent(KEPT_ENTRIES).copied().collect(),
@@ -108,8 +112,12 @@ impl<'a> World<'a> {
         let mut ids = Vec::new();
         {
             let mut fabric = fabric.borrow_mut();
-            for _ in &scenario.hosts {
-                ids.push(fabric.add_host());
+            for index in 0..scenario.hosts.len() {
+                let node = scenario.nodes.get(index).copied();
+                ids.push(match node.filter(|&node| fabric.has_node(node)) {
+                    Some(node) => fabric.add_host_on(node),
+                    None => fabric.add_host(),
+                });
             }
             for &(cable, outage) in &scenario.outages {
                 fabric.cut_cable(cable, outage);

@@ -90,6 +90,10 @@ impl Port {
         }
     }
 
+    fn is_down(&self, now_ns: u64) -> bool {
+        self.outages.iter().any(|outage| outage.is_down(now_ns))
+    }
+
     fn send(&mut self, now_ns: u64, tail_ns: u64, size: u64) -> Passage {
         let passage = self.link.take(now_ns, tail_ns, size);
         self.stats.bytes += size;
@@ -253,15 +257,16 @@ impl Network {
         } = self;
         let this = &mut switches[switch as usize];
         let (first, count) = this.routes[node.0 as usize];
-        let choice = if count == 1 {
-            0
+        let ways = &this.choices[first as usize..][..count as usize];
+        let port = if let [only] = ways {
+            *only
         } else {
             // Of the address pair, and of the switch: or all would choose alike.
             let from = packet.origin.host().map_or(u32::MAX, |host| host.0);
             let pair = u64::from(from) << 32 | u64::from(packet.to.0);
-            (mix(pair ^ u64::from(switch + 1) << 56) % u64::from(count)) as u32
+            let hash = mix(pair ^ u64::from(switch + 1) << 56);
+            choose(ports, ways, hash, now_ns)
         };
-        let port = this.choices[(first + choice) as usize];
         let size = packet.bytes.len() as u64 + OVERHEAD_BYTES;
         let queued = ports[port as usize].link.queued_bytes(now_ns);
         let all = || {
@@ -286,7 +291,7 @@ impl Network {
 
     fn go(&mut self, port: u32, now_ns: u64, tail_ns: u64, size: u64) -> Option<Move> {
         let port = &mut self.ports[port as usize];
-        if port.outages.iter().any(|outage| outage.is_down(now_ns)) {
+        if port.is_down(now_ns) {
             return None;
         }
         let passage = port.send(now_ns, tail_ns, size);
@@ -336,6 +341,24 @@ impl Network {
 
     fn uplink(&self, node: NodeId) -> &Port {
         &self.ports[self.nodes[node.0 as usize] as usize]
+    }
+}
+
+/// The port that a flow's hash gives it. A switch sees at once that a cable of its own is out, and
+/// deals the flows of that one to those that are left; the others stay where they are. Of cables
+/// further on it knows nothing: what goes that way is lost, as until a routing protocol has
+/// noticed.
+fn choose(ports: &[Port], ways: &[u32], hash: u64, now_ns: u64) -> u32 {
+    let at = |count: usize| (hash % count as u64) as usize;
+    let first = ways[at(ways.len())];
+    if !ports[first as usize].is_down(now_ns) {
+        return first;
+    }
+    let is_up = |port: &&u32| !ports[**port as usize].is_down(now_ns);
+    let up = ways.iter().filter(is_up).count();
+    match up {
+        0 => first,
+        _ => *ways.iter().filter(is_up).nth(at(up)).expect("counted"),
     }
 }
 

@@ -130,6 +130,41 @@ fn a_cut_cable_carries_nothing_until_it_is_mended() {
     assert_eq!(fabric.receive_queue(hosts[1]).0, 1);
 }
 
+/// Of five cables from a rack to the spine four are out: what they carried takes the fifth, and
+/// returns to them later.
+#[test]
+fn flows_of_a_cut_cable_take_another_way() {
+    let (mut fabric, hosts) = fabric(Topology::cx4_with(20, SwitchConfig::default()));
+    let spine = End::Switch(5);
+    let cables = Topology::cx4_with(20, SwitchConfig::default()).cables;
+    let uplinks = |cable: &&(usize, Cable)| cable.1.ends == [End::Switch(0), spine];
+    let cables: Vec<_> = cables.into_iter().enumerate().collect();
+    let cut: Vec<usize> = cables.iter().filter(uplinks).map(|(at, _)| *at).collect();
+    assert_eq!(cut.len(), 5);
+    for &cable in &cut[..4] {
+        fabric.cut_cable(cable, Outage::once(0, MS));
+    }
+    let across = |fabric: &mut Fabric| {
+        for &from in &hosts[..4] {
+            for &to in &hosts[4..] {
+                send(fabric, from, to, vec![0; 100]);
+            }
+        }
+        run(fabric);
+    };
+    across(&mut fabric);
+    assert_eq!(fabric.counters().delivered, 64);
+    assert!(fabric.counters().dropped.is_empty());
+    // All five are out: there is no way.
+    for &cable in &cut {
+        fabric.cut_cable(cable, Outage::once(2 * MS, 3 * MS));
+    }
+    fabric.alarm(2 * MS, 0);
+    while fabric.step() != Some(Step::Alarm(0)) {}
+    across(&mut fabric);
+    assert_eq!(fabric.counters().dropped[&DropCause::LinkDown], 64);
+}
+
 #[test]
 fn a_flapping_cable_is_down_now_and_then_until_it_is_mended() {
     let flap = Outage {

@@ -1,7 +1,7 @@
 //! Topologies as data: nodes, switches, and the cables between them.
 //!
 //! Routes are not part of it: every shortest path is one, and among several a flow is given one
-//! by its hash (ECMP), so that a flow's packets stay in order.
+//! by its hash (ECMP), so that a flow's packets stay in order, unless its cable fails.
 
 use std::collections::VecDeque;
 

@@ -317,6 +317,14 @@ impl Process {
         turn: &mut Turn<'_, A>,
         watch: &mut Option<Watch>,
     ) {
+        if self.protocol.is_overdue(turn.now_ns) {
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx: self.io.split().1,
+                watch: watch.as_mut(),
+            };
+            self.protocol.catch_up(turn.now_ns, &mut tap);
+        }
         while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
             let mut tap = Tap {
                 now_ns: turn.now_ns,

@@ -21,6 +21,7 @@ mod overload;
 mod watch;
 mod workers;
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use crate::fabric::Fabric;
@@ -39,7 +40,7 @@ pub struct Row {
     /// What varies.
     pub case: String,
     /// What is measured: `bandwidth`, `rtt p50`, ...
-    pub metric: &'static str,
+    pub metric: Cow<'static, str>,
     /// Its unit: `Gb/s`, `us`, ...
     pub unit: &'static str,
     /// Our figure.
@@ -203,7 +204,7 @@ impl Bench<'_> {
         self.findings.rows.push(Row {
             scenario: self.scenario,
             case: case.to_owned(),
-            metric,
+            metric: metric.into(),
             unit,
             value,
             paper,

@@ -78,7 +78,7 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
     let findings = quick("descheduled", 3);
     let mut shares = 0;
     for row in &findings.rows {
-        match row.metric {
+        match row.metric.as_ref() {
             "share of what remains" => {
                 assert!(row.value > 90.0, "{row:?}");
                 shares += 1;

@@ -1,0 +1,70 @@
+//! The random scenario of a seed: what was drawn, and what came of it.
+
+use starling_sim::harness::{Report, Scenario, run_sabotaged};
+use starling_sim::scenario::Row;
+
+use super::{RANDOM, Run, table};
+use crate::error::CliError;
+use crate::output;
+
+/// Runs the scenario that the seed stands for, or the part of it that is asked for.
+pub(super) fn run(arguments: &Run) -> Result<(), CliError> {
+    if arguments.nodes.is_some() || arguments.quick || arguments.svg.is_some() {
+        return Err(CliError::Usage(format!(
+            "--nodes, --quick and --svg are not for `run {RANDOM}`: the seed says all"
+        )));
+    }
+    let mut scenario = Scenario::from_seed(arguments.seed);
+    if let Some(part) = &arguments.only {
+        scenario = part.of(&scenario);
+    }
+    let report = run_sabotaged(&scenario, arguments.plant).map_err(CliError::Promise)?;
+    let rows = rows(&scenario, &report);
+    if arguments.json {
+        return output::print(&table::json(&rows));
+    }
+    let title = format!("seed {} keeps every promise", arguments.seed);
+    let trace = format!(
+        "{} datagrams, {:.1} ms of virtual time; trace {:016x}",
+        report.counters.sent,
+        report.virtual_ns as f64 / 1e6,
+        report.trace_hash
+    );
+    output::print(&(table::rows(&title, &rows) + &format!("  {trace}\n")))
+}
+
+fn rows(scenario: &Scenario, report: &Report) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut row = |case: &str, metric: &str, value: u64| {
+        rows.push(Row {
+            scenario: RANDOM,
+            case: case.to_owned(),
+            metric: metric.to_owned().into(),
+            unit: "",
+            value: value as f64,
+            paper: None,
+        });
+    };
+    for (kind, count) in scenario.kinds() {
+        row("drawn", &kind, count);
+    }
+    let outcomes = &report.outcomes;
+    row("calls", "answered", outcomes.answered);
+    row("calls", "failed", outcomes.failed);
+    row("calls", "cancelled", outcomes.cancelled);
+    row("calls", "rejected", outcomes.rejected);
+    row("calls", "abandoned by a crash", outcomes.abandoned);
+    row("calls", "run by a handler", outcomes.executed);
+    let counters = &report.counters;
+    row("datagrams", "sent", counters.sent);
+    row("datagrams", "delivered", counters.delivered);
+    for (cause, &count) in &counters.dropped {
+        row("datagrams", &format!("dropped: {cause:?}"), count);
+    }
+    row("datagrams", "duplicated", counters.duplicated);
+    row("datagrams", "corrupted", counters.corrupted);
+    row("datagrams", "misrouted", counters.misrouted);
+    row("datagrams", "held back", counters.delayed);
+    row("datagrams", "marked by a switch", report.marked);
+    rows
+}

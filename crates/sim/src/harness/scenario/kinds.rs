@@ -1,0 +1,174 @@
+//! What kinds of things a scenario has, by name: to see that the dice leave nothing out.
+
+use super::{HostFaultKind, Scenario};
+use crate::fabric::Fault;
+use crate::net::Marking;
+
+/// A message that takes more than this counts as large, bytes.
+const LARGE: u32 = 1 << 20;
+
+impl Scenario {
+    /// The kinds of topologies, algorithms, faults and calls that it has, with how many of each.
+    pub fn kinds(&self) -> Vec<(String, u64)> {
+        let mut kinds = vec![(format!("topology: {}", self.fabric.topology.name), 1)];
+        let mut add = |name: &str, count: usize| {
+            if count > 0 {
+                kinds.push((name.to_owned(), count as u64));
+            }
+        };
+        for rule in &self.rules {
+            let places = u8::from(rule.from.is_some()) + u8::from(rule.to.is_some());
+            add(rule_kind(rule.fault, places), 1);
+        }
+        for fault in &self.host_faults {
+            add(host_kind(fault.kind), 1);
+        }
+        for (_, outage) in &self.outages {
+            let flaps = outage.end_ns - outage.start_ns > outage.down_ns + outage.up_ns;
+            let name = if flaps { "link flap" } else { "link outage" };
+            add(&format!("fault: {name}"), 1);
+        }
+        add("fault: stray datagram", self.strays.len());
+        for config in &self.hosts {
+            add(&format!("congestion control: {:?}", config.congestion), 1);
+        }
+        if let [switch, ..] = &self.fabric.topology.switches[..] {
+            let name = match switch.marking {
+                Marking::Off => "off",
+                Marking::Threshold { .. } => "threshold",
+                Marking::Red { .. } => "RED",
+            };
+            add(&format!("marking: {name}"), 1);
+        }
+        let costs = !self.fabric.cpu.is_free();
+        add("hosts: whose turns cost time", usize::from(costs));
+        let mut nodes = self.nodes.clone();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let shared = nodes.len() < self.nodes.len();
+        add("hosts: that share a card", usize::from(shared));
+        add("limits: tight", usize::from(self.tight));
+        let calls = |wanted: &dyn Fn(&super::CallPlan) -> bool| {
+            self.calls.iter().filter(|call| wanted(call)).count()
+        };
+        add("calls", self.calls.len());
+        add(
+            "calls: request of 1 MiB or more",
+            calls(&|call| call.request_len >= LARGE),
+        );
+        add(
+            "calls: response of 1 MiB or more",
+            calls(&|call| call.response_len >= LARGE),
+        );
+        add(
+            "calls: cancelled",
+            calls(&|call| call.cancel_after_ns.is_some()),
+        );
+        add(
+            "calls: answered by way of another",
+            calls(&|call| call.via.is_some()),
+        );
+        add(
+            "calls: with a slow handler",
+            calls(&|call| call.delay_us > 0),
+        );
+        let closed = |channel: &&super::ChannelPlan| channel.close_at_ns.is_some();
+        let closed = self.channels.iter().filter(closed).count();
+        add("sessions: closed under load", closed);
+        kinds
+    }
+}
+
+fn rule_kind(fault: Fault, places: u8) -> &'static str {
+    match fault {
+        Fault::Loss { .. } => "fault: loss",
+        Fault::RareLoss { .. } => "fault: rare loss",
+        Fault::BurstLoss { .. } => "fault: burst loss",
+        Fault::Duplicate { .. } => "fault: duplication",
+        Fault::Reorder { .. } => "fault: reordering",
+        Fault::Jitter { .. } => "fault: jitter",
+        Fault::Corrupt {
+            undetected: false, ..
+        } => "fault: corruption",
+        Fault::Corrupt { .. } => "fault: corruption past all checksums",
+        Fault::Mark { .. } => "fault: marking",
+        Fault::Partition if places == 0 => "fault: full partition",
+        Fault::Partition => "fault: one-way partition",
+        Fault::Misroute { .. } => "fault: misrouting",
+        Fault::Starve { .. } => "fault: exhausted receive queue",
+    }
+}
+
+fn host_kind(kind: HostFaultKind) -> &'static str {
+    match kind {
+        HostFaultKind::Pause { .. } => "fault: pause of a host",
+        HostFaultKind::Crash { .. } => "fault: crash and restart",
+        HostFaultKind::ClockDrift { .. } => "fault: clock drift",
+        HostFaultKind::ClockJump { .. } => "fault: clock jump",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The dice of a few thousand seeds show every side that they have.
+    #[test]
+    fn everything_is_drawn() {
+        let mut counts = BTreeMap::new();
+        for seed in 0..3_000 {
+            for (kind, count) in Scenario::from_seed(seed).kinds() {
+                *counts.entry(kind).or_insert(0) += count;
+            }
+        }
+        for (kind, count) in &counts {
+            println!("{kind}: {count}");
+        }
+        let expected = [
+            "topology: mesh",
+            "topology: one switch",
+            "topology: CX4",
+            "topology: fat tree",
+            "fault: loss",
+            "fault: rare loss",
+            "fault: burst loss",
+            "fault: duplication",
+            "fault: reordering",
+            "fault: jitter",
+            "fault: corruption",
+            "fault: corruption past all checksums",
+            "fault: marking",
+            "fault: full partition",
+            "fault: one-way partition",
+            "fault: misrouting",
+            "fault: exhausted receive queue",
+            "fault: pause of a host",
+            "fault: crash and restart",
+            "fault: clock drift",
+            "fault: clock jump",
+            "fault: link flap",
+            "fault: link outage",
+            "fault: stray datagram",
+            "congestion control: Off",
+            "congestion control: Timely",
+            "marking: off",
+            "marking: threshold",
+            "marking: RED",
+            "hosts: whose turns cost time",
+            "hosts: that share a card",
+            "limits: tight",
+            "calls: request of 1 MiB or more",
+            "calls: response of 1 MiB or more",
+            "calls: cancelled",
+            "calls: answered by way of another",
+            "calls: with a slow handler",
+            "sessions: closed under load",
+        ];
+        for kind in expected {
+            let count = counts.get(kind).copied().unwrap_or(0);
+            assert!(count >= 10, "{kind}: {count} times in 3000 runs");
+        }
+    }
+}

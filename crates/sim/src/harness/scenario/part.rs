@@ -1,0 +1,177 @@
+//! A part of a scenario: which entries of its lists are left. With the seed it says all of a
+//! shrunk scenario, so that a command can replay it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Scenario;
+
+/// The lists that a scenario is shrunk by, by name.
+const LISTS: [&str; 5] = ["rules", "hosts", "cables", "strays", "calls"];
+
+/// What a part without any entry is called.
+const NOTHING: &str = "nothing";
+
+/// Entries that are left, by their places in the lists of the whole scenario: `calls=0,3-7/rules=1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Places in increasing order, for each of [`LISTS`].
+    places: [Vec<usize>; LISTS.len()],
+}
+
+impl Part {
+    /// All of a scenario.
+    pub fn whole(scenario: &Scenario) -> Self {
+        let lens = [
+            scenario.rules.len(),
+            scenario.host_faults.len(),
+            scenario.outages.len(),
+            scenario.strays.len(),
+            scenario.calls.len(),
+        ];
+        Self {
+            places: lens.map(|len| (0..len).collect()),
+        }
+    }
+
+    /// How many lists there are.
+    pub(crate) const LISTS: usize = LISTS.len();
+
+    /// The entries of one list.
+    pub(crate) fn list(&mut self, list: usize) -> &mut Vec<usize> {
+        &mut self.places[list]
+    }
+
+    /// Entries, all lists together.
+    pub fn len(&self) -> usize {
+        self.places.iter().map(Vec::len).sum()
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same entries by their places in what `base` is a part of.
+    pub(crate) fn within(&self, base: &Self) -> Self {
+        let outer = |list: usize| {
+            let places = self.places[list].iter();
+            places.filter_map(move |&place| base.places[list].get(place).copied())
+        };
+        Self {
+            places: std::array::from_fn(|list| outer(list).collect()),
+        }
+    }
+
+    /// What is left of `scenario`. Places that it does not have are passed over.
+    pub fn of(&self, scenario: &Scenario) -> Scenario {
+        fn take<T: Clone>(list: &mut Vec<T>, places: &[usize]) {
+            *list = places
+                .iter()
+                .filter_map(|&place| list.get(place).cloned())
+                .collect();
+        }
+        let mut rest = scenario.clone();
+        let [rules, hosts, cables, strays, calls] = &self.places;
+        take(&mut rest.rules, rules);
+        take(&mut rest.host_faults, hosts);
+        take(&mut rest.outages, cables);
+        take(&mut rest.strays, strays);
+        take(&mut rest.calls, calls);
+        rest.part = Some(self.clone());
+        rest
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        for (name, places) in LISTS.iter().zip(&self.places) {
+            let mut ranges: Vec<(usize, usize)> = Vec::new();
+            for &place in places {
+                match ranges.last_mut() {
+                    Some((_, last)) if *last + 1 == place => *last = place,
+                    _ => ranges.push((place, place)),
+                }
+            }
+            let range = |&(first, last): &(usize, usize)| match last - first {
+                0 => first.to_string(),
+                _ => format!("{first}-{last}"),
+            };
+            let ranges: Vec<String> = ranges.iter().map(range).collect();
+            if !ranges.is_empty() {
+                words.push(format!("{name}={}", ranges.join(",")));
+            }
+        }
+        if words.is_empty() {
+            words.push(NOTHING.to_owned());
+        }
+        f.write_str(&words.join("/"))
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut part = Self::default();
+        for word in text.split('/').filter(|word| *word != NOTHING) {
+            let (name, ranges) = word.split_once('=').ok_or_else(|| explain(word))?;
+            let list = LISTS.iter().position(|list| *list == name);
+            let list = list.ok_or_else(|| explain(word))?;
+            for range in ranges.split(',') {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let number = |text: &str| text.parse::<u16>().map_err(|_| explain(word));
+                part.places[list].extend(number(first)?.into()..=usize::from(number(last)?));
+            }
+            part.places[list].sort_unstable();
+            part.places[list].dedup();
+        }
+        Ok(part)
+    }
+}
+
+fn explain(word: &str) -> String {
+    format!(
+        "`{word}` is not of the form LIST=PLACES, as in rules=1/calls=0,3-7; lists are {}",
+        LISTS.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_read_as_it_is_written() {
+        for text in ["nothing", "calls=0,3-7", "rules=1/hosts=0-1/calls=2"] {
+            let part: Part = text.parse().unwrap();
+            assert_eq!(part.to_string(), text);
+        }
+        let part: Part = "calls=7,3,4/calls=5".parse().unwrap();
+        assert_eq!(part.to_string(), "calls=3-5,7");
+        for text in ["", "calls", "call=1", "calls=x", "calls=1-", "calls=-1"] {
+            assert!(text.parse::<Part>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_of_a_scenario_is_the_scenario_and_less_is_less() {
+        let scenario = (0..).map(Scenario::from_seed).find(|s| s.rules.len() > 2);
+        let scenario = scenario.expect("some have rules");
+        let whole = Part::whole(&scenario).of(&scenario);
+        assert_eq!(
+            (&whole.rules, &whole.calls),
+            (&scenario.rules, &scenario.calls)
+        );
+        let part: Part = "rules=1/calls=0,9999".parse().unwrap();
+        let rest = part.of(&scenario);
+        assert_eq!(rest.rules, scenario.rules[1..2]);
+        assert_eq!(rest.calls, scenario.calls[..1]);
+        assert!(rest.host_faults.is_empty());
+        assert_eq!(rest.part, Some(part.clone()));
+        let base: Part = "rules=0,2,5/calls=4".parse().unwrap();
+        let inner: Part = "rules=1-2/calls=0".parse().unwrap();
+        assert_eq!(inner.within(&base).to_string(), "rules=2,5/calls=4");
+    }
+}
