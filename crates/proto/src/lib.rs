@@ -28,6 +28,7 @@ mod congestion;
 mod cookie;
 mod error;
 mod ids;
+mod incoming;
 mod msgbuf;
 mod peer;
 mod protocol;
@@ -49,8 +50,9 @@ pub use error::{
     RespondReason, SessionError,
 };
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
+pub use incoming::{Body, Incoming};
 pub use msgbuf::Msgbuf;
-pub use protocol::{Body, Frames, Incoming, Protocol, Upcoming};
+pub use protocol::{Frames, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
 pub use stats::Stats;
 pub use wire::{

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::client::Client;
 use crate::cookie::Jar;
+use crate::incoming::{Body, Incoming};
 use crate::msgbuf::{FRESH_BYTES, Msgbuf, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
@@ -20,60 +21,6 @@ use crate::{
 
 /// Peers are looked after this often.
 const TICK_NS: u64 = 50_000_000;
-
-/// A frame that the layer above has to act on.
-#[derive(Debug)]
-pub enum Incoming<'a> {
-    /// A request to run, once. Every one of them must be answered by [`Protocol::respond`].
-    Request {
-        /// What to answer to.
-        id: RequestId,
-        /// Who asks.
-        peer: PeerId,
-        /// The client's extension bit.
-        ext: bool,
-        /// The message.
-        body: Body<'a>,
-    },
-    /// The response to a request of ours.
-    Response {
-        /// The session of the request.
-        session: SessionId,
-        /// The request.
-        number: RequestNumber,
-        /// The caller's word for it.
-        tag: Tag,
-        /// The server's extension bit.
-        ext: bool,
-        /// The message.
-        body: Body<'a>,
-    },
-    /// The client does not want the answer any more. It may be given all the same.
-    Cancelled {
-        /// To what.
-        id: RequestId,
-    },
-}
-
-/// Bytes of a received message.
-#[derive(Debug)]
-pub enum Body<'a> {
-    /// In the receive buffer: good until the datagram is given back.
-    Borrowed(&'a [u8]),
-    /// Put together from several packets. Give it to [`Protocol::recycle`] afterwards.
-    Owned(Msgbuf),
-}
-
-impl Body<'_> {
-    /// The bytes.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(buffer) => buffer.head(),
-        }
-    }
-}
 
 /// The frames of one datagram that are still to be read.
 #[derive(Debug)]
