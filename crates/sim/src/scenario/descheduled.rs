@@ -1,7 +1,7 @@
 //! A virtual machine's cores are taken away for 1 to 20 ms now and then. A client and a server, a
-//! core each: small RPCs 60 in flight, or 1 MB requests one after the other; the client's core, the
-//! server's, or both are away a tenth of the time. And eight clients, of which each finds the
-//! answers late when the server's core was away.
+//! core each: RPCs of 32 B or 1 kB, 60 in flight, or 1 MB requests one after the other; the
+//! client's core, the server's, or both are away a tenth of the time. And eight clients, of which
+//! each finds the answers late when the server's core was away.
 //!
 //! A core is taken away between two turns of its event loop or in the middle of one, by a coin. In
 //! the middle is the hard case: what the turn sends leaves when the core is back, but with the time
@@ -64,11 +64,18 @@ struct Load {
     away: &'static [Away],
 }
 
-const LOADS: [Load; 4] = [
+const LOADS: [Load; 5] = [
     Load {
         name: "32 B",
         clients: 1,
         len: 32,
+        in_flight: 60,
+        away: &[Away::Client, Away::Server, Away::Both],
+    },
+    Load {
+        name: "1 kB",
+        clients: 1,
+        len: 1000,
         in_flight: 60,
         away: &[Away::Client, Away::Server, Away::Both],
     },

@@ -80,7 +80,8 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
     for row in &findings.rows {
         match row.metric.as_ref() {
             "share of what remains" => {
-                assert!(row.value > 90.0, "{row:?}");
+                // 90% is promised. A Timely that believes every round-trip time comes to 95%.
+                assert!(row.value > 97.0, "{row:?}");
                 shares += 1;
             }
             "time away" => assert!((10.0..90.0).contains(&row.value), "{row:?}"),
@@ -89,7 +90,7 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
             _ => {}
         }
     }
-    assert_eq!(shares, 16);
+    assert_eq!(shares, 22);
 }
 
 #[test]
