@@ -38,6 +38,7 @@ use crate::sessions::Sessions;
 use crate::sink::Sink;
 use crate::stats::Stats;
 use crate::status::Status;
+use crate::workers::Job;
 
 /// What a continuation is.
 pub(crate) type ContinuationFn<I> = dyn FnMut(&mut Context<'_, I>, Completion<'_>);
@@ -74,6 +75,9 @@ pub(crate) struct Core<I: PacketIo> {
     pub(crate) local: Rc<local::Shared>,
     pub(crate) abandoned: Arc<Abandoned>,
     pub(crate) draining: bool,
+    /// Jobs that stand for no request, to be filled again.
+    #[allow(clippy::vec_box, reason = "the boxes go to the workers and come back")]
+    pub(crate) spare_jobs: Vec<Box<Job>>,
     /// What a continuation panicked with; goes on to the endpoint's owner at the end of the turn.
     pub(crate) panic: Option<Box<dyn Any + Send>>,
     header: Vec<u8>,
@@ -103,6 +107,7 @@ impl<I: PacketIo> Core<I> {
             local,
             abandoned,
             draining: false,
+            spare_jobs: Vec::new(),
             panic: None,
             header: Vec::new(),
         }

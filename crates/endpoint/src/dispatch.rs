@@ -21,13 +21,11 @@ use crate::local::Command;
 use crate::metadata::MetadataView;
 use crate::methods::{Handler, HandlerKind, Methods};
 use crate::payload::{Payload, PayloadBytes};
-use crate::server::{
-    Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Request, RequestFlags, RequestInfo,
-};
+use crate::server::{Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Request, RequestInfo};
 use crate::sink::io_peer;
 use crate::stats::Stats;
 use crate::status::{Code, Status};
-use crate::workers::{self, Job, WorkerHandler, WorkerRequest};
+use crate::workers::{self, Job, WorkerHandler};
 
 pub(crate) const HANDLER_PANICKED: &str = "the server's handler panicked";
 
@@ -352,21 +350,18 @@ fn serve_in_worker<I: PacketIo>(
         core.answer_status(tx, id, &mut answer, &status);
         return core.proto.recycle(answer.message);
     };
-    let flags = Arc::new(RequestFlags::default());
     let Request { payload, info } = request;
     let spare = core.spare_for(&payload);
-    let request = WorkerRequest {
-        message: payload.into_owned(spare),
-        info,
-        flags: Arc::clone(&flags),
-    };
-    match workers.submit(Job::new(id, handler, request, answer)) {
+    let mut job = core.spare_jobs.pop().unwrap_or_else(Job::empty);
+    let flags = job.fill(id, handler, payload.into_owned(spare), info, answer);
+    match workers.submit(job) {
         Ok(()) => {
             core.pending.insert(id, flags, info.timing.deadline_ns);
         }
-        Err(job) => {
+        Err(mut job) => {
             core.stats.workers_full += 1;
-            let (id, request, mut answer, _) = job.into_parts();
+            let (request, mut answer, _) = job.take_parts();
+            core.spare_jobs.push(job);
             core.proto.recycle(request);
             let status = Status::resource_exhausted(
                 "the server's workers have a full queue; the call did not run",

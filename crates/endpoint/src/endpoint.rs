@@ -15,7 +15,7 @@ use crate::executor::Executor;
 use crate::header::MethodId;
 use crate::local::{LocalHandle, Shared};
 use crate::methods::Handler;
-use crate::options::{CallOptions, EndpointConfig, Idle};
+use crate::options::{CallOptions, EndpointConfig, Idle, WorkerConfig};
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
 use crate::sink::{Sink, proto_peer};
@@ -107,13 +107,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.register(method, Handler::worker(handler));
     }
 
-    /// Starts `threads` worker threads behind a queue of `queue` requests. Requests for worker
-    /// handlers that find it full are refused with RESOURCE_EXHAUSTED.
-    pub fn start_workers(&mut self, threads: usize, queue: usize) -> std::io::Result<()>
+    /// Starts threads for worker handlers. Requests that find their queue full are refused with
+    /// RESOURCE_EXHAUSTED.
+    pub fn start_workers(&mut self, config: &WorkerConfig) -> std::io::Result<()>
     where
         C: Clone + Send + 'static,
     {
-        let pool = ThreadPool::new(threads, queue, self.clock.clone(), self.io.waker())?;
+        let pool = ThreadPool::new(config, &self.clock, &self.io.waker())?;
         self.set_dispatch(Box::new(pool));
         Ok(())
     }

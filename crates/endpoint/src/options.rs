@@ -6,6 +6,7 @@ use starling_proto::Prefix;
 
 use crate::header::{self, MethodId};
 use crate::metadata::Metadata;
+use crate::workers::jbsq::Mode;
 
 /// How the bodies of a call are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -97,6 +98,36 @@ impl Default for Idle {
     fn default() -> Self {
         Self::Adaptive {
             spin: Duration::from_micros(50),
+        }
+    }
+}
+
+/// The threads of worker handlers, and who gets what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// Threads, at least one.
+    pub threads: usize,
+    /// Requests that may wait for a thread; those beyond are refused.
+    pub queue: usize,
+    /// Requests that one thread has at a time: the one that it runs, and those to go on with at
+    /// once. 1 to [`MAX_DEPTH`](crate::jbsq::MAX_DEPTH), 2 by default.
+    pub depth: u8,
+    /// Which threads may run a request.
+    pub mode: Mode,
+    /// What a thread does with nothing to do. [`Idle::Adaptive`] yields the core a few times and
+    /// then sleeps; how long is not looked at.
+    pub idle: Idle,
+}
+
+impl WorkerConfig {
+    /// So many threads behind a queue of so many requests, otherwise as by default.
+    pub fn new(threads: usize, queue: usize) -> Self {
+        Self {
+            threads,
+            queue,
+            depth: 2,
+            mode: Mode::SingleQueue,
+            idle: Idle::default(),
         }
     }
 }

@@ -593,9 +593,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         let tx = self.io.split().1;
         let core = &mut self.core;
-        while let Some(job) = dispatch.poll() {
+        while let Some(mut job) = dispatch.poll() {
             self.tables.note_job(&job, core.now_ns);
-            let (id, request, answer, end) = job.into_parts();
+            let id = job.id;
+            let (request, answer, end) = job.take_parts();
+            // As many as were in flight at once, which has a bound.
+            core.spare_jobs.push(job);
             core.proto.recycle(request);
             let result = match end {
                 JobEnd::Answered => Ok(()),

@@ -1,4 +1,5 @@
-//! A small call with inline handler and continuation allocates nothing, on either side.
+//! A small call with a continuation allocates nothing, on either side, whether its handler runs
+//! inline or in a worker.
 
 #![allow(unsafe_code, reason = "a global allocator cannot be had without")]
 
@@ -7,11 +8,12 @@ mod common;
 use std::alloc::System;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{endpoint, loop_io::Wire, settle};
+use common::{TestEndpoint, endpoint, loop_io::Wire, settle};
 use counting::Counting;
-use starling_endpoint::{CallOptions, ContinuationId, Handler, MethodId};
+use starling_endpoint::{CallOptions, ContinuationId, Handler, MethodId, WorkerConfig};
 
 mod counting {
     use std::alloc::{GlobalAlloc, Layout};
@@ -65,15 +67,28 @@ const IN_FLIGHT: u64 = 60;
 // The only test of this binary: another one's thread would be counted too.
 #[test]
 fn a_small_call_allocates_nothing() {
+    check(50_000, |server| {
+        server.register(
+            MethodId(1),
+            Handler::inline(|_, request, mut reply| {
+                reply.buffer().extend_from_slice(request.body());
+                reply.ok();
+            }),
+        );
+    });
+    check(5_000, |server| {
+        server.start_workers(&WorkerConfig::new(2, 100)).unwrap();
+        server.register_worker(
+            MethodId(1),
+            Arc::new(|request, reply| reply.buffer().extend_from_slice(request.body())),
+        );
+    });
+}
+
+fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
     let wire = Wire::default();
     let (mut client, mut server) = (endpoint(&wire, 1), endpoint(&wire, 2));
-    server.register(
-        MethodId(1),
-        Handler::inline(|_, request, mut reply| {
-            reply.buffer().extend_from_slice(request.body());
-            reply.ok();
-        }),
-    );
+    serve(&mut server);
     let session = client.connect(&server.local_address()).unwrap();
     let left = Rc::new(Cell::new(0u64));
     let done = Rc::new(Cell::new(0u64));
@@ -114,17 +129,18 @@ fn a_small_call_allocates_nothing() {
                 .unwrap();
         }
         settle(&mut [&mut client, &mut server]);
+        while server.requests_pending() > 0 {
+            server.io().parker().park();
+            settle(&mut [&mut client, &mut server]);
+        }
         assert_eq!(done.get(), calls);
     };
-    run(10_000);
+    run(calls / 5);
     let before = ALLOCATOR.count();
-    run(50_000);
+    run(calls);
     // As long as the keepalive, so that the client doubts its peer: as on a host that was busy.
     wire.clock().advance(Duration::from_millis(600));
-    run(50_000);
-    assert_eq!(
-        ALLOCATOR.count() - before,
-        0,
-        "allocations in 100,000 calls"
-    );
+    run(calls);
+    let allocations = ALLOCATOR.count() - before;
+    assert_eq!(allocations, 0, "in {} calls", 2 * calls);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::loop_io::{ManualClock, Wire};
 use common::{Pair, code, endpoint_with, ms, settle};
 use starling_endpoint::{
-    CallOptions, Code, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
+    CallOptions, Code, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets, WorkerConfig,
 };
 use starling_io::Clock;
 
@@ -107,7 +107,7 @@ fn what_ends_a_servers_sleep_has_not_waited_there() {
 fn a_worker_is_told_the_time_that_is_really_left() {
     let (mut pair, _) = pair();
     let (told, tells) = mpsc::channel();
-    pair.server.start_workers(1, 4).unwrap();
+    pair.server.start_workers(&WorkerConfig::new(1, 4)).unwrap();
     pair.server.register_worker(
         MethodId(2),
         Arc::new(move |request, _| told.send(request.remaining()).unwrap()),

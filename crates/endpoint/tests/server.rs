@@ -10,7 +10,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use common::{Pair, TestEndpoint, code, endpoint, metadata, ms, pass, settle};
 use starling_endpoint::{
-    CallOptions, Code, Context, DeferredReply, Handler, MethodId, SessionId, Status,
+    CallOptions, Code, Context, DeferredReply, Handler, MethodId, SessionId, Status, WorkerConfig,
 };
 
 /// Keeps the replies of method 1.
@@ -229,7 +229,9 @@ fn settle_workers(pair: &mut Pair) {
 #[test]
 fn workers_answer_and_survive_panics() {
     let mut pair = Pair::new();
-    pair.server.start_workers(2, 16).unwrap();
+    pair.server
+        .start_workers(&WorkerConfig::new(2, 16))
+        .unwrap();
     pair.server.register_worker(
         MethodId(1),
         Arc::new(|request, reply| {
@@ -269,7 +271,7 @@ fn workers_answer_and_survive_panics() {
 fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
     let mut pair = Pair::new();
     // One running, three waiting.
-    pair.server.start_workers(1, 3).unwrap();
+    pair.server.start_workers(&WorkerConfig::new(1, 3)).unwrap();
     let (ran, runs) = mpsc::channel::<u8>();
     let (gate, open) = mpsc::channel::<()>();
     let open = std::sync::Mutex::new(open);
@@ -315,7 +317,7 @@ fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
 #[test]
 fn a_worker_does_not_begin_what_expired_in_the_queue() {
     let mut pair = Pair::new();
-    pair.server.start_workers(1, 8).unwrap();
+    pair.server.start_workers(&WorkerConfig::new(1, 8)).unwrap();
     let (gate, open) = mpsc::channel::<()>();
     let (ran, runs) = mpsc::channel::<u8>();
     let open = std::sync::Mutex::new(open);

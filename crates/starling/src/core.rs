@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{Endpoint, EndpointConfig, Secrets, Turn};
+use starling_endpoint::{Endpoint, EndpointConfig, Secrets, Turn, WorkerConfig};
 use starling_io::{IoError, MonotonicClock, Wake};
 
 use crate::address::Scheme;
@@ -18,9 +18,6 @@ use crate::plane::Plane;
 use crate::registry::Registry;
 
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
-
-/// Requests that wait for a worker, all methods together.
-const WORKER_QUEUE: usize = 4096;
 
 pub(crate) struct Core<I: Plane> {
     pub(crate) raw: Raw<I>,
@@ -41,14 +38,18 @@ impl<I: Plane> Core<I> {
         Ok(Self { raw, hub, woken })
     }
 
-    /// Has the endpoint serve all methods of a registry, with `workers` threads if some need them.
-    pub(crate) fn serve(&mut self, registry: &Registry, workers: usize) -> Result<(), Error> {
+    /// Has the endpoint serve all methods of a registry, with workers if some need them.
+    pub(crate) fn serve(
+        &mut self,
+        registry: &Registry,
+        workers: &WorkerConfig,
+    ) -> Result<(), Error> {
         for (method, entry) in registry.entries() {
             self.raw.register(method, I::handler(entry, &self.hub));
         }
         if registry.has_workers() {
             self.raw
-                .start_workers(workers, WORKER_QUEUE)
+                .start_workers(workers)
                 .map_err(|error| Error::system("start worker threads", error))?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Idle, LocalHandle, Stats, Turn};
+use starling_endpoint::{EndpointConfig, Idle, LocalHandle, Stats, Turn, WorkerConfig};
 use starling_io::{IoError, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
@@ -53,7 +53,12 @@ impl Endpoint {
 
     /// An endpoint with settings.
     pub fn builder() -> EndpointBuilder {
-        EndpointBuilder::default()
+        EndpointBuilder {
+            address: None,
+            config: EndpointConfig::default(),
+            registry: Registry::default(),
+            workers: default_workers(),
+        }
     }
 
     /// For calls: `KvClient::new(endpoint.channel("shm://kv")?)`. Connects with the first one.
@@ -154,13 +159,12 @@ impl fmt::Debug for Endpoint {
 }
 
 /// How to make an [`Endpoint`].
-#[derive(Default)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct EndpointBuilder {
     address: Option<(String, Role)>,
     config: EndpointConfig,
     registry: Registry,
-    workers: Option<usize>,
+    workers: WorkerConfig,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -210,7 +214,13 @@ impl EndpointBuilder {
 
     /// Threads for methods that run in workers. Unless set, as many as the host has cores.
     pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads);
+        self.workers.threads = threads;
+        self
+    }
+
+    /// Sets everything about workers: threads, their queue, and who gets what.
+    pub fn worker_config(mut self, config: WorkerConfig) -> Self {
+        self.workers = config;
         self
     }
 
@@ -238,7 +248,7 @@ impl EndpointBuilder {
             if let Some(error) = self.registry.take_error() {
                 return Err(error);
             }
-            core.serve(&self.registry, self.workers.unwrap_or_else(default_workers))?;
+            core.serve(&self.registry, &self.workers)?;
         }
         Ok(core)
     }

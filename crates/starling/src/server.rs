@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Idle};
+use starling_endpoint::{EndpointConfig, Idle, WorkerConfig};
 use starling_io::{PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
@@ -22,9 +22,13 @@ use crate::service::Service;
 /// How long a server that is dropped may take to finish what it is working on.
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Requests that wait for a worker, all methods together, unless set.
+const WORKER_QUEUE: usize = 4096;
+
 /// As many workers as the host has cores.
-pub(crate) fn default_workers() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+pub(crate) fn default_workers() -> WorkerConfig {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    WorkerConfig::new(threads, WORKER_QUEUE)
 }
 
 /// How to make a [`Server`].
@@ -33,7 +37,7 @@ pub struct ServerBuilder {
     devices: Vec<Device>,
     registry: Registry,
     config: EndpointConfig,
-    workers: Option<usize>,
+    workers: WorkerConfig,
     threads: usize,
 }
 
@@ -88,7 +92,13 @@ impl ServerBuilder {
     /// Threads for methods that run in workers, for each dispatch thread. Unless set, as many as
     /// the host has cores.
     pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads);
+        self.workers.threads = threads;
+        self
+    }
+
+    /// Sets everything about workers: threads, their queue, and who gets what.
+    pub fn worker_config(mut self, config: WorkerConfig) -> Self {
+        self.workers = config;
         self
     }
 
@@ -119,7 +129,7 @@ impl ServerBuilder {
             devices: self.devices,
             registry: Arc::new(self.registry),
             config: self.config,
-            workers: self.workers.unwrap_or_else(default_workers),
+            workers: self.workers,
         })
     }
 }
@@ -129,7 +139,7 @@ pub struct Server {
     devices: Vec<Device>,
     registry: Arc<Registry>,
     config: EndpointConfig,
-    workers: usize,
+    workers: WorkerConfig,
 }
 
 impl fmt::Debug for Server {
@@ -147,7 +157,7 @@ impl Server {
             devices: Vec::new(),
             registry: Registry::default(),
             config: EndpointConfig::default(),
-            workers: None,
+            workers: default_workers(),
             threads: 1,
         }
     }
@@ -180,7 +190,7 @@ impl Server {
             let thread = DispatchThread {
                 registry: Arc::clone(&self.registry),
                 config: self.config.clone(),
-                workers: self.workers,
+                workers: self.workers.clone(),
                 control: Arc::clone(&handle.control),
             };
             match device {
@@ -214,7 +224,7 @@ impl Control {
 struct DispatchThread {
     registry: Arc<Registry>,
     config: EndpointConfig,
-    workers: usize,
+    workers: WorkerConfig,
     control: Arc<Control>,
 }
 
@@ -222,7 +232,7 @@ impl DispatchThread {
     /// Serves until told to stop. True if everything was finished at the end.
     fn run<I: Plane>(self, io: I, scheme: Scheme) -> Result<bool, Error> {
         let mut core = Core::new(io, scheme, &self.config)?;
-        core.serve(&self.registry, self.workers)?;
+        core.serve(&self.registry, &self.workers)?;
         while !self.control.stop.load(Ordering::Acquire) {
             if core.turn()?.is_idle() {
                 core.raw.wait(None)?;

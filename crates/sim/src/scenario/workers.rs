@@ -1,5 +1,5 @@
-//! A simulated host's worker threads: a queue that they all take from, as
-//! [`ThreadPool`](starling_endpoint::ThreadPool) has it, in virtual time.
+//! A simulated host's worker threads, given jobs by the policy that
+//! [`ThreadPool`](starling_endpoint::ThreadPool) ships with, in virtual time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use starling_endpoint::{Dispatch, Job, WorkerHandler};
+use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
+use starling_endpoint::{Dispatch, Job, WorkerConfig, WorkerHandler};
 
 use super::overload::{SharedEnds, issued_ns};
 use crate::fabric::{HostId, SharedFabric};
@@ -16,11 +17,14 @@ struct Pool {
     fabric: SharedFabric,
     host: HostId,
     handler_ns: u64,
-    queue: VecDeque<Job>,
+    policy: Jbsq<Box<Job>>,
     capacity: usize,
+    /// What each worker has and has not begun.
+    seats: Vec<VecDeque<Box<Job>>>,
     /// What each worker does, until its alarm.
-    running: Vec<Option<Job>>,
-    done: VecDeque<Job>,
+    running: Vec<Option<Box<Job>>>,
+    /// What was run, and by whom.
+    done: VecDeque<(usize, Box<Job>)>,
     in_flight: usize,
     /// The word of the first worker's alarm.
     first_alarm: u64,
@@ -46,8 +50,14 @@ impl Workers {
             fabric: fabric.clone(),
             host,
             handler_ns,
-            queue: VecDeque::new(),
+            policy: Jbsq::new(
+                Mode::SingleQueue,
+                threads as usize,
+                WorkerConfig::new(1, 0).depth,
+                queue,
+            ),
             capacity: queue + threads as usize,
+            seats: (0..threads).map(|_| VecDeque::new()).collect(),
             running: (0..threads).map(|_| None).collect(),
             done: VecDeque::new(),
             in_flight: 0,
@@ -74,17 +84,25 @@ impl Workers {
     pub(super) fn finish(&self, worker: u64) {
         let pool = &mut *self.0.borrow_mut();
         let job = pool.running[worker as usize].take();
-        pool.done.push_back(job.expect("its alarm"));
-        pool.start(worker as usize);
+        let worker = worker as usize;
+        pool.done.push_back((worker, job.expect("its alarm")));
+        pool.start(worker);
         let now_ns = pool.fabric.borrow().now_ns();
         pool.fabric.borrow_mut().wake_at(pool.host, now_ns);
     }
 }
 
 impl Pool {
+    fn give(&mut self, worker: usize, job: Box<Job>) {
+        self.seats[worker].push_back(job);
+        if self.running[worker].is_none() {
+            self.start(worker);
+        }
+    }
+
     /// An idle worker takes jobs until it has one that runs.
     fn start(&mut self, worker: usize) {
-        while let Some(mut job) = self.queue.pop_front() {
+        while let Some(mut job) = self.seats[worker].pop_front() {
             let now_ns = self.fabric.borrow().host_now_ns(self.host);
             job.run(now_ns);
             if let Some(issued_ns) = self.ran.swap(0, Ordering::Relaxed).checked_sub(1) {
@@ -94,29 +112,34 @@ impl Pool {
                 let done_ns = now_ns + self.handler_ns;
                 return self.fabric.borrow_mut().alarm(done_ns, word);
             }
-            self.done.push_back(job);
+            self.done.push_back((worker, job));
         }
     }
 }
 
 impl Dispatch for Workers {
-    fn submit(&mut self, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
         let pool = &mut *self.0.borrow_mut();
         if pool.in_flight == pool.capacity {
             return Err(job);
         }
-        pool.in_flight += 1;
-        pool.queue.push_back(job);
-        if let Some(idle) = pool.running.iter().position(Option::is_none) {
-            pool.start(idle);
+        // One queue for all: which flow it is makes no difference.
+        match pool.policy.submit(0, job) {
+            Placed::Given(worker, job) => pool.give(worker, job),
+            Placed::Waits => {}
+            Placed::Refused(job) => return Err(job),
         }
+        pool.in_flight += 1;
         Ok(())
     }
 
-    fn poll(&mut self) -> Option<Job> {
+    fn poll(&mut self) -> Option<Box<Job>> {
         let pool = &mut *self.0.borrow_mut();
-        let job = pool.done.pop_front()?;
+        let (worker, job) = pool.done.pop_front()?;
         pool.in_flight -= 1;
+        if let Some(next) = pool.policy.complete(worker) {
+            pool.give(worker, next);
+        }
         Some(job)
     }
 

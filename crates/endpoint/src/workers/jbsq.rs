@@ -1,0 +1,342 @@
+//! Which worker runs what, and when: join-bounded-shortest-queue, as a pure state machine.
+//!
+//! A server whose cores all take from one queue has the best tail there is, but a queue that all
+//! of them lock is slow. RPCValet (Daglis, Sutherland, Falsafi, ASPLOS 2019) has the same tail
+//! without it: whoever receives a request gives it to the worker with the fewest outstanding ones,
+//! and holds it back as long as all have as many as the bound, which is two: the one that runs and
+//! one to go on with while the completion is on its way. Nothing is behind a long request but the
+//! one that was given already.
+//!
+//! [`Mode::Partitioned`] is what receive-side scaling does, and is here to be compared with: each
+//! flow has its worker, whatever the others do. [`Mode::Grouped`] is in between.
+//!
+//! Nothing here runs anything or knows what an item is: a thread pool and a simulator use it alike.
+
+use std::collections::VecDeque;
+
+/// Outstanding requests of one worker, at most, that can be asked for.
+pub const MAX_DEPTH: u8 = 8;
+
+/// Which workers may run a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Any (1xN).
+    #[default]
+    SingleQueue,
+    /// Those of the request's group, chosen by flow, of so many groups (KxM). At most one for each
+    /// worker, at least one.
+    Grouped(usize),
+    /// The one that is chosen by flow (Nx1).
+    Partitioned,
+}
+
+impl Mode {
+    fn groups(self, workers: usize) -> usize {
+        match self {
+            Self::SingleQueue => 1,
+            Self::Grouped(groups) => groups.clamp(1, workers),
+            Self::Partitioned => workers,
+        }
+    }
+}
+
+/// What becomes of an item that was submitted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Placed<T> {
+    /// The worker is to have it now.
+    Given(usize, T),
+    /// It waits; [`Jbsq::complete`] gives it out.
+    Waits,
+    /// As many wait as may.
+    Refused(T),
+}
+
+/// The state: who has how much, and what waits.
+///
+/// Invariant: something waits in a group only while each of its workers has as much as it may.
+#[derive(Debug)]
+pub struct Jbsq<T> {
+    depth: u8,
+    /// Items with each worker.
+    loads: Vec<u8>,
+    groups: Vec<Group<T>>,
+    waiting: usize,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct Group<T> {
+    workers: std::ops::Range<usize>,
+    /// Arrival order.
+    queue: VecDeque<T>,
+    /// For each load below the depth, the workers that have it.
+    by_load: Vec<Set>,
+}
+
+impl<T> Jbsq<T> {
+    /// `workers` (at least one), each with at most `depth` items (1 to [`MAX_DEPTH`]; others are
+    /// brought into the range), and `capacity` items that wait.
+    pub fn new(mode: Mode, workers: usize, depth: u8, capacity: usize) -> Self {
+        let (workers, depth) = (workers.max(1), depth.clamp(1, MAX_DEPTH));
+        let count = mode.groups(workers);
+        let groups = (0..count).map(|index| {
+            let workers = index * workers / count..(index + 1) * workers / count;
+            let mut by_load = vec![Set::new(workers.len()); depth.into()];
+            (0..workers.len()).for_each(|place| by_load[0].insert(place));
+            Group {
+                workers,
+                queue: VecDeque::new(),
+                by_load,
+            }
+        });
+        Self {
+            depth,
+            loads: vec![0; workers],
+            groups: groups.collect(),
+            waiting: 0,
+            capacity,
+        }
+    }
+
+    /// Takes an item of a flow: any number that is the same for what should stay together.
+    #[inline]
+    pub fn submit(&mut self, flow: u64, item: T) -> Placed<T> {
+        let index = self.group_of_flow(flow);
+        let group = &mut self.groups[index];
+        if let Some(worker) = group.shortest() {
+            let load = &mut self.loads[worker];
+            group.reload(worker, *load, *load + 1);
+            *load += 1;
+            return Placed::Given(worker, item);
+        }
+        if self.waiting == self.capacity {
+            return Placed::Refused(item);
+        }
+        self.waiting += 1;
+        group.queue.push_back(item);
+        Placed::Waits
+    }
+
+    /// A worker is done with one of its items. What is returned is for it now.
+    ///
+    /// # Panics
+    /// If the worker had none.
+    #[inline]
+    pub fn complete(&mut self, worker: usize) -> Option<T> {
+        let index = self.group_of_worker(worker);
+        let group = &mut self.groups[index];
+        let load = &mut self.loads[worker];
+        assert!(*load > 0, "worker {worker} completed what it never had");
+        if let Some(item) = group.queue.pop_front() {
+            self.waiting -= 1;
+            return Some(item);
+        }
+        group.reload(worker, *load, *load - 1);
+        *load -= 1;
+        None
+    }
+
+    /// Items that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Items that a worker has.
+    pub fn load(&self, worker: usize) -> u8 {
+        self.loads[worker]
+    }
+
+    /// Outstanding items of one worker, at most.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// The workers that run what a worker's group gets.
+    pub fn companions(&self, worker: usize) -> std::ops::Range<usize> {
+        self.groups[self.group_of_worker(worker)].workers.clone()
+    }
+
+    fn group_of_flow(&self, flow: u64) -> usize {
+        if self.groups.len() == 1 {
+            return 0;
+        }
+        // Fibonacci hashing: flows that count up are spread too.
+        let mixed = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((u128::from(mixed) * self.groups.len() as u128) >> 64) as usize
+    }
+
+    fn group_of_worker(&self, worker: usize) -> usize {
+        // The inverse of the bounds in `new`: the last group that does not begin after the worker.
+        let (workers, count) = (self.loads.len(), self.groups.len());
+        ((worker + 1) * count - 1) / workers
+    }
+}
+
+impl<T> Group<T> {
+    /// The first of the workers that have the least, if that is below the bound. The first, so
+    /// that under little load few workers are awake and their caches warm.
+    #[inline]
+    fn shortest(&self) -> Option<usize> {
+        let place = self.by_load.iter().find_map(Set::first)?;
+        Some(self.workers.start + place)
+    }
+
+    #[inline]
+    fn reload(&mut self, worker: usize, before: u8, after: u8) {
+        let place = worker - self.workers.start;
+        // Those at the bound are in no set.
+        if let Some(set) = self.by_load.get_mut(usize::from(before)) {
+            set.remove(place);
+        }
+        if let Some(set) = self.by_load.get_mut(usize::from(after)) {
+            set.insert(place);
+        }
+    }
+}
+
+/// A set of small numbers.
+#[derive(Clone, Debug)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn new(count: usize) -> Self {
+        Self(vec![0; count.div_ceil(64)])
+    }
+
+    #[inline]
+    fn insert(&mut self, place: usize) {
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    #[inline]
+    fn remove(&mut self, place: usize) {
+        self.0[place / 64] &= !(1 << (place % 64));
+    }
+
+    #[inline]
+    fn first(&self) -> Option<usize> {
+        let word = self.0.iter().position(|word| *word != 0)?;
+        Some(word * 64 + self.0[word].trailing_zeros() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given<T>(placed: Placed<T>) -> usize {
+        match placed {
+            Placed::Given(worker, _) => worker,
+            _ => panic!("it should have been given to a worker"),
+        }
+    }
+
+    #[test]
+    fn the_shortest_queue_is_joined_up_to_the_bound() {
+        let mut jbsq = Jbsq::new(Mode::SingleQueue, 3, 2, 2);
+        let order: Vec<_> = (0..6).map(|item| given(jbsq.submit(item, item))).collect();
+        assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(jbsq.submit(6, 6), Placed::Waits);
+        assert_eq!(jbsq.submit(7, 7), Placed::Waits);
+        assert_eq!(jbsq.submit(8, 8), Placed::Refused(8));
+        // Whoever is done first goes on with what came first; a stalled worker gets nothing more.
+        assert_eq!(jbsq.complete(1), Some(6));
+        assert_eq!(jbsq.complete(1), Some(7));
+        assert_eq!(jbsq.complete(1), None);
+        assert_eq!(jbsq.load(0), 2);
+        assert_eq!(given(jbsq.submit(9, 9)), 1);
+    }
+
+    #[test]
+    fn a_flow_stays_in_its_group() {
+        for (mode, groups) in [(Mode::Grouped(4), 4), (Mode::Partitioned, 16)] {
+            let mut jbsq = Jbsq::new(mode, 16, 2, 1000);
+            let mut hit = std::collections::BTreeSet::new();
+            for flow in 0..200 {
+                let worker = given(jbsq.submit(flow, ()));
+                let group = jbsq.companions(worker);
+                assert!(group.contains(&worker));
+                assert_eq!(group.len(), 16 / groups);
+                hit.insert(group.start);
+                assert_eq!(jbsq.complete(worker), None);
+                assert_eq!(given(jbsq.submit(flow, ())), group.start);
+                assert_eq!(jbsq.complete(group.start), None);
+            }
+            assert_eq!(hit.len(), groups, "flows are spread over all groups");
+        }
+    }
+
+    #[test]
+    fn groups_of_unlike_sizes_hold_every_worker_once() {
+        for workers in 1..70 {
+            for groups in 1..=workers {
+                let jbsq = Jbsq::<()>::new(Mode::Grouped(groups), workers, 2, 0);
+                for worker in 0..workers {
+                    assert!(jbsq.companions(worker).contains(&worker));
+                }
+                let sum: usize = jbsq.groups.iter().map(|group| group.workers.len()).sum();
+                assert_eq!((jbsq.groups.len(), sum), (groups, workers));
+            }
+        }
+    }
+
+    /// Against the definition: each step compared with a search through all workers.
+    #[test]
+    fn random_steps_agree_with_the_definition() {
+        bolero::check!()
+            .with_type::<(u8, u8, u8, Vec<(bool, u8)>)>()
+            .for_each(|(workers, groups, depth, steps)| {
+                let workers = usize::from(workers % 100) + 1;
+                let mode = match groups {
+                    0 => Mode::SingleQueue,
+                    1 => Mode::Partitioned,
+                    _ => Mode::Grouped(usize::from(*groups)),
+                };
+                let mut jbsq = Jbsq::new(mode, workers, *depth, 5);
+                let depth = depth.clamp(&1, &MAX_DEPTH);
+                let mut busy: Vec<usize> = Vec::new();
+                let mut next = 0_u32;
+                let mut waiting = VecDeque::new();
+                for (arrives, number) in steps {
+                    if *arrives {
+                        let flow = u64::from(*number);
+                        let group = jbsq.groups[jbsq.group_of_flow(flow)].workers.clone();
+                        let shortest = group
+                            .clone()
+                            .min_by_key(|worker| (jbsq.load(*worker), *worker))
+                            .expect("no group is empty");
+                        let least = jbsq.load(shortest);
+                        match jbsq.submit(flow, next) {
+                            Placed::Given(worker, item) => {
+                                assert_eq!((worker, item), (shortest, next));
+                                assert!(least < *depth);
+                                busy.push(worker);
+                            }
+                            Placed::Waits => {
+                                assert_eq!(least, *depth);
+                                waiting.push_back((group, next));
+                            }
+                            Placed::Refused(item) => {
+                                assert_eq!((least, item, waiting.len()), (*depth, next, 5));
+                            }
+                        }
+                        next += 1;
+                    } else if !busy.is_empty() {
+                        let worker = busy.swap_remove(usize::from(*number) % busy.len());
+                        let first = waiting
+                            .iter()
+                            .position(|(group, _): &(std::ops::Range<usize>, u32)| {
+                                group.contains(&worker)
+                            })
+                            .and_then(|at| waiting.remove(at));
+                        let item = jbsq.complete(worker);
+                        assert_eq!(item, first.map(|(_, item)| item));
+                        busy.extend(item.map(|_| worker));
+                    }
+                    assert_eq!(jbsq.waiting(), waiting.len());
+                    let loads: usize = (0..workers).map(|w| usize::from(jbsq.load(w))).sum();
+                    assert_eq!(loads, busy.len());
+                }
+            });
+    }
+}

@@ -1,0 +1,375 @@
+//! Threads that run jobs, given to them as [`jbsq`](super::jbsq) says.
+//!
+//! ```text
+//!              ┌─▶ seat 0 (bounded) ─▶ worker 0 ─┐
+//!  Jbsq ─ give ┼─▶ seat 1 (bounded) ─▶ worker 1 ─┼─▶ done (bounded) ─▶ poll ─▶ Jbsq
+//!              └─▶ seat 2 (bounded) ─▶ worker 2 ─┘
+//! ```
+//!
+//! No queue has more than one taker in the usual case, none can be full when it is put into, and no
+//! lock is taken but by the operating system when a thread sleeps or is woken.
+//!
+//! A handler may block, even on a request that was given to its own thread and waits behind it. So
+//! a worker with nothing to do looks into its companions' seats before it sleeps.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::{Backoff, CachePadded};
+use starling_io::{Clock, Wake};
+
+use super::jbsq::{Jbsq, Placed};
+use super::{Dispatch, Job};
+use crate::options::{Idle, WorkerConfig};
+
+/// Requests that are with the workers of one pool or wait for them take at most so much memory,
+/// unless it is a single one: a queue of the largest requests would take all that there is.
+const MAX_BYTES: usize = 512 << 20;
+
+/// Threads that run worker handlers.
+pub struct ThreadPool {
+    policy: Jbsq<Box<Job>>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    in_flight: usize,
+    in_flight_bytes: usize,
+    capacity: usize,
+}
+
+/// What all of its threads see.
+struct Shared {
+    /// What was given to each worker and is not begun.
+    seats: Vec<CachePadded<ArrayQueue<Box<Job>>>>,
+    /// What was run.
+    done: ArrayQueue<Box<Job>>,
+    stop: AtomicBool,
+}
+
+impl fmt::Debug for ThreadPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadPool")
+            .field("threads", &self.threads.len())
+            .field("in_flight", &self.in_flight)
+            .field("waiting", &self.policy.waiting())
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ThreadPool {
+    /// `waker` is that of the endpoint's device, `clock` reads as the endpoint's does.
+    pub fn new<C: Clock + Clone + Send + 'static>(
+        config: &WorkerConfig,
+        clock: &C,
+        waker: &Arc<dyn Wake>,
+    ) -> std::io::Result<Self> {
+        let count = config.threads.max(1);
+        let policy = Jbsq::new(config.mode, count, config.depth, config.queue);
+        let depth = usize::from(policy.depth());
+        let seat = || CachePadded::new(ArrayQueue::new(depth));
+        let shared = Arc::new(Shared {
+            seats: std::iter::repeat_with(seat).take(count).collect(),
+            done: ArrayQueue::new(count * depth),
+            stop: AtomicBool::new(false),
+        });
+        let mut pool = Self {
+            policy,
+            shared,
+            threads: Vec::with_capacity(count),
+            in_flight: 0,
+            in_flight_bytes: 0,
+            capacity: count + config.queue,
+        };
+        for index in 0..count {
+            let worker = Worker {
+                index,
+                companions: pool.policy.companions(index),
+                shared: Arc::clone(&pool.shared),
+                idle: config.idle,
+            };
+            let (clock, waker) = (clock.clone(), Arc::clone(waker));
+            let thread = std::thread::Builder::new()
+                .name(format!("starling-worker-{index}"))
+                .spawn(move || worker.work(&clock, &*waker))?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    fn give(&mut self, worker: usize, mut job: Box<Job>) {
+        job.worker = worker;
+        let pushed = self.shared.seats[worker].push(job);
+        assert!(pushed.is_ok(), "a seat holds whatever a worker may have");
+        self.threads[worker].thread().unpark();
+    }
+}
+
+impl Dispatch for ThreadPool {
+    fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
+        let bytes = self.in_flight_bytes + job.request_bytes;
+        if self.in_flight == self.capacity || (self.in_flight > 0 && bytes > MAX_BYTES) {
+            return Err(job);
+        }
+        match self.policy.submit(job.flow(), job) {
+            Placed::Given(worker, job) => self.give(worker, job),
+            Placed::Waits => {}
+            Placed::Refused(job) => return Err(job),
+        }
+        self.in_flight += 1;
+        self.in_flight_bytes = bytes;
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Box<Job>> {
+        let job = self.shared.done.pop()?;
+        self.in_flight -= 1;
+        self.in_flight_bytes -= job.request_bytes;
+        if let Some(next) = self.policy.complete(job.worker) {
+            self.give(job.worker, next);
+        }
+        Some(job)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+}
+
+impl Drop for ThreadPool {
+    /// Ends the threads. If jobs are still running their threads are left to end by themselves:
+    /// a handler that never returns must not hold up who shuts down.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        for thread in &self.threads {
+            thread.thread().unpark();
+        }
+        while self.shared.done.pop().is_some() {
+            self.in_flight -= 1;
+        }
+        if self.in_flight == 0 {
+            for thread in self.threads.drain(..) {
+                // A worker's panics were caught; there is nothing to learn from the result.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// One thread's view.
+struct Worker {
+    index: usize,
+    companions: Range<usize>,
+    shared: Arc<Shared>,
+    idle: Idle,
+}
+
+impl Worker {
+    fn work(&self, clock: &impl Clock, waker: &dyn Wake) {
+        let mut backoff = Backoff::new();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let own = self.shared.seats[self.index].pop();
+            if let Some(job) = own.or_else(|| self.pause(&backoff)) {
+                self.run(job, clock, waker);
+                backoff = Backoff::new();
+            }
+        }
+    }
+
+    fn run(&self, mut job: Box<Job>, clock: &impl Clock, waker: &dyn Wake) {
+        job.run(clock.now_ns());
+        let pushed = self.shared.done.push(job);
+        assert!(pushed.is_ok(), "`done` holds whatever all workers may have");
+        waker.wake();
+    }
+
+    /// There was nothing: looks on for a moment, then for what others do not get to, then sleeps.
+    /// To be told of a job between the look and the sleep is not lost: it ends the sleep at once.
+    fn pause(&self, backoff: &Backoff) -> Option<Box<Job>> {
+        match self.idle {
+            Idle::Spin => backoff.spin(),
+            Idle::Adaptive { .. } if !backoff.is_completed() => {
+                backoff.snooze();
+                return None;
+            }
+            Idle::Adaptive { .. } | Idle::Block => {}
+        }
+        let seats = &self.shared.seats[self.companions.clone()];
+        let job = seats.iter().find_map(|seat| seat.pop());
+        if job.is_none() && self.idle != Idle::Spin {
+            std::thread::park();
+        }
+        job
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, Mutex, mpsc};
+
+    use starling_io::PeerId;
+    use starling_proto::{Msgbuf, RequestId};
+
+    use super::super::WorkerHandler;
+    use super::*;
+    use crate::admission::Timing;
+    use crate::header::MethodId;
+    use crate::payload::{Payload, PayloadBytes};
+    use crate::server::{Answer, RequestInfo};
+
+    #[derive(Clone)]
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    struct Bell(Mutex<mpsc::Sender<()>>);
+
+    impl Wake for Bell {
+        fn wake(&self) {
+            // The test may be over.
+            let _ = self.0.lock().expect("no panic").send(());
+        }
+    }
+
+    fn start(config: &WorkerConfig) -> (ThreadPool, mpsc::Receiver<()>) {
+        let (bell, rung) = mpsc::channel();
+        let bell: Arc<dyn Wake> = Arc::new(Bell(Mutex::new(bell)));
+        (
+            ThreadPool::new(config, &Stopped, &bell).expect("threads"),
+            rung,
+        )
+    }
+
+    fn job(bytes: usize, handler: WorkerHandler) -> Box<Job> {
+        // Zeros that nobody touches take no memory.
+        let mut message = Msgbuf::from_vec(vec![0; bytes]);
+        let payload = Payload {
+            bytes: PayloadBytes::Reassembled(&mut message),
+            fields_at: 0,
+            body_at: 0,
+        };
+        let info = RequestInfo {
+            method: MethodId(1),
+            peer: PeerId(1),
+            timing: Timing::without_deadline(0),
+        };
+        let message = payload.into_owned(Msgbuf::new());
+        let mut job = Job::empty();
+        job.fill(RequestId::NONE, handler, message, info, Answer::default());
+        job
+    }
+
+    #[test]
+    fn the_memory_of_waiting_requests_has_a_bound() {
+        let (mut pool, rung) = start(&WorkerConfig::new(1, 100));
+        let gate = Arc::new(Barrier::new(2));
+        let job = |bytes: usize| {
+            let gate = Arc::clone(&gate);
+            job(
+                bytes,
+                Arc::new(move |request, _| {
+                    request.take();
+                    gate.wait();
+                }),
+            )
+        };
+        for _ in 0..4 {
+            assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
+        }
+        assert!(pool.submit(job(1)).is_err());
+        gate.wait();
+        rung.recv().unwrap();
+        assert!(pool.poll().is_some());
+        assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
+        for _ in 0..4 {
+            gate.wait();
+            rung.recv().unwrap();
+            assert!(pool.poll().is_some());
+        }
+    }
+
+    /// Two jobs are given to each worker; the first of worker 0 ends only when all others have
+    /// run, that behind it included.
+    #[test]
+    fn what_waits_behind_a_blocked_handler_is_run_by_another_worker() {
+        for idle in [Idle::default(), Idle::Block] {
+            let mut config = WorkerConfig::new(2, 8);
+            config.idle = idle;
+            let (mut pool, rung) = start(&config);
+            let (begun, begins) = mpsc::channel();
+            let (ran, runs) = mpsc::channel::<()>();
+            let runs = Mutex::new(runs);
+            let waits: WorkerHandler = Arc::new(move |_, _| {
+                begun.send(()).expect("the test waits");
+                let runs = runs.lock().expect("no panic");
+                (0..5).for_each(|_| runs.recv().expect("the others run"));
+            });
+            assert!(pool.submit(job(1, waits)).is_ok());
+            begins.recv().expect("it begins");
+            let runs: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("it waits"));
+            for _ in 0..5 {
+                assert!(pool.submit(job(1, Arc::clone(&runs))).is_ok());
+            }
+            let mut done = 0;
+            while done < 6 {
+                rung.recv().expect("something was run");
+                while pool.poll().is_some() {
+                    done += 1;
+                }
+            }
+            assert_eq!(pool.in_flight(), 0);
+        }
+    }
+
+    /// Far more jobs than there is room for, from handlers that panic now and then.
+    #[test]
+    fn every_job_comes_back_once_in_every_mode() {
+        use super::super::JobEnd;
+        use super::super::jbsq::Mode;
+
+        for (mode, depth) in [
+            (Mode::SingleQueue, 1),
+            (Mode::SingleQueue, 2),
+            (Mode::Grouped(2), 3),
+            (Mode::Partitioned, 8),
+        ] {
+            let mut config = WorkerConfig::new(4, 16);
+            (config.mode, config.depth) = (mode, depth);
+            let (mut pool, rung) = start(&config);
+            let handler: WorkerHandler = Arc::new(|request, reply| {
+                assert!(!request.body().len().is_multiple_of(7), "as planned");
+                reply.buffer().push(request.body().len() as u8);
+            });
+            let (mut sent, mut back, mut panics) = (0, vec![0_u32; 200], 0);
+            while back.iter().sum::<u32>() < 200 {
+                if sent < 200 && pool.in_flight() < 20 {
+                    let job = job(sent + 1, Arc::clone(&handler));
+                    assert!(pool.submit(job).is_ok(), "4 run and 16 wait");
+                    sent += 1;
+                    continue;
+                }
+                rung.recv().expect("a job was run");
+                while let Some(mut job) = pool.poll() {
+                    back[job.request_bytes - 1] += 1;
+                    let (_, answer, end) = job.take_parts();
+                    match end {
+                        JobEnd::Panicked => panics += 1,
+                        JobEnd::Answered => {
+                            assert_eq!(answer.message.head(), [job.request_bytes as u8]);
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            assert!(back.iter().all(|times| *times == 1));
+            assert_eq!(panics, 200 / 7);
+        }
+    }
+}
