@@ -254,6 +254,6 @@ fn measure(bench: &mut Bench<'_>, threads: u32, case: &str, paper: [Option<f64>;
     bench.row(case, "sessions a node", "", sessions, None);
     let drops: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
     bench.row(case, "datagrams dropped", "", drops as f64, None);
-    bench.account(&cluster.fabric.borrow());
+    bench.finish(&mut cluster);
     latencies
 }

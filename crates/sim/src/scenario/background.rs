@@ -161,5 +161,5 @@ fn measure(
     let bytes: u64 = watch.map_or(0, |watch| watch.received.iter().sum());
     let gbps = bytes as f64 * 8.0 / measured_ns as f64;
     bench.row(case, "incast bandwidth", "Gb/s", gbps, None);
-    bench.account(&cluster.fabric.borrow());
+    bench.finish(&mut cluster);
 }

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use starling_proto::{Config, Stats};
+use starling_proto::{Config, RequestError, Stats};
 
-use super::machine::{Application, Machine};
+use super::guard::{BOUND_NS, Guard, HEAD, hold};
+use super::machine::{Application, Call, Machine};
+use super::{MS, US};
+use crate::check::Violation;
 use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
 use crate::net::NodeId;
 use crate::rng::Rng;
@@ -20,6 +23,28 @@ const END: u64 = 1 << 63;
 /// An alarm that opens the sessions of a host: the host in the low half, above it the channel.
 const OPEN: u64 = 1 << 62;
 
+/// How long calls may take to end by themselves before they are cancelled.
+const PATIENCE_NS: u64 = 2 * MS;
+/// How often a channel may fail to get an answer at the end: a session may have to be found dead.
+const MOST_PROBES: u32 = 4;
+/// Channels that are asked for a sign of life at the end.
+const MOST_ASKED: usize = 20_000;
+
+/// An application that wants nothing.
+struct Nobody;
+
+impl Application for Nobody {
+    fn ended(
+        &mut self,
+        _: HostId,
+        _: u64,
+        _: Result<&[u8], RequestError>,
+        _: u64,
+        _: &mut Vec<Call>,
+    ) {
+    }
+}
+
 /// Hosts with the protocol on them.
 pub(super) struct Cluster {
     pub(super) fabric: SharedFabric,
@@ -28,6 +53,7 @@ pub(super) struct Cluster {
     body: Bytes,
     /// How often alarms of applications come again.
     intervals: BTreeMap<u64, u64>,
+    guard: Guard,
 }
 
 impl Cluster {
@@ -39,6 +65,7 @@ impl Cluster {
             rng,
             body: Bytes::from(vec![0; LARGEST]),
             intervals: BTreeMap::new(),
+            guard: Guard::default(),
         }
     }
 
@@ -99,6 +126,7 @@ impl Cluster {
     /// `host`'s process ends at once, and with it the calls that it made.
     pub(super) fn crash(&mut self, host: HostId) {
         self.machine(host).crash();
+        self.guard.abandon(host);
         self.fabric.borrow_mut().crash(host);
     }
 
@@ -146,7 +174,7 @@ impl Cluster {
             let step = self.fabric.borrow_mut().step();
             match step.expect("the end is an alarm") {
                 Step::Turn(host) => {
-                    self.machines[host.0 as usize].turn(app);
+                    self.machines[host.0 as usize].turn(app, &mut self.guard);
                     if app.is_done() {
                         return;
                     }
@@ -159,6 +187,76 @@ impl Cluster {
                 }
                 Step::Alarm(word) => self.ring(app, word),
             }
+        }
+    }
+
+    /// The end of a scenario: calls end or are cancelled, every channel gets an answer, all
+    /// sessions are closed, and nothing is left anywhere.
+    pub(super) fn settle(&mut self) {
+        self.intervals.clear();
+        for machine in &mut self.machines {
+            machine.wanted.clear();
+        }
+        self.run(&mut Nobody, self.now_ns() + PATIENCE_NS);
+        hold(self.guard.check(self.now_ns()));
+        self.wake(|machine| machine.cancels = true);
+        self.run(&mut Nobody, self.now_ns() + US);
+        let mut asked: Vec<(HostId, u64)> = self.channels();
+        for _ in 0..MOST_PROBES {
+            self.guard.failed.clear();
+            for (host, channel) in std::mem::take(&mut asked) {
+                self.machine(host).wanted.push(Call {
+                    channel: channel as usize,
+                    tag: channel,
+                    len: HEAD,
+                });
+            }
+            self.wake(|_| ());
+            let until_ns = self.now_ns() + BOUND_NS;
+            while self.guard.open_count() > 0 && self.now_ns() < until_ns {
+                self.run(&mut Nobody, self.now_ns() + MS);
+            }
+            hold(self.guard.check(self.now_ns()));
+            asked = std::mem::take(&mut self.guard.failed);
+            if asked.is_empty() {
+                break;
+            }
+        }
+        if let Some((host, channel)) = asked.first() {
+            let text = format!("{host:?} got no answer on its channel {channel} at the end");
+            hold(Err(Violation::new("nothing stays stuck", text)));
+        }
+        self.wake(|machine| machine.closes = true);
+        let until_ns = self.now_ns() + BOUND_NS;
+        let mut left = Ok(());
+        while self.now_ns() < until_ns {
+            self.run(&mut Nobody, self.now_ns() + 10 * MS);
+            left = self.machines.iter().try_for_each(|it| it.remains().check());
+            if left.is_ok() {
+                break;
+            }
+        }
+        hold(left);
+    }
+
+    /// Channels to ask for a sign of life: all, or some of very many.
+    fn channels(&self) -> Vec<(HostId, u64)> {
+        let counts = self.machines.iter().map(Machine::channel_count);
+        let stride = counts.sum::<usize>() / MOST_ASKED + 1;
+        let running = self.machines.iter().filter(|machine| machine.is_running());
+        let all = running.flat_map(|machine| {
+            let channels = 0..machine.channel_count() as u64;
+            channels.map(|channel| (machine.id, channel))
+        });
+        all.step_by(stride).collect()
+    }
+
+    /// Does something to all machines, and gives each a turn.
+    fn wake(&mut self, change: impl Fn(&mut Machine)) {
+        let now_ns = self.now_ns();
+        for machine in self.machines.iter_mut().filter(|it| it.is_running()) {
+            change(machine);
+            self.fabric.borrow_mut().wake_at(machine.id, now_ns);
         }
     }
 

@@ -263,11 +263,12 @@ fn measure(
         cluster.take_core(absence.host, absence.end_ns, absence.amid);
     }
     cluster.run(&mut app, until_ns);
-    bench.account(&cluster.fabric.borrow());
+    let retransmissions = cluster.stats().retransmissions - retransmissions;
+    bench.finish(&mut cluster);
     Outcome {
         rate: (app.done - done) as f64 * 1e3 / plan.measured_ns as f64,
         remaining: remaining_ns(&absences, WARM_UP_NS, until_ns) as f64 / plan.measured_ns as f64,
-        retransmissions: cluster.stats().retransmissions - retransmissions,
+        retransmissions,
     }
 }
 

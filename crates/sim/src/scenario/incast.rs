@@ -177,7 +177,7 @@ fn measure(
     bench.row(case, "retransmissions", "", retransmissions as f64, None);
     let busy = 100.0 * busy_ns as f64 / cluster.now_ns() as f64;
     bench.row(case, "server thread busy", "%", busy, None);
-    bench.account(&cluster.fabric.borrow());
+    bench.finish(&mut cluster);
     let marks = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
     marks.map(|mark| (mark, us(mark / 100.0))).to_vec()
 }

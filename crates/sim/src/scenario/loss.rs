@@ -163,6 +163,6 @@ fn measure(
     bench.row(case, "request p99", "us", p99_us, None);
     let lost: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
     bench.row(case, "losses", "packets", lost as f64, None);
-    bench.account(&cluster.fabric.borrow());
+    bench.finish(&mut cluster);
     gbps
 }

@@ -15,7 +15,9 @@ use starling_proto::{
     RequestId, Secrets, SessionId, SinkError, Source, Stats, Upcoming,
 };
 
+use super::guard::{self, Guard, HEAD, hold};
 use super::watch::Watch;
+use crate::check::{Credits, Remains, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo, SimTx};
@@ -67,7 +69,7 @@ pub(super) trait Application {
 /// How a request is answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
-    /// Length of the answer, bytes. It begins with what the request began with.
+    /// Length of the answer, bytes, at least that of a head: the request's, with which it begins.
     pub(super) len: usize,
     /// Time beyond what the model says of a handler, ns.
     pub(super) extra_ns: u64,
@@ -80,7 +82,7 @@ pub(super) struct Call {
     pub(super) channel: usize,
     /// The caller's word for it: the first eight bytes of the request.
     pub(super) tag: u64,
-    /// Length of the request, at least 8.
+    /// Length of the request, at least that of its head.
     pub(super) len: usize,
 }
 
@@ -109,6 +111,11 @@ pub(super) struct Machine {
     body: Bytes,
     /// Requests run.
     pub(super) executed: u64,
+    /// Its calls are to be cancelled, or its sessions closed, in the next turn.
+    pub(super) cancels: bool,
+    pub(super) closes: bool,
+    /// The channel whose books are looked at next.
+    audited: usize,
     /// For how long its core is taken away in the middle of its next turn, ns.
     pub(super) away_ns: u64,
 }
@@ -173,6 +180,7 @@ struct Turn<'a, A: ?Sized> {
     host: HostId,
     now_ns: u64,
     app: &'a mut A,
+    guard: &'a mut Guard,
     calls: Vec<Call>,
     work: Work,
     executed: u64,
@@ -198,6 +206,9 @@ impl Machine {
             opening: Vec::new(),
             body,
             executed: 0,
+            cancels: false,
+            closes: false,
+            audited: 0,
             away_ns: 0,
         };
         machine.start();
@@ -264,7 +275,7 @@ impl Machine {
     }
 
     /// One turn of the event loop.
-    pub(super) fn turn<A: Application + ?Sized>(&mut self, app: &mut A) {
+    pub(super) fn turn<A: Application + ?Sized>(&mut self, app: &mut A, guard: &mut Guard) {
         let Some(process) = &mut self.process else {
             return;
         };
@@ -273,6 +284,7 @@ impl Machine {
             host: self.id,
             now_ns,
             app,
+            guard,
             calls: std::mem::take(&mut self.wanted),
             work: Work::default(),
             executed: 0,
@@ -300,6 +312,12 @@ impl Machine {
             }
             process.drain(&mut turn, &mut self.channels);
         }
+        if std::mem::take(&mut self.cancels) {
+            process.cancel_all(&mut turn);
+        }
+        if std::mem::take(&mut self.closes) {
+            process.close_all(now_ns, &mut self.channels);
+        }
         process.flush(now_ns, &mut self.watch);
         process.drain(&mut turn, &mut self.channels);
         // What the last events asked for waits for the next turn.
@@ -308,6 +326,49 @@ impl Machine {
         turn.work.extra_ns += std::mem::take(&mut self.away_ns);
         let (work, busy) = (turn.work, !self.wanted.is_empty());
         process.schedule(self.id, &self.fabric, work, busy);
+        self.audit();
+    }
+
+    /// What is to be checked in every turn; of the sessions one at a time.
+    fn audit(&mut self) {
+        let fabric = self.fabric.borrow();
+        let held = fabric.receive_queue(self.id);
+        hold(queue_within(fabric.config().receive, held));
+        self.audited = (self.audited + 1) % self.channels.len().max(1);
+        let channel = self.channels.get(self.audited);
+        let session = channel.and_then(|channel| channel.session);
+        let books = session
+            .zip(self.process.as_ref())
+            .and_then(|(session, process)| process.protocol.books(session));
+        if let Some((in_use, _, busy)) = books {
+            let credits = Credits {
+                // See PROTOCOL.md, 7.1: each further slot may ask for one packet.
+                granted_most: u64::from(self.config.credits) + busy.saturating_sub(1) as u64,
+                in_use: in_use.into(),
+                busy_slots: busy as u64,
+            };
+            hold(credits.check());
+        }
+    }
+
+    /// What it still holds.
+    pub(super) fn remains(&self) -> Remains {
+        let mut counts = Vec::new();
+        if let Some(process) = &self.process {
+            let protocol = &process.protocol;
+            let (client, server) = protocol.session_counts();
+            counts.push(("client sessions", client as u64));
+            counts.push(("server sessions", server as u64));
+            counts.push(("requests", protocol.outstanding() as u64));
+            counts.push(("requests being handled", protocol.executing() as u64));
+            counts.push(("bytes being reassembled", protocol.reassembling() as u64));
+            counts.push(("peers", process.io.peer_count() as u64));
+            counts.push(("timers", u64::from(protocol.next_timeout().is_some())));
+        }
+        Remains {
+            host: self.id.0,
+            counts,
+        }
     }
 }
 
@@ -453,8 +514,10 @@ impl Process {
             tx: self.io.split().1,
             watch: watch.as_mut(),
         };
-        let (now, tag) = (turn.now_ns, u128::from(call.tag));
-        let head = call.tag.to_le_bytes();
+        let now = turn.now_ns;
+        let serial = turn.guard.issued(turn.host, call.tag, now);
+        let head = guard::head(call.tag, serial);
+        let tag = u128::from_le_bytes(head);
         let taken = if call.len > COPIED_BYTES {
             let tail = body.slice(..call.len - head.len());
             let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
@@ -469,10 +532,39 @@ impl Process {
                     Prefix::NONE
                 })
         };
-        if let Err(reason) = taken {
-            panic!("scenarios stay within the limits of a session: {reason}");
+        match taken {
+            Ok(number) => turn.guard.taken(serial, session, number),
+            Err(reason) => panic!("scenarios stay within the limits of a session: {reason}"),
         }
         turn.work.handlers += 1;
+    }
+
+    /// Gives up on all calls.
+    fn cancel_all<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>) {
+        for (session, number) in turn.guard.open_calls(turn.host) {
+            let tx = self.io.split().1;
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx,
+                watch: None,
+            };
+            let cancelled = self.protocol.cancel(turn.now_ns, session, number, &mut tap);
+            let (tag, message) = cancelled.expect("the protocol has every call that is open");
+            self.protocol.recycle(message);
+            let serial = (tag >> 64) as u64;
+            hold(turn.guard.ended(turn.host, serial, None, turn.now_ns));
+        }
+    }
+
+    fn close_all(&mut self, now_ns: u64, channels: &mut [Channel]) {
+        for session in channels.iter_mut().filter_map(|it| it.session.take()) {
+            let mut tap = Tap {
+                now_ns,
+                tx: self.io.split().1,
+                watch: None,
+            };
+            self.protocol.close(now_ns, session, &mut tap);
+        }
     }
 
     fn drain<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>, channels: &mut [Channel]) {
@@ -545,11 +637,12 @@ impl<A: Application + ?Sized> Turn<'_, A> {
     ) {
         self.executed += 1;
         self.work.handlers += 1;
+        hold(self.guard.executed(request));
         let Answer { len, extra_ns } = self.app.serve(self.host, self.now_ns, request);
         self.work.extra_ns += extra_ns;
         let buffer = answer.head_mut();
         buffer.clear();
-        buffer.extend_from_slice(&request[..8.min(request.len())]);
+        buffer.extend_from_slice(&request[..HEAD]);
         buffer.resize(len, 0);
         // Nobody may be waiting any more.
         let _ = protocol.respond(self.now_ns, id, answer, Prefix::NONE, tap);
@@ -557,15 +650,10 @@ impl<A: Application + ?Sized> Turn<'_, A> {
 
     fn ended(&mut self, tag: u128, result: Result<&[u8], RequestError>) {
         self.work.handlers += 1;
-        let tag = u64::try_from(tag).expect("tags are made of 64 bits");
-        if let Ok(response) = result {
-            assert_eq!(
-                response.get(..8),
-                Some(&tag.to_le_bytes()[..]),
-                "a response reached the wrong call"
-            );
-        }
         let (host, now_ns) = (self.host, self.now_ns);
+        let (tag, serial) = (tag as u64, (tag >> 64) as u64);
+        let response = result.as_ref().ok().copied();
+        hold(self.guard.ended(host, serial, response, now_ns));
         self.app.ended(host, tag, result, now_ns, &mut self.calls);
     }
 }

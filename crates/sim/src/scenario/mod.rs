@@ -13,6 +13,7 @@ mod all_to_all;
 mod background;
 mod cluster;
 mod descheduled;
+mod guard;
 mod incast;
 mod loss;
 mod machine;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use crate::fabric::Fabric;
 use crate::rng::mix;
+use cluster::Cluster;
 
 /// Nanoseconds in a microsecond.
 const US: u64 = 1_000;
@@ -209,6 +211,12 @@ impl Bench<'_> {
             value,
             paper,
         });
+    }
+
+    /// Ends a cluster's run, with what has to hold then, and adds it to the sums.
+    fn finish(&mut self, cluster: &mut Cluster) {
+        cluster.settle();
+        self.account(&cluster.fabric.borrow());
     }
 
     /// Adds a run that is over to the sums.

@@ -254,5 +254,5 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         bench.row(name, "latency p50", "us", us(0.5), None);
         bench.row(name, "latency p99", "us", us(0.99), None);
     }
-    bench.account(&cluster.fabric.borrow());
+    bench.finish(&mut cluster);
 }
