@@ -63,6 +63,15 @@ fn single(a: &mut UdpIo, b: &mut UdpIo) -> Ecn {
     receive(b, 1)[0].ecn
 }
 
+/// Devices that know each other: before a device knows of a path that is not loopback, it does not
+/// look at the bits.
+fn devices(net: &Net, v6: bool, a: &UdpConfig, b: &UdpConfig) -> (UdpIo, UdpIo) {
+    let (mut a, mut b) = (net.devices(v6, a).0, net.devices(v6, b).1);
+    a.open_peer(&b.local_address()).expect("a route");
+    b.open_peer(&a.local_address()).expect("a route");
+    (a, b)
+}
+
 /// The bits of a burst in which one datagram in `every` is marked.
 fn one_in(every: usize) -> Vec<Ecn> {
     let bits = |number| match number % every {
@@ -94,7 +103,8 @@ fn a_mark_on_a_single_datagram_arrives() {
             return;
         };
         for v6 in [false, true] {
-            let (mut a, mut b) = net.devices(v6, &UdpConfig::default());
+            let config = UdpConfig::default();
+            let (mut a, mut b) = devices(&net, v6, &config, &config);
             for _ in 0..3 {
                 marker.mark_one_in(0);
                 assert_eq!(single(&mut a, &mut b), Ecn::Capable);
@@ -119,8 +129,7 @@ fn what_is_not_capable_is_not_marked() {
         ..UdpConfig::default()
     };
     for v6 in [false, true] {
-        let (mut a, _) = net.devices(v6, &config);
-        let (_, mut b) = net.devices(v6, &UdpConfig::default());
+        let (mut a, mut b) = devices(&net, v6, &config, &UdpConfig::default());
         marker.mark_one_in(1);
         assert_eq!(single(&mut a, &mut b), Ecn::NotCapable);
         assert_eq!(marker.seen(), 0);
@@ -136,7 +145,7 @@ fn a_run_that_is_marked_as_a_whole_is_marked_in_every_datagram() {
     };
     for v6 in [false, true] {
         for config in configs() {
-            let (mut a, mut b) = net.devices(v6, &config);
+            let (mut a, mut b) = devices(&net, v6, &config, &config);
             marker.mark_one_in(0);
             assert_eq!(burst(&mut a, &mut b), [Ecn::Capable; BURST], "{config:?}");
             let packets = marker.seen();
@@ -156,12 +165,13 @@ fn a_run_that_is_marked_as_a_whole_is_marked_in_every_datagram() {
 fn a_marked_datagram_of_a_run_is_neither_lost_nor_mistaken_for_its_neighbours() {
     let test = "a_marked_datagram_of_a_run_is_neither_lost_nor_mistaken_for_its_neighbours";
     let Some(net) = Net::new(test) else { return };
+    net.merge_at_b();
     let Some(mut marker) = Marker::new(test, &net.b, "vb", Place::Arriving) else {
         return;
     };
     for v6 in [false, true] {
         for config in configs() {
-            let (mut a, mut b) = net.devices(v6, &config);
+            let (mut a, mut b) = devices(&net, v6, &config, &config);
             marker.mark_one_in(0);
             assert_eq!(burst(&mut a, &mut b), [Ecn::Capable; BURST], "{config:?}");
             assert_eq!(marker.seen(), BURST as u64, "one packet a datagram");
@@ -178,6 +188,7 @@ fn a_marked_datagram_of_a_run_is_neither_lost_nor_mistaken_for_its_neighbours() 
 fn the_kernel_merges_what_arrives_and_nothing_across_a_mark() {
     let test = "the_kernel_merges_what_arrives_and_nothing_across_a_mark";
     let Some(net) = Net::new(test) else { return };
+    net.merge_at_b();
     let Some(mut marker) = Marker::new(test, &net.b, "vb", Place::Arriving) else {
         return;
     };

@@ -80,7 +80,7 @@ static __always_inline void mark(void *data, void *data_end)
 	}
 }
 
-SEC("tc")
+SEC("classifier")
 int mark_tc(struct __sk_buff *skb)
 {
 	mark((void *)(long)skb->data, (void *)(long)skb->data_end);

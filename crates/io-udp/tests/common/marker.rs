@@ -2,9 +2,9 @@
 
 use std::fs::File;
 
-use aya::Ebpf;
 use aya::maps::{Array, MapData};
-use aya::programs::{SchedClassifier, TcAttachType, Xdp, XdpMode};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError};
 
 use super::net::inside;
 
@@ -13,8 +13,8 @@ use super::net::inside;
 pub(crate) enum Place {
     /// Where the kernel gives packets to the interface: what is to be segmented is still whole.
     Leaving,
-    /// Where the interface receives: single datagrams. On a veth interface the program also has
-    /// the other end take apart what it sends, and has this one merge what it receives.
+    /// Where the interface receives: single datagrams, for with such a program on its other end a
+    /// veth interface takes apart what it sends.
     Arriving,
 }
 
@@ -40,25 +40,26 @@ impl Marker {
         made.ok()
     }
 
+    /// # Panics
+    /// If the kernel could do it but for the program.
     fn try_new(interface: &str, place: Place) -> Result<Self, String> {
         let object = aya::include_bytes_aligned!("../bpf/mark.bpf.o");
-        let mut ebpf = Ebpf::load(object).map_err(|error| chain(&error))?;
+        let mut ebpf = Ebpf::load(object).map_err(|error| match error {
+            EbpfError::ParseError(error) => panic!("the object: {}", chain(&error)),
+            error => chain(&error),
+        })?;
         let attached = match place {
             Place::Leaving => {
                 let program = ebpf.program_mut("mark_tc").expect("in the object");
                 let program: &mut SchedClassifier = program.try_into().expect("its type");
-                program
-                    .load()
-                    .and_then(|()| program.attach(interface, TcAttachType::Egress))
-                    .map(drop)
+                loaded(program.load())?;
+                program.attach(interface, TcAttachType::Egress).map(drop)
             }
             Place::Arriving => {
                 let program = ebpf.program_mut("mark_xdp").expect("in the object");
                 let program: &mut Xdp = program.try_into().expect("its type");
-                program
-                    .load()
-                    .and_then(|()| program.attach(interface, XdpMode::Driver))
-                    .map(drop)
+                loaded(program.load())?;
+                program.attach(interface, XdpMode::Driver).map(drop)
             }
         };
         attached.map_err(|error| chain(&error))?;
@@ -95,6 +96,22 @@ impl Marker {
         let words = self.ebpf.map("words").expect("in the object");
         let words = Array::<&MapData, u64>::try_from(words).expect("its type");
         words.get(&word, 0).expect("within its length")
+    }
+}
+
+/// What it means that a program was or was not loaded.
+///
+/// # Panics
+/// If the verifier refused it.
+fn loaded(result: Result<(), ProgramError>) -> Result<(), String> {
+    match result {
+        Err(ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        }) if io_error.raw_os_error() != Some(libc::EPERM) => {
+            panic!("the program is refused: {io_error}\n{verifier_log}")
+        }
+        result => result.map_err(|error| chain(&error)),
     }
 }
 

@@ -90,6 +90,32 @@ impl Net {
         (a, b)
     }
 
+    /// Has `vb` merge what it receives where it can, as network cards do and veth does not unless
+    /// told.
+    pub(crate) fn merge_at_b(&self) {
+        /// `struct ethtool_value`.
+        #[repr(C)]
+        struct Setting {
+            command: u32,
+            value: u32,
+        }
+        const SET_GRO: u32 = 0x2c;
+        let mut setting = Setting {
+            command: SET_GRO,
+            value: 1,
+        };
+        let socket = inside(&self.b, || UdpSocket::bind("10.77.0.2:0")).expect("its address");
+        // SAFETY: all zeros are a request; the kernel reads the name, which ends with a zero, and
+        // the setting, which lives longer than the call.
+        let result = unsafe {
+            let mut request: libc::ifreq = std::mem::zeroed();
+            request.ifr_name[..2].copy_from_slice(&[b'v' as libc::c_char, b'b' as libc::c_char]);
+            request.ifr_ifru.ifru_data = (&raw mut setting).cast();
+            libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request)
+        };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+
     /// Packets that `a` has given to the wire.
     pub(crate) fn packets_sent(&self) -> u64 {
         inside(&self.a, || {
