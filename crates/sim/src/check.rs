@@ -12,6 +12,7 @@
 //! | [`content`] | a handler sees the request that was sent, a caller the response that was made |
 //! | [`Buffers`] | a buffer handed in comes back exactly once, unchanged |
 //! | [`Credits`] | no more credits are in use than were granted, none without a request |
+//! | [`fair`] | sessions that want the same get the same |
 //! | [`queue_within`], [`no_overflow`] | a receive queue keeps its limits, and without faults never fills |
 //! | [`Remains`] | after the last close nothing is left |
 
@@ -20,6 +21,7 @@ mod buffers;
 mod calls;
 pub mod content;
 mod credits;
+mod fair;
 mod queues;
 mod remains;
 
@@ -29,6 +31,7 @@ pub use at_most_once::AtMostOnce;
 pub use buffers::Buffers;
 pub use calls::{Calls, Tag};
 pub use credits::Credits;
+pub use fair::{fair, jain};
 pub use queues::{no_overflow, queue_within};
 pub use remains::Remains;
 

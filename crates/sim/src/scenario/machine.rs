@@ -146,6 +146,14 @@ impl FrameSink for Tap<'_> {
         tail: &[u8],
     ) -> Result<(), SinkError> {
         let peer_io = starling_io::PeerId(peer.0);
+        let now_ns = self.now_ns;
+        if self
+            .watch
+            .as_mut()
+            .is_some_and(|it| it.holds(now_ns, peer.0))
+        {
+            return Err(SinkError::Full);
+        }
         self.tx
             .append(peer_io, preamble, head, body, tail)
             .map_err(|error| match error {

@@ -13,6 +13,8 @@ mod all_to_all;
 mod background;
 mod cluster;
 mod descheduled;
+#[cfg(test)]
+mod fairness;
 mod guard;
 mod incast;
 mod loss;

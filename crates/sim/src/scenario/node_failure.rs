@@ -254,5 +254,9 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         bench.row(name, "latency p50", "us", us(0.5), None);
         bench.row(name, "latency p99", "us", us(0.99), None);
     }
+    let [before, after] = &app.parts;
+    let p99 = |part: &Part| part.latency_ns.value_at_quantile(0.99) as f64;
+    let slower = 100.0 * (p99(after) / p99(before) - 1.0);
+    bench.row(case, "others slower at p99", "%", slower, None);
     bench.finish(&mut cluster);
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
+pub(super) use crate::check::jain;
+
 const PREAMBLE: usize = 8;
 const HEADER: usize = 16;
 const REQUEST: u8 = 1;
@@ -33,7 +35,13 @@ pub(super) struct Watch {
     /// Bytes of messages that arrived, by the number of the peer they came from.
     pub(super) received: Vec<u64>,
     flights: BTreeMap<(u32, u8), Flight>,
+    /// A deliberate bug, to see that it is found: the peer whose turn comes before all others' as
+    /// long as it has something to send, and when it last had. So would a wheel that is not fair.
+    pub(super) favours: Option<(u32, u64)>,
 }
+
+/// For how long the others wait after each frame for the peer that is favoured, ns.
+const FAVOUR_NS: u64 = 100_000;
 
 /// The present value of a histogram of times: up to 100 s, three digits.
 pub(super) fn times() -> Histogram<u64> {
@@ -56,6 +64,7 @@ impl Watch {
             rtt_ns: times(),
             received: Vec::new(),
             flights: BTreeMap::new(),
+            favours: None,
         }
     }
 
@@ -63,6 +72,18 @@ impl Watch {
     pub(super) fn restart(&mut self) {
         self.rtt_ns.reset();
         self.received.fill(0);
+    }
+
+    /// Whether a frame for `peer` has to wait for others.
+    pub(super) fn holds(&mut self, now_ns: u64, peer: u32) -> bool {
+        match &mut self.favours {
+            None => false,
+            Some((favourite, last_ns)) if peer == *favourite => {
+                *last_ns = now_ns;
+                false
+            }
+            Some((_, last_ns)) => now_ns < *last_ns + FAVOUR_NS,
+        }
     }
 
     /// A frame leaves for `peer`; `head` is all of it before the data.
@@ -139,16 +160,6 @@ impl Watch {
     }
 }
 
-/// Jain's index of how fairly something is shared: 1 if all have the same, 1/n if one has all.
-pub(super) fn jain(shares: &[u64]) -> f64 {
-    let sum: f64 = shares.iter().map(|&share| share as f64).sum();
-    let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
-    if squares == 0.0 {
-        return 0.0;
-    }
-    sum * sum / (shares.len() as f64 * squares)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,12 +212,5 @@ mod tests {
         watch.read(0, 2, &[1; 30]);
         watch.restart();
         assert_eq!(watch.received, [0, 0, 0]);
-    }
-
-    #[test]
-    fn fairness_is_one_for_equals_and_a_share_for_one() {
-        assert_eq!(jain(&[5, 5, 5, 5]), 1.0);
-        assert_eq!(jain(&[8, 0, 0, 0]), 0.25);
-        assert_eq!(jain(&[]), 0.0);
     }
 }
