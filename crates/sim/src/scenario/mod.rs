@@ -21,6 +21,7 @@ mod loss;
 mod machine;
 mod node_failure;
 mod overload;
+mod slo;
 mod watch;
 mod workers;
 
@@ -128,7 +129,7 @@ pub struct Named {
 }
 
 /// All of them.
-pub const ALL: [Named; 7] = [
+pub const ALL: [Named; 8] = [
     Named {
         name: loss::NAME,
         about: "8 MB requests through losses of 1e-7 to 1e-3 at 100 Gb/s (eRPC, table 4)",
@@ -163,6 +164,11 @@ pub const ALL: [Named; 7] = [
         name: descheduled::NAME,
         about: "client and server on cores that are away for 1 to 20 ms, a tenth of the time",
         run: descheduled::run,
+    },
+    Named {
+        name: slo::NAME,
+        about: "how much 16 and 64 workers can take within a tail of ten service times (RPCValet)",
+        run: slo::run,
     },
 ];
 

@@ -114,3 +114,18 @@ fn an_overloaded_server_does_as_much_as_it_can_and_nothing_for_nobody() {
         }
     }
 }
+
+#[test]
+fn dispatch_comes_close_to_an_ideal_queue_and_partitions_do_not() {
+    let findings = quick("slo", 1);
+    for service in ["fixed", "uniform", "exponential", "gev", "bimodal"] {
+        let of = |mode| value(&findings, &format!("{service}/{mode}/16"), "of the ideal");
+        let (single, grouped, parted) = (of("1x16"), of("4x4"), of("16x1"));
+        // 95% is promised.
+        assert!(single >= 95.0, "{service} {single}");
+        assert!(grouped <= single && parted < grouped, "{service}");
+    }
+    // RPCValet's figure 2: the more the times vary, the more a partition loses.
+    let parted = |service| value(&findings, &format!("{service}/16x1/16"), "of the ideal");
+    assert!(parted("gev") < 85.0 && parted("gev") < parted("fixed"));
+}

@@ -1,0 +1,134 @@
+//! How much a server of many cores can take before its tail is too long, by who runs what:
+//! figures 2 and 9 of RPCValet (ASPLOS 2019), with the dispatch code that ships.
+//!
+//! Requests come at random (Poisson) and take times of several distributions. For each, the
+//! highest load at which the 99th percentile stays within ten times the mean service time. Beside
+//! the policy's modes stands the ideal: one queue that costs nothing.
+
+mod model;
+mod service;
+
+use starling_endpoint::jbsq::Mode;
+
+use self::service::{MEAN_NS, Service, arrivals};
+use super::{Bench, Curve, Plot};
+use crate::rng::mix;
+
+pub(super) const NAME: &str = "slo";
+
+/// The 99th percentile may be so many times the mean service time.
+const SLO: f64 = 10.0;
+/// Requests a worker may have.
+const DEPTH: u8 = 2;
+/// Requests of one run.
+const REQUESTS: usize = 200_000;
+/// Steps of the load before the limit is looked for between two of them.
+const STEPS: u32 = 20;
+/// Halvings of the step that holds the limit.
+const HALVINGS: u32 = 5;
+
+/// A system that is compared.
+#[derive(Clone, Copy)]
+enum System {
+    Ideal,
+    Policy(Mode),
+}
+
+impl System {
+    /// As RPCValet calls them: queues, by workers that take from each.
+    fn name(self, workers: usize) -> String {
+        match self {
+            Self::Ideal => "ideal".into(),
+            Self::Policy(Mode::SingleQueue) => format!("1x{workers}"),
+            Self::Policy(Mode::Grouped(groups)) => format!("{groups}x{}", workers / groups),
+            Self::Policy(Mode::Partitioned) => format!("{workers}x1"),
+        }
+    }
+
+    /// The 99th percentile in multiples of the mean service time.
+    fn p99(self, service: Service, workers: usize, load: f64, seed: u64, count: usize) -> f64 {
+        let arrivals = arrivals(service, workers, load, seed);
+        let latencies_ns = match self {
+            Self::Ideal => model::ideal(workers, arrivals, count),
+            Self::Policy(mode) => model::dispatched(mode, DEPTH, workers, arrivals, count),
+        };
+        latencies_ns.value_at_quantile(0.99) as f64 / MEAN_NS
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) {
+    let (sizes, count): (&[usize], _) = if bench.options.quick {
+        (&[16], REQUESTS / 10)
+    } else {
+        (&[16, 64], REQUESTS)
+    };
+    let systems = [
+        System::Ideal,
+        System::Policy(Mode::SingleQueue),
+        System::Policy(Mode::Grouped(4)),
+        System::Policy(Mode::Partitioned),
+    ];
+    let total = sizes.len() * service::ALL.len();
+    for (at, &workers) in sizes.iter().enumerate() {
+        for (index, service) in service::ALL.into_iter().enumerate() {
+            let case = format!("{}/{workers}", service.name());
+            bench.progress(at * service::ALL.len() + index, total, &case);
+            let mut curves = Vec::new();
+            let mut ideal = 0.0;
+            for system in systems {
+                let name = system.name(workers);
+                let (limit, points) = sweep(bench.options.seed, system, service, workers, count);
+                let case = format!("{}/{name}/{workers}", service.name());
+                bench.row(&case, "throughput_under_slo", "of capacity", limit, None);
+                match system {
+                    System::Ideal => ideal = limit,
+                    System::Policy(_) => {
+                        bench.row(&case, "of the ideal", "%", 100.0 * limit / ideal, None);
+                    }
+                }
+                let findings = &mut bench.findings;
+                findings.trace_hash = points.iter().fold(findings.trace_hash, |hash, (_, p99)| {
+                    mix(hash ^ p99.to_bits())
+                });
+                curves.push(Curve { name, points });
+            }
+            bench.findings.plots.push(Plot {
+                title: format!("{workers} workers, {} service times", service.name()),
+                x: "load, of capacity",
+                y: "p99, in mean service times",
+                log: (false, true),
+                curves,
+            });
+        }
+    }
+}
+
+/// Raises the load until the tail is too long. Returns the highest load at which it is not, and
+/// the tail at each.
+fn sweep(
+    seed: u64,
+    system: System,
+    service: Service,
+    workers: usize,
+    count: usize,
+) -> (f64, Vec<(f64, f64)>) {
+    let p99 = |load| system.p99(service, workers, load, seed, count);
+    let (mut within, mut points) = (0.0, Vec::new());
+    for step in 1..STEPS {
+        let load = f64::from(step) / f64::from(STEPS);
+        let tail = p99(load);
+        points.push((load, tail));
+        if tail > SLO {
+            break;
+        }
+        within = load;
+    }
+    let mut step = 1.0 / f64::from(STEPS);
+    for _ in 0..HALVINGS {
+        step /= 2.0;
+        if p99(within + step) <= SLO {
+            within += step;
+        }
+    }
+    (within, points)
+}

@@ -1,0 +1,206 @@
+//! Workers behind the dispatch code that ships, and behind none: an ideal single queue.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use hdrhistogram::Histogram;
+use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
+
+use super::service::Arrival;
+use crate::scenario::watch::times;
+
+/// What the dispatcher does to a request: half when it comes, half when it is done.
+const DISPATCH_NS: u64 = 60;
+/// A cache line's way from core to core.
+const HANDOVER_NS: u64 = 100;
+
+/// Requests that wait at the dispatcher: so many that none is refused.
+const QUEUE: usize = usize::MAX;
+
+/// What happens at a time, in the order in which it is told.
+type Agenda = BinaryHeap<Reverse<(u64, u64, Event)>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A request reaches the worker that it was given to.
+    Reaches { worker: usize, request: usize },
+    /// A worker is done with what it runs.
+    Done { worker: usize },
+    /// The dispatcher hears of it.
+    Heard { worker: usize },
+}
+
+struct Machine {
+    policy: Jbsq<usize>,
+    agenda: Agenda,
+    told: u64,
+    /// The dispatcher is busy until then.
+    busy_until_ns: u64,
+    dispatch_ns: u64,
+    handover_ns: u64,
+    seats: Vec<VecDeque<usize>>,
+    running: Vec<Option<usize>>,
+    /// When each request came and how long it takes.
+    requests: Vec<Arrival>,
+    latencies_ns: Histogram<u64>,
+    skipped: usize,
+}
+
+impl Machine {
+    fn tell(&mut self, at_ns: u64, event: Event) {
+        self.told += 1;
+        self.agenda.push(Reverse((at_ns, self.told, event)));
+    }
+
+    /// The dispatcher does half of its work on a request; returns when it is done.
+    fn dispatch(&mut self, now_ns: u64) -> u64 {
+        self.busy_until_ns = self.busy_until_ns.max(now_ns) + self.dispatch_ns / 2;
+        self.busy_until_ns
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let request = self.requests.len();
+        self.requests.push(arrival);
+        let done_ns = self.dispatch(arrival.at_ns);
+        match self.policy.submit(arrival.flow, request) {
+            Placed::Given(worker, request) => self.give(done_ns, worker, request),
+            Placed::Waits => {}
+            Placed::Refused(_) => unreachable!("the queue has no bound"),
+        }
+    }
+
+    fn give(&mut self, now_ns: u64, worker: usize, request: usize) {
+        self.tell(
+            now_ns + self.handover_ns,
+            Event::Reaches { worker, request },
+        );
+    }
+
+    fn handle(&mut self, now_ns: u64, event: Event) {
+        match event {
+            Event::Reaches { worker, request } => {
+                self.seats[worker].push_back(request);
+                if self.running[worker].is_none() {
+                    self.start(now_ns, worker);
+                }
+            }
+            Event::Done { worker } => {
+                let request = self.running[worker].take().expect("it ran");
+                if request >= self.skipped {
+                    let latency_ns = now_ns - self.requests[request].at_ns;
+                    self.latencies_ns.saturating_record(latency_ns);
+                }
+                self.tell(now_ns + self.handover_ns, Event::Heard { worker });
+                self.start(now_ns, worker);
+            }
+            Event::Heard { worker } => {
+                let done_ns = self.dispatch(now_ns);
+                if let Some(request) = self.policy.complete(worker) {
+                    self.give(done_ns, worker, request);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, now_ns: u64, worker: usize) {
+        if let Some(request) = self.seats[worker].pop_front() {
+            self.running[worker] = Some(request);
+            let done_ns = now_ns + self.requests[request].service_ns;
+            self.tell(done_ns, Event::Done { worker });
+        }
+    }
+}
+
+/// Latencies of all but the first tenth of `count` requests, with the shipped policy. Partitioned
+/// requests reach their worker by themselves, as from a network card.
+pub(super) fn dispatched(
+    mode: Mode,
+    depth: u8,
+    workers: usize,
+    arrivals: impl Iterator<Item = Arrival>,
+    count: usize,
+) -> Histogram<u64> {
+    let free = mode == Mode::Partitioned;
+    let mut machine = Machine {
+        policy: Jbsq::new(mode, workers, depth, QUEUE),
+        agenda: Agenda::new(),
+        told: 0,
+        busy_until_ns: 0,
+        dispatch_ns: if free { 0 } else { DISPATCH_NS },
+        handover_ns: if free { 0 } else { HANDOVER_NS },
+        seats: vec![VecDeque::new(); workers],
+        running: vec![None; workers],
+        requests: Vec::with_capacity(count),
+        latencies_ns: times(),
+        skipped: count / 10,
+    };
+    for arrival in arrivals.take(count) {
+        while let Some(&Reverse((at_ns, _, event))) = machine.agenda.peek()
+            && at_ns <= arrival.at_ns
+        {
+            machine.agenda.pop();
+            machine.handle(at_ns, event);
+        }
+        machine.arrive(arrival);
+    }
+    while let Some(Reverse((at_ns, _, event))) = machine.agenda.pop() {
+        machine.handle(at_ns, event);
+    }
+    machine.latencies_ns
+}
+
+/// The same for workers that take from one queue at no cost (M/G/n, first come first served), by
+/// the recurrence of Kiefer and Wolfowitz (1955): a request begins when it has come and the first
+/// worker is free. It shares no code with the above.
+pub(super) fn ideal(
+    workers: usize,
+    arrivals: impl Iterator<Item = Arrival>,
+    count: usize,
+) -> Histogram<u64> {
+    let mut latencies_ns = times();
+    let mut free_ns: BinaryHeap<Reverse<u64>> = (0..workers).map(|_| Reverse(0)).collect();
+    for (index, arrival) in arrivals.take(count).enumerate() {
+        let Reverse(first_ns) = free_ns.pop().expect("at least one worker");
+        let done_ns = first_ns.max(arrival.at_ns) + arrival.service_ns;
+        free_ns.push(Reverse(done_ns));
+        if index >= count / 10 {
+            latencies_ns.saturating_record(done_ns - arrival.at_ns);
+        }
+    }
+    latencies_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::service::{MEAN_NS, Service, arrivals};
+    use super::*;
+
+    /// M/M/1: the time in the system is exponential with a mean of 1 / (1 - load).
+    #[test]
+    fn one_worker_has_the_textbooks_latency() {
+        let count = 1_000_000;
+        let load = arrivals(Service::Exponential, 1, 0.5, 1);
+        let latencies = ideal(1, load, count);
+        let mean = latencies.mean() / MEAN_NS;
+        assert!((mean - 2.0).abs() < 0.05, "{mean}");
+        let p99 = latencies.value_at_quantile(0.99) as f64 / MEAN_NS;
+        assert!((p99 - 2.0 * 100_f64.ln()).abs() < 0.3, "{p99}");
+        // So is every one of many workers that share nothing.
+        let load = arrivals(Service::Exponential, 16, 0.5, 1);
+        let parted = dispatched(Mode::Partitioned, 2, 16, load, count);
+        assert!((parted.mean() / MEAN_NS - 2.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn a_request_that_meets_nobody_takes_its_time_and_the_dispatchers() {
+        let lone = Arrival {
+            at_ns: 5,
+            service_ns: 1_000,
+            flow: 0,
+        };
+        let run = |count| dispatched(Mode::SingleQueue, 2, 4, std::iter::once(lone), count);
+        let expected = 1_000 + DISPATCH_NS / 2 + HANDOVER_NS;
+        assert!(run(1).equivalent(run(1).max(), expected));
+        assert!(ideal(4, std::iter::once(lone), 1).equivalent(1_000, 1_000));
+    }
+}
