@@ -25,10 +25,12 @@
 //!
 //! **Shedding.** Refusing just enough would leave a standing queue, in which every call waits until
 //! it is nearly too late, and which the floors would come to take for no queue at all. So when most
-//! requests have waited for a quarter of their time, everything like them is refused until the
-//! queue is empty: a refusal takes a fraction of a microsecond, so that is soon. Facebook's servers
-//! go by when their queue was last empty, too (Maurer, "Fail at Scale", ACM Queue 13(8), 2015);
-//! that it is a majority that counts keeps one caller from having the others' calls refused.
+//! requests have waited for a quarter of their time, and have for as long, everything like them is
+//! refused until the queue is empty: a refusal takes a fraction of a microsecond, so that is soon.
+//! A queue that is left by an absence is worked off before it comes to that. CoDel tells good
+//! queues from bad ones in this way (RFC 8289, section 3), and Facebook's servers by when they were
+//! last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). That it is a majority that counts
+//! keeps one caller from having the others' calls refused.
 
 use starling_proto::PeerId;
 
@@ -192,8 +194,9 @@ pub(crate) struct Admission {
     clocks: Vec<Option<PeerClock>>,
     /// When the receive queue was last seen empty.
     empty_ns: u64,
-    /// By how many requests those that waited long are ahead of the others.
+    /// By how many requests those that waited long are ahead of the others, and since when.
     ahead: u8,
+    ahead_since_ns: u64,
     shed: Option<Shed>,
 }
 
@@ -272,8 +275,12 @@ impl Admission {
             self.ahead = self.ahead.saturating_sub(1);
             return false;
         }
-        self.ahead += 1;
-        if self.ahead < MAJORITY {
+        if self.ahead == 0 {
+            self.ahead_since_ns = now_ns;
+        }
+        self.ahead = (self.ahead + 1).min(MAJORITY);
+        let lasted_ns = now_ns.saturating_sub(self.ahead_since_ns);
+        if self.ahead < MAJORITY || lasted_ns < long_ns {
             return false;
         }
         // In that time everything that waits now would be read even if it was run.
@@ -437,9 +444,11 @@ mod tests {
         let mut server = Server::default();
         server.left_ns(MS, 0);
         let now_ns = 100 * MS;
-        for _ in 1..MAJORITY {
-            assert!(server.judge(now_ns, ME, 600 * US).is_ok());
+        // A queue that is worked off soon, however long it is.
+        for _ in 0..1000 {
+            assert!(server.judge(now_ns - 500 * US, ME, 600 * US).is_ok());
         }
+        assert!(server.judge(now_ns - US, ME, 600 * US).is_ok());
         let late = Err(Late::Overloaded);
         assert_eq!(server.judge(now_ns, ME, 600 * US), late);
         assert_eq!(server.judge(now_ns, OTHER, 0), late);
@@ -457,12 +466,13 @@ mod tests {
         server.admission.queue_is_empty(now_ns + US);
         assert!(server.judge(now_ns + US, ME, 0).is_ok());
         // A queue that never is: what waited then would have been run by now.
+        let now_ns = now_ns + MS;
         for _ in 0..MAJORITY {
-            // Refused or not, it counts.
-            let _ = server.judge(now_ns + MS, ME, 600 * US);
+            assert!(server.judge(now_ns, ME, 600 * US).is_ok());
         }
-        assert_eq!(server.judge(now_ns + MS, ME, 0), late);
-        assert!(server.judge(now_ns + MS + 601 * US, ME, 0).is_ok());
+        assert_eq!(server.judge(now_ns + 500 * US, ME, 600 * US), late);
+        assert_eq!(server.judge(now_ns + 500 * US, ME, 0), late);
+        assert!(server.judge(now_ns + 1_101 * US, ME, 0).is_ok());
     }
 
     #[test]

@@ -104,6 +104,17 @@ fn what_ends_a_servers_sleep_has_not_waited_there() {
 }
 
 #[test]
+fn a_futures_call_begins_when_it_is_issued() {
+    let (mut pair, left) = pair();
+    let local = pair.client.local();
+    let call = local.call(pair.session, MethodId(1), &within(ms(4)), |_| {});
+    pair.wire.clock().advance(us(3_900));
+    pair.settle();
+    assert_eq!(*left.borrow(), [Some(ms(4))]);
+    drop(call);
+}
+
+#[test]
 fn a_worker_is_told_the_time_that_is_really_left() {
     let (mut pair, _) = pair();
     let (told, tells) = mpsc::channel();
