@@ -54,7 +54,7 @@ impl Arguments {
             rpcs: rpcs.parse().ok()?,
             in_flight: in_flight.parse().ok()?,
             congestion: match congestion.as_str() {
-                "on" => Congestion::Timely,
+                "on" => EndpointConfig::default().protocol.congestion,
                 "off" => Congestion::Off,
                 _ => return None,
             },
