@@ -33,7 +33,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use starling_io::{
-    Clock, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone, PeerRefusal,
+    Clock, Ecn, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone, PeerRefusal,
 };
 use starling_proto::{Body, DeviceRefusal, Frames, Incoming, PeerId, Upcoming};
 
@@ -201,7 +201,10 @@ impl<I: PacketIo> Burst<'_, I> {
             }
             let source = proto_source(datagram.source);
             let sink = &mut Sink(&mut *tx);
-            let opened = core.proto.open(core.now_ns, source, datagram.bytes, sink);
+            let marked = datagram.ecn == Ecn::CongestionExperienced;
+            let opened = core
+                .proto
+                .open(core.now_ns, source, marked, datagram.bytes, sink);
             core.stats.bad_datagrams += u64::from(opened.is_err());
             self.frames = opened.ok();
         }

@@ -104,7 +104,7 @@ impl Raw {
             let sink = &mut Sink(&mut *tx);
             let mut frames = self
                 .protocol
-                .open(now, source, datagram.bytes, sink)
+                .open(now, source, false, datagram.bytes, sink)
                 .unwrap();
             while let Some(incoming) = self.protocol.next(now, &mut frames, &mut Sink(&mut *tx)) {
                 match incoming {

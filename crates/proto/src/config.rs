@@ -10,8 +10,11 @@ const MS: u64 = 1_000_000;
 pub enum Congestion {
     /// None: credits alone bound what is outstanding.
     Off,
-    /// Timely (SIGCOMM 2015), RTT-based.
+    /// Timely (SIGCOMM 2015): a rate from round-trip times.
     Timely,
+    /// DCTCP (SIGCOMM 2010): a window from the marks of congested queues (ECN), with a bound on
+    /// delay for networks that mark nothing.
+    Dctcp,
 }
 
 /// The common-case optimisations of eRPC (NSDI'19, section 5.2.2, table 3), each of which can be

@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{
     DatagramError, Frame, Gone, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION,
-    read_preamble, split_frame, split_frame_of,
+    flags, read_preamble, split_frame, split_frame_of,
 };
 use crate::{
     Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix, Refusal,
@@ -82,6 +82,7 @@ impl Protocol {
                 stats: Stats::default(),
                 reassembling: 0,
                 retained: 0,
+                mark: 0,
             },
             next_tick: now + TICK_NS,
             last_turn: now,
@@ -180,7 +181,9 @@ impl Protocol {
         self.shared.peers.get(peer).map_or(0, |peer| peer.token)
     }
 
-    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`].
+    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`]. They are
+    /// to be read before another datagram is opened. `marked`: a queue on its way was congested
+    /// and said so (ECN, RFC 3168).
     ///
     /// # Errors
     /// What is wrong with it; it was answered if there is an answer, and counted.
@@ -189,9 +192,11 @@ impl Protocol {
         &mut self,
         now: u64,
         source: Source,
+        marked: bool,
         datagram: &'a [u8],
         sink: &mut S,
     ) -> Result<Frames<'a>, DatagramError> {
+        self.shared.mark = if marked { flags::ECHO } else { 0 };
         if let Source::Peer(peer) = source
             && let Some((preamble, rest)) = datagram.split_first_chunk()
             && *preamble == self.shared.preamble

@@ -15,6 +15,8 @@ pub struct Stats {
     pub responses_received: u64,
     /// Client: requests, fragments and requests for response sent again.
     pub retransmissions: u64,
+    /// Client: answers that told of congestion marks.
+    pub marks: u64,
     /// Server: requests handed to handlers.
     pub requests_received: u64,
     /// Server: requests that arrived again, and were not run again.

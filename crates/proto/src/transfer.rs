@@ -233,6 +233,8 @@ pub(crate) struct ResponseWindow {
     /// Asked for, but taken for lost.
     lost: u64,
     recovery_at: u64,
+    /// A fragment that was asked for once, and when.
+    timed: Option<(u32, u64)>,
 }
 
 impl ResponseWindow {
@@ -243,6 +245,7 @@ impl ResponseWindow {
             requested: 1,
             lost: 0,
             recovery_at: 0,
+            timed: None,
         }
     }
 
@@ -268,8 +271,8 @@ impl ResponseWindow {
         Ok(fresh)
     }
 
-    /// Which fragments to ask for now, at most `credits` of them: `(base, want)`.
-    pub(crate) fn want(&mut self, now: u64, srtt_ns: u64, credits: u32) -> Option<(u32, u64)> {
+    /// Looks for fragments that are lost; returns how many there are to ask for.
+    pub(crate) fn missing(&mut self, now: u64, srtt_ns: u64) -> u32 {
         let base = self.arrived.next();
         if now >= self.recovery_at + srtt_ns {
             let holes = holes(self.arrived.sack()) & mask(self.requested.saturating_sub(base));
@@ -278,12 +281,23 @@ impl ResponseWindow {
                 self.recovery_at = now;
             }
         }
+        let end = self.arrived.count().min(base + WINDOW);
+        self.lost.count_ones() + end.saturating_sub(self.requested)
+    }
+
+    /// Which fragments to ask for now, at most `credits` of them: `(base, want)`.
+    pub(crate) fn want(&mut self, now: u64, credits: u32) -> Option<(u32, u64)> {
+        let base = self.arrived.next();
         let mut left = credits;
         let mut want = 0;
         while left > 0 && self.lost != 0 {
             want |= self.lost & self.lost.wrapping_neg();
             self.lost &= self.lost - 1;
             left -= 1;
+            self.timed = None;
+        }
+        if left > 0 && self.timed.is_none() && self.requested < self.arrived.count() {
+            self.timed = Some((self.requested, now));
         }
         while left > 0 && self.requested < self.arrived.count() && self.requested < base + WINDOW {
             want |= 1 << (self.requested - base);
@@ -296,6 +310,14 @@ impl ResponseWindow {
     /// The request for `want` could not be sent: it counts as lost.
     pub(crate) fn unsent(&mut self, want: u64) {
         self.lost |= want;
+        self.timed = None;
+    }
+
+    /// The time from asking for a fragment to its arrival, if the one that is timed arrived.
+    pub(crate) fn take_sample(&mut self, now: u64) -> Option<u64> {
+        let next = self.arrived.next();
+        let sample = self.timed.take_if(|(fragment, _)| *fragment < next);
+        sample.map(|(_, asked_at)| now - asked_at)
     }
 
     /// Nothing was heard for a timeout: ask for all of it again.
@@ -303,6 +325,7 @@ impl ResponseWindow {
         let asked = self.requested - self.arrived.next().min(self.requested);
         self.lost = mask(asked) & !self.arrived.sack();
         self.recovery_at = now;
+        self.timed = None;
     }
 }
 
@@ -386,7 +409,8 @@ mod tests {
                     break;
                 }
                 let free = credits.saturating_sub(window.outstanding());
-                if let Some((base, want)) = window.want(now, 3, free) {
+                window.missing(now, 3);
+                if let Some((base, want)) = window.want(now, free) {
                     prop_assert!(want.count_ones() <= free);
                     for bit in (0..64).filter(|bit| want & 1 << bit != 0) {
                         match roll.next().unwrap() {

@@ -2,6 +2,7 @@
 
 use super::Client;
 use super::session::{ClientSession, Queued, State, slots_mask};
+use crate::congestion::Controller;
 use crate::peer::{Peer, preamble};
 use crate::shared::Shared;
 use crate::sink::datagram_width;
@@ -102,6 +103,7 @@ impl Client {
         session.slots = Slots::new(accept.slots);
         session.slot_count = accept.slots as u8;
         session.free = slots_mask(usize::from(accept.slots));
+        session.control = Controller::new(&shared.config, accept.max_datagram);
         session.direct = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });
         // What was queued before the server's limit was known may be too large for it.

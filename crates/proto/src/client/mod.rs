@@ -10,7 +10,6 @@ mod timer;
 
 use std::collections::VecDeque;
 
-use crate::congestion::Controller;
 use crate::msgbuf::Msgbuf;
 use crate::peer::Role;
 use crate::shared::Shared;
@@ -28,6 +27,8 @@ use slot::Phase;
 const TIMER_SHIFT: u32 = 16;
 /// Ticks of pacing: 1.02 us; the wheel reaches 1 ms ahead.
 const PACER_SHIFT: u32 = 10;
+/// What pacing cannot tell apart.
+const PACER_TICK_NS: u64 = 1 << PACER_SHIFT;
 
 pub(crate) struct Client {
     pub(crate) sessions: Table<ClientSession>,
@@ -73,7 +74,6 @@ impl Client {
         if width < MIN_DATAGRAM {
             return Err(ConnectError::PathTooNarrow(width));
         }
-        let control = Controller::new(&shared.config);
         let id = self
             .sessions
             .insert(|name| ClientSession {
@@ -82,7 +82,6 @@ impl Client {
                 peer,
                 timer_armed: true,
                 max_message: shared.config.max_message,
-                control,
                 began_at: now,
                 said_at: now,
                 ..ClientSession::vacant()
@@ -222,12 +221,7 @@ impl Client {
         match session.pump(now, sink, &mut shared.stats) {
             Pumped::Done => {}
             Pumped::Full => block(&mut self.blocked, session),
-            Pumped::Paced(at) => {
-                if !session.in_pacer {
-                    session.in_pacer = true;
-                    self.pacer.insert(id.index(), at);
-                }
-            }
+            Pumped::Paced(at) => pace(&mut self.pacer, session, at),
         }
         if !session.timer_armed && session.state == State::Open {
             arm(&mut self.timers, session, now, shared);
@@ -398,6 +392,14 @@ fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
         session.blocked = true;
         session.direct = false;
         blocked.push_back(session.id);
+    }
+}
+
+/// The session goes on when its rate allows the next packet.
+fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64) {
+    if !session.in_pacer {
+        session.in_pacer = true;
+        pacer.insert(session.id.index(), at);
     }
 }
 

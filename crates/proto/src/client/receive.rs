@@ -3,6 +3,7 @@
 use super::Client;
 use super::session::State;
 use super::slot::{Large, Phase};
+use crate::congestion::Ack;
 use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
@@ -55,9 +56,13 @@ impl Client {
                 session.sampled_at = now as u32;
                 session.rtt.sample(rtt_ns);
             }
-            // An answer from a later turn of the server says nothing about the network.
-            if frame.header.flags & flags::LATE == 0 {
+            let marks = frame.header.flags | shared.mark;
+            if marks & (flags::LATE | flags::ECHO) == 0 && slot.phase == Phase::Single {
                 session.direct &= session.control.on_rtt(now, rtt_ns);
+            } else {
+                let ack = slot.ack_of_answer(now, marks);
+                shared.stats.marks += u64::from(ack.marked);
+                session.direct &= session.control.on_ack(ack);
             }
         }
         shared.stats.responses_received += 1;
@@ -124,6 +129,12 @@ impl Client {
                 self.fail_request(shared, now, id, index, error, sink);
                 return None;
             }
+            let slot = &mut session.slots[index];
+            if slot.retries == 0 {
+                let ack = slot.ack_of_answer(now, frame.header.flags);
+                shared.stats.marks += u64::from(ack.marked);
+                session.direct &= session.control.on_ack(ack);
+            }
             // The first part of the response says that the whole request arrived.
             session.settle(index, 0);
             let bit = 1u64 << index;
@@ -140,6 +151,7 @@ impl Client {
         let Some(Large::Receive(window)) = slot.more.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
+        let outstanding = window.outstanding();
         match window.accept(fragment.total, fragment.index, data) {
             Ok(true) => {}
             Ok(false) => return None,
@@ -150,8 +162,26 @@ impl Client {
         }
         slot.active_at = now;
         slot.retries = 0;
+        let sample = window.take_sample(now);
         let complete = window.arrived.is_complete();
+        let arrived = outstanding.saturating_sub(window.outstanding());
         let outstanding = window.outstanding() as u16;
+        if arrived > 0 {
+            let ack = Ack {
+                now,
+                rtt_ns: sample,
+                packets: arrived,
+                marked: shared.mark != 0,
+            };
+            shared.stats.marks += u64::from(ack.marked);
+            session.direct &= session.control.on_ack(ack);
+        }
+        // The session's share of the receivers' queues became larger for all of its slots.
+        if session.sending != 0 {
+            session.pending |= session.sending;
+            session.direct = false;
+        }
+        let slot = &mut session.slots[index];
         if !complete {
             if !slot.asking {
                 slot.asking = true;
@@ -160,6 +190,9 @@ impl Client {
             session.settle(index, outstanding);
             return None;
         }
+        let Some(Large::Receive(window)) = slot.more.large() else {
+            unreachable!("checked above");
+        };
         // Tells the server that it may forget the response. If that is lost, it forgets later.
         let count = window.arrived.count();
         let (tag, number) = (slot.tag, slot.number);
@@ -217,10 +250,18 @@ impl Client {
         slot.retries = 0;
         let outstanding = window.outstanding() as u16;
         let sample = timed.take_if(|(fragment, _)| *fragment < ack.next);
-        if let Some((_, sent_at)) = sample {
-            session.rtt.sample(now - sent_at);
-            session.control.on_rtt(now, now - sent_at);
+        let rtt_ns = sample.map(|(_, sent_at)| now - sent_at);
+        if let Some(rtt_ns) = rtt_ns {
+            session.rtt.sample(rtt_ns);
         }
+        let ack = Ack {
+            now,
+            rtt_ns,
+            packets: u32::from(slot.credits.saturating_sub(outstanding)),
+            marked: frame.header.flags & flags::ECHO != 0,
+        };
+        shared.stats.marks += u64::from(ack.marked);
+        session.control.on_ack(ack);
         session.settle(index, outstanding);
         // The session's share of the receiver's queue became larger for all of its slots.
         session.pending |= session.sending;

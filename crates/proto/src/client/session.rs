@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use super::PACER_TICK_NS;
 use super::slot::{Large, Phase, Slot};
 use crate::congestion::Controller;
 use crate::msgbuf::Msgbuf;
@@ -22,9 +23,6 @@ use crate::wire::{
     FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
 };
 use crate::{FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
-
-/// What pacing cannot tell apart: a tick of the pacer's wheel.
-const PACER_TICK_NS: u64 = 1 << super::PACER_SHIFT;
 
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +105,8 @@ pub(crate) struct ClientSession {
     pub(crate) pending: u64,
     /// Slots in phase `Sending`.
     pub(crate) sending: u64,
+    /// Slots that ask for more of a response when the rate allows it.
+    pub(crate) asks: u64,
     pub(crate) queue: VecDeque<Queued>,
     /// Connecting, closing: when that began, and when it was last said.
     pub(crate) began_at: u64,
@@ -153,6 +153,7 @@ impl Place for ClientSession {
             credit_number: 0,
             pending: 0,
             sending: 0,
+            asks: 0,
             queue: VecDeque::new(),
             began_at: 0,
             said_at: 0,
@@ -445,9 +446,9 @@ impl ClientSession {
                 };
                 let Some(fragment) = window
                     .next_to_send()
-                    .filter(|_| self.fragments_in_flight < self.window)
+                    .filter(|_| self.fragments_in_flight < self.window.min(self.control.window()))
                 else {
-                    // The next credit return wakes it.
+                    // What arrives of this session's fragments wakes it.
                     self.pending &= !bit;
                     return Ok(0);
                 };
@@ -509,13 +510,14 @@ impl ClientSession {
     pub(crate) fn finish(&mut self, index: usize) {
         self.settle(index, 0);
         let bit = 1u64 << index;
-        self.pending &= !bit;
         self.free |= bit;
         let slot = &mut self.slots[index];
         if slot.phase == Phase::Sending {
             self.sending &= !bit;
         }
         slot.phase = Phase::Idle;
+        self.pending &= !bit;
+        self.pending |= self.sending;
     }
 }
 

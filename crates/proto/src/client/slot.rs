@@ -1,9 +1,11 @@
 //! A slot of a client session: one request, from its place to its response.
 
+use crate::congestion::Ack;
 use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::small::Small;
 use crate::transfer::{ResponseWindow, SendWindow};
+use crate::wire::flags;
 use crate::{RequestNumber, Tag};
 
 /// Where a slot's request is in its life.
@@ -138,6 +140,24 @@ impl Slot {
         }
         let rare = self.more.0.as_deref();
         rare.is_some_and(|rare| rare.large.is_some() || rare.message.is_bulky())
+    }
+
+    /// What the answer to the request, with these flags, says about the network. The request was
+    /// not sent again.
+    #[cold]
+    pub(crate) fn ack_of_answer(&mut self, now: u64, answer: u8) -> Ack {
+        let rtt_ns = match self.more.large_mut() {
+            // It answers the last fragments, and they are not what `active_at` is about.
+            Some(Large::Send { timed, .. }) => timed.take().map(|(_, sent_at)| now - sent_at),
+            _ => Some(now - self.active_at),
+        };
+        Ack {
+            now,
+            // An answer from a later turn of the server says how long the handler took.
+            rtt_ns: rtt_ns.filter(|_| answer & flags::LATE == 0),
+            packets: self.credits.into(),
+            marked: answer & flags::ECHO != 0,
+        }
     }
 
     /// Gives back what a request held.

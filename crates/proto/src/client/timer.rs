@@ -2,7 +2,7 @@
 
 use super::session::State;
 use super::slot::{Large, Phase};
-use super::{Client, arm, is_full};
+use super::{Client, PACER_TICK_NS, arm, is_full, pace};
 use crate::peer::Peer;
 use crate::protocol::control;
 use crate::shared::Shared;
@@ -131,7 +131,7 @@ impl Client {
             busy &= busy - 1;
             let slot = &session.slots[index];
             // Nothing of it is on its way: it waits for a credit, its time, or the sink.
-            let waits = session.pending & 1 << index != 0 && slot.credits == 0;
+            let waits = (session.pending | session.asks) & 1 << index != 0 && slot.credits == 0;
             if !waits {
                 let at = slot.active_at + session.rtt.timeout_ns(slot.retries, min, max);
                 if now >= at {
@@ -173,6 +173,11 @@ impl Client {
             };
             let session = self.sessions.get_mut(id).expect("just named");
             session.in_pacer = false;
+            let mut asks = std::mem::take(&mut session.asks);
+            while asks != 0 {
+                self.asking.push_back((id, asks.trailing_zeros() as u8));
+                asks &= asks - 1;
+            }
             self.pump(shared, now, id, sink);
         }
         self.due = due;
@@ -211,8 +216,10 @@ impl Client {
             let free = session.credits.saturating_sub(session.in_flight);
             let room = session
                 .receive_window
+                .min(session.control.window())
                 .saturating_sub(session.fragments_in_flight);
             let srtt_ns = session.rtt.smoothed_ns();
+            let bytes = session.fragment as usize;
             let slot = &mut session.slots[index];
             slot.asking = false;
             let Some(Large::Receive(window)) = slot.more.large_mut() else {
@@ -221,7 +228,21 @@ impl Client {
             // With nothing on its way nothing would ever free a credit: one is always allowed.
             let idle = window.outstanding() == 0;
             let credits = u32::from(free.min(room)).max(u32::from(idle));
-            let Some((base, want)) = window.want(now, srtt_ns, credits) else {
+            let asked = credits.min(window.missing(now, srtt_ns));
+            let until = now + PACER_TICK_NS;
+            let allowed = session.control.burst(now, until, bytes, asked);
+            let wanted = window.want(now, allowed);
+            for _ in 0..allowed {
+                session.control.on_sent(now, bytes);
+            }
+            if allowed < asked {
+                // The rest has to wait for its time.
+                slot.asking = true;
+                session.asks |= 1 << index;
+                let at = session.control.next_send_ns();
+                pace(&mut self.pacer, session, at);
+            }
+            let Some((base, want)) = wanted else {
                 continue;
             };
             let sent = session.push_rfr(index, base, want, sink);
@@ -233,8 +254,10 @@ impl Client {
                 window.unsent(want);
                 if is_full(sent) {
                     shared.stats.sink_full += 1;
-                    slot.asking = true;
-                    self.asking.push_back((id, index as u8));
+                    if !slot.asking {
+                        slot.asking = true;
+                        self.asking.push_back((id, index as u8));
+                    }
                 }
             }
             let outstanding = window.outstanding() as u16;

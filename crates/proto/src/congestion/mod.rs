@@ -1,42 +1,102 @@
-//! Congestion control of client sessions: from round-trip times (and, later, marks) to a rate.
+//! Congestion control of client sessions: from round-trip times and marks to a window and a rate.
 //!
-//! Only clients run it: a server's packets answer a client's, so to pace the client's is enough
-//! (eRPC, NSDI'19, section 5.2). One file per algorithm.
+//! Only clients run it: a server's packets answer a client's, so to pace requests, and requests
+//! for responses, is enough (eRPC, NSDI'19, section 5.2). One file per algorithm.
+//!
+//! ```text
+//!  Ack ──▶ Controller ──(uncongested: nothing to do)
+//!               └──────▶ Algorithm ──▶ Pace: packets in flight, bits per second
+//! ```
 
+mod dctcp;
+mod standing;
 mod timely;
 
 use crate::config::{Config, Congestion};
+use dctcp::Dctcp;
 use timely::Timely;
 
-/// What a rate controller must do.
-pub(crate) trait RateControl {
-    /// A packet that was sent once came back after `rtt_ns`.
-    fn on_rtt(&mut self, now: u64, rtt_ns: u64);
+/// What an answer says about the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    pub(crate) now: u64,
+    /// Of one packet of those that came back, if it was sent once and was not held up by a
+    /// handler.
+    pub(crate) rtt_ns: Option<u64>,
+    /// Packets that came back.
+    pub(crate) packets: u32,
+    /// A queue on their way was congested.
+    pub(crate) marked: bool,
+}
 
-    /// The rate to send at, in bits per second.
-    fn rate_bps(&self) -> f64;
+/// What a congested session may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Fragments in flight, at least one.
+    window: u16,
+    rate_bps: f64,
+    /// How much a packet may leave early because those before it left late.
+    slack_ns: u64,
+}
+
+/// What an algorithm must do.
+trait Algorithm {
+    /// Packets came back.
+    fn on_ack(&mut self, ack: Ack);
+
+    /// What may be sent; `None`: nothing limits it.
+    fn pace(&self) -> Option<Pace>;
+
+    /// While nothing limits the session, unmarked packets with round-trip times below this one
+    /// change nothing.
+    fn calm_ns(&self) -> u64;
 }
 
 /// The controller of one session, with eRPC's common-case bypasses (section 5.2.2) around the
-/// algorithm: what an uncongested session needs is in two plain fields.
+/// algorithm: what an uncongested session needs is in plain fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
-    /// A shorter round-trip time needs no update: zero unless at full rate.
+    /// A shorter round-trip time needs no update: zero unless the session is uncongested.
     calm_ns: u32,
+    /// Fragments that may be in flight.
+    window: u16,
     /// Packets need not be paced.
     unpaced: bool,
     /// `None`: nothing is computed and nothing is paced.
-    rate: Option<Box<Rate>>,
+    state: Option<Box<State>>,
 }
 
 #[derive(Clone, Debug)]
-struct Rate {
-    algorithm: Timely,
-    link_rate_bps: f64,
+struct State {
+    algorithm: Chosen,
     rate_bypass: bool,
     pacing_bypass: bool,
+    link_rate_bps: f64,
+    pace: Pace,
     /// When the next packet may leave.
     next_send_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Chosen {
+    Timely(Timely),
+    Dctcp(Dctcp),
+}
+
+impl Chosen {
+    fn algorithm(&self) -> &dyn Algorithm {
+        match self {
+            Self::Timely(timely) => timely,
+            Self::Dctcp(dctcp) => dctcp,
+        }
+    }
+
+    fn algorithm_mut(&mut self) -> &mut dyn Algorithm {
+        match self {
+            Self::Timely(timely) => timely,
+            Self::Dctcp(dctcp) => dctcp,
+        }
+    }
 }
 
 impl Default for Controller {
@@ -44,61 +104,94 @@ impl Default for Controller {
     fn default() -> Self {
         Self {
             calm_ns: u32::MAX,
+            window: u16::MAX,
             unpaced: true,
-            rate: None,
+            state: None,
         }
     }
 }
 
 impl Controller {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// For a session with full packets of `packet_bytes`.
+    pub(crate) fn new(config: &Config, packet_bytes: u32) -> Self {
         let link_rate_bps = config.link_rate_bps as f64;
-        let rate = match config.congestion {
-            Congestion::Off => None,
-            Congestion::Timely => Some(Box::new(Rate {
-                algorithm: Timely::new(link_rate_bps),
-                link_rate_bps,
-                rate_bypass: config.factors.timely_bypass,
-                pacing_bypass: config.factors.pacing_bypass,
-                next_send_ns: 0,
-            })),
+        let algorithm = match config.congestion {
+            Congestion::Off => return Self::default(),
+            Congestion::Timely => Chosen::Timely(Timely::new(link_rate_bps)),
+            Congestion::Dctcp => {
+                Chosen::Dctcp(Dctcp::new(config.credits, packet_bytes, link_rate_bps))
+            }
         };
         let mut controller = Self {
-            rate,
+            state: Some(Box::new(State {
+                algorithm,
+                rate_bypass: config.factors.timely_bypass,
+                pacing_bypass: config.factors.pacing_bypass,
+                link_rate_bps,
+                pace: Pace {
+                    window: u16::MAX,
+                    rate_bps: link_rate_bps,
+                    slack_ns: 0,
+                },
+                next_send_ns: 0,
+            })),
             ..Self::default()
         };
         controller.look();
         controller
     }
 
-    /// Takes a round-trip time; returns whether the session may send without pacing from now on.
+    /// Takes the round-trip time of an unmarked packet; returns whether the session may send
+    /// without pacing from now on.
     #[inline]
     pub(crate) fn on_rtt(&mut self, now: u64, rtt_ns: u64) -> bool {
         if rtt_ns >= self.calm_ns.into() {
-            self.update(now, rtt_ns);
+            self.update(Ack {
+                now,
+                rtt_ns: Some(rtt_ns),
+                packets: 1,
+                marked: false,
+            });
+        }
+        self.unpaced
+    }
+
+    /// Takes what an answer says; returns whether the session may send without pacing from now on.
+    #[inline]
+    pub(crate) fn on_ack(&mut self, ack: Ack) -> bool {
+        if ack.marked || ack.rtt_ns.unwrap_or(0) >= self.calm_ns.into() {
+            self.update(ack);
         }
         self.unpaced
     }
 
     #[cold]
-    fn update(&mut self, now: u64, rtt_ns: u64) {
-        if let Some(rate) = &mut self.rate {
-            rate.algorithm.on_rtt(now, rtt_ns);
+    fn update(&mut self, ack: Ack) {
+        if let Some(state) = &mut self.state {
+            state.algorithm.algorithm_mut().on_ack(ack);
             self.look();
         }
     }
 
-    /// Looks which bypasses the rate allows.
+    /// Looks what may be sent and which bypasses that allows.
     fn look(&mut self) {
-        if let Some(rate) = &self.rate {
-            let full = rate.algorithm.rate_bps() >= rate.link_rate_bps;
-            self.calm_ns = if full && rate.rate_bypass {
-                timely::LOW_NS as u32
-            } else {
-                0
-            };
-            self.unpaced = full && rate.pacing_bypass;
-        }
+        let Some(state) = &mut self.state else {
+            return;
+        };
+        let algorithm = state.algorithm.algorithm();
+        let limits = algorithm.pace();
+        self.unpaced = limits.is_none() && state.pacing_bypass;
+        self.calm_ns = if limits.is_none() && state.rate_bypass {
+            algorithm.calm_ns().min(u32::MAX.into()) as u32
+        } else {
+            0
+        };
+        state.pace = limits.unwrap_or(Pace {
+            window: u16::MAX,
+            rate_bps: state.link_rate_bps,
+            slack_ns: 0,
+        });
+        self.window = state.pace.window;
     }
 
     /// Whether packets need not be paced now.
@@ -107,18 +200,45 @@ impl Controller {
         self.unpaced
     }
 
-    /// When the next packet may leave.
-    pub(crate) fn next_send_ns(&self) -> u64 {
-        self.rate.as_ref().map_or(0, |rate| rate.next_send_ns)
+    /// Fragments that may be in flight.
+    #[inline]
+    pub(crate) fn window(&self) -> u16 {
+        self.window
     }
 
-    /// A paced packet of `bytes` left.
-    pub(crate) fn on_sent(&mut self, now: u64, bytes: usize) {
-        if let Some(rate) = &mut self.rate {
-            let gap_ns = bytes as f64 * 8e9 / rate.algorithm.rate_bps();
-            // Credit for silence is not saved up: no burst after a pause.
-            rate.next_send_ns = rate.next_send_ns.max(now) + gap_ns as u64;
+    /// When the next packet may leave.
+    pub(crate) fn next_send_ns(&self) -> u64 {
+        self.state.as_ref().map_or(0, |state| state.next_send_ns)
+    }
+
+    /// How many packets of `bytes`, up to `most`, may leave before `until`.
+    pub(crate) fn burst(&self, now: u64, until: u64, bytes: usize, most: u32) -> u32 {
+        let Some(state) = self.state.as_ref().filter(|_| !self.unpaced) else {
+            return most;
+        };
+        let mut next = state.next_send_ns;
+        let mut count = 0;
+        while count < most && next <= until {
+            next = state.after(next, now, bytes);
+            count += 1;
         }
+        count
+    }
+
+    /// A packet of `bytes` left, or was asked for, on a session that is paced.
+    pub(crate) fn on_sent(&mut self, now: u64, bytes: usize) {
+        if let Some(state) = &mut self.state {
+            state.next_send_ns = state.after(state.next_send_ns, now, bytes);
+        }
+    }
+}
+
+impl State {
+    /// When a packet may leave after one of `bytes` that was due at `next` and leaves `now`.
+    fn after(&self, next: u64, now: u64, bytes: usize) -> u64 {
+        let gap_ns = bytes as f64 * 8e9 / self.pace.rate_bps;
+        // Credit for silence is hardly saved up: no burst after a pause.
+        next.max(now.saturating_sub(self.pace.slack_ns)) + gap_ns as u64
     }
 }
 
@@ -127,9 +247,17 @@ mod tests {
     use super::*;
     use crate::config::Factors;
 
-    #[test]
-    fn an_uncongested_session_is_not_paced_and_a_congested_one_is() {
-        let mut control = Controller::new(&Config::default());
+    const PACKET: usize = 1500;
+
+    fn config(congestion: Congestion) -> Config {
+        Config {
+            congestion,
+            ..Config::default()
+        }
+    }
+
+    fn congested(congestion: Congestion) -> (Controller, u64) {
+        let mut control = Controller::new(&config(congestion), PACKET as u32);
         assert!(control.is_unpaced());
         let mut now = 0;
         for _ in 0..1000 {
@@ -140,9 +268,33 @@ mod tests {
             now += 3_000_000;
             control.on_rtt(now, 3_000_000);
         }
-        assert!(!control.is_unpaced());
-        control.on_sent(now, 1500);
-        assert!(control.next_send_ns() > now);
+        (control, now)
+    }
+
+    #[test]
+    fn an_uncongested_session_is_not_paced_and_a_congested_one_is() {
+        for congestion in [Congestion::Timely, Congestion::Dctcp] {
+            let (mut control, now) = congested(congestion);
+            assert!(!control.is_unpaced());
+            assert_eq!(control.burst(now, now, PACKET, 10), 1, "{congestion:?}");
+            control.on_sent(now, PACKET);
+            assert!(control.next_send_ns() > now);
+            assert_eq!(control.burst(now, now, PACKET, 10), 0, "{congestion:?}");
+        }
+    }
+
+    #[test]
+    fn a_burst_is_as_large_as_what_is_sent_one_by_one() {
+        let (mut control, now) = congested(Congestion::Dctcp);
+        let until = now + 50_000_000;
+        let burst = control.burst(now, until, PACKET, 1000);
+        let mut sent = 0;
+        while control.next_send_ns() <= until {
+            control.on_sent(now, PACKET);
+            sent += 1;
+        }
+        assert_eq!(burst, sent);
+        assert!(sent > 1);
     }
 
     #[test]
@@ -154,6 +306,6 @@ mod tests {
             },
             ..Config::default()
         };
-        assert!(!Controller::new(&config).is_unpaced());
+        assert!(!Controller::new(&config, PACKET as u32).is_unpaced());
     }
 }

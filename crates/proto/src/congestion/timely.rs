@@ -1,15 +1,13 @@
 //! Timely (SIGCOMM 2015), in the form that Zhu et al. (CoNEXT 2016, section 5) give a fixed point:
 //! the gradient decides how much to decrease by, the distance to a reference RTT by how much.
 //!
-//! One thing is added. A virtual machine's core is descheduled for milliseconds now and then, and
-//! every packet in flight then has a huge RTT although no queue stood anywhere. So the rate is
-//! updated once per window with the *smallest* RTT seen in it, and a window spans at least two
-//! receive bursts: a queue raises every sample of a window, a stall only those of one burst.
+//! One thing is added: the rate follows delays that stand, see [`Standing`].
 
-use super::RateControl;
+use super::standing::Standing;
+use super::{Ack, Algorithm, Pace};
 
 /// Below this there is no queue to speak of: additive increase.
-pub(super) const LOW_NS: u64 = 50_000;
+const LOW_NS: u64 = 50_000;
 /// Above this: multiplicative decrease whatever the gradient says.
 const HIGH_NS: f64 = 1_000_000.0;
 /// The RTT that the gradient's decrease steers towards.
@@ -35,16 +33,7 @@ pub(crate) struct Timely {
     /// Smoothed difference between successive windows' RTTs.
     difference_ns: f64,
     low_windows: u8,
-    window: Window,
-}
-
-/// The smallest RTT of a stretch of time.
-#[derive(Clone, Debug)]
-struct Window {
-    ends: u64,
-    burst_at: u64,
-    bursts: u8,
-    smallest_ns: u64,
+    standing: Standing,
 }
 
 impl Timely {
@@ -56,12 +45,7 @@ impl Timely {
             last_ns: 0.0,
             difference_ns: 0.0,
             low_windows: 0,
-            window: Window {
-                ends: 0,
-                burst_at: 0,
-                bursts: 0,
-                smallest_ns: u64::MAX,
-            },
+            standing: Standing::default(),
         }
     }
 
@@ -98,29 +82,26 @@ impl Timely {
     }
 }
 
-impl RateControl for Timely {
-    fn on_rtt(&mut self, now: u64, rtt_ns: u64) {
-        let window = &mut self.window;
-        window.smallest_ns = window.smallest_ns.min(rtt_ns);
-        if now != window.burst_at {
-            window.burst_at = now;
-            window.bursts = window.bursts.saturating_add(1);
+impl Algorithm for Timely {
+    fn on_ack(&mut self, ack: Ack) {
+        let full = self.rate_bps >= self.link_rate_bps;
+        if let Some(rtt_ns) = ack.rtt_ns
+            && let Some(smallest_ns) = self.standing.take(ack.now, rtt_ns, full)
+        {
+            self.update(smallest_ns as f64);
         }
-        if window.bursts < 2 || now < window.ends {
-            return;
-        }
-        let smallest_ns = window.smallest_ns;
-        *window = Window {
-            ends: now + smallest_ns,
-            burst_at: now,
-            bursts: 0,
-            smallest_ns: u64::MAX,
-        };
-        self.update(smallest_ns as f64);
     }
 
-    fn rate_bps(&self) -> f64 {
-        self.rate_bps
+    fn pace(&self) -> Option<Pace> {
+        (self.rate_bps < self.link_rate_bps).then_some(Pace {
+            window: u16::MAX,
+            rate_bps: self.rate_bps,
+            slack_ns: 0,
+        })
+    }
+
+    fn calm_ns(&self) -> u64 {
+        LOW_NS
     }
 }
 
@@ -133,7 +114,12 @@ mod tests {
     fn run(timely: &mut Timely, now: &mut u64, rtts: impl IntoIterator<Item = u64>) {
         for rtt in rtts {
             *now += rtt;
-            timely.on_rtt(*now, rtt);
+            timely.on_ack(Ack {
+                now: *now,
+                rtt_ns: Some(rtt),
+                packets: 1,
+                marked: false,
+            });
         }
     }
 
@@ -142,9 +128,9 @@ mod tests {
         let mut timely = Timely::new(LINK);
         let mut now = 1;
         run(&mut timely, &mut now, (0..200).map(|i| 60_000 + i * 8_000));
-        assert!(timely.rate_bps() < LINK / 2.0, "{}", timely.rate_bps());
+        assert!(timely.rate_bps < LINK / 2.0, "{}", timely.rate_bps);
         run(&mut timely, &mut now, [10_000; 3000]);
-        assert_eq!(timely.rate_bps(), LINK);
+        assert_eq!(timely.rate_bps, LINK);
     }
 
     #[test]
@@ -156,10 +142,10 @@ mod tests {
             // The core was away for 5 ms: sixty packets come out of the queue in one burst.
             now += 5_000_000;
             for _ in 0..60 {
-                timely.on_rtt(now, 5_000_000);
+                run(&mut timely, &mut now, [])
             }
         }
-        assert_eq!(timely.rate_bps(), LINK);
+        assert_eq!(timely.rate_bps, LINK);
     }
 
     #[test]
@@ -167,6 +153,6 @@ mod tests {
         let mut timely = Timely::new(LINK);
         let mut now = 1;
         run(&mut timely, &mut now, [u64::from(u32::MAX); 500]);
-        assert_eq!(timely.rate_bps(), FLOOR_BPS);
+        assert_eq!(timely.rate_bps, FLOOR_BPS);
     }
 }

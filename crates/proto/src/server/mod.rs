@@ -107,6 +107,7 @@ impl Server {
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
         slot.fragments = 0;
+        slot.flags = shared.mark;
         let request = RequestId::new(id, session.name.round, index, number);
         if frame.header.flags & flags::WANT != 0 {
             self.on_want(shared, now, id, sink);
@@ -220,7 +221,9 @@ impl Server {
             let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
             slot.more.set_large(Some(Large::Receive(window)));
             slot.arrived_at = now;
+            slot.flags = 0;
         }
+        slot.flags |= shared.mark;
         let Some(Large::Receive(window)) = slot.more.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
@@ -557,9 +560,12 @@ impl Server {
                 continue;
             }
             let sent = session.push_credit_return(usize::from(index), sink);
+            let slot = &mut session.slots[usize::from(index)];
             if sent == Err(SinkError::Full) {
-                session.slots[usize::from(index)].acking = true;
+                slot.acking = true;
                 self.acking.push_back((id, index));
+            } else {
+                slot.flags = 0;
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::slots::Slots;
 use crate::table::{Name, Place};
 use crate::wire::{
     CreditReturn, FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Reject,
+    flags,
 };
 use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SessionId, SinkError};
 
@@ -138,7 +139,13 @@ impl ServerSession {
             total: len as u32,
             index,
         };
-        let header = self.header(Kind::ResponseFragment, slot, entry.flags);
+        // The others answer requests for response, which are small.
+        let flags = if index == 0 {
+            entry.flags
+        } else {
+            entry.flags & !flags::ECHO
+        };
+        let header = self.header(Kind::ResponseFragment, slot, flags);
         let mut head = [0; HEADER_BYTES + FRAGMENT_BYTES];
         head[..HEADER_BYTES].copy_from_slice(&header.to_bytes(FRAGMENT_BYTES + to - from));
         head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
@@ -190,8 +197,12 @@ impl ServerSession {
             },
         };
         let body = ack.to_bytes();
+        let echo = match entry.phase {
+            Phase::Receiving => entry.flags & flags::ECHO,
+            _ => 0,
+        };
         let head = self
-            .header(Kind::CreditReturn, slot, 0)
+            .header(Kind::CreditReturn, slot, echo)
             .to_bytes(body.len());
         push_rare(sink, self.peer, &self.preamble(), &head, &body, &[])
     }

@@ -57,7 +57,8 @@ pub(crate) struct Slot {
     pub(crate) fragments: u32,
     pub(crate) phase: Phase,
     /// Those of the response. With [`flags::LATE`] it comes from a later turn than the request:
-    /// its RTT is not the network's.
+    /// its RTT is not the network's. Before there is one, [`flags::ECHO`] if a mark is to be
+    /// echoed.
     pub(crate) flags: u8,
     /// A credit return is due at the next flush.
     pub(crate) acking: bool,
@@ -120,7 +121,7 @@ impl Slot {
         } else {
             0
         };
-        ext | late
+        self.flags & flags::ECHO | ext | late
     }
 
     /// Keeps a response that is contiguous, and leaves an empty buffer.

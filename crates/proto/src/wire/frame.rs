@@ -9,7 +9,8 @@ pub(crate) const MAGIC: u8 = 0x5a;
 pub(crate) mod flags {
     /// The layer above put an extension before the body.
     pub(crate) const EXT: u8 = 1 << 5;
-    // Bit 6 is reserved for the echo of a congestion mark (RFC 3168).
+    /// From a server: what the frame answers came in a datagram with a congestion mark (RFC 3168).
+    pub(crate) const ECHO: u8 = 1 << 6;
     /// From a client: the session has more to send than its credits allow.
     pub(crate) const WANT: u8 = 1 << 7;
     /// From a server: the response comes from a later turn than its request, so that the time
@@ -300,7 +301,7 @@ mod tests {
             };
             let header = Header {
                 kind,
-                flags: flags::EXT | flags::WANT,
+                flags: flags::EXT | flags::ECHO | flags::WANT,
                 slot: 200,
                 session: 0xdead_beef,
                 number: u64::MAX - 3,

@@ -108,6 +108,8 @@ pub(crate) struct Host {
     /// Answer at once, with the request's bytes reversed.
     pub(crate) echo: bool,
     pub(crate) alive: bool,
+    /// Datagrams to it have a congestion mark.
+    pub(crate) marked: bool,
 }
 
 pub(crate) struct Net {
@@ -140,6 +142,7 @@ impl Host {
             not_run: Vec::new(),
             echo: true,
             alive: true,
+            marked: false,
         }
     }
 
@@ -170,7 +173,10 @@ impl Host {
         } else {
             Source::Stranger(address(from))
         };
-        let Ok(mut frames) = self.protocol.open(now, source, datagram, &mut self.wire) else {
+        let opened = self
+            .protocol
+            .open(now, source, self.marked, datagram, &mut self.wire);
+        let Ok(mut frames) = opened else {
             return;
         };
         while let Some(incoming) = self.protocol.next(now, &mut frames, &mut self.wire) {

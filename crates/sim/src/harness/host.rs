@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use starling_io::{Clock, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
+use starling_io::{Clock, Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
 use starling_proto::{
     Body, Config, ConnectError, Event, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestId,
     RequestNumber, Secrets, SessionId, Source,
@@ -274,9 +274,13 @@ impl Host {
         };
         let lossy = ledger.sabotage == Some(Sabotage::LostRetransmission);
         let mut sink = Sink::new(tx, lossy.then_some(&mut process.sent));
-        let opened = process
-            .protocol
-            .open(now, source, datagram.bytes, &mut sink);
+        let opened = process.protocol.open(
+            now,
+            source,
+            datagram.ecn == Ecn::CongestionExperienced,
+            datagram.bytes,
+            &mut sink,
+        );
         let Ok(mut frames) = opened else {
             return Ok(());
         };

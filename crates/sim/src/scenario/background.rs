@@ -22,8 +22,9 @@ const BYTES: usize = 64 << 10;
 const PARTNERS: usize = 8;
 
 /// Congestion control, whether there is an incast, and the paper's 99th percentile in us.
-const CASES: [(Congestion, bool, &str, Option<f64>); 3] = [
+const CASES: [(Congestion, bool, &str, Option<f64>); 4] = [
     (Congestion::Timely, false, "no incast", None),
+    (Congestion::Dctcp, true, "dctcp", Some(274.0)),
     (Congestion::Timely, true, "timely", Some(274.0)),
     (Congestion::Off, true, "no cc", None),
 ];

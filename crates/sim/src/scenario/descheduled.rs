@@ -49,8 +49,11 @@ const QUICK: Plan = Plan {
     present_parts: 1,
 };
 
-const CONTROLS: [(Congestion, &str); 2] =
-    [(Congestion::Off, "no cc"), (Congestion::Timely, "timely")];
+const CONTROLS: [(Congestion, &str); 3] = [
+    (Congestion::Off, "no cc"),
+    (Congestion::Timely, "timely"),
+    (Congestion::Dctcp, "dctcp"),
+];
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use starling_io::{Clock, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, TxError};
+use starling_io::{Clock, Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, TxError};
 use starling_proto::{
     Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
     RequestId, Secrets, SessionId, SinkError, Source, Stats, Upcoming,
@@ -434,7 +434,9 @@ impl Process {
                 tx: &mut *tx,
                 watch: watch.as_mut(),
             };
-            let Ok(mut frames) = protocol.open(now, source, datagram.bytes, &mut tap) else {
+            let marked = datagram.ecn == Ecn::CongestionExperienced;
+            let opened = protocol.open(now, source, marked, datagram.bytes, &mut tap);
+            let Ok(mut frames) = opened else {
                 continue;
             };
             while let Some(upcoming) = protocol.upcoming(&frames) {

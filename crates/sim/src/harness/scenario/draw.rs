@@ -301,11 +301,12 @@ fn draw_config(rng: &mut Rng, fabric: &FabricConfig, liveness: &Liveness, tight:
             rng.log_range(20 * MS, 500 * MS)
         },
         response_retention_ns: 20 * peer_timeout_ns,
-        congestion: if rng.chance(500_000) {
-            Congestion::Timely
-        } else {
-            Congestion::Off
-        },
+        congestion: rng.pick(&[
+            Congestion::Timely,
+            Congestion::Dctcp,
+            Congestion::Off,
+            Congestion::Off,
+        ]),
         link_rate_bps: fabric.link.rate_bps,
         factors: Factors {
             timely_bypass: on(rng),

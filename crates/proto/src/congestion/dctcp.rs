@@ -1,0 +1,274 @@
+//! DCTCP (SIGCOMM 2010) on a window that goes below one packet, as Swift's does (SIGCOMM 2020).
+//!
+//! The switch marks packets that find more than a threshold queued. The window is lowered once a
+//! round trip by half of the share of packets that are marked, on average, and grows by a fixed
+//! amount in each. With a hundred senders to one port the share of each is less than a packet in
+//! flight: below one packet the window is a gap between packets.
+//!
+//! Marks come from queues in the network only, so a slow core at either end throttles nobody.
+//! Where nothing marks, delay has to do: one that stands well above what hosts cause lowers the
+//! window by its excess, as Swift's target does.
+
+use super::standing::Standing;
+use super::{Ack, Algorithm, Pace};
+
+/// Weight of a new share of marked packets: DCTCP's.
+const GAIN: f64 = 1.0 / 16.0;
+/// Growth of a window in a round, in packets. Less than TCP's one: of a hundred senders, each
+/// with about a packet in flight, that would double the queue.
+const STEP: f64 = 1.0 / 8.0;
+/// Rounds without a mark speed the growth up, to so many steps at most.
+const MOST_STEPS: u32 = 32;
+/// The least window, in packets.
+const LEAST: f64 = 1.0 / 64.0;
+/// The round trip of an uncongested network with what busy hosts add.
+const TARGET_NS: f64 = 50_000.0;
+/// A queue of so many packets at the link's rate on top of it is no congestion: what is large on
+/// its link needs more time.
+const TARGET_PACKETS: f64 = 8.0;
+/// Strength of a decrease by delay, and the most that one takes away: Swift's.
+const BETA: f64 = 0.8;
+const MOST_CUT: f64 = 0.5;
+/// Weight of a new round-trip time.
+const RTT_GAIN: f64 = 0.125;
+
+#[derive(Clone, Debug)]
+pub(super) struct Dctcp {
+    /// Packets in flight.
+    window: f64,
+    /// Beyond this the window limits nothing.
+    limit: f64,
+    /// A delay above this one, if it stands, is congestion.
+    target_ns: f64,
+    /// Bytes of a full packet.
+    packet_bytes: f64,
+    /// The share of packets that are marked, on average.
+    alpha: f64,
+    rtt_ns: f64,
+    standing: Standing,
+    /// The present round: when it ends, and what came back in it.
+    round_ends: u64,
+    packets: u32,
+    marked: u32,
+    /// Rounds in a row without congestion.
+    clean: u32,
+    /// No decrease before: one a round trip.
+    cut_again_at: u64,
+}
+
+impl Dctcp {
+    pub(super) fn new(limit: u16, packet_bytes: u32, link_rate_bps: f64) -> Self {
+        let packet_bytes = f64::from(packet_bytes);
+        let packet_ns = packet_bytes * 8e9 / link_rate_bps;
+        Self {
+            window: f64::from(limit),
+            limit: f64::from(limit),
+            target_ns: TARGET_NS + TARGET_PACKETS * packet_ns,
+            packet_bytes,
+            alpha: 1.0,
+            rtt_ns: 0.0,
+            standing: Standing::default(),
+            round_ends: 0,
+            packets: 0,
+            marked: 0,
+            clean: 0,
+            cut_again_at: 0,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.window >= self.limit
+    }
+
+    /// What is left of the window after an answer.
+    fn keep(&mut self, ack: &Ack) -> f64 {
+        let mut keep = 1.0;
+        if ack.marked {
+            keep = 1.0 - self.alpha / 2.0;
+        }
+        let Some(rtt_ns) = ack.rtt_ns else {
+            return keep;
+        };
+        if self.rtt_ns == 0.0 {
+            self.rtt_ns = rtt_ns as f64;
+        }
+        if let Some(delay_ns) = self.standing.take(ack.now, rtt_ns, self.is_full()) {
+            let delay_ns = delay_ns as f64;
+            self.rtt_ns += RTT_GAIN * (delay_ns - self.rtt_ns);
+            if delay_ns > self.target_ns {
+                let excess = (delay_ns - self.target_ns) / delay_ns;
+                keep = keep.min(1.0 - (BETA * excess).min(MOST_CUT));
+            }
+        }
+        keep
+    }
+
+    fn end_round(&mut self, now: u64) {
+        let share = f64::from(self.marked) / f64::from(self.packets.max(1));
+        self.alpha += GAIN * (share - self.alpha);
+        (self.packets, self.marked) = (0, 0);
+        self.round_ends = now + self.rtt_ns as u64;
+        self.clean = (self.clean + 1).min(MOST_STEPS);
+        self.window += STEP * f64::from(self.clean);
+        if self.is_full() {
+            // What marks it next is news.
+            self.window = self.limit;
+            self.alpha = 1.0;
+        }
+    }
+}
+
+impl Algorithm for Dctcp {
+    fn on_ack(&mut self, ack: Ack) {
+        self.packets += ack.packets;
+        if ack.marked {
+            self.marked += ack.packets;
+        }
+        let keep = self.keep(&ack);
+        if keep < 1.0 {
+            self.clean = 0;
+            if ack.now >= self.cut_again_at {
+                self.cut_again_at = ack.now + self.rtt_ns as u64;
+                self.window = (self.window * keep).max(LEAST);
+            }
+        }
+        if ack.now >= self.round_ends {
+            self.end_round(ack.now);
+        }
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        if self.is_full() {
+            return None;
+        }
+        Some(Pace {
+            window: self.window.ceil() as u16,
+            rate_bps: self.window * self.packet_bytes * 8e9 / self.rtt_ns.max(1000.0),
+            slack_ns: (self.rtt_ns / 4.0) as u64,
+        })
+    }
+
+    fn calm_ns(&self) -> u64 {
+        self.target_ns as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: f64 = 25e9;
+
+    fn dctcp() -> Dctcp {
+        Dctcp::new(32, 1056, LINK)
+    }
+
+    fn ack(now: u64, rtt_ns: u64, marked: bool) -> Ack {
+        Ack {
+            now,
+            rtt_ns: Some(rtt_ns),
+            packets: 1,
+            marked,
+        }
+    }
+
+    /// Round trips of 10 us, of which a share in a hundred is marked.
+    fn run(dctcp: &mut Dctcp, now: &mut u64, rounds: u32, percent: u32) {
+        for round in 0..rounds {
+            *now += 10_000;
+            dctcp.on_ack(ack(*now, 10_000, round * 37 % 100 < percent));
+        }
+    }
+
+    #[test]
+    fn an_unmarked_session_is_limited_by_nothing() {
+        let mut dctcp = dctcp();
+        let mut now = 1;
+        run(&mut dctcp, &mut now, 1000, 0);
+        assert!(dctcp.pace().is_none());
+    }
+
+    #[test]
+    fn marks_lower_the_window_and_their_end_restores_it() {
+        let mut dctcp = dctcp();
+        let mut now = 1;
+        run(&mut dctcp, &mut now, 1000, 100);
+        let pace = dctcp.pace().expect("congested");
+        assert_eq!(pace.window, 1);
+        // Less than a packet of 1056 bytes in 10 us.
+        assert!(pace.rate_bps < 0.5 * 1056.0 * 8e5, "{}", pace.rate_bps);
+        run(&mut dctcp, &mut now, 60, 0);
+        assert!(dctcp.pace().is_none());
+    }
+
+    /// The more is marked, the less is sent.
+    #[test]
+    fn the_window_follows_the_share_of_marks() {
+        let window = |percent| {
+            let mut dctcp = dctcp();
+            let (mut now, mut sum) = (1, 0.0);
+            for _ in 0..1000 {
+                run(&mut dctcp, &mut now, 10, percent);
+                sum += dctcp.window;
+            }
+            sum / 1000.0
+        };
+        let windows = [10, 30, 50, 80].map(window);
+        assert!(windows.is_sorted_by(|a, b| a > b), "{windows:?}");
+        assert!(windows[3] < 1.0 && windows[0] > 4.0, "{windows:?}");
+    }
+
+    #[test]
+    fn a_mark_counts_once_a_round_trip() {
+        let mut dctcp = dctcp();
+        dctcp.on_ack(ack(1_000_000, 10_000, true));
+        let after_one = dctcp.window;
+        for _ in 0..31 {
+            dctcp.on_ack(ack(1_000_000, 10_000, true));
+        }
+        assert_eq!(dctcp.window, after_one);
+    }
+
+    #[test]
+    fn where_nothing_marks_delay_that_stands_lowers_the_window() {
+        let mut dctcp = dctcp();
+        let mut now = 1;
+        for _ in 0..200 {
+            now += 300_000;
+            dctcp.on_ack(ack(now, 300_000, false));
+        }
+        assert!(dctcp.window < 2.0, "{}", dctcp.window);
+        run(&mut dctcp, &mut now, 1000, 0);
+        assert!(dctcp.pace().is_none());
+    }
+
+    /// A core of either end is away for 5 ms now and then: its packets come out of the queue in
+    /// one burst, or are answered in many.
+    #[test]
+    fn stalls_do_not_throttle() {
+        let mut dctcp = dctcp();
+        let mut now = 1;
+        for apart_ns in [0, 300] {
+            for _ in 0..50 {
+                now += 5_000_000;
+                for _ in 0..60 {
+                    now += apart_ns;
+                    dctcp.on_ack(ack(now, 5_000_000, false));
+                }
+                now += 20_000_000;
+            }
+        }
+        assert!(dctcp.pace().is_none());
+    }
+
+    #[test]
+    fn the_window_stays_within_its_bounds() {
+        let mut dctcp = dctcp();
+        let mut now = 1;
+        for _ in 0..10_000 {
+            now += 2_000_000_000;
+            dctcp.on_ack(ack(now, 2_000_000_000, true));
+        }
+        assert!(dctcp.window >= LEAST && dctcp.pace().is_some_and(|pace| pace.rate_bps > 0.0));
+    }
+}

@@ -1,0 +1,115 @@
+//! What marks and delays do to a session, and that it gets on whatever they do.
+
+use starling_proto::{Config, Congestion};
+
+use crate::net::{Net, Seen};
+
+/// A pair whose link marks what is sent to `marked`, and a session that is open.
+fn marking(marked: usize) -> (Net, starling_proto::SessionId) {
+    let config = Config {
+        congestion: Congestion::Dctcp,
+        ..Config::default()
+    };
+    let mut net = Net::new([config, Config::default()]);
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[0].seen.clear();
+    net.hosts[marked].marked = true;
+    (net, session)
+}
+
+fn marks(net: &Net) -> u64 {
+    net.hosts[0].protocol.stats().marks
+}
+
+fn answers(net: &Net) -> usize {
+    let seen = net.hosts[0].seen.iter();
+    seen.filter(|seen| matches!(seen, Seen::Answer(..))).count()
+}
+
+#[test]
+fn a_marked_request_is_answered_with_an_echo() {
+    let (mut net, session) = marking(1);
+    net.request(0, session, 1, b"small");
+    net.run_ms(1);
+    assert_eq!((answers(&net), marks(&net)), (1, 1));
+    net.hosts[1].marked = false;
+    net.request(0, session, 2, b"small");
+    net.run_ms(1);
+    assert_eq!((answers(&net), marks(&net)), (2, 1));
+}
+
+#[test]
+fn marked_fragments_are_echoed_by_credit_returns_and_slow_the_rest_down() {
+    let (mut net, session) = marking(1);
+    let body = vec![7; 200 * 1400];
+    let begun = net.now;
+    net.request(0, session, 1, &body);
+    while answers(&net) == 0 {
+        net.run_until(net.now + 10_000);
+    }
+    let marked_ns = net.now - begun;
+    assert!(marks(&net) > 20, "{}", marks(&net));
+    net.hosts[1].marked = false;
+    // Once nothing is marked the session gets up to speed again.
+    for tag in 2..4 {
+        net.request(0, session, tag, &body);
+        net.run_ms(50);
+    }
+    let begun = net.now;
+    net.request(0, session, 4, &body);
+    while answers(&net) < 4 {
+        net.run_until(net.now + 10_000);
+    }
+    let free_ns = net.now - begun;
+    assert!(marked_ns > 10 * free_ns, "{marked_ns} and {free_ns} ns");
+    assert_eq!(net.hosts[0].protocol.stats().retransmissions, 0);
+}
+
+#[test]
+fn marked_responses_slow_down_what_is_asked_for() {
+    let (mut net, session) = marking(0);
+    net.hosts[1].echo = false;
+    net.request(0, session, 1, b"much, please");
+    net.run_ms(1);
+    let (id, _) = net.hosts[1].ran[0];
+    let (now, body) = (net.now, vec![9; 200 * 1400]);
+    assert!(net.hosts[1].respond(now, id, &body));
+    while answers(&net) == 0 {
+        net.run_until(net.now + 10_000);
+    }
+    // Unmarked it takes some seven round trips of 10 us.
+    assert!(net.now - now > 1_000_000, "{} ns", net.now - now);
+    assert!(marks(&net) > 100, "{}", marks(&net));
+    assert_eq!(net.hosts[0].protocol.stats().retransmissions, 0);
+}
+
+/// Several requests and responses of all sizes at once on a session that may hardly send.
+#[test]
+fn a_throttled_session_starves_nobody() {
+    let (mut net, session) = marking(0);
+    net.hosts[1].marked = true;
+    for tag in 0..24u128 {
+        let len = [10, 5_000, 60_000][tag as usize % 3];
+        net.request(0, session, tag, &vec![1; len]);
+    }
+    net.run_ms(2_000);
+    assert_eq!(answers(&net), 24);
+    assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+}
+
+#[test]
+fn without_congestion_control_marks_change_nothing() {
+    let config = Config {
+        congestion: Congestion::Off,
+        ..Config::default()
+    };
+    let mut net = Net::new([config, Config::default()]);
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[0].seen.clear();
+    net.hosts[1].marked = true;
+    net.request(0, session, 1, &vec![7; 200 * 1400]);
+    net.run_until(net.now + 200_000);
+    assert_eq!(answers(&net), 1);
+}
