@@ -125,7 +125,7 @@ fn what_cannot_be_meant_is_said_to_be_so() {
         (&["sim", "run", "loss", "--only", "calls=0"], "--only"),
         (&["sim", "run", "random", "--only", "call=0"], "LIST=PLACES"),
         (&["sim", "hunt", "--plant", "nothing"], "handler-twice"),
-        (&["sim", "hunt", "--minutes", "-1"], "--minutes"),
+        (&["sim", "hunt", "--minutes=-1"], "--minutes"),
         (&["sim", "run", "loss", "--nodes", "2"], "3..=1000"),
     ] {
         let output = starling(arguments);

@@ -1,7 +1,7 @@
 //! Bugs that the hunt found, each as the smallest scenario that showed it.
 
 use starling_sim::harness::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, Scenario, run,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Report, Scenario, run,
 };
 use starling_sim::{Fault, HostId, Rule};
 
@@ -181,4 +181,12 @@ fn handlers_end_before_the_run_does() {
 #[test]
 fn a_late_reset_does_not_end_what_was_opened_since() {
     keeps_every_promise(&Scenario::from_seed_before_broadening(7_100_128_828));
+}
+
+/// Messages of megabytes over many hops with a single credit take a round trip for each packet, and
+/// the bound of the harness has to allow for that.
+#[test]
+fn a_single_credit_may_take_its_time() {
+    let part = "calls=0".parse().expect("a part");
+    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(8_300_023_542)));
 }

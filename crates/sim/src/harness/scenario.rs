@@ -232,6 +232,16 @@ impl Scenario {
         // At 10 Mb/s, and a retransmission timeout for every call.
         let transfer_ns =
             bytes * 800 + self.calls.len() as u64 * slowest(|config| config.rto_max_ns);
+        // With a single credit, each packet of a message takes a round trip.
+        let data = self.fabric.max_datagram as u64 - 32;
+        let packets = bytes / data + 2 * self.calls.len() as u64;
+        let hops = match self.fabric.topology.switches.len() {
+            0 => 1,
+            1 => 2,
+            _ => 6,
+        };
+        let way_ns = hops * (self.fabric.link.propagation_ns + 2 * US) + 2 * self.fabric.poll_ns;
+        let transfer_ns = transfer_ns + packets * 2 * (way_ns + 2 * US);
         let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
         // What waits for another call may take as long again.
         let nests = self.calls.iter().any(|call| call.via.is_some());
