@@ -50,7 +50,12 @@ impl Scenario {
             }
         }
         for config in &mut self.hosts {
-            config.congestion = rng.pick(&[config.congestion, Congestion::Off, Congestion::Timely]);
+            config.congestion = rng.pick(&[
+                config.congestion,
+                Congestion::Off,
+                Congestion::Timely,
+                Congestion::Dctcp,
+            ]);
         }
     }
 

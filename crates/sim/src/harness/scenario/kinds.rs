@@ -153,6 +153,7 @@ mod tests {
             "fault: stray datagram",
             "congestion control: Off",
             "congestion control: Timely",
+            "congestion control: Dctcp",
             "marking: off",
             "marking: threshold",
             "marking: RED",
