@@ -2,13 +2,13 @@
 
 use super::Client;
 use super::session::State;
-use super::slot::{Large, Phase};
-use crate::congestion::Ack;
+use super::slot::{Large, Phase, Slot};
+use crate::congestion::{Ack, Controller};
 use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
 use crate::wire::{CreditReturn, Fragment, Frame, Limit, Reject, flags};
-use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId, Tag};
+use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId, Stats, Tag};
 
 impl Client {
     /// The slot that a frame of the server is about, if the request is still the one it means.
@@ -56,13 +56,9 @@ impl Client {
                 session.sampled_at = now as u32;
                 session.rtt.sample(rtt_ns);
             }
-            let marks = frame.header.flags | shared.mark;
-            if marks & (flags::LATE | flags::ECHO) == 0 && slot.phase == Phase::Single {
-                session.direct &= session.control.on_rtt(now, rtt_ns);
-            } else {
-                let ack = slot.ack_of_answer(now, marks);
-                shared.stats.marks += u64::from(ack.marked);
-                session.direct &= session.control.on_ack(ack);
+            let answer = frame.header.flags | shared.mark;
+            if answer & flags::ECHO != 0 || session.control.is_news(rtt_ns) {
+                session.direct &= hear(&mut session.control, slot, now, answer, &mut shared.stats);
             }
         }
         shared.stats.responses_received += 1;
@@ -131,9 +127,8 @@ impl Client {
             }
             let slot = &mut session.slots[index];
             if slot.retries == 0 {
-                let ack = slot.ack_of_answer(now, frame.header.flags);
-                shared.stats.marks += u64::from(ack.marked);
-                session.direct &= session.control.on_ack(ack);
+                let answer = frame.header.flags;
+                session.direct &= hear(&mut session.control, slot, now, answer, &mut shared.stats);
             }
             // The first part of the response says that the whole request arrived.
             session.settle(index, 0);
@@ -316,6 +311,21 @@ impl Client {
         session.push_credit_ack(limit, sink);
         self.pump(shared, now, id, sink);
     }
+}
+
+/// Congestion control takes what the answer with these flags says. Returns whether the session may
+/// send without pacing from now on.
+#[cold]
+fn hear(
+    control: &mut Controller,
+    slot: &mut Slot,
+    now: u64,
+    answer: u8,
+    stats: &mut Stats,
+) -> bool {
+    let ack = slot.ack_of_answer(now, answer);
+    stats.marks += u64::from(ack.marked);
+    control.on_ack(ack)
 }
 
 /// A buffer for the pool, from a response that nobody took over.

@@ -144,7 +144,6 @@ impl Slot {
 
     /// What the answer to the request, with these flags, says about the network. The request was
     /// not sent again.
-    #[cold]
     pub(crate) fn ack_of_answer(&mut self, now: u64, answer: u8) -> Ack {
         let rtt_ns = match self.more.large_mut() {
             // It answers the last fragments, and they are not what `active_at` is about.

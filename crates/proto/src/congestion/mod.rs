@@ -141,25 +141,16 @@ impl Controller {
         controller
     }
 
-    /// Takes the round-trip time of an unmarked packet; returns whether the session may send
-    /// without pacing from now on.
+    /// Whether an unmarked packet with this round-trip time has to be told of.
     #[inline]
-    pub(crate) fn on_rtt(&mut self, now: u64, rtt_ns: u64) -> bool {
-        if rtt_ns >= self.calm_ns.into() {
-            self.update(Ack {
-                now,
-                rtt_ns: Some(rtt_ns),
-                packets: 1,
-                marked: false,
-            });
-        }
-        self.unpaced
+    pub(crate) fn is_news(&self, rtt_ns: u64) -> bool {
+        rtt_ns >= self.calm_ns.into()
     }
 
     /// Takes what an answer says; returns whether the session may send without pacing from now on.
     #[inline]
     pub(crate) fn on_ack(&mut self, ack: Ack) -> bool {
-        if ack.marked || ack.rtt_ns.unwrap_or(0) >= self.calm_ns.into() {
+        if ack.marked || self.is_news(ack.rtt_ns.unwrap_or(0)) {
             self.update(ack);
         }
         self.unpaced
@@ -256,17 +247,26 @@ mod tests {
         }
     }
 
+    fn hear(control: &mut Controller, now: u64, rtt_ns: u64) -> bool {
+        control.on_ack(Ack {
+            now,
+            rtt_ns: Some(rtt_ns),
+            packets: 1,
+            marked: false,
+        })
+    }
+
     fn congested(congestion: Congestion) -> (Controller, u64) {
         let mut control = Controller::new(&config(congestion), PACKET as u32);
         assert!(control.is_unpaced());
         let mut now = 0;
         for _ in 0..1000 {
             now += 10_000;
-            assert!(control.on_rtt(now, 10_000));
+            assert!(hear(&mut control, now, 10_000));
         }
         for _ in 0..1000 {
             now += 3_000_000;
-            control.on_rtt(now, 3_000_000);
+            hear(&mut control, now, 3_000_000);
         }
         (control, now)
     }
