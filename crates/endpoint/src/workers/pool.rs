@@ -10,13 +10,15 @@
 //! lock is taken but by the operating system when a thread sleeps or is woken.
 //!
 //! A handler may block, even on a request that was given to its own thread and waits behind it. So
-//! a worker with nothing to do looks into its companions' seats before it sleeps.
+//! a worker with nothing to do looks into its companions' seats before it sleeps. Whenever something
+//! is given to a worker that may be at work, one that sleeps is woken to look; and who was woken
+//! and begins something, while there is more, wakes the next.
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::{Backoff, CachePadded};
@@ -46,6 +48,13 @@ struct Shared {
     seats: Vec<CachePadded<ArrayQueue<Box<Job>>>>,
     /// What was run.
     done: ArrayQueue<Box<Job>>,
+    /// Which workers sleep, or are about to and look for the last time; and how many.
+    asleep: Vec<CachePadded<AtomicBool>>,
+    sleepers: CachePadded<AtomicUsize>,
+    /// Which workers have found their seat empty and have taken nothing since.
+    idle: Vec<CachePadded<AtomicBool>>,
+    /// To wake them.
+    threads: OnceLock<Vec<Thread>>,
     stop: AtomicBool,
 }
 
@@ -74,6 +83,10 @@ impl ThreadPool {
         let shared = Arc::new(Shared {
             seats: std::iter::repeat_with(seat).take(count).collect(),
             done: ArrayQueue::new(count * depth),
+            asleep: flags(count),
+            sleepers: CachePadded::default(),
+            idle: flags(count),
+            threads: OnceLock::new(),
             stop: AtomicBool::new(false),
         });
         let mut pool = Self {
@@ -97,6 +110,8 @@ impl ThreadPool {
                 .spawn(move || worker.work(&clock, &*waker))?;
             pool.threads.push(thread);
         }
+        let threads = pool.threads.iter().map(|thread| thread.thread().clone());
+        pool.shared.threads.get_or_init(|| threads.collect());
         Ok(pool)
     }
 
@@ -105,6 +120,34 @@ impl ThreadPool {
         let pushed = self.shared.seats[worker].push(job);
         assert!(pushed.is_ok(), "a seat holds whatever a worker may have");
         self.threads[worker].thread().unpark();
+        fence(Ordering::SeqCst);
+        let may_wait =
+            self.policy.load(worker) > 1 || !self.shared.idle[worker].load(Ordering::Relaxed);
+        if may_wait {
+            self.shared.wake_one_of(self.policy.companions(worker));
+        }
+    }
+}
+
+fn flags(count: usize) -> Vec<CachePadded<AtomicBool>> {
+    std::iter::repeat_with(CachePadded::default)
+        .take(count)
+        .collect()
+}
+
+impl Shared {
+    /// Has a worker that sleeps look at what was given to its group. Between a change of the
+    /// seats and this stands a fence, as between a sleeper's word that it sleeps and its last
+    /// look: one of the two sees the other.
+    fn wake_one_of(&self, group: Range<usize>) {
+        if self.sleepers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // Taken back, so that the next one wakes another worker.
+        let sleeps = |worker: &usize| self.asleep[*worker].swap(false, Ordering::Relaxed);
+        if let (Some(worker), Some(threads)) = (group.clone().find(sleeps), self.threads.get()) {
+            threads[worker].unpark();
+        }
     }
 }
 
@@ -170,12 +213,25 @@ struct Worker {
 impl Worker {
     fn work(&self, clock: &impl Clock, waker: &dyn Wake) {
         let mut backoff = Backoff::new();
+        // Whether it may have been woken for something else than what it finds.
+        let mut searched = false;
         while !self.shared.stop.load(Ordering::Acquire) {
             let own = self.shared.seats[self.index].pop();
-            if let Some(job) = own.or_else(|| self.pause(&backoff)) {
-                self.run(job, clock, waker);
-                backoff = Backoff::new();
+            if own.is_none() {
+                self.shared.idle[self.index].store(true, Ordering::Relaxed);
             }
+            let Some(job) = own.or_else(|| self.pause(&backoff, &mut searched)) else {
+                continue;
+            };
+            self.shared.idle[self.index].store(false, Ordering::Relaxed);
+            if std::mem::take(&mut searched) {
+                fence(Ordering::SeqCst);
+                if self.seats().iter().any(|seat| !seat.is_empty()) {
+                    self.shared.wake_one_of(self.companions.clone());
+                }
+            }
+            self.run(job, clock, waker);
+            backoff = Backoff::new();
         }
     }
 
@@ -188,7 +244,7 @@ impl Worker {
 
     /// There was nothing: looks on for a moment, then for what others do not get to, then sleeps.
     /// To be told of a job between the look and the sleep is not lost: it ends the sleep at once.
-    fn pause(&self, backoff: &Backoff) -> Option<Box<Job>> {
+    fn pause(&self, backoff: &Backoff, searched: &mut bool) -> Option<Box<Job>> {
         match self.idle {
             Idle::Spin => backoff.spin(),
             Idle::Adaptive { .. } if !backoff.is_completed() => {
@@ -197,12 +253,30 @@ impl Worker {
             }
             Idle::Adaptive { .. } | Idle::Block => {}
         }
-        let seats = &self.shared.seats[self.companions.clone()];
-        let job = seats.iter().find_map(|seat| seat.pop());
-        if job.is_none() && self.idle != Idle::Spin {
+        *searched = true;
+        if self.idle == Idle::Spin {
+            return self.rescue();
+        }
+        let shared = &*self.shared;
+        shared.asleep[self.index].store(true, Ordering::Relaxed);
+        shared.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let job = self.rescue();
+        if job.is_none() && !shared.stop.load(Ordering::Acquire) {
             std::thread::park();
         }
+        shared.sleepers.fetch_sub(1, Ordering::Relaxed);
+        shared.asleep[self.index].store(false, Ordering::Relaxed);
         job
+    }
+
+    /// What was given to one of the group and is not begun.
+    fn rescue(&self) -> Option<Box<Job>> {
+        self.seats().iter().find_map(|seat| seat.pop())
+    }
+
+    fn seats(&self) -> &[CachePadded<ArrayQueue<Box<Job>>>] {
+        &self.shared.seats[self.companions.clone()]
     }
 }
 
@@ -325,6 +399,36 @@ mod tests {
                 }
             }
             assert_eq!(pool.in_flight(), 0);
+        }
+    }
+
+    /// The dispatcher has not heard yet that the other one is done, so both seem to have one.
+    #[test]
+    fn a_worker_that_sleeps_is_woken_for_what_waits_behind_a_blocked_one() {
+        for idle in [Idle::default(), Idle::Block] {
+            let mut config = WorkerConfig::new(2, 8);
+            config.idle = idle;
+            let (mut pool, rung) = start(&config);
+            let gate = Arc::new(Barrier::new(2));
+            let (begun, begins) = mpsc::channel();
+            let its_gate = Arc::clone(&gate);
+            let blocks: WorkerHandler = Arc::new(move |_, _| {
+                begun.send(()).expect("the test waits");
+                its_gate.wait();
+            });
+            assert!(pool.submit(job(1, blocks)).is_ok());
+            begins.recv().expect("it begins");
+            assert!(pool.submit(job(1, Arc::new(|_, _| ()))).is_ok());
+            rung.recv().expect("it was run");
+            while pool.shared.sleepers.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            assert!(pool.submit(job(1, Arc::new(|_, _| ()))).is_ok());
+            assert_eq!(pool.policy.load(0), 2, "it waits behind the blocked one");
+            let patience = std::time::Duration::from_secs(20);
+            let run = rung.recv_timeout(patience);
+            gate.wait();
+            run.expect("it was run while the handler was blocked");
         }
     }
 
