@@ -9,7 +9,7 @@ mod part;
 
 use std::fmt;
 
-use starling_proto::Config;
+use starling_proto::{Config, Congestion};
 
 use super::{MS, US};
 use crate::fabric::{FabricConfig, Fault, HostId, Rule};
@@ -241,7 +241,10 @@ impl Scenario {
             _ => 6,
         };
         let way_ns = hops * (self.fabric.link.propagation_ns + 2 * US) + 2 * self.fabric.poll_ns;
-        let transfer_ns = transfer_ns + packets * 2 * (way_ns + 2 * US);
+        // A round trip beyond what congestion control aims at is taken for a queue, and paced.
+        let paced = |config: &Config| config.congestion != Congestion::Off;
+        let pace = if self.hosts.iter().any(paced) { 8 } else { 1 };
+        let transfer_ns = transfer_ns + pace * packets * 2 * (way_ns + 2 * US);
         let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
         // What waits for another call may take as long again.
         let nests = self.calls.iter().any(|call| call.via.is_some());
