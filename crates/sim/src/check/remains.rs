@@ -1,5 +1,7 @@
 //! After the last close nothing is left: no session, no request, no memory, no peer.
 
+use starling_proto::Protocol;
+
 use super::Violation;
 
 /// What an endpoint still holds, by its own account.
@@ -12,6 +14,22 @@ pub struct Remains {
 }
 
 impl Remains {
+    /// Of a protocol whose device knows so many peers; of nothing, if its host is down.
+    pub(crate) fn of(host: u32, process: Option<(&Protocol, usize)>) -> Self {
+        let mut counts = Vec::new();
+        if let Some((protocol, peers)) = process {
+            let (client, server) = protocol.session_counts();
+            counts.push(("client sessions", client as u64));
+            counts.push(("server sessions", server as u64));
+            counts.push(("requests", protocol.outstanding() as u64));
+            counts.push(("requests being handled", protocol.executing() as u64));
+            counts.push(("bytes being reassembled", protocol.reassembling() as u64));
+            counts.push(("peers", peers as u64));
+            counts.push(("timers", u64::from(protocol.next_timeout().is_some())));
+        }
+        Self { host, counts }
+    }
+
     /// Complains about the first thing that is left.
     pub fn check(&self) -> Result<(), Violation> {
         match self.counts.iter().find(|(_, count)| *count > 0) {

@@ -361,22 +361,9 @@ impl Machine {
 
     /// What it still holds.
     pub(super) fn remains(&self) -> Remains {
-        let mut counts = Vec::new();
-        if let Some(process) = &self.process {
-            let protocol = &process.protocol;
-            let (client, server) = protocol.session_counts();
-            counts.push(("client sessions", client as u64));
-            counts.push(("server sessions", server as u64));
-            counts.push(("requests", protocol.outstanding() as u64));
-            counts.push(("requests being handled", protocol.executing() as u64));
-            counts.push(("bytes being reassembled", protocol.reassembling() as u64));
-            counts.push(("peers", process.io.peer_count() as u64));
-            counts.push(("timers", u64::from(protocol.next_timeout().is_some())));
-        }
-        Remains {
-            host: self.id.0,
-            counts,
-        }
+        let process = self.process.as_ref();
+        let process = process.map(|process| (&process.protocol, process.io.peer_count()));
+        Remains::of(self.id.0, process)
     }
 }
 
