@@ -5,6 +5,7 @@ mod demo;
 mod instructions;
 #[cfg(test)]
 mod readme;
+mod recorded;
 #[cfg(test)]
 mod rules;
 mod run;

@@ -7,8 +7,8 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use crate::instructions;
 use crate::run::{cargo, command, succeeds, succeeds_with_lines};
+use crate::{instructions, recorded};
 
 /// Packages with tests under `--cfg loom`, which tries all interleavings of their threads.
 const LOOM_PACKAGES: [&str; 1] = ["starling-io-shm"];
@@ -173,12 +173,14 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What only a release build is fast enough for: a hunt through random runs, and every benchmark,
-/// as short as it goes, so that none rots.
+/// What a release build is for: the recorded runs are the same in it, and it is fast enough for a
+/// hunt through random runs, and for every benchmark, as short as it goes, so that none rots.
 fn release(tally: &mut Tally) {
     let built = succeeds(&mut cargo(&["build", "--release", "--bin", "starling"]));
     tally.count("release build", built);
     if built {
+        let recorded = recorded::holds(&crate::release_binary());
+        tally.count("recorded runs", recorded);
         // Fresh seeds, which it prints.
         let hunt = &mut command(
             crate::release_binary(),
