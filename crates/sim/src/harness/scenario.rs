@@ -244,7 +244,9 @@ impl Scenario {
         // A round trip beyond what congestion control aims at is taken for a queue, and paced.
         let paced = |config: &Config| config.congestion != Congestion::Off;
         let pace = if self.hosts.iter().any(paced) { 8 } else { 1 };
-        let transfer_ns = transfer_ns + pace * packets * 2 * (way_ns + 2 * US);
+        let round_trip_ns = 2 * (way_ns + 2 * US);
+        // What `way_ns` counts as a turn's wait is its mean: a quarter for when it is more.
+        let transfer_ns = transfer_ns + pace * packets * round_trip_ns / 4 * 5;
         let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
         // What waits for another call may take as long again.
         let nests = self.calls.iter().any(|call| call.via.is_some());
