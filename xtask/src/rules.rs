@@ -21,7 +21,12 @@ use std::path::{Path, PathBuf};
 const TOO_MANY_LINES: usize = 800;
 
 /// Folders of the packages that may allow `unsafe`.
-const UNSAFE_PACKAGES: [&str; 2] = ["crates/io-udp", "crates/io-shm"];
+const UNSAFE_PACKAGES: [&str; 4] = [
+    "crates/io-udp",
+    "crates/io-shm",
+    "crates/io-xdp",
+    "crates/netns",
+];
 
 /// Top folders that exist on machines, not in a project.
 const MACHINE_FOLDERS: [&str; 5] = ["home", "root", "tmp", "work", "Users"];

@@ -4,30 +4,23 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use starling_io::{
-    Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerGone, PeerId, Wake,
-};
+use starling_io::{Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Wake};
 
 use crate::address::UdpAddress;
-use crate::lane::Lane;
+use crate::control::UdpControl;
 use crate::path::{Probe, largest_payload};
-use crate::rx::{Advice, UdpRx};
+use crate::rx::UdpRx;
 use crate::shared::Shared;
-use crate::sys::addr::{Family, RawAddr};
-use crate::sys::socket::{self, Failure};
+use crate::sys::addr::Family;
+use crate::sys::socket;
 use crate::tx::{TxSettings, UdpTx};
 use crate::wake::Waker;
 
 /// The most peers of one device.
 pub const MAX_PEERS: usize = 1 << 16;
-
-/// The most entries of the socket's error queue that one [`PacketIo::poll_event`] looks at.
-const ERRORS_PER_POLL: usize = 16;
 
 /// What one small datagram takes of the receive buffer, in bytes: see [`queue_capacity`].
 const SMALL_DATAGRAM_COST: usize = 2304;
@@ -75,11 +68,7 @@ impl Default for UdpConfig {
 pub struct UdpIo {
     rx: UdpRx,
     tx: UdpTx,
-    shared: Arc<Shared>,
-    waker: Arc<Waker>,
-    capabilities: Capabilities,
-    local: SocketAddr,
-    config: UdpConfig,
+    control: UdpControl,
 }
 
 impl UdpIo {
@@ -136,63 +125,38 @@ impl UdpIo {
         Ok(Self {
             rx: UdpRx::new(Arc::clone(&shared), config.ecn),
             tx: UdpTx::new(Arc::clone(&shared), Probe::new(local)?, &settings),
-            shared,
-            waker: Arc::new(Waker::new()?),
-            capabilities: Capabilities {
-                scheme: "udp",
-                reliable: false,
-                ecn: config.ecn,
-                rx_queue_bytes,
-                rx_queue_datagrams,
-                max_datagram: largest,
+            control: UdpControl {
+                shared,
+                waker: Arc::new(Waker::new()?),
+                capabilities: Capabilities {
+                    scheme: "udp",
+                    reliable: false,
+                    ecn: config.ecn,
+                    rx_queue_bytes,
+                    rx_queue_datagrams,
+                    max_datagram: largest,
+                },
+                local,
+                config: config.clone(),
             },
-            local,
-            config: config.clone(),
         })
+    }
+
+    /// The halves and the rest, for a device that uses this one beside another way to the network.
+    pub fn into_parts(self) -> (UdpRx, UdpTx, UdpControl) {
+        (self.rx, self.tx, self.control)
     }
 
     /// The address that the socket is bound to.
     pub fn local_socket_address(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Opens or gives up a lane, if the traffic of late asks for it.
-    #[inline]
-    fn tend_lane(&mut self) {
-        if let Some(advice) = self.rx.advice() {
-            self.follow(advice);
-        }
-    }
-
-    #[cold]
-    fn follow(&mut self, advice: Advice) {
-        let lane = match advice {
-            Advice::Open(peer) => self.open_lane(peer).map(Arc::new),
-            Advice::Close => None,
-        };
-        self.tx.set_lane(lane.clone());
-        self.rx.set_lane(lane);
-    }
-
-    /// `None` where the kernel or the configuration has something against it.
-    fn open_lane(&self, peer: PeerId) -> Option<Lane> {
-        // With the port shared already, a socket more would change who hears which sender.
-        if self.config.reuse_port {
-            return None;
-        }
-        let address = self.tx.address_of(peer)?;
-        let socket = new_socket(self.local, &self.config).ok()?;
-        if self.config.gro && self.shared.wants_control.load(Ordering::Relaxed) {
-            let _ = socket::set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
-        }
-        Lane::new(socket, &self.shared.socket, self.local, peer, &address).ok()
+        self.control.local
     }
 }
 
 impl AsFd for UdpIo {
     /// The socket, for use with options that this crate does not know.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.fd()
+        self.control.shared.fd()
     }
 }
 
@@ -206,25 +170,19 @@ impl PacketIo for UdpIo {
     }
 
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        &self.control.capabilities
     }
 
     fn local_address(&self) -> String {
-        format!("udp://{}", self.local)
+        self.control.local_address()
     }
 
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
-        let found = UdpAddress::parse(address)?.resolve()?;
-        let reachable = |found: &&SocketAddr| RawAddr::new(**found, self.shared.family).is_some();
-        let choice = found.iter().find(reachable).unwrap_or(&found[0]);
-        self.tx.add_peer(*choice)
+        self.control.open_peer(&mut self.tx, address)
     }
 
     fn close_peer(&mut self, peer: PeerId) {
-        self.tx.remove_peer(peer);
-        if self.rx.lane().is_some_and(|lane| lane.peer == peer) {
-            self.rx.set_lane(None);
-        }
+        self.control.close_peer(&mut self.rx, &mut self.tx, peer);
     }
 
     #[inline]
@@ -232,90 +190,17 @@ impl PacketIo for UdpIo {
         self.tx.max_datagram(peer)
     }
 
+    #[inline]
     fn poll_event(&mut self) -> Option<IoEvent> {
-        self.tend_lane();
-        if !self.shared.errors_waiting.load(Ordering::Relaxed) {
-            return None;
-        }
-        for _ in 0..ERRORS_PER_POLL {
-            let own = socket::take_error(self.shared.fd());
-            let error = own.or_else(|nothing| match self.rx.lane() {
-                Some(lane) => socket::take_error(lane.fd()),
-                None => Err(nothing),
-            });
-            let Ok((address, failure)) = error else {
-                self.shared.errors_waiting.store(false, Ordering::Relaxed);
-                return None;
-            };
-            let Some(peer) = self.shared.find(&address) else {
-                continue;
-            };
-            match failure {
-                Failure::PortUnreachable => {
-                    return Some(IoEvent::PeerGone(peer, PeerGone::Suspected));
-                }
-                Failure::TooLarge => self.tx.remeasure(peer),
-                Failure::Other => {}
-            }
-        }
-        None
+        self.control.poll_event(&mut self.rx, &mut self.tx)
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
-        if self.rx.has_leftovers() {
-            return Ok(());
-        }
-        let mut interest = PollFlags::IN;
-        if self.tx.is_blocked() {
-            interest |= PollFlags::OUT;
-        }
-        let timeout = timeout.map(|duration| Timespec {
-            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: duration.subsec_nanos().into(),
-        });
-        let lane = self.rx.lane().map_or(self.shared.fd(), Lane::fd);
-        // Without a lane the device's own socket stands there twice, which is harmless.
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.shared.fd(), interest),
-            PollFd::from_borrowed_fd(lane, interest),
-            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
-        ];
-        let result = if self.waker.begin_sleep() {
-            poll(&mut fds, timeout.as_ref())
-        } else {
-            Ok(0)
-        };
-        self.waker.end_sleep();
-        let [own, lane, waker] = [&fds[0], &fds[1], &fds[2]].map(PollFd::revents);
-        if (own | lane).contains(PollFlags::ERR) {
-            self.shared.errors_waiting.store(true, Ordering::Relaxed);
-        }
-        if own.contains(PollFlags::IN) {
-            self.rx.ask_others();
-        }
-        if !waker.is_empty() {
-            self.waker.drain();
-        }
-        match result {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(IoError::from_os(
-                Fault::Host,
-                format!("wait on {}", self.local_address()),
-                error.into(),
-                "free some memory of this host",
-            )),
-        }
+        self.control.wait(&mut self.rx, &self.tx, None, timeout)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.waker) as Arc<dyn Wake>
-    }
-}
-
-impl Drop for UdpIo {
-    /// What was appended is given to the kernel, as far as it has room.
-    fn drop(&mut self) {
-        let _ = self.tx.flush();
+        self.control.waker()
     }
 }
 
@@ -327,7 +212,7 @@ fn open_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<Socket> {
 }
 
 /// A socket for `address` with all options set, not bound yet.
-fn new_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<Socket> {
+pub(crate) fn new_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::DGRAM,

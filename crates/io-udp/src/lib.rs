@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod address;
+mod control;
 mod device;
 mod lane;
 mod path;
@@ -27,6 +28,8 @@ mod tx;
 mod wake;
 
 pub use address::UdpAddress;
+pub use control::UdpControl;
 pub use device::{MAX_PEERS, UdpConfig, UdpIo};
 pub use rx::UdpRx;
+pub use shared::Directory;
 pub use tx::UdpTx;

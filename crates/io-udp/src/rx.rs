@@ -155,7 +155,7 @@ impl UdpRx {
     }
 
     /// Datagrams that the kernel has given already wait for the next burst.
-    pub(crate) fn has_leftovers(&self) -> bool {
+    pub fn has_leftovers(&self) -> bool {
         self.next_slot < self.filled
     }
 

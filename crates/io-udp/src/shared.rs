@@ -1,14 +1,33 @@
 //! What the two halves of a device have in common.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use socket2::Socket;
 use starling_io::PeerId;
 
 use crate::sys::addr::{Family, RawAddr};
+
+/// Who the peers of a [`UdpIo`](crate::UdpIo) are, by address.
+#[derive(Clone)]
+pub struct Directory(pub(crate) Arc<Shared>);
+
+impl Directory {
+    /// The peer at `address`, if it is one.
+    pub fn find(&self, address: SocketAddr) -> Option<PeerId> {
+        self.0.find(&RawAddr::new(address, self.0.family)?)
+    }
+
+    /// A number that changes whenever a peer comes or goes: as long as it is the same, what was
+    /// found before is still true.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.0.version()
+    }
+}
 
 /// The socket, which peers are known, and hints from one half to the other. The halves belong to
 /// one thread, so the lock and the atomics are never contended: they only make sharing safe.

@@ -373,6 +373,13 @@ impl UdpTx {
     }
 }
 
+impl Drop for UdpTx {
+    /// What was appended is given to the kernel, as far as it has room.
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
 /// The socket by which datagrams to a peer leave, and whether that is the lane.
 #[inline]
 fn exit<'a>(shared: &'a Shared, lane: &'a Option<Arc<Lane>>, peer: u32) -> (BorrowedFd<'a>, bool) {

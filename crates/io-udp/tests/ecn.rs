@@ -17,10 +17,11 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use common::marker::{Marker, Place};
-use common::net::{Net, inside};
+use common::net::Net;
 use common::{PREAMBLE, receive, set_option};
 use starling_io::{Ecn, PacketIo, PacketTx};
 use starling_io_udp::{UdpConfig, UdpIo};
+use starling_netns::inside;
 
 /// Datagrams in a burst. The kernel takes no more than 64 in one buffer.
 const BURST: usize = 24;

@@ -5,10 +5,11 @@ mod common;
 
 use std::fs;
 
-use common::net::{MAC_B, Net, inside, run};
+use common::net::Net;
 use common::{PREAMBLE, receive, receive_payloads, set_option};
 use starling_io::{Ecn, PacketIo, PacketTx, TxError};
 use starling_io_udp::{UdpConfig, UdpIo};
+use starling_netns::{MAC_B, inside, run};
 
 /// Payload of a full datagram on a path of 1500 bytes, IPv4.
 const FULL: usize = 1472;

@@ -6,7 +6,7 @@ use aya::maps::{Array, MapData};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError};
 
-use super::net::inside;
+use starling_netns::inside;
 
 /// Where on an interface it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

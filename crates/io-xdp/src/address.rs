@@ -1,0 +1,206 @@
+//! Addresses of the form `xdp://ifname/host:port?queue=N&mode=MODE`.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use starling_io::{Fault, IoError};
+use starling_io_udp::UdpAddress;
+
+use crate::socket::Mode;
+
+/// The longest name of an interface, in bytes.
+const MAX_NAME: usize = 15;
+
+/// A parsed `xdp://ifname/host:port`, with the queue and the mode that may follow.
+///
+/// ```
+/// use starling_io_xdp::{Mode, XdpAddress};
+///
+/// let address = XdpAddress::parse("xdp://eth0/10.0.0.7:9000?queue=2&mode=driver")?;
+/// assert_eq!((address.interface(), address.queue()), ("eth0", 2));
+/// assert_eq!(address.mode(), Some(Mode::Driver));
+/// # Ok::<(), starling_io::IoError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpAddress {
+    interface: String,
+    host: UdpAddress,
+    queue: u32,
+    mode: Option<Mode>,
+}
+
+impl XdpAddress {
+    /// Parses an address. The interface is always one of this host; host and port are this end's
+    /// where a device is bound, and the other end's where a peer is opened.
+    ///
+    /// # Errors
+    /// With [`Fault::Caller`], saying which part is wrong and what it should look like.
+    pub fn parse(text: &str) -> Result<Self, IoError> {
+        let malformed = |problem: &str, remedy: &str| {
+            IoError::new(Fault::Caller, format!("parse {text:?}"), problem, remedy)
+        };
+        let form = "write xdp://IFNAME/HOST:PORT, such as xdp://eth0/10.0.0.7:9000";
+        let rest = match text.split_once("://") {
+            Some(("xdp", rest)) => rest,
+            Some(_) => return Err(malformed("its scheme is not xdp", form)),
+            None => return Err(malformed("it has no scheme", form)),
+        };
+        let (interface, rest) = rest
+            .split_once('/')
+            .ok_or_else(|| malformed("it has no interface", form))?;
+        let is_name_byte = |b: u8| b.is_ascii_graphic() && !matches!(b, b':' | b'?' | b'%');
+        let is_name = (1..=MAX_NAME).contains(&interface.len())
+            && interface.bytes().all(is_name_byte)
+            && !matches!(interface, "." | "..");
+        if !is_name {
+            let problem = "what stands before the slash is no name of an interface";
+            return Err(malformed(problem, form));
+        }
+        let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let host = UdpAddress::parse(&format!("udp://{host}")).map_err(|error| {
+            let remedy = error.remedy.replace("udp://", "xdp://IFNAME/");
+            malformed(&error.problem, &remedy)
+        })?;
+        let mut address = Self {
+            interface: interface.to_owned(),
+            host,
+            queue: 0,
+            mode: None,
+        };
+        for option in options.split('&').filter(|_| rest.contains('?')) {
+            match option.split_once('=') {
+                Some(("queue", queue)) => {
+                    let digits = !queue.is_empty() && queue.bytes().all(|b| b.is_ascii_digit());
+                    let queue = queue.parse().ok().filter(|_| digits);
+                    let remedy = "number queues from 0: ?queue=2";
+                    address.queue =
+                        queue.ok_or_else(|| malformed("its queue is no number", remedy))?;
+                }
+                Some(("mode", mode)) => {
+                    let known = [Mode::ZeroCopy, Mode::Driver, Mode::Generic];
+                    let mode = known.into_iter().find(|known| known.to_string() == mode);
+                    let remedy = "write mode=zero-copy, mode=driver or mode=generic";
+                    address.mode =
+                        Some(mode.ok_or_else(|| malformed("there is no such mode", remedy))?);
+                }
+                _ => {
+                    let problem = format!("its option {option:?} is none");
+                    return Err(malformed(
+                        &problem,
+                        "write ?queue=N or ?mode=MODE, joined by &",
+                    ));
+                }
+            }
+        }
+        Ok(address)
+    }
+
+    /// The name of the interface.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Host and port.
+    pub fn host(&self) -> &UdpAddress {
+        &self.host
+    }
+
+    /// The queue of the interface, counted from 0; 0 unless given.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// The mode, if one is asked for.
+    pub fn mode(&self) -> Option<Mode> {
+        self.mode
+    }
+
+    /// The same on another queue.
+    pub fn on_queue(&self, queue: u32) -> Self {
+        Self {
+            queue,
+            ..self.clone()
+        }
+    }
+
+    /// The same with an IP address in place of the host's name.
+    ///
+    /// # Panics
+    /// If `host` has no text that is an address, which cannot be.
+    pub fn at(&self, host: SocketAddr) -> Self {
+        Self {
+            host: UdpAddress::parse(&format!("udp://{host}")).expect("an IP address is one"),
+            ..self.clone()
+        }
+    }
+}
+
+impl fmt::Display for XdpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, port) = (self.host.host(), self.host.port());
+        let (open, close) = if host.contains(':') {
+            ("[", "]")
+        } else {
+            ("", "")
+        };
+        write!(f, "xdp://{}/{open}{host}{close}:{port}", self.interface)?;
+        let queue = (self.queue > 0).then(|| format!("queue={}", self.queue));
+        let mode = self.mode.map(|mode| format!("mode={mode}"));
+        let options: Vec<String> = queue.into_iter().chain(mode).collect();
+        if options.is_empty() {
+            return Ok(());
+        }
+        write!(f, "?{}", options.join("&"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_went_in() {
+        for text in [
+            "xdp://eth0/10.0.0.7:9000",
+            "xdp://eth0.100/[fd00::1]:0",
+            "xdp://veth-a/[fe80::1%veth-a]:9000",
+            "xdp://eth0/node-7:9000?queue=3",
+            "xdp://eth0/node-7:9000?mode=zero-copy",
+            "xdp://eth0/node-7:9000?queue=63&mode=generic",
+        ] {
+            assert_eq!(XdpAddress::parse(text).expect(text).to_string(), text);
+        }
+        let address = XdpAddress::parse("xdp://a/h:1?mode=driver&queue=0").expect("any order");
+        assert_eq!(address.to_string(), "xdp://a/h:1?mode=driver");
+        assert_eq!(address.on_queue(2).queue(), 2);
+        let ip = SocketAddr::from(([10, 0, 0, 1], 1));
+        assert_eq!(address.at(ip).to_string(), "xdp://a/10.0.0.1:1?mode=driver");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, problem) in [
+            ("eth0/h:1", "it has no scheme"),
+            ("udp://eth0/h:1", "its scheme is not xdp"),
+            ("xdp://10.0.0.7:9000", "it has no interface"),
+            ("xdp:///h:1", "no name of an interface"),
+            ("xdp://a-name-of-16-chr/h:1", "no name of an interface"),
+            ("xdp://et h/h:1", "no name of an interface"),
+            (
+                "xdp://eth0/h",
+                "it has no port; write xdp://IFNAME/HOST:PORT",
+            ),
+            ("xdp://eth0/:1", "it has no host"),
+            ("xdp://eth0/h:70000", "its port is no number"),
+            ("xdp://eth0/h:1?", "its option \"\" is none"),
+            ("xdp://eth0/h:1?queue=x", "its queue is no number"),
+            ("xdp://eth0/h:1?queue=-1", "its queue is no number"),
+            ("xdp://eth0/h:1?mode=fast", "there is no such mode"),
+            ("xdp://eth0/h:1?cpu=1", "its option \"cpu=1\" is none"),
+        ] {
+            let error = XdpAddress::parse(text).expect_err(text);
+            assert_eq!(error.fault, Fault::Caller);
+            assert!(error.to_string().contains(problem), "{error}");
+        }
+    }
+}

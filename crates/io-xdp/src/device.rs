@@ -1,0 +1,447 @@
+//! The device: what it takes to make one, and everything that is not on the way of a datagram.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use starling_io::{Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Wake};
+use starling_io_udp::{UdpConfig, UdpControl, UdpIo};
+
+use crate::address::XdpAddress;
+use crate::drops::Drops;
+use crate::neighbour::{Neighbours, check_route};
+use crate::netlink::{Link, Netlink};
+use crate::program::{MAX_QUEUES, Program};
+use crate::rx::XdpRx;
+use crate::shared::Shared;
+use crate::socket::{Mode, Place, Sizes, Socket};
+use crate::tx::XdpTx;
+use crate::umem::{Cut, Umem};
+
+/// Bytes of Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes of IP and UDP headers.
+const IPV4_UDP: usize = 28;
+const IPV6_UDP: usize = 48;
+
+/// The largest frame, in bytes: 15 full chunks of the receiver's. The kernel's own limit is 17 parts.
+const MAX_FRAME: usize = 15 * 3840;
+
+/// How long to sleep at most while frames wait for the kernel to have room.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpConfig {
+    /// Frames that can be received until they are looked at, a power of two. The default is 4096:
+    /// 8 MiB of memory, locked, 16 MiB if the interface's MTU is above 1514 bytes.
+    pub rx_frames: u32,
+    /// Frames that can wait to be sent, a power of two. The default is 256.
+    pub tx_frames: u32,
+    /// Mark sent datagrams as ECN-capable. On by default.
+    pub ecn: bool,
+    /// Share the port with devices on other queues that also say so. Off by default.
+    pub reuse_port: bool,
+}
+
+impl Default for XdpConfig {
+    fn default() -> Self {
+        Self {
+            rx_frames: 4096,
+            tx_frames: 256,
+            ecn: true,
+            reuse_port: false,
+        }
+    }
+}
+
+/// One queue of an interface as a device for packet I/O.
+pub struct XdpIo {
+    rx: XdpRx,
+    tx: XdpTx,
+    shared: Arc<Shared>,
+    control: UdpControl,
+    capabilities: Capabilities,
+    address: XdpAddress,
+}
+
+impl XdpIo {
+    /// A device at `address`, such as `xdp://eth0/10.0.0.7:9000`. The host is an address of the
+    /// interface; `0.0.0.0` and `[::]` stand for its first one of that family. Port 0 is any free
+    /// port. The port is taken from the kernel, too.
+    ///
+    /// # Errors
+    /// If the address is malformed or not one of the interface; if the interface, or its queue, is
+    /// missing, down or taken; if a capability, memory that may be locked, or a feature of the
+    /// kernel is missing. Each says what to do.
+    pub fn bind(address: &str, config: XdpConfig) -> Result<Self, IoError> {
+        let parsed = XdpAddress::parse(address)?;
+        let attempt = format!("bind {address}");
+        let mut netlink = open_netlink(&attempt)?;
+        let link = find_interface(&attempt, &parsed, &mut netlink)?;
+        let wanted = parsed.host().resolve()?;
+        let own = netlink.addresses(link.index).map_err(|error| {
+            IoError::from_os(
+                Fault::Host,
+                &attempt,
+                error,
+                "check this host's network set-up",
+            )
+        })?;
+        let local = wanted
+            .iter()
+            .find_map(|wanted| own_address(*wanted, &own, &link));
+        let local = local.ok_or_else(|| {
+            let list: Vec<String> = own.iter().map(IpAddr::to_string).collect();
+            let problem = match list.is_empty() {
+                true => "the interface has no address".to_owned(),
+                false => format!("the interface's addresses are {}", list.join(", ")),
+            };
+            let remedy = "use an address of the interface, or 0.0.0.0 or [::] for its first one";
+            IoError::new(Fault::Caller, &attempt, problem, remedy)
+        })?;
+        Self::make(&attempt, &parsed, local, link, netlink, &config)
+    }
+
+    /// A device that reaches peers like `address`, whose interface it is on, from the address that
+    /// the kernel would use for that and any free port.
+    ///
+    /// # Errors
+    /// As of [`XdpIo::bind`], or if there is no route to the peer by that interface.
+    pub fn client(address: &str, config: XdpConfig) -> Result<Self, IoError> {
+        let parsed = XdpAddress::parse(address)?;
+        let attempt = format!("reach {address}");
+        let mut netlink = open_netlink(&attempt)?;
+        let link = find_interface(&attempt, &parsed, &mut netlink)?;
+        let mut problem = None;
+        for remote in parsed.host().resolve()? {
+            let found = check_route(netlink.route(remote.ip(), None), link.index);
+            let source = found.map(|route| route.source);
+            match source {
+                Ok(Some(source)) => {
+                    let local = scoped(source, 0, link.index);
+                    return Self::make(&attempt, &parsed, local, link, netlink, &config);
+                }
+                Ok(None) => problem = Some("the interface has no address to send from".to_owned()),
+                Err(why) => problem = Some(why),
+            }
+        }
+        Err(no_route(attempt, problem.unwrap_or_default()))
+    }
+
+    fn make(
+        attempt: &str,
+        address: &XdpAddress,
+        local: SocketAddr,
+        link: Link,
+        mut netlink: Netlink,
+        config: &XdpConfig,
+    ) -> Result<Self, IoError> {
+        let is_good = |frames: u32| frames.is_power_of_two() && (64..=1 << 15).contains(&frames);
+        if !is_good(config.rx_frames) || !is_good(config.tx_frames) {
+            return Err(IoError::new(
+                Fault::Caller,
+                attempt,
+                "rx_frames or tx_frames is no power of two from 64 to 32768",
+                "set them so",
+            ));
+        }
+        let host = |error| {
+            let remedy = "raise the limits on memory and open files, or use udp://";
+            IoError::from_os(Fault::Host, attempt, error, remedy)
+        };
+        let udp_config = UdpConfig {
+            ecn: config.ecn,
+            reuse_port: config.reuse_port,
+            ..UdpConfig::default()
+        };
+        let udp = UdpIo::bind(&format!("udp://{local}"), udp_config)?;
+        let local = udp.local_socket_address();
+        let (udp_rx, udp_tx, control) = udp.into_parts();
+        let namespace = control.namespace().map_err(host)?;
+        let neighbours = Neighbours::of_namespace(namespace).map_err(host)?;
+        let presence = neighbours.presence(link.index);
+
+        let headers = if local.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
+        let max_frame = (link.mtu + ETHERNET).min(MAX_FRAME);
+        let cut = Cut::new(
+            max_frame,
+            config.rx_frames as usize,
+            config.tx_frames as usize,
+        );
+        let umem = Arc::new(Umem::new(cut).map_err(host)?);
+        let generic = address.mode().map(|mode| mode == Mode::Generic);
+        let interface = address.interface();
+        let program = Program::attach(interface, &mut netlink, generic)?;
+        let place = Place {
+            interface,
+            index: link.index,
+            queue: address.queue(),
+            mode: address.mode(),
+            is_generic: program.is_generic,
+        };
+        let sizes = Sizes {
+            rx: config.rx_frames,
+            tx: config.tx_frames * cut.slot_chunks.next_power_of_two() as u32,
+        };
+        let is_large = max_frame > cut.rx_room();
+        let (socket, rings) = Socket::open(&place, &umem, sizes, is_large)?;
+        let max_frame = match socket.multi_buffer {
+            true => max_frame,
+            false => max_frame.min(cut.rx_room()),
+        };
+        let largest = max_frame - ETHERNET - headers;
+        program
+            .serve(address.queue(), &local, max_frame, &socket.fd)
+            .map_err(host)?;
+
+        let shared = Arc::new(Shared {
+            socket,
+            program,
+            umem,
+            neighbours,
+            presence,
+            interface: interface.to_owned(),
+            index: link.index,
+            mac: link.mac,
+            local,
+            largest,
+            ecn: config.ecn,
+        });
+        let frames = config.rx_frames as usize / max_frame.div_ceil(cut.rx_room());
+        let directory = control.directory();
+        Ok(Self {
+            rx: XdpRx::new(Arc::clone(&shared), udp_rx, directory, rings.rx, rings.fill),
+            tx: XdpTx::new(
+                Arc::clone(&shared),
+                udp_tx,
+                netlink,
+                rings.tx,
+                rings.completion,
+            ),
+            capabilities: Capabilities {
+                scheme: "xdp",
+                reliable: false,
+                ecn: config.ecn,
+                rx_queue_bytes: frames * largest,
+                rx_queue_datagrams: frames,
+                max_datagram: largest,
+            },
+            address: address.at(local),
+            shared,
+            control,
+        })
+    }
+
+    /// How packets get to the network card: what was asked for, or the best that works.
+    pub fn mode(&self) -> Mode {
+        self.shared.socket.mode
+    }
+
+    /// The address that the device receives at.
+    pub fn local_socket_address(&self) -> SocketAddr {
+        self.shared.local
+    }
+
+    /// What was dropped so far.
+    pub fn drops(&self) -> Drops {
+        let mut drops = self.rx.counts.drops();
+        // No kernel with AF_XDP refuses; a device without the figures is better than none.
+        if let Ok(kernel) = sockopt::xdp_statistics(&self.shared.socket.fd) {
+            drops.ring_full =
+                kernel.rx_ring_full.unwrap_or(0) + kernel.rx_fill_ring_empty_descs.unwrap_or(0);
+            drops.kernel = kernel.rx_dropped;
+        }
+        drops
+    }
+}
+
+impl fmt::Debug for XdpIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XdpIo")
+            .field("address", &self.address.to_string())
+            .field("mode", &self.mode())
+            .field("max_datagram", &self.shared.largest)
+            .field("drops", &self.drops())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PacketIo for XdpIo {
+    type Rx = XdpRx;
+    type Tx = XdpTx;
+
+    #[inline]
+    fn split(&mut self) -> (&mut XdpRx, &mut XdpTx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn local_address(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
+        let parsed = XdpAddress::parse(address)?;
+        let attempt = || format!("reach {address} from {}", self.address);
+        if parsed.interface() != self.shared.interface {
+            return Err(IoError::new(
+                Fault::Caller,
+                attempt(),
+                "it is to be reached by another interface",
+                "use an endpoint on that interface",
+            ));
+        }
+        let found = parsed.host().resolve()?;
+        let is_v4 = self.shared.local.is_ipv4();
+        let choice = found.iter().find(|found| found.is_ipv4() == is_v4);
+        let Some(&remote) = choice else {
+            return Err(IoError::new(
+                Fault::Caller,
+                attempt(),
+                "it is of the other IP version",
+                "use an endpoint of that version: a device has one address",
+            ));
+        };
+        let source = Some(self.shared.local.ip());
+        let route = self.tx.netlink.route(remote.ip(), source);
+        check_route(route, self.shared.index).map_err(|problem| no_route(attempt(), problem))?;
+        let remote = match remote {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+                scoped(remote.ip(), remote.port(), self.shared.index)
+            }
+            _ => remote,
+        };
+        let id = self
+            .control
+            .open_peer(&mut self.tx.udp, &format!("udp://{remote}"))?;
+        self.tx.add_peer(id, remote);
+        Ok(id)
+    }
+
+    fn close_peer(&mut self, peer: PeerId) {
+        self.tx.remove_peer(peer);
+        self.control
+            .close_peer(&mut self.rx.udp, &mut self.tx.udp, peer);
+    }
+
+    #[inline]
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        self.tx.max_datagram(peer)
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<IoEvent> {
+        self.control.poll_event(&mut self.rx.udp, &mut self.tx.udp)
+    }
+
+    /// # Errors
+    /// If the interface was removed, or the system is out of memory.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
+        if self.rx.is_ready() {
+            return Ok(());
+        }
+        let timeout = match self.tx.is_blocked() {
+            true => Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))),
+            false => timeout,
+        };
+        let socket = self.shared.socket.fd.as_fd();
+        self.control
+            .wait(&mut self.rx.udp, &self.tx.udp, Some(socket), timeout)?;
+        self.rx.ask_socket();
+        self.shared.check()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.control.waker()
+    }
+}
+
+fn open_netlink(attempt: &str) -> Result<Netlink, IoError> {
+    Netlink::new(0).map_err(|error| {
+        let remedy = "raise the limit on open files";
+        IoError::from_os(Fault::Host, attempt, error, remedy)
+    })
+}
+
+/// The interface of an address, if a device can be on that queue of it.
+fn find_interface(
+    attempt: &str,
+    address: &XdpAddress,
+    netlink: &mut Netlink,
+) -> Result<Link, IoError> {
+    let name = address.interface();
+    let fail =
+        |fault, problem: String, remedy: &str| Err(IoError::new(fault, attempt, problem, remedy));
+    let link = match netlink.link(name) {
+        Ok(link) => link,
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+            let remedy = "use an interface of this host; `ip link` lists them";
+            return fail(
+                Fault::Caller,
+                format!("there is no interface {name}"),
+                remedy,
+            );
+        }
+        Err(error) => {
+            let remedy = "check this host's network set-up";
+            return Err(IoError::from_os(Fault::Host, attempt, error, remedy));
+        }
+    };
+    let queue = address.queue();
+    let queues = link.rx_queues.min(MAX_QUEUES);
+    if !link.is_ethernet {
+        let remedy = "use udp://, or shm:// within this host";
+        return fail(
+            Fault::Caller,
+            format!("{name} is no Ethernet interface"),
+            remedy,
+        );
+    }
+    if queue >= queues {
+        let problem = format!("there is no queue {queue}: {name} has {queues}, from 0 on");
+        let remedy = "choose one of those, or make more: `ethtool -L IFNAME combined N`";
+        return fail(Fault::Caller, problem, remedy);
+    }
+    if !link.is_up {
+        let problem = format!("{name} is down");
+        return fail(
+            Fault::Host,
+            problem,
+            "bring it up: `ip link set dev IFNAME up`",
+        );
+    }
+    Ok(link)
+}
+
+/// The address of the interface that `wanted` is or stands for.
+fn own_address(wanted: SocketAddr, own: &[IpAddr], link: &Link) -> Option<SocketAddr> {
+    let stands_for = |own: &&IpAddr| match wanted.ip() {
+        ip if ip.is_unspecified() => own.is_ipv4() == ip.is_ipv4(),
+        ip => **own == ip,
+    };
+    let ip = own.iter().find(stands_for)?;
+    Some(scoped(*ip, wanted.port(), link.index))
+}
+
+/// A socket address, with the interface where the IP address means nothing without it.
+fn scoped(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            std::net::SocketAddrV6::new(v6, port, 0, interface).into()
+        }
+        ip => SocketAddr::new(ip, port),
+    }
+}
+
+fn no_route(attempt: String, problem: String) -> IoError {
+    let remedy = "check the address and the routes of this host, or use udp:// (or shm:// within \
+                  this host)";
+    IoError::new(Fault::Host, attempt, problem, remedy)
+}

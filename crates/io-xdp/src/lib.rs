@@ -1,0 +1,52 @@
+//! Packet I/O over AF_XDP: UDP datagrams past the kernel's network stack, on any interface.
+//!
+//! [`XdpIo`] is a [`starling_io::PacketIo`]. What it sends is plain UDP over IPv4 or IPv6, so the
+//! other end may as well be a kernel's socket. Frames are built and read in memory that is shared
+//! with the kernel; an XDP program picks out the datagrams for the device's own address and port,
+//! and the host's network goes on as if it were not there.
+//!
+//! ```text
+//!                    ┌ for the device's address, port and queue ─▶ rx ring ──────────▶ XdpRx
+//!   interface ─▶ XDP ┤                                                                   ▲
+//!       ▲            └ everything else ─▶ kernel ─▶ the kernel's socket of the same port ┘
+//!       │
+//!       ├──────────────── tx ring ◀──────────────── next hop's hardware address known ┐
+//!       └─── kernel ◀─── the kernel's socket ◀───── not (yet) ────────────────────────┴─ XdpTx
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `frame`, `checksum` | reading and making frames: pure |
+//! | `ring`, `umem`, `socket` | the memory and the rings shared with the kernel |
+//! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
+//! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
+//! | `rx`, `tx`, `device` | the device |
+//!
+//! An interface's queue can have one device. The network card decides by which queue a packet
+//! comes; what comes by another one than the device's is passed on to the kernel and reaches the
+//! device by its socket: slower, not lost.
+
+#![allow(unsafe_code)]
+
+mod address;
+mod bpf;
+mod checksum;
+mod device;
+mod drops;
+mod frame;
+mod neighbour;
+mod netlink;
+mod program;
+mod ring;
+mod rx;
+mod shared;
+mod socket;
+mod tx;
+mod umem;
+
+pub use address::XdpAddress;
+pub use device::{XdpConfig, XdpIo};
+pub use drops::Drops;
+pub use rx::XdpRx;
+pub use socket::Mode;
+pub use tx::XdpTx;

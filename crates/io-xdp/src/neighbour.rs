@@ -1,0 +1,383 @@
+//! Which hardware address frames to a destination go to: a cache of what the kernel knows.
+//!
+//! The kernel finds routes and resolves neighbours (ARP, neighbour discovery); one thread for each
+//! network namespace listens to what it says about them and writes it where the sending half of a
+//! device reads it: one atomic load for each datagram, and nothing there ever waits.
+//!
+//! ```text
+//!                 route and neighbour known               the kernel says: gone, failed, rerouted
+//!   UNKNOWN ───────────────────────────────────▶ KNOWN ─────────────────────────────────▶ UNKNOWN
+//!      │ datagrams leave through the kernel's           │ datagrams leave through AF_XDP
+//!      │ socket, which makes it resolve                 │ now and then the kernel is told to see
+//!                                                       │ whether a stale one is still there
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::frame::Mac;
+use crate::netlink::{Netlink, Route, parse_link, parse_neighbour};
+
+/// How often some of the cache is compared with the kernel's tables.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How many entries are compared each time.
+const LOOK_AT: usize = 256;
+
+/// Bit of a hop's word that says that the other 48 are its hardware address.
+const KNOWN: u64 = 1 << 48;
+
+/// A destination of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    /// Number of the interface.
+    pub(crate) interface: u32,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+}
+
+/// What is known of the way to a destination.
+#[derive(Debug)]
+pub(crate) struct Hop {
+    target: Target,
+    /// Zero, or [`KNOWN`] and the hardware address of the next hop.
+    word: AtomicU64,
+    /// The router, or the destination itself; none while there is no route.
+    next: Mutex<Option<IpAddr>>,
+}
+
+impl Hop {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            word: AtomicU64::new(0),
+            next: Mutex::new(None),
+        }
+    }
+
+    /// Where frames go, if that is known.
+    #[inline]
+    pub(crate) fn mac(&self) -> Option<Mac> {
+        let word = self.word.load(Ordering::Relaxed);
+        let [.., a, b, c, d, e, f] = word.to_be_bytes();
+        (word & KNOWN != 0).then_some([a, b, c, d, e, f])
+    }
+
+    fn put(&self, mac: Option<Mac>) {
+        self.word.store(word_of(mac), Ordering::Relaxed);
+    }
+
+    fn next(&self) -> MutexGuard<'_, Option<IpAddr>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the kernel. With `probe`, it is also told to see after a stale neighbour.
+    fn look(&self, netlink: &mut Netlink, probe: bool) {
+        let Target {
+            interface,
+            source,
+            destination,
+        } = self.target;
+        let route = netlink.route(destination, Some(source));
+        let route = route
+            .ok()
+            .filter(|route| route.is_unicast && route.interface == interface);
+        let next = route.map(|route| route.gateway.unwrap_or(destination));
+        *self.next() = next;
+        // What an event says in the meantime is newer.
+        loop {
+            let before = self.word.load(Ordering::Relaxed);
+            let known = next.and_then(|next| netlink.neighbour(interface, next));
+            let after = word_of(known.and_then(|known| known.mac));
+            let result =
+                self.word
+                    .compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+            if result.is_ok() {
+                if let Some(known) = known.filter(|known| probe && known.is_stale) {
+                    // If the kernel does not take it now, it will the next time.
+                    let _ = netlink.probe(interface, known.address);
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn word_of(mac: Option<Mac>) -> u64 {
+    mac.map_or(0, |[a, b, c, d, e, f]| {
+        KNOWN | u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    })
+}
+
+/// What is known of an interface that has a device.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    is_gone: AtomicBool,
+}
+
+impl Presence {
+    /// The interface does not exist any more.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    hops: HashMap<Target, Weak<Hop>>,
+    interfaces: HashMap<u32, Weak<Presence>>,
+}
+
+/// The cache of one network namespace. Its thread ends with the last reference.
+pub(crate) struct Neighbours {
+    table: Arc<Mutex<Table>>,
+    stop: Arc<OwnedFd>,
+}
+
+/// One cache for each network namespace, by the cookie that the kernel gives it.
+static CACHES: Mutex<Vec<(u64, Weak<Neighbours>)>> = Mutex::new(Vec::new());
+
+impl Neighbours {
+    /// The cache of the namespace `cookie`, which this thread is in.
+    pub(crate) fn of_namespace(cookie: u64) -> io::Result<Arc<Self>> {
+        let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+        caches.retain(|(_, cache)| cache.strong_count() > 0);
+        let known = caches.iter().find(|(known, _)| *known == cookie);
+        if let Some(cache) = known.and_then(|(_, cache)| cache.upgrade()) {
+            return Ok(cache);
+        }
+        let cache = Arc::new(Self::start()?);
+        caches.push((cookie, Arc::downgrade(&cache)));
+        Ok(cache)
+    }
+
+    fn start() -> io::Result<Self> {
+        let groups = libc::RTMGRP_LINK
+            | libc::RTMGRP_NEIGH
+            | libc::RTMGRP_IPV4_ROUTE
+            | libc::RTMGRP_IPV6_ROUTE;
+        let watcher = Watcher {
+            table: Arc::default(),
+            stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            events: Netlink::new(groups as u32)?,
+            questions: Netlink::new(0)?,
+            position: 0,
+        };
+        let (table, stop) = (Arc::clone(&watcher.table), Arc::clone(&watcher.stop));
+        std::thread::Builder::new()
+            .name("starling-neigh".to_owned())
+            .spawn(move || watcher.run())?;
+        Ok(Self { table, stop })
+    }
+
+    /// The way to a destination, as the kernel knows it now; it is kept up to date as long as
+    /// anybody holds it.
+    pub(crate) fn hop(&self, target: Target, netlink: &mut Netlink) -> Arc<Hop> {
+        let mut table = lock(&self.table);
+        let place = table.hops.entry(target).or_default();
+        if let Some(hop) = place.upgrade() {
+            return hop;
+        }
+        let hop = Arc::new(Hop::new(target));
+        *place = Arc::downgrade(&hop);
+        drop(table);
+        // After it is in the table: no event is missed.
+        hop.look(netlink, false);
+        hop
+    }
+
+    /// Whether an interface is there, from now on.
+    pub(crate) fn presence(&self, interface: u32) -> Arc<Presence> {
+        let mut table = lock(&self.table);
+        let place = table.interfaces.entry(interface).or_default();
+        place.upgrade().unwrap_or_else(|| {
+            let presence = Arc::default();
+            *place = Arc::downgrade(&presence);
+            presence
+        })
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        // The only possible error is that it is readable already.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The route as it concerns a device: an error says why there is none for it.
+pub(crate) fn check_route(route: io::Result<Route>, interface: u32) -> Result<Route, String> {
+    match route {
+        Err(error) => Err(format!("there is no route: {error}")),
+        Ok(route) if !route.is_unicast => {
+            Err("it is an address of this host itself, or of no single one".to_owned())
+        }
+        Ok(route) if route.interface != interface => Err(format!(
+            "the route to it leaves by another interface (number {}; `ip route get` shows it)",
+            route.interface
+        )),
+        Ok(route) => Ok(route),
+    }
+}
+
+/// What the thread has.
+struct Watcher {
+    table: Arc<Mutex<Table>>,
+    stop: Arc<OwnedFd>,
+    events: Netlink,
+    questions: Netlink,
+    /// Where the next comparison begins.
+    position: usize,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        let mut last_look = Instant::now();
+        loop {
+            let pause = LOOK_EVERY.saturating_sub(last_look.elapsed());
+            let timeout = Timespec {
+                tv_sec: pause.as_secs() as i64,
+                tv_nsec: pause.subsec_nanos().into(),
+            };
+            let events = self.events.as_fd();
+            let mut fds = [
+                PollFd::from_borrowed_fd(events, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            ];
+            // An error can only be a signal, and that ends a wait early.
+            let _ = poll(&mut fds, Some(&timeout));
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            if !fds[0].revents().is_empty() {
+                self.handle_events();
+            }
+            if last_look.elapsed() >= LOOK_EVERY {
+                self.look_after_some();
+                last_look = Instant::now();
+            }
+        }
+    }
+
+    fn handle_events(&mut self) {
+        let Ok(events) = self.events.events() else {
+            // Some were lost.
+            return self.look_at(usize::MAX);
+        };
+        let mut routes_changed = false;
+        for event in events {
+            match event.kind {
+                libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => {
+                    let Some(now) = parse_neighbour(&event) else {
+                        continue;
+                    };
+                    for hop in self.hops() {
+                        let is_it = hop.target.interface == now.interface
+                            && *hop.next() == Some(now.address);
+                        if is_it {
+                            hop.put(now.mac);
+                        }
+                    }
+                }
+                libc::RTM_DELLINK => {
+                    let index = parse_link(&event.body).map(|link| link.index);
+                    let table = lock(&self.table);
+                    let presence = index.and_then(|index| table.interfaces.get(&index));
+                    if let Some(presence) = presence.and_then(Weak::upgrade) {
+                        presence.is_gone.store(true, Ordering::Relaxed);
+                    }
+                }
+                libc::RTM_NEWROUTE | libc::RTM_DELROUTE => routes_changed = true,
+                _ => {}
+            }
+        }
+        if routes_changed {
+            self.look_at(usize::MAX);
+        }
+    }
+
+    fn hops(&self) -> Vec<Arc<Hop>> {
+        lock(&self.table)
+            .hops
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// Compares the next few with the kernel's tables, and forgets those that nobody holds.
+    fn look_after_some(&mut self) {
+        let mut table = lock(&self.table);
+        table.hops.retain(|_, hop| hop.strong_count() > 0);
+        table
+            .interfaces
+            .retain(|_, presence| presence.strong_count() > 0);
+        drop(table);
+        self.look_at(LOOK_AT);
+    }
+
+    fn look_at(&mut self, count: usize) {
+        let hops = self.hops();
+        if hops.is_empty() {
+            return;
+        }
+        let count = count.min(hops.len());
+        for offset in 0..count {
+            let hop = &hops[(self.position + offset) % hops.len()];
+            hop.look(&mut self.questions, true);
+        }
+        self.position = (self.position + count) % hops.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Netlink;
+
+    #[test]
+    fn a_hop_is_known_or_not_at_all() {
+        let target = Target {
+            interface: 1,
+            source: [127, 0, 0, 1].into(),
+            destination: [127, 0, 0, 1].into(),
+        };
+        let hop = Hop::new(target);
+        assert_eq!(hop.mac(), None);
+        let mac = [0xff, 1, 2, 3, 4, 0xfe];
+        hop.put(Some(mac));
+        assert_eq!(hop.mac(), Some(mac));
+        hop.put(Some([0; 6]));
+        assert_eq!(hop.mac(), Some([0; 6]));
+        hop.put(None);
+        assert_eq!(hop.mac(), None);
+    }
+
+    #[test]
+    fn who_asks_for_the_same_gets_the_same_until_nobody_holds_it() {
+        let cache = Neighbours::of_namespace(u64::MAX).expect("netlink");
+        let same = Neighbours::of_namespace(u64::MAX).expect("netlink");
+        assert!(Arc::ptr_eq(&cache, &same));
+        let mut netlink = Netlink::new(0).expect("netlink");
+        let target = Target {
+            interface: 1,
+            source: [127, 0, 0, 1].into(),
+            destination: [127, 0, 0, 1].into(),
+        };
+        let hop = cache.hop(target, &mut netlink);
+        assert_eq!(hop.mac(), None, "an address of this host is no next hop");
+        assert!(Arc::ptr_eq(&hop, &cache.hop(target, &mut netlink)));
+        drop(hop);
+        assert_eq!(lock(&cache.table).hops[&target].strong_count(), 0);
+    }
+}

@@ -1,0 +1,438 @@
+//! The kernel's tables of interfaces, addresses, routes and neighbours, asked over netlink
+//! (rtnetlink(7)). By hand: five kinds of request are less than any crate that has them all.
+//!
+//! Everything that comes is read with bounds; what makes no sense is left out.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
+};
+
+use crate::frame::Mac;
+
+/// Bytes of a message's header: length, kind, flags, sequence number, port.
+const HEADER: usize = 16;
+/// Netlink aligns messages and attributes to this many bytes.
+const ALIGN: usize = 4;
+/// Room for one read: what the kernel fills at most for a dump.
+const READ_BYTES: usize = 32 << 10;
+/// The most reads that belong to one answer.
+const MAX_READS: usize = 1 << 12;
+
+/// Attribute of a link that lists what XDP program it has, and those nested in it.
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
+/// `IFLA_XDP_ATTACHED`: the program runs on `sk_buff`s, whatever the driver can.
+const XDP_ATTACHED_SKB: u8 = 2;
+
+/// `ndm_flags`: the kernel is to see whether the neighbour is still there.
+const NTF_USE: u8 = 1;
+
+/// States in which a neighbour's hardware address can be used (`NUD_*`, linux/neighbour.h):
+/// reachable, stale, delay, probe, noarp, permanent.
+const USABLE: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
+const NUD_STALE: u16 = 0x04;
+
+/// A message, without its header.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) kind: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) is_up: bool,
+    /// It has hardware addresses of six bytes and is no loopback.
+    pub(crate) is_ethernet: bool,
+    pub(crate) mac: Mac,
+    pub(crate) mtu: usize,
+    pub(crate) rx_queues: u32,
+    /// Number of its XDP program.
+    pub(crate) program: Option<u32>,
+    /// That program runs in generic mode.
+    pub(crate) is_generic: bool,
+}
+
+/// How packets to an address leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The interface's number.
+    pub(crate) interface: u32,
+    /// The router; none if the destination is on the link itself.
+    pub(crate) gateway: Option<IpAddr>,
+    /// Where the kernel would send from.
+    pub(crate) source: Option<IpAddr>,
+    /// Packets leave this host, for one destination: no local, multicast or forbidden address.
+    pub(crate) is_unicast: bool,
+}
+
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    pub(crate) interface: u32,
+    pub(crate) address: IpAddr,
+    /// None: not known, or no longer.
+    pub(crate) mac: Option<Mac>,
+    /// It has not been heard of for a while.
+    pub(crate) is_stale: bool,
+}
+
+/// A netlink socket.
+pub(crate) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    /// A socket in the network namespace of this thread, which hears what happens to `groups`
+    /// (`RTMGRP_*`).
+    pub(crate) fn new(groups: u32) -> io::Result<Self> {
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            // NETLINK_ROUTE is number zero.
+            None,
+        )?;
+        bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+            buffer: vec![0; READ_BYTES],
+        })
+    }
+
+    /// What to poll for events.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The events that have come, without waiting.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: some were lost.
+    pub(crate) fn events(&mut self) -> io::Result<Vec<Message>> {
+        let mut events = Vec::new();
+        for _ in 0..MAX_READS {
+            match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                Ok((len, _)) => each_message(&self.buffer[..len], |_, kind, body| {
+                    let body = body.to_vec();
+                    events.push(Message { kind, body });
+                }),
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(events)
+    }
+
+    /// Asks, and waits for the kernel's answer, which is there at once.
+    fn ask(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<Vec<Message>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let flags = (flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+        message.extend_from_slice(&kind.to_ne_bytes());
+        message.extend_from_slice(&flags.to_ne_bytes());
+        message.extend_from_slice(&self.sequence.to_ne_bytes());
+        message.extend_from_slice(&0_u32.to_ne_bytes());
+        message.extend_from_slice(body);
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.socket, &message, SendFlags::empty(), &kernel)?;
+        let mut answers = Vec::new();
+        let mut end = None;
+        for _ in 0..MAX_READS {
+            let len = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((len, _)) => len,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let sequence = self.sequence;
+            each_message(&self.buffer[..len], |number, kind, body| {
+                if number != sequence {
+                    return;
+                }
+                match i32::from(kind) {
+                    libc::NLMSG_ERROR => {
+                        let errno = body.first_chunk().map_or(0, |b| -i32::from_ne_bytes(*b));
+                        end = Some(match errno {
+                            0 => Ok(()),
+                            errno => Err(io::Error::from_raw_os_error(errno)),
+                        });
+                    }
+                    libc::NLMSG_DONE => end = Some(Ok(())),
+                    _ => answers.push(Message {
+                        kind,
+                        body: body.to_vec(),
+                    }),
+                }
+            });
+            if let Some(end) = end {
+                return end.map(|()| answers);
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// The interface of this name.
+    pub(crate) fn link(&mut self, name: &str) -> io::Result<Link> {
+        let mut body = vec![0; 16];
+        let mut text = name.as_bytes().to_vec();
+        text.push(0);
+        push_attribute(&mut body, libc::IFLA_IFNAME, &text);
+        let answers = self.ask(libc::RTM_GETLINK, 0, &body)?;
+        let link = answers.iter().find_map(|answer| parse_link(&answer.body));
+        link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+    }
+
+    /// The addresses of an interface that others can reach, those of widest scope first.
+    pub(crate) fn addresses(&mut self, interface: u32) -> io::Result<Vec<IpAddr>> {
+        let answers = self.ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8])?;
+        let mut found: Vec<(u8, IpAddr)> = answers
+            .iter()
+            .filter_map(|answer| parse_address(&answer.body, interface))
+            .collect();
+        // Stable: the first of a scope stays the first.
+        found.sort_by_key(|(scope, _)| *scope);
+        Ok(found.into_iter().map(|(_, address)| address).collect())
+    }
+
+    /// How a packet from `source` to `destination` leaves.
+    pub(crate) fn route(
+        &mut self,
+        destination: IpAddr,
+        source: Option<IpAddr>,
+    ) -> io::Result<Route> {
+        let mut body = vec![0; 12];
+        body[0] = family(destination);
+        let bytes = octets(destination);
+        body[1] = (bytes.len() * 8) as u8;
+        push_attribute(&mut body, libc::RTA_DST, &bytes);
+        if let Some(source) = source {
+            let bytes = octets(source);
+            body[2] = (bytes.len() * 8) as u8;
+            push_attribute(&mut body, libc::RTA_SRC, &bytes);
+        }
+        let answers = self.ask(libc::RTM_GETROUTE, 0, &body)?;
+        let route = answers.iter().find_map(|answer| parse_route(&answer.body));
+        route.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
+    }
+
+    /// What the kernel knows of a neighbour, if anything.
+    pub(crate) fn neighbour(&mut self, interface: u32, address: IpAddr) -> Option<Neighbour> {
+        let body = neighbour_body(interface, address, 0);
+        let answers = self.ask(libc::RTM_GETNEIGH, 0, &body).ok()?;
+        answers.iter().find_map(parse_neighbour)
+    }
+
+    /// Has the kernel see whether a neighbour is still there.
+    pub(crate) fn probe(&mut self, interface: u32, address: IpAddr) -> io::Result<()> {
+        let body = neighbour_body(interface, address, NTF_USE);
+        let flags = libc::NLM_F_CREATE;
+        self.ask(libc::RTM_NEWNEIGH, flags, &body).map(drop)
+    }
+}
+
+fn neighbour_body(interface: u32, address: IpAddr, flags: u8) -> Vec<u8> {
+    let mut body = vec![0; 12];
+    body[0] = family(address);
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    body[10] = flags;
+    push_attribute(&mut body, libc::NDA_DST, &octets(address));
+    body
+}
+
+fn family(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => libc::AF_INET as u8,
+        IpAddr::V6(_) => libc::AF_INET6 as u8,
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend_from_slice(&((ALIGN + value.len()) as u16).to_ne_bytes());
+    body.extend_from_slice(&kind.to_ne_bytes());
+    body.extend_from_slice(value);
+    body.resize(body.len().next_multiple_of(ALIGN), 0);
+}
+
+/// Shows sequence number, kind and body of each message.
+fn each_message(mut bytes: &[u8], mut visit: impl FnMut(u32, u16, &[u8])) {
+    while let Some(header) = bytes.first_chunk::<HEADER>() {
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+        let length = word(0) as usize;
+        let Some(body) = bytes.get(HEADER..length) else {
+            return;
+        };
+        visit(word(8), u16::from_ne_bytes([header[4], header[5]]), body);
+        bytes = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
+    }
+}
+
+/// Kind and value of each attribute.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = bytes.first_chunk::<ALIGN>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        // The two high bits are flags.
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
+        let value = bytes.get(ALIGN..length)?;
+        bytes = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
+        Some((kind, value))
+    })
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn address(value: &[u8]) -> Option<IpAddr> {
+    let v4 = || {
+        <[u8; 4]>::try_from(value)
+            .ok()
+            .map(|b| Ipv4Addr::from(b).into())
+    };
+    let v6 = || {
+        <[u8; 16]>::try_from(value)
+            .ok()
+            .map(|b| Ipv6Addr::from(b).into())
+    };
+    v4().or_else(v6)
+}
+
+/// An interface in `RTM_NEWLINK` and `RTM_DELLINK`.
+pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
+    let (header, rest) = body.split_first_chunk::<16>()?;
+    let flags = number(&header[8..])? as i32;
+    let hardware = u16::from_ne_bytes([header[2], header[3]]);
+    let mut link = Link {
+        index: number(&header[4..])?,
+        is_up: flags & libc::IFF_UP != 0,
+        is_ethernet: hardware == libc::ARPHRD_ETHER && flags & libc::IFF_LOOPBACK == 0,
+        mac: Mac::default(),
+        mtu: 0,
+        rx_queues: 1,
+        program: None,
+        is_generic: false,
+    };
+    for (kind, value) in attributes(rest) {
+        match kind {
+            libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+            libc::IFLA_MTU => link.mtu = number(value)? as usize,
+            libc::IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
+            IFLA_XDP => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        IFLA_XDP_PROG_ID => link.program = number(value).filter(|id| *id != 0),
+                        IFLA_XDP_ATTACHED => {
+                            link.is_generic = value.first() == Some(&XDP_ATTACHED_SKB);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+/// Scope and value of an address of `interface`.
+fn parse_address(body: &[u8], interface: u32) -> Option<(u8, IpAddr)> {
+    let (header, rest) = body.split_first_chunk::<8>()?;
+    if number(&header[4..])? != interface {
+        return None;
+    }
+    let find = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted);
+    // On a point-to-point link, IFA_ADDRESS is the other end's.
+    let (_, value) = find(libc::IFA_LOCAL).or_else(|| find(libc::IFA_ADDRESS))?;
+    Some((header[3], address(value)?))
+}
+
+fn parse_route(body: &[u8]) -> Option<Route> {
+    let (header, rest) = body.split_first_chunk::<12>()?;
+    let mut route = Route {
+        interface: 0,
+        gateway: None,
+        source: None,
+        is_unicast: header[7] == libc::RTN_UNICAST,
+    };
+    for (kind, value) in attributes(rest) {
+        match kind {
+            libc::RTA_OIF => route.interface = number(value)?,
+            libc::RTA_GATEWAY => route.gateway = Some(address(value)?),
+            // Family of the address, then the address: an IPv4 route through an IPv6 router.
+            libc::RTA_VIA => route.gateway = Some(address(value.get(2..)?)?),
+            libc::RTA_PREFSRC => route.source = Some(address(value)?),
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+/// A neighbour in `RTM_NEWNEIGH` and `RTM_DELNEIGH`.
+pub(crate) fn parse_neighbour(message: &Message) -> Option<Neighbour> {
+    let (header, rest) = message.body.split_first_chunk::<12>()?;
+    let find = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted);
+    let state = u16::from_ne_bytes([header[8], header[9]]);
+    let usable = message.kind == libc::RTM_NEWNEIGH && state & USABLE != 0;
+    let mac = find(libc::NDA_LLADDR).and_then(|(_, value)| value.try_into().ok());
+    Some(Neighbour {
+        interface: number(&header[4..])?,
+        address: address(find(libc::NDA_DST)?.1)?,
+        mac: mac.filter(|_| usable),
+        is_stale: state & NUD_STALE != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found_and_another_is_not() {
+        let mut netlink = Netlink::new(0).expect("netlink");
+        let link = netlink.link("lo").expect("every host has it");
+        assert_eq!(link.index, 1);
+        assert!(!link.is_ethernet && link.rx_queues >= 1 && link.mtu > 0);
+        let error = netlink.link("no-such-if").expect_err("there is none");
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm() {
+        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+            each_message(bytes, |_, kind, body| {
+                let body = body.to_vec();
+                let _ = (
+                    parse_link(&body),
+                    parse_address(&body, 1),
+                    parse_route(&body),
+                );
+                let _ = parse_neighbour(&Message { kind, body });
+            });
+            let _ = (
+                parse_link(bytes),
+                parse_address(bytes, 0),
+                parse_route(bytes),
+            );
+        });
+    }
+}

@@ -1,0 +1,306 @@
+//! The XDP program of an interface: loading, attaching, sharing it with other processes.
+//!
+//! The first device on an interface loads `bpf/steer.bpf.o` and attaches it by a link, which is an
+//! open file: the kernel takes the program off when the last process that has it open ends, in
+//! whatever way. A further device, of any process, finds the program by asking the kernel what is
+//! on the interface, sees by its tag (a hash of its instructions) that it is the same, and opens
+//! the same link and maps. Nothing is kept on disk, and nobody is asked.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::Ebpf;
+use aya::maps::{Map, MapData};
+use aya::programs::{ProgramError, Xdp};
+use rustix::mm::ProtFlags;
+use starling_io::{Fault, IoError};
+
+use crate::bpf;
+use crate::netlink::{Link, Netlink};
+use crate::ring::Mapping;
+
+/// Queues of an interface that can have a device: the length of the program's table.
+pub(crate) const MAX_QUEUES: u32 = 64;
+/// Sockets that the program knows for each queue.
+const SOCKETS: u32 = 64;
+/// Ports whose passed datagrams are counted: all.
+const PORTS: usize = 1 << 16;
+
+/// Attach in generic mode (`XDP_FLAGS_SKB_MODE`), or in the driver (`XDP_FLAGS_DRV_MODE`).
+const GENERIC: u32 = 1 << 1;
+const DRIVER: u32 = 1 << 2;
+
+/// How often to look again when others come and go on the interface.
+const TRIES: usize = 20;
+
+/// What the device on a queue takes: `struct queue` of the program.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Queue {
+    v6: [u8; 16],
+    v4: [u8; 4],
+    max_frame: u32,
+    port: [u8; 2],
+    family: u16,
+}
+
+/// The program on an interface, as long as this lives.
+pub(crate) struct Program {
+    /// Holds it there.
+    _link: OwnedFd,
+    queues: OwnedFd,
+    sockets: OwnedFd,
+    passed: Mapping,
+    pub(crate) is_generic: bool,
+}
+
+impl Program {
+    /// Puts the program on the interface `name`, unless it is there already. `generic`: how it has
+    /// to run; in the driver if it can unless said.
+    pub(crate) fn attach(
+        name: &str,
+        netlink: &mut Netlink,
+        generic: Option<bool>,
+    ) -> Result<Self, IoError> {
+        let attempt = format!("put the XDP program on interface {name}");
+        let refused = |error| attach_error(&attempt, error);
+        let own = Own::load(&attempt)?;
+        for _ in 0..TRIES {
+            let link = netlink.link(name).map_err(refused)?;
+            if let Some(id) = link.program {
+                match Self::join(&link, id, &own, &attempt, generic)? {
+                    Some(program) => return Ok(program),
+                    // Its last holder has just gone.
+                    None => continue,
+                }
+            }
+            let flags: &[u32] = match generic {
+                Some(true) => &[GENERIC],
+                Some(false) => &[DRIVER],
+                None => &[DRIVER, GENERIC],
+            };
+            let mut result = Err(io::ErrorKind::Unsupported.into());
+            for &flags in flags {
+                result = bpf::attach(own.program.as_fd(), link.index, flags)
+                    .map(|link| (link, flags == GENERIC));
+                if !matches!(&result, Err(error) if is_unsupported(error)) {
+                    break;
+                }
+            }
+            match result {
+                Ok((link, is_generic)) => {
+                    let [queues, sockets, passed] = own.maps;
+                    return Self::new(link, queues, sockets, &passed, is_generic).map_err(refused);
+                }
+                // Another has been faster.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        Err(refused(io::Error::from_raw_os_error(libc::EBUSY)))
+    }
+
+    /// Takes part in the program that is there, if it is this one. None: it has just gone.
+    fn join(
+        link: &Link,
+        id: u32,
+        own: &Own,
+        attempt: &str,
+        generic: Option<bool>,
+    ) -> Result<Option<Self>, IoError> {
+        let program = match bpf::program(id) {
+            Ok(program) => program,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(join_error(attempt, error)),
+        };
+        let failed = |error| join_error(attempt, error);
+        let there = bpf::program_info(program.as_fd()).map_err(failed)?;
+        if there.tag != own.tag {
+            return Err(IoError::new(
+                Fault::Host,
+                attempt,
+                format!("it has another one, {:?} with id {id}", there.name),
+                "take that off (`ip link set dev IFNAME xdp off`, or end the program that put it \
+                 there), use another interface, or udp://",
+            ));
+        }
+        if generic.is_some_and(|generic| generic != link.is_generic) {
+            let (now, wanted) = match link.is_generic {
+                true => ("generic", "driver"),
+                false => ("driver", "generic"),
+            };
+            return Err(IoError::new(
+                Fault::Caller,
+                attempt,
+                format!("it runs there in {now} mode for another device, not in {wanted} mode"),
+                "leave mode= away, or end the other device first",
+            ));
+        }
+        let Some(held) = bpf::link_of(id).map_err(failed)? else {
+            return Ok(None);
+        };
+        let mut maps = [None, None, None];
+        for id in there.maps {
+            let (name, fd) = bpf::map(id).map_err(failed)?;
+            if let Some(at) = MAPS.iter().position(|known| *known == name) {
+                maps[at] = Some(fd);
+            }
+        }
+        let [Some(queues), Some(sockets), Some(passed)] = maps else {
+            return Err(failed(io::ErrorKind::InvalidData.into()));
+        };
+        let program = Self::new(held, queues, sockets, &passed, link.is_generic);
+        program.map(Some).map_err(failed)
+    }
+
+    fn new(
+        link: OwnedFd,
+        queues: OwnedFd,
+        sockets: OwnedFd,
+        passed: &OwnedFd,
+        is_generic: bool,
+    ) -> io::Result<Self> {
+        let len = PORTS * size_of::<u64>();
+        Ok(Self {
+            _link: link,
+            queues,
+            sockets,
+            passed: Mapping::of_file(passed.as_fd(), 0, len, ProtFlags::READ)?,
+            is_generic,
+        })
+    }
+
+    /// From now on the datagrams for `local` that arrive on `queue` go to `socket`.
+    pub(crate) fn serve(
+        &self,
+        queue: u32,
+        local: &SocketAddr,
+        max_frame: usize,
+        socket: &OwnedFd,
+    ) -> io::Result<()> {
+        let mut entry = Queue {
+            max_frame: max_frame as u32,
+            port: local.port().to_be_bytes(),
+            ..Queue::default()
+        };
+        match local {
+            SocketAddr::V4(local) => {
+                entry.v4 = local.ip().octets();
+                entry.family = libc::IPPROTO_IP as u16;
+            }
+            SocketAddr::V6(local) => {
+                entry.v6 = local.ip().octets();
+                entry.family = libc::IPPROTO_IPV6 as u16;
+            }
+        }
+        bpf::update(self.queues.as_fd(), queue, &entry)?;
+        let socket = socket.as_raw_fd();
+        bpf::update(self.sockets.as_fd(), queue * SOCKETS, &socket)
+    }
+
+    /// How many datagrams for `port` went on into the kernel. Without a system call.
+    #[inline]
+    pub(crate) fn passed(&self, port: u16) -> u64 {
+        let count = |port: usize| {
+            let word = self.passed.at(port * 8, 8).cast::<AtomicU64>();
+            // SAFETY: within the map and aligned; all who write to it do so atomically.
+            unsafe { (*word).load(Ordering::Relaxed) }
+        };
+        // What has no port that the program saw is counted for port 0.
+        count(usize::from(port)).wrapping_add(count(0))
+    }
+}
+
+/// The maps of the program.
+const MAPS: [&str; 3] = ["queues", "sockets", "passed"];
+
+/// The program, loaded but attached to nothing.
+struct Own {
+    program: OwnedFd,
+    tag: [u8; 8],
+    maps: [OwnedFd; 3],
+}
+
+impl Own {
+    fn load(attempt: &str) -> Result<Self, IoError> {
+        let object = aya::include_bytes_aligned!("bpf/steer.bpf.o");
+        let mut ebpf = Ebpf::load(object).map_err(|error| load_error(attempt, &error))?;
+        let program = ebpf.program_mut("starling_steer").expect("in the object");
+        let program: &mut Xdp = program.try_into().expect("its type");
+        program.load().map_err(|error| match error {
+            ProgramError::LoadError { io_error, .. } => attach_error(attempt, io_error),
+            error => load_error(attempt, &error),
+        })?;
+        let failed = |error| attach_error(attempt, error);
+        let program = program.fd().expect("it is loaded").as_fd();
+        let program = program.try_clone_to_owned().map_err(failed)?;
+        let maps = MAPS.map(|name| map_fd(ebpf.map(name).expect("in the object")));
+        let [queues, sockets, passed] = maps.map(|map| map.map_err(failed));
+        Ok(Self {
+            tag: bpf::program_info(program.as_fd()).map_err(failed)?.tag,
+            program,
+            maps: [queues?, sockets?, passed?],
+        })
+    }
+}
+
+fn map_fd(map: &Map) -> io::Result<OwnedFd> {
+    let (Map::Array(data) | Map::XskMap(data)) = map else {
+        unreachable!("the object has maps of these types");
+    };
+    let data: &MapData = data;
+    data.fd().as_fd().try_clone_to_owned()
+}
+
+/// The driver cannot do it, but the kernel can in generic mode.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
+fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoError {
+    let mut problem = error.to_string();
+    let mut source = error.source();
+    let mut os = None;
+    while let Some(cause) = source {
+        problem += &format!(": {cause}");
+        os = cause.downcast_ref::<io::Error>().or(os);
+        source = cause.source();
+    }
+    match os.and_then(io::Error::raw_os_error) {
+        Some(errno) => attach_error(attempt, io::Error::from_raw_os_error(errno)),
+        None => IoError::new(
+            Fault::Host,
+            attempt,
+            problem,
+            "use Linux 6.6 or later with CONFIG_BPF_SYSCALL, or udp://",
+        ),
+    }
+}
+
+fn attach_error(attempt: &str, error: io::Error) -> IoError {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "run with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (root has them), or use udp://"
+        }
+        Some(libc::ENODEV) => "use an interface of this host; `ip link` lists them",
+        Some(libc::EBUSY) => {
+            "take off the XDP program that is there (`ip link set dev IFNAME xdp off`), or use udp://"
+        }
+        Some(libc::ENOSYS) => "use a kernel with CONFIG_BPF_SYSCALL, or udp://",
+        Some(libc::EOPNOTSUPP) => "leave mode= away so that generic mode is tried, or use udp://",
+        Some(libc::ERANGE | libc::EINVAL) => {
+            "lower the interface's MTU (its driver may allow 3498 bytes with XDP), try mode=generic, \
+             or use udp://"
+        }
+        _ => "use Linux 6.6 or later with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or udp://",
+    };
+    IoError::from_os(Fault::Host, attempt, error, remedy)
+}
+
+fn join_error(attempt: &str, error: io::Error) -> IoError {
+    let remedy = "to share the interface with another process that uses it, run both with \
+                  CAP_SYS_ADMIN; or use another interface, or udp://";
+    IoError::from_os(Fault::Host, attempt, error, remedy)
+}

@@ -1,0 +1,274 @@
+//! An AF_XDP socket with its rings and packet memory, bound to one queue of an interface.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::mm::ProtFlags;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{bind, recv, send, socket_with};
+use starling_io::{Fault, IoError};
+
+use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
+use crate::umem::Umem;
+
+/// How packets get from the network card into the packet memory and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The card itself reads and writes the packet memory.
+    ZeroCopy,
+    /// The program runs in the driver; the kernel copies each packet once.
+    Driver,
+    /// The program runs where the kernel's own stack begins; works with every interface.
+    Generic,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::Driver => "driver",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// Where and how a socket is bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) interface: &'a str,
+    pub(crate) index: u32,
+    pub(crate) queue: u32,
+    /// What must be, if anything must.
+    pub(crate) mode: Option<Mode>,
+    /// The program is attached in generic mode.
+    pub(crate) is_generic: bool,
+}
+
+/// A socket.
+pub(crate) struct Socket {
+    pub(crate) fd: OwnedFd,
+    pub(crate) mode: Mode,
+    /// Frames of several chunks are sent and received.
+    pub(crate) multi_buffer: bool,
+}
+
+/// The rings of a socket, to be divided among the halves of a device.
+pub(crate) struct Rings {
+    pub(crate) rx: Consumer<Descriptor>,
+    pub(crate) fill: Producer<u64>,
+    pub(crate) tx: Producer<Descriptor>,
+    pub(crate) completion: Consumer<u64>,
+}
+
+/// Numbers of entries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Of rx and fill rings.
+    pub(crate) rx: u32,
+    /// Of tx and completion rings.
+    pub(crate) tx: u32,
+}
+
+impl Socket {
+    /// The best that the interface can do: zero-copy before copies, and frames of several chunks
+    /// if `large` frames need that.
+    pub(crate) fn open(
+        place: &Place<'_>,
+        umem: &Arc<Umem>,
+        sizes: Sizes,
+        large: bool,
+    ) -> Result<(Self, Rings), IoError> {
+        type Flags = SocketAddrXdpFlags;
+        let zero_copy = (
+            Flags::XDP_ZEROCOPY,
+            place.mode.is_none_or(|m| m == Mode::ZeroCopy),
+        );
+        let copy = (Flags::XDP_COPY, place.mode != Some(Mode::ZeroCopy));
+        let mut last = None;
+        for (flags, wanted) in [zero_copy, copy] {
+            let possible = flags == Flags::XDP_COPY || !place.is_generic;
+            if !wanted || !possible {
+                continue;
+            }
+            for multi in [Flags::XDP_USE_SG, Flags::empty()] {
+                if multi == Flags::XDP_USE_SG && !large {
+                    continue;
+                }
+                let flags = flags | multi | Flags::XDP_USE_NEED_WAKEUP;
+                match Self::try_open(place, umem, sizes, flags) {
+                    Ok(opened) => return Ok(opened),
+                    Err((step, error)) if is_final(&error) => {
+                        return Err(open_error(place, step, error));
+                    }
+                    Err(failed) => last = Some(failed),
+                }
+            }
+        }
+        let (step, error) = last.unwrap_or_else(|| ("bind", unsupported()));
+        Err(open_error(place, step, error))
+    }
+
+    fn try_open(
+        place: &Place<'_>,
+        umem: &Arc<Umem>,
+        sizes: Sizes,
+        flags: SocketAddrXdpFlags,
+    ) -> Result<(Self, Rings), (&'static str, io::Error)> {
+        let at = |step| move |error: rustix::io::Errno| (step, io::Error::from(error));
+        let family = AddressFamily::XDP;
+        let fd = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(at("make a socket"))?;
+        let registration = XdpUmemReg {
+            addr: umem.start(),
+            len: umem.len(),
+            chunk_size: umem.cut.chunk as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&fd, registration).map_err(at("register packet memory"))?;
+        let sized = sockopt::set_xdp_umem_fill_ring_size(&fd, sizes.rx)
+            .and_then(|()| sockopt::set_xdp_rx_ring_size(&fd, sizes.rx))
+            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.tx))
+            .and_then(|()| sockopt::set_xdp_tx_ring_size(&fd, sizes.tx));
+        sized.map_err(at("make rings"))?;
+        let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(at("find the rings"))?;
+        let mapped = |error| ("map the rings", error);
+        let map = |page: u64, ring: &XdpRingOffset, size: u32, entry: usize| {
+            let layout = layout(ring);
+            let len = layout.entries + size as usize * entry;
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            Mapping::of_file(fd.as_fd(), page, len, protection).map(|map| (map, layout, size))
+        };
+        let rx_page = libc::XDP_PGOFF_RX_RING as u64;
+        let tx_page = libc::XDP_PGOFF_TX_RING as u64;
+        let descriptor = size_of::<Descriptor>();
+        let rings = Rings {
+            rx: consumer(map(rx_page, &offsets.rx, sizes.rx, descriptor).map_err(mapped)?),
+            tx: producer(map(tx_page, &offsets.tx, sizes.tx, descriptor).map_err(mapped)?),
+            fill: producer(
+                map(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, sizes.rx, 8).map_err(mapped)?,
+            ),
+            completion: consumer(
+                map(
+                    libc::XDP_UMEM_PGOFF_COMPLETION_RING,
+                    &offsets.cr,
+                    sizes.tx,
+                    8,
+                )
+                .map_err(mapped)?,
+            ),
+        };
+        let address = SocketAddrXdp::new(flags, place.index, place.queue);
+        bind(&fd, &address).map_err(at("bind"))?;
+        let options = sockopt::xdp_options(&fd).map_err(at("bind"))?;
+        let mode = if options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY) {
+            Mode::ZeroCopy
+        } else if place.is_generic {
+            Mode::Generic
+        } else {
+            Mode::Driver
+        };
+        let socket = Self {
+            fd,
+            mode,
+            multi_buffer: flags.contains(SocketAddrXdpFlags::XDP_USE_SG),
+        };
+        Ok((socket, rings))
+    }
+
+    /// Has the kernel send what is in the tx ring, or a part of it.
+    #[inline]
+    pub(crate) fn kick_tx(&self) -> rustix::io::Result<()> {
+        send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
+    }
+
+    /// Has the driver see the fill ring.
+    pub(crate) fn kick_rx(&self) {
+        // It has been told, whatever the call returns.
+        let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
+    }
+}
+
+fn layout(ring: &XdpRingOffset) -> Layout {
+    Layout {
+        producer: ring.producer as usize,
+        consumer: ring.consumer as usize,
+        flags: ring.flags.unwrap_or(ring.producer) as usize,
+        entries: ring.desc as usize,
+    }
+}
+
+fn producer<E: Entry>((mapping, layout, size): (Mapping, Layout, u32)) -> Producer<E> {
+    Producer::new(mapping, layout, size)
+}
+
+fn consumer<E: Entry>((mapping, layout, size): (Mapping, Layout, u32)) -> Consumer<E> {
+    Consumer::new(mapping, layout, size)
+}
+
+fn unsupported() -> io::Error {
+    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+}
+
+/// Another way to bind would meet the same.
+fn is_final(error: &io::Error) -> bool {
+    let final_ones = [
+        libc::EPERM,
+        libc::EBUSY,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        libc::ENETDOWN,
+        libc::ENODEV,
+        libc::EAFNOSUPPORT,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| final_ones.contains(&errno))
+}
+
+fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
+    let Place {
+        interface, queue, ..
+    } = place;
+    let (fault, remedy) = match error.raw_os_error() {
+        Some(libc::EPERM) => (
+            Fault::Host,
+            "run with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (root has them), or use udp://",
+        ),
+        Some(libc::EBUSY) => (
+            Fault::Host,
+            "another AF_XDP socket has the queue: end its process, choose another queue (?queue=N; \
+             `ethtool -l IFNAME` tells how many there are), or use udp://",
+        ),
+        Some(libc::ENOBUFS | libc::ENOMEM) => (
+            Fault::Host,
+            "raise the limit on locked memory (`ulimit -l`, LimitMEMLOCK= of systemd) to 32 MiB, \
+             run with CAP_IPC_LOCK, or use udp://",
+        ),
+        Some(libc::ENETDOWN) => (Fault::Host, "bring it up: `ip link set dev IFNAME up`"),
+        Some(libc::ENODEV) => (
+            Fault::Host,
+            "use an interface of this host; `ip link` lists them",
+        ),
+        Some(libc::EAFNOSUPPORT) => (
+            Fault::Host,
+            "use a kernel with CONFIG_XDP_SOCKETS, or udp://",
+        ),
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if place.mode.is_some() => (
+            Fault::Caller,
+            "the interface has no such mode: leave mode= away to get the best that it has",
+        ),
+        _ => (
+            Fault::Host,
+            "use Linux 6.6 or later and an interface with AF_XDP, or udp://",
+        ),
+    };
+    let attempt = format!("open AF_XDP on queue {queue} of {interface}: {step}");
+    IoError::from_os(fault, attempt, error, remedy)
+}

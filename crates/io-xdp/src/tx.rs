@@ -1,0 +1,379 @@
+//! The sending half: frames are built where the kernel takes them from.
+//!
+//! What is appended for a peer is copied into a slot of the packet memory, behind room for the
+//! headers. A flush writes the headers, hands the slots to the kernel and wakes it with one system
+//! call for all. While the hardware address of a peer's next hop is unknown, its datagrams go by
+//! the kernel's socket, which makes the kernel find out.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use starling_io::{IoError, PacketTx, PeerId, TxError};
+use starling_io_udp::UdpTx;
+
+use crate::frame::{Mac, Template};
+use crate::neighbour::{Hop, Target};
+use crate::netlink::Netlink;
+use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
+use crate::shared::Shared;
+use crate::umem::SLOT_MARGIN;
+
+/// Index of a slot.
+type Slot = u16;
+
+/// No slot.
+const NONE: Slot = Slot::MAX;
+
+/// The most system calls of one flush: each takes 32 descriptors at least.
+const KICKS: usize = 64;
+
+/// The sending half of an [`XdpIo`](crate::XdpIo).
+pub struct XdpTx {
+    shared: Arc<Shared>,
+    pub(crate) udp: UdpTx,
+    pub(crate) netlink: Netlink,
+    tx: Producer<Descriptor>,
+    completion: Consumer<u64>,
+    slots: Vec<SlotState>,
+    free: Vec<Slot>,
+    /// Slots with something to send, oldest first.
+    queue: Vec<Slot>,
+    peers: Vec<Option<Peer>>,
+}
+
+#[derive(Clone, Copy)]
+struct SlotState {
+    peer: u32,
+    /// Bytes of payload.
+    len: u32,
+    next_hop: Mac,
+    /// Descriptors that the kernel has not given back.
+    at_kernel: u8,
+}
+
+struct Peer {
+    template: Template,
+    hop: Arc<Hop>,
+    /// The slot that frames are appended to.
+    open: Slot,
+}
+
+impl XdpTx {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        udp: UdpTx,
+        netlink: Netlink,
+        tx: Producer<Descriptor>,
+        completion: Consumer<u64>,
+    ) -> Self {
+        let slots = shared.umem.cut.tx_slots;
+        let empty = SlotState {
+            peer: 0,
+            len: 0,
+            next_hop: Mac::default(),
+            at_kernel: 0,
+        };
+        Self {
+            shared,
+            udp,
+            netlink,
+            tx,
+            completion,
+            slots: vec![empty; slots],
+            free: (0..slots as Slot).rev().collect(),
+            queue: Vec::with_capacity(slots),
+            peers: Vec::new(),
+        }
+    }
+
+    /// Something waits for the kernel to have room.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.queue.is_empty() || !self.tx.is_consumed()
+    }
+
+    /// Has a peer of the socket's be one of this half.
+    pub(crate) fn add_peer(&mut self, id: PeerId, address: SocketAddr) {
+        let index = id.0 as usize;
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, || None);
+        }
+        if self.peers[index].is_some() {
+            return;
+        }
+        let shared = &self.shared;
+        let target = Target {
+            interface: shared.index,
+            source: shared.local.ip(),
+            destination: address.ip(),
+        };
+        self.peers[index] = Some(Peer {
+            template: Template::new(shared.mac, &shared.local, &address, shared.ecn),
+            hop: shared.neighbours.hop(target, &mut self.netlink),
+            open: NONE,
+        });
+    }
+
+    /// Forgets a peer, and drops what waits to be sent to it.
+    pub(crate) fn remove_peer(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0 as usize) else {
+            return;
+        };
+        *peer = None;
+        let Self {
+            queue, free, slots, ..
+        } = self;
+        queue.retain(|&slot| {
+            let keep = slots[usize::from(slot)].peer != id.0;
+            if !keep {
+                free.push(slot);
+            }
+            keep
+        });
+    }
+
+    /// Where the payload of a slot begins.
+    #[inline]
+    fn payload(&self, slot: Slot) -> usize {
+        let cut = &self.shared.umem.cut;
+        cut.tx_start() + usize::from(slot) * cut.slot() + SLOT_MARGIN
+    }
+
+    #[inline]
+    fn push(&mut self, slot: Slot, parts: [&[u8]; 4]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let state = &mut self.slots[usize::from(slot)];
+        let end = state.len as usize;
+        state.len += len as u32;
+        assert!(
+            state.len as usize <= self.shared.largest,
+            "the caller looked"
+        );
+        let start = self.payload(slot) + end;
+        // SAFETY: a slot in the queue is ours alone, and this reference is the only one.
+        let mut room = unsafe { self.shared.umem.bytes_mut(start, len) };
+        for part in parts {
+            if !part.is_empty() {
+                let (here, rest) = room.split_at_mut(part.len());
+                here.copy_from_slice(part);
+                room = rest;
+            }
+        }
+    }
+
+    /// Takes back the slots that the kernel is done with.
+    #[inline]
+    fn reclaim(&mut self) {
+        let count = self.completion.available();
+        if count == 0 {
+            return;
+        }
+        let cut = self.shared.umem.cut;
+        for index in 0..count {
+            let address = self.completion.get(index) as usize;
+            let slot = address
+                .checked_sub(cut.tx_start())
+                .map(|at| at / cut.slot());
+            let state = slot.and_then(|slot| self.slots.get_mut(slot));
+            let (Some(slot), Some(state)) = (slot, state) else {
+                debug_assert!(false, "the kernel gave back {address}");
+                continue;
+            };
+            debug_assert!(state.at_kernel > 0, "slot {slot} came back twice");
+            if state.at_kernel > 0 {
+                state.at_kernel -= 1;
+                if state.at_kernel == 0 {
+                    self.free.push(slot as Slot);
+                }
+            }
+        }
+        self.completion.release(count);
+    }
+
+    /// A free slot, if there is one or can be made one.
+    fn take_slot(&mut self) -> Option<Slot> {
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        if self.free.is_empty() {
+            // An interface that was removed is told of when something is received.
+            let _ = self.send_queued();
+        }
+        self.free.pop()
+    }
+
+    /// Hands the queue to the kernel, as far as it has room.
+    fn send_queued(&mut self) -> Result<(), IoError> {
+        let mut posted = 0;
+        for index in 0..self.queue.len() {
+            if !self.post(self.queue[index]) {
+                break;
+            }
+            posted += 1;
+        }
+        self.queue.drain(..posted);
+        // What is left is closed, too: nothing is appended behind its back.
+        for &slot in &self.queue {
+            let peer = self.slots[usize::from(slot)].peer as usize;
+            if let Some(Some(peer)) = self.peers.get_mut(peer) {
+                peer.open = NONE;
+            }
+        }
+        self.tx.publish();
+        let kicked = self.kick();
+        self.reclaim();
+        kicked
+    }
+
+    /// Completes a frame and describes it to the kernel. False: there is no room.
+    #[inline]
+    fn post(&mut self, slot: Slot) -> bool {
+        let SlotState {
+            peer,
+            len,
+            next_hop,
+            ..
+        } = self.slots[usize::from(slot)];
+        let peer = self.peers[peer as usize].as_mut();
+        let peer = peer.expect("slots of closed peers are not in the queue");
+        let headers = peer.template.len();
+        let cut = self.shared.umem.cut;
+        let base = cut.tx_start() + usize::from(slot) * cut.slot();
+        let mut begin = base + SLOT_MARGIN - headers;
+        let end = base + SLOT_MARGIN + len as usize;
+        let parts = (end - base).div_ceil(cut.chunk);
+        if (self.tx.room(parts as u32) as usize) < parts {
+            return false;
+        }
+        // SAFETY: as in `push`.
+        let frame = unsafe { self.shared.umem.bytes_mut(begin, end - begin) };
+        peer.template.write(next_hop, frame);
+        if peer.open == slot {
+            peer.open = NONE;
+        }
+        for part in 1..=parts {
+            let part_end = end.min(base + part * cut.chunk);
+            self.tx.push(Descriptor {
+                address: begin as u64,
+                len: (part_end - begin) as u32,
+                options: if part < parts { CONTINUED } else { 0 },
+            });
+            begin = part_end;
+        }
+        self.slots[usize::from(slot)].at_kernel = parts as u8;
+        true
+    }
+
+    /// Wakes the kernel, until it has taken everything or has no room.
+    #[inline]
+    fn kick(&self) -> Result<(), IoError> {
+        for _ in 0..KICKS {
+            if self.tx.is_consumed() || !self.tx.needs_wakeup() {
+                return Ok(());
+            }
+            match self.shared.socket.kick_tx() {
+                // In copy mode that was its share; there is more.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // The socket is bound to nothing any more.
+                Err(Errno::NXIO) => return Err(self.shared.gone()),
+                // No room, or the interface is down: at the next flush again.
+                Ok(()) | Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PacketTx for XdpTx {
+    /// # Panics
+    /// If the frame and its preamble are larger than any datagram of this device can be.
+    #[inline]
+    fn append(
+        &mut self,
+        id: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), TxError> {
+        let frame = head.len() + body.len() + tail.len();
+        assert!(
+            preamble.len() + frame <= self.shared.largest,
+            "a frame of {frame} bytes fits no datagram of this device"
+        );
+        let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
+            return Err(TxError::Gone);
+        };
+        if peer.open != NONE {
+            let slot = peer.open;
+            let limit = self.udp.max_datagram(id).min(self.shared.largest);
+            if self.slots[usize::from(slot)].len as usize + frame <= limit {
+                self.push(slot, [head, body, tail, &[]]);
+                return Ok(());
+            }
+        }
+        let Some(next_hop) = peer.hop.mac() else {
+            return self.udp.append(id, preamble, head, body, tail);
+        };
+        let Some(slot) = self.take_slot() else {
+            return Err(TxError::Full);
+        };
+        self.slots[usize::from(slot)] = SlotState {
+            peer: id.0,
+            len: 0,
+            next_hop,
+            at_kernel: 0,
+        };
+        self.queue.push(slot);
+        self.push(slot, [preamble, head, body, tail]);
+        let peer = self.peers[id.0 as usize].as_mut();
+        peer.expect("it was there").open = slot;
+        Ok(())
+    }
+
+    #[inline]
+    fn seal(&mut self, id: PeerId) {
+        if let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) {
+            peer.open = NONE;
+        }
+        self.udp.seal(id);
+    }
+
+    /// What the kernel has no room for is kept.
+    ///
+    /// # Errors
+    /// If the interface was removed.
+    #[inline]
+    fn flush(&mut self) -> Result<(), IoError> {
+        if !self.queue.is_empty() || !self.tx.is_consumed() {
+            self.send_queued()?;
+        }
+        self.udp.flush()
+    }
+
+    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.udp.send_to_stranger(to, datagram);
+    }
+
+    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
+        let id = self.udp.admit(stranger)?;
+        self.add_peer(id, stranger);
+        Ok(id)
+    }
+
+    /// Zero for a peer that is closed.
+    #[inline]
+    fn max_datagram(&self, id: PeerId) -> usize {
+        self.udp.max_datagram(id).min(self.shared.largest)
+    }
+}
+
+impl Drop for XdpTx {
+    /// What was appended is given to the kernel, as far as it has room; every slot is somewhere.
+    fn drop(&mut self) {
+        let _ = self.flush();
+        let at_kernel = self.slots.iter().filter(|slot| slot.at_kernel > 0).count();
+        let known = self.free.len() + self.queue.len() + at_kernel;
+        debug_assert_eq!(known, self.slots.len(), "slots are conserved");
+    }
+}

@@ -1,0 +1,143 @@
+//! The packet memory that a device shares with the kernel (UMEM): one mapping, cut into chunks.
+//!
+//! ```text
+//!   │ rx chunks, one for each frame or part of one │ tx slots, each of one or more chunks in a row │
+//! ```
+//!
+//! A chunk has one owner at any time, and who gives one away stops using it:
+//!
+//! ```text
+//!   rx:  fill ring ─▶ kernel ─▶ rx ring ─▶ burst ─▶ fill ring            tx:  free ─▶ being filled ─▶ queued
+//!                                                                              ▲                       │
+//!                                                                              └── completion ring ◀── kernel
+//! ```
+
+use std::io;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::ring::Mapping;
+
+/// What the kernel leaves free at the start of a chunk that it receives into (`XDP_PACKET_HEADROOM`).
+pub(crate) const RX_HEADROOM: usize = 256;
+
+/// The smallest chunk that the kernel takes, in bytes.
+const MIN_CHUNK: usize = 2048;
+/// The largest: a page.
+const MAX_CHUNK: usize = 4096;
+
+/// Huge pages are of this size, or the mapping is made without them.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// How the memory is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Bytes of a chunk.
+    pub(crate) chunk: usize,
+    pub(crate) rx_chunks: usize,
+    pub(crate) tx_slots: usize,
+    /// Chunks of a tx slot.
+    pub(crate) slot_chunks: usize,
+}
+
+impl Cut {
+    /// For frames of up to `max_frame` bytes, sent from `tx_slots` and received in `rx_bytes`.
+    pub(crate) fn new(max_frame: usize, rx_chunks: usize, tx_slots: usize) -> Self {
+        let chunk = if max_frame + RX_HEADROOM <= MIN_CHUNK {
+            MIN_CHUNK
+        } else {
+            MAX_CHUNK
+        };
+        Self {
+            chunk,
+            rx_chunks,
+            tx_slots,
+            slot_chunks: (max_frame + SLOT_MARGIN).div_ceil(chunk),
+        }
+    }
+
+    /// The most bytes of a frame that a chunk receives.
+    pub(crate) fn rx_room(&self) -> usize {
+        self.chunk - RX_HEADROOM
+    }
+
+    /// Bytes of a tx slot.
+    #[inline]
+    pub(crate) fn slot(&self) -> usize {
+        self.chunk * self.slot_chunks
+    }
+
+    /// Where the tx slots begin.
+    #[inline]
+    pub(crate) fn tx_start(&self) -> usize {
+        self.chunk * self.rx_chunks
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.tx_start() + self.slot() * self.tx_slots
+    }
+}
+
+/// What a slot has room for beside the frame: its payload begins on a cache line.
+pub(crate) const SLOT_MARGIN: usize = 64;
+
+/// The memory.
+#[derive(Debug)]
+pub(crate) struct Umem {
+    mapping: Mapping,
+    pub(crate) cut: Cut,
+}
+
+impl Umem {
+    pub(crate) fn new(cut: Cut) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let len = cut.bytes().next_multiple_of(HUGE_PAGE);
+        let map = |len, flags| {
+            // SAFETY: a new mapping wherever the kernel likes, of which nobody knows yet.
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }
+        };
+        let plain = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // Huge pages only if the administrator has set some aside.
+        let start = map(len, plain | MapFlags::HUGETLB).or_else(|_| map(len, plain))?;
+        Ok(Self {
+            mapping: Mapping::new(start.cast(), len),
+            cut,
+        })
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.mapping.at(0, 0) as u64
+    }
+
+    /// The part that the kernel may put frames into or take them from.
+    pub(crate) fn len(&self) -> u64 {
+        self.cut.bytes() as u64
+    }
+
+    /// `len` bytes at `address`.
+    ///
+    /// # Safety
+    /// They belong to the caller: the kernel has given the chunks back, and nobody writes to them
+    /// while the reference lives.
+    ///
+    /// # Panics
+    /// If they lie outside.
+    #[inline]
+    pub(crate) unsafe fn bytes(&self, address: usize, len: usize) -> &[u8] {
+        let start = self.mapping.at(address, len);
+        // SAFETY: inside the mapping; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Safety
+    /// As above, and nobody else has a reference.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // Chunks are given out one by one; the caller owns this one.
+    pub(crate) unsafe fn bytes_mut(&self, address: usize, len: usize) -> &mut [u8] {
+        let start = self.mapping.at(address, len);
+        // SAFETY: inside the mapping; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+}

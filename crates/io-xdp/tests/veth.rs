@@ -1,0 +1,148 @@
+//! Devices at both ends of a veth pair.
+
+mod common;
+
+use std::fs::{self, File};
+
+use common::{Net, PREAMBLE, receive};
+use starling_io::{Ecn, PacketIo, PacketTx, Source};
+use starling_io_udp::{UdpConfig, UdpIo};
+use starling_io_xdp::{Drops, Mode, XdpIo};
+use starling_netns::inside;
+
+/// Sends a datagram each way until both ends know the other's hardware address, and answers with
+/// the peers that each has made of the other.
+fn meet<A: PacketIo, B: PacketIo>(
+    a: &mut A,
+    b: &mut B,
+    to_b: &str,
+) -> (starling_io::PeerId, starling_io::PeerId) {
+    let at_a = a.open_peer(to_b).expect("a route");
+    let tx = a.split().1;
+    tx.append(at_a, PREAMBLE, b"hello", b"", b"").expect("room");
+    tx.flush().expect("a healthy device");
+    let hello = receive(b, 1).remove(0);
+    assert_eq!(hello.bytes, b"preamblehello");
+    let Source::Stranger(stranger) = hello.source else {
+        panic!("nobody is known yet: {hello:?}");
+    };
+    let tx = b.split().1;
+    let at_b = tx.admit(stranger).expect("room");
+    tx.append(at_b, PREAMBLE, b"welcome", b"", b"")
+        .expect("room");
+    tx.flush().expect("a healthy device");
+    let welcome = receive(a, 1).remove(0);
+    assert_eq!(welcome.source, Source::Peer(at_a));
+    assert_eq!(welcome.bytes, b"preamblewelcome");
+    (at_a, at_b)
+}
+
+/// Numbered datagrams of many sizes go from one to the other, and arrive as they were sent.
+fn transfer<A: PacketIo, B: PacketIo>(
+    a: &mut A,
+    b: &mut B,
+    to_b: starling_io::PeerId,
+    from_a: starling_io::PeerId,
+) {
+    let largest = a.max_datagram(to_b);
+    let mut sent = Vec::new();
+    for round in 0..50 {
+        let mut expected = Vec::new();
+        for number in 0..20_usize {
+            let len = [0, 1, 2, 31, 500, largest - 8][number % 6];
+            let body = vec![(round + number) as u8; len];
+            let tx = a.split().1;
+            tx.append(to_b, PREAMBLE, b"", &body, b"").expect("room");
+            tx.seal(to_b);
+            expected.push([&PREAMBLE[..], &body].concat());
+        }
+        a.split().1.flush().expect("a healthy device");
+        for (datagram, expected) in receive(b, 20).into_iter().zip(expected) {
+            assert_eq!(datagram.source, Source::Peer(from_a));
+            assert_eq!(datagram.ecn, Ecn::Capable);
+            assert!(datagram.bytes == expected);
+            sent.push(datagram.bytes.len());
+        }
+    }
+    assert_eq!(sent.len(), 1000);
+}
+
+fn check_no_drops(device: &XdpIo) {
+    assert_eq!(device.drops(), Drops::default());
+}
+
+/// Datagrams that the kernel's own sockets in a namespace have sent and received.
+fn by_the_kernel(namespace: &File) -> u64 {
+    let (v4, v6) = inside(namespace, || {
+        let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+        (
+            read("snmp").expect("procfs"),
+            read("snmp6").unwrap_or_default(),
+        )
+    });
+    let udp = v4
+        .lines()
+        .filter(|line| line.starts_with("Udp:"))
+        .nth(1)
+        .expect("a row");
+    let field = |at| {
+        udp.split_whitespace()
+            .nth(at)
+            .and_then(|field| field.parse::<u64>().ok())
+    };
+    let (received, sent) = (field(1).expect("a number"), field(4).expect("a number"));
+    let v6 = v6.lines().filter_map(|line| {
+        let (name, count) = line.split_once(char::is_whitespace)?;
+        let is_it = matches!(name, "Udp6InDatagrams" | "Udp6OutDatagrams");
+        is_it.then(|| count.trim().parse::<u64>().ok()).flatten()
+    });
+    received + sent + v6.sum::<u64>()
+}
+
+#[test]
+fn datagrams_cross_in_both_directions_and_versions() {
+    let Some(net) = Net::new("datagrams_cross_in_both_directions_and_versions") else {
+        return;
+    };
+    for hosts in [
+        starling_netns::IPV4.map(String::from),
+        starling_netns::IPV6.map(|ip| format!("[{ip}]")),
+    ] {
+        let mut b = net.at_b(&format!("xdp://vb/{}:0", hosts[1]));
+        let port = b.local_socket_address().port();
+        let to_b = format!("xdp://va/{}:{port}", hosts[1]);
+        let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
+        assert_eq!(a.mode(), Mode::Driver, "veth has no zero-copy");
+        let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
+        let before = [&net.a, &net.b].map(by_the_kernel);
+        transfer(&mut a, &mut b, to_b, to_a);
+        transfer(&mut b, &mut a, to_a, to_b);
+        assert_eq!(
+            before,
+            [&net.a, &net.b].map(by_the_kernel),
+            "it was not needed"
+        );
+        check_no_drops(&a);
+        check_no_drops(&b);
+    }
+}
+
+#[test]
+fn an_end_in_the_kernel_does_as_well() {
+    let Some(net) = Net::new("an_end_in_the_kernel_does_as_well") else {
+        return;
+    };
+    for (any, host) in [("0.0.0.0", "10.77.0.2"), ("[::]", "[fd77::2]")] {
+        let mut b = inside(&net.b, || {
+            UdpIo::bind(&format!("udp://{any}:0"), UdpConfig::default())
+        })
+        .expect("a socket");
+        let port = b.local_socket_address().port();
+        let to_b = format!("xdp://va/{host}:{port}");
+        let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
+        let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
+        transfer(&mut a, &mut b, to_b, to_a);
+        transfer(&mut b, &mut a, to_a, to_b);
+        check_no_drops(&a);
+    }
+}

@@ -1,0 +1,168 @@
+//! Two network namespaces joined by a veth pair: the smallest network that is not loopback, for
+//! tests and benchmarks.
+//!
+//! The namespaces have no names. They live as long as the files here that refer to them (and as
+//! processes that were started inside), and the veth pair lives as long as they do: whatever
+//! becomes of who made them, nothing is left behind.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// Hardware address of `vb`.
+pub const MAC_B: &str = "02:00:00:00:00:02";
+
+/// IPv4 addresses of `va` and `vb`, in a network of 24 bits.
+pub const IPV4: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+
+/// IPv6 addresses of `va` and `vb`, in a network of 64 bits.
+pub const IPV6: [&str; 2] = ["fd77::1", "fd77::2"];
+
+/// Two namespaces: `a` has the interface `va`, `b` has `vb`.
+#[derive(Debug)]
+pub struct Pair {
+    /// The namespace with `va`.
+    pub a: File,
+    /// The namespace with `vb`.
+    pub b: File,
+}
+
+/// What a pair can be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of the largest IP packet.
+    pub mtu: u32,
+    /// Queues of each interface, in each direction.
+    pub queues: u32,
+}
+
+impl Default for Shape {
+    /// 1500 bytes, one queue.
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            queues: 1,
+        }
+    }
+}
+
+impl Pair {
+    /// A pair of the usual shape, up and with its addresses.
+    ///
+    /// # Errors
+    /// Without root or `ip` of iproute2. The text says what failed.
+    pub fn new() -> Result<Self, String> {
+        Self::with_shape(Shape::default())
+    }
+
+    /// A pair, up and with its addresses.
+    ///
+    /// # Errors
+    /// Without root or `ip` of iproute2. The text says what failed.
+    pub fn with_shape(shape: Shape) -> Result<Self, String> {
+        let pair = Self {
+            a: new_namespace().map_err(|error| format!("make a network namespace: {error}"))?,
+            b: new_namespace().map_err(|error| format!("make a network namespace: {error}"))?,
+        };
+        pair.join(shape)?;
+        Ok(pair)
+    }
+
+    /// Joins the namespaces by a veth pair, which they must not have.
+    ///
+    /// # Errors
+    /// The text says what failed.
+    pub fn join(&self, shape: Shape) -> Result<(), String> {
+        let to_b = format!("/proc/{}/fd/{}", std::process::id(), self.b.as_raw_fd());
+        let Shape { mtu, queues } = shape;
+        let like = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+        let add = format!("ip link add va {like} type veth peer name vb address {MAC_B} {like}");
+        run(&self.a, &add)?;
+        run(&self.a, &format!("ip link set vb netns {to_b}"))?;
+        for (side, namespace, name) in [(0, &self.a, "va"), (1, &self.b, "vb")] {
+            let (v4, v6) = (IPV4[side], IPV6[side]);
+            run(namespace, &format!("ip address add {v4}/24 dev {name}"))?;
+            run(
+                namespace,
+                &format!("ip address add {v6}/64 dev {name} nodad"),
+            )?;
+            run(namespace, &format!("ip link set {name} up"))?;
+        }
+        self.await_carrier()
+    }
+
+    /// Waits until a datagram gets through and is answered: for a while after they are up,
+    /// interfaces drop what they are given without a word.
+    ///
+    /// # Errors
+    /// If that takes more than ten seconds.
+    pub fn await_carrier(&self) -> Result<(), String> {
+        let bind = |namespace, address: &str| inside(namespace, || UdpSocket::bind((address, 0)));
+        let sockets = bind(&self.a, IPV4[0]).and_then(|a| Ok((a, bind(&self.b, IPV4[1])?)));
+        let (a, b) = sockets.map_err(|error| format!("use an address of the pair: {error}"))?;
+        for socket in [&a, &b] {
+            let patience = Some(Duration::from_millis(20));
+            socket.set_read_timeout(patience).expect("not zero");
+        }
+        let cross = |from: &UdpSocket, to: &UdpSocket| {
+            let address = to.local_addr().expect("bound");
+            from.send_to(b"x", address).is_ok() && to.recv(&mut [0]).is_ok()
+        };
+        let crossed = (0..500).any(|_| cross(&a, &b) && cross(&b, &a));
+        crossed
+            .then_some(())
+            .ok_or_else(|| "the link stays dead".to_owned())
+    }
+}
+
+/// A network namespace with nothing in it, which lives as long as the file or a process inside.
+fn new_namespace() -> io::Result<File> {
+    let make = || {
+        // SAFETY: no descriptors are unshared; the thread ends right after.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        File::open("/proc/thread-self/ns/net")
+    };
+    thread::scope(|scope| scope.spawn(make).join().expect("no panic"))
+}
+
+/// Runs `action` in a thread that lives in `namespace`. Sockets made and processes started there
+/// belong there for good.
+///
+/// # Panics
+/// If this process may not enter it, though it made it; if `action` panics.
+pub fn inside<T: Send>(namespace: &File, action: impl FnOnce() -> T + Send) -> T {
+    let enter = || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("who made a namespace may enter it");
+        action()
+    };
+    let result = thread::scope(|scope| scope.spawn(enter).join());
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs a command in `namespace`; its words are separated by single spaces.
+///
+/// # Errors
+/// If it fails: what it was, and what it said.
+pub fn run(namespace: &File, line: &str) -> Result<(), String> {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    let output = inside(namespace, || command.output());
+    let output = output.map_err(|error| format!("{line}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "{line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
+    }
+    Ok(())
+}
