@@ -33,7 +33,8 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use starling_io::{
-    Clock, Ecn, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone, PeerRefusal,
+    Clock, Ecn, IoError, IoEvent, MAX_BURST, Mark, PacketIo, PacketRx, PacketTx, PeerGone,
+    PeerRefusal,
 };
 use starling_proto::{Body, DeviceRefusal, Frames, Incoming, PeerId, Upcoming};
 
@@ -225,6 +226,7 @@ fn handle_requests<I: PacketIo, C: Clock>(
     while let Some((peer, frame)) = core.proto.next_request(frames) {
         let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
         if let Some(id) = core.proto.take_request(now, peer, frame, sink) {
+            clock.mark(Mark::Taken);
             let bytes = PayloadBytes::InPlace(frame.payload());
             tables.serve(core, tx, workers, clock, id, peer, frame.ext(), bytes);
         }
@@ -248,6 +250,7 @@ fn handle_responses<I: PacketIo, C: Clock>(
     while let Some((peer, frame)) = core.proto.next_response(frames) {
         let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
         if let Some(tag) = core.proto.take_response(now, peer, frame, sink) {
+            clock.mark(Mark::Taken);
             let id = CallId {
                 session: frame.session(),
                 number: frame.number(),
@@ -326,9 +329,15 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.core.stats.turns += 1;
         if self.between_turns {
             // What the owner asked for does not wait for what has arrived.
+            self.clock.mark(Mark::Sending);
             self.io.split().1.flush()?;
+            self.clock.mark(Mark::Sent);
         }
+        self.clock.mark(Mark::Receiving);
         let datagrams = self.io.split().0.rx_burst()?;
+        if datagrams > 0 {
+            self.clock.mark(Mark::Received);
+        }
         if datagrams == 0 && self.pace.skips > 0 && !self.between_turns && !self.has_work() {
             self.pace.skips -= 1;
             return Ok(Turn::default());
@@ -369,7 +378,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         let tx = self.io.split().1;
         self.core.proto.flush(self.core.now_ns, &mut Sink(&mut *tx));
+        self.clock.mark(Mark::Sending);
         tx.flush()?;
+        self.clock.mark(Mark::Sent);
         while let Some(peer) = self.released.pop() {
             self.close_unused_peer(peer);
         }

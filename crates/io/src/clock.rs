@@ -4,6 +4,29 @@
 pub trait Clock {
     /// Nanoseconds since the clock's origin.
     fn now_ns(&self) -> u64;
+
+    /// An event loop is at a point of its turn. Nothing comes of it, and it costs nothing, unless
+    /// the clock is one that finds out where time goes.
+    #[inline(always)]
+    fn mark(&self, point: Mark) {
+        let _ = point;
+    }
+}
+
+/// A point of an event loop's turn, see [`Clock::mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The device is asked for datagrams.
+    Receiving,
+    /// It had some.
+    Received,
+    /// The protocol has taken a message, a request or a response, out of a datagram, and gives it
+    /// to whoever it is for.
+    Taken,
+    /// What was appended is handed to the device.
+    Sending,
+    /// The device has it.
+    Sent,
 }
 
 /// The machine's monotonic clock, counted from the moment of creation.

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use clock::{Clock, MonotonicClock};
+pub use clock::{Clock, Mark, MonotonicClock};
 pub use error::{Fault, IoError};
 
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.

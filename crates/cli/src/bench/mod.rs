@@ -1,0 +1,189 @@
+//! `starling bench`: runs suites and prints their figures.
+
+mod plot;
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use starling_bench::contest::{self, Only, Plan};
+use starling_bench::pin::{Cores, pin_thread};
+use starling_bench::process::Launcher;
+use starling_bench::row::Metric;
+use starling_bench::{Contestant, Context, Row, Suite, table};
+
+use crate::error::CliError;
+use crate::{output, role};
+
+/// Seconds of one measurement, and rounds, unless told otherwise.
+const USUAL: (f64, usize) = (0.4, 5);
+
+/// The same with `--quick`: enough to see that everything runs.
+const QUICK: (f64, usize) = (0.05, 1);
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// Which suites to run, in this order; `all` stands for every one.
+    #[arg(required_unless_present = "list", value_parser = parse_suites)]
+    suites: Vec<Suites>,
+    /// Prints the suites and what takes part in them, and runs nothing.
+    #[arg(long)]
+    list: bool,
+    /// Prints one JSON object per line, with the keys bench, plane, system, case, metric, unit,
+    /// value.
+    #[arg(long)]
+    json: bool,
+    /// Runs everything once and short: figures to be believed by nobody.
+    #[arg(long)]
+    quick: bool,
+    /// How long each measurement takes.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    seconds: Option<f64>,
+    /// How many rounds the contestants take turns for. Figures are medians over them.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    repetitions: Option<u16>,
+    /// Runs only these, by what `--list` shows. May be repeated.
+    #[arg(long, value_name = "SYSTEM[/PLANE]")]
+    only: Vec<Only>,
+    /// Where the picture of the suite `breakdown` goes. With --json there is none unless this is
+    /// given.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Where the picture goes unless told otherwise.
+const SVG: &str = "starling-breakdown.svg";
+
+const HELP: &str = "\
+The client runs on the first core and the server on the second; keep both free of other work.
+Where that cannot be, root may keep other work away: `chrt -f 1 starling bench ...`.
+Compare figures of one run only: what a virtual machine's cores can do changes within seconds.
+On the plane `shm` the case names the mode that the machine was in: `near` (a cache line goes to
+the other core and back within 130 ns), `far` (300 ns and more) or `mixed`.
+
+Examples:
+  starling bench rtt
+  starling bench rate --only starling --only raw/shm --repetitions 9
+  starling bench breakdown --svg breakdown.svg
+  starling bench all --json > figures.jsonl";
+
+/// One word of the command line.
+#[derive(Clone, Debug)]
+struct Suites(Vec<Suite>);
+
+fn parse_suites(word: &str) -> Result<Suites, String> {
+    if word == "all" {
+        return Ok(Suites(Suite::ALL.into()));
+    }
+    let suite = word.parse().map_err(|error| format!("{error}, all"))?;
+    Ok(Suites(vec![suite]))
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected a number".to_string())?;
+    if !(0.001..=600.0).contains(&seconds) {
+        return Err("expected 0.001 to 600".into());
+    }
+    Ok(seconds)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    if arguments.list {
+        return output::print(&list());
+    }
+    let cores = Cores::of_this_process()?;
+    if cores.shared() {
+        eprintln!("warning: only one core may be used; client and server share it");
+    }
+    let (seconds, rounds) = if arguments.quick { QUICK } else { USUAL };
+    let program = std::env::current_exe().map_err(CliError::OwnPath)?;
+    let context = Context {
+        launcher: Launcher::new(program, &[role::NAME], cores),
+        cores,
+        seconds: arguments.seconds.unwrap_or(seconds),
+    };
+    let plan = Plan {
+        rounds: arguments.repetitions.map_or(rounds, usize::from),
+        only: arguments.only.clone(),
+    };
+    pin_thread(cores.client)?;
+    for suite in arguments.suites.iter().flat_map(|suites| &suites.0) {
+        let bar = progress_bar(arguments.json);
+        let rows = contest::run(
+            suite.name(),
+            contestants(*suite),
+            &plan,
+            &context,
+            &mut |progress| {
+                bar.set_length(progress.total as u64);
+                bar.set_position(progress.done as u64);
+                bar.set_message(format!("{suite}: {}", progress.now));
+            },
+        );
+        bar.finish_and_clear();
+        let rows = rows?;
+        output::print(&report(*suite, &rows, arguments.json))?;
+        if *suite == Suite::Breakdown {
+            draw(arguments, &rows)?;
+        }
+    }
+    Ok(())
+}
+
+/// Draws the suite `breakdown`, and says where.
+fn draw(arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
+    let file = match &arguments.svg {
+        Some(file) => file,
+        None if arguments.json => return Ok(()),
+        None => Path::new(SVG),
+    };
+    std::fs::write(file, plot::svg(rows)).map_err(|source| CliError::File {
+        path: file.to_owned(),
+        source,
+    })?;
+    if arguments.json {
+        return Ok(());
+    }
+    output::print(&format!("picture: {}\n", file.display()))
+}
+
+/// Whoever takes part in a suite.
+fn contestants(suite: Suite) -> Vec<Contestant> {
+    let mut contestants = suite.floors();
+    contestants.extend(starling_bench::endpoint::contestants(suite));
+    contestants.extend(starling_bench_tonic::contestants(suite));
+    contestants
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for suite in Suite::ALL {
+        let names: Vec<String> = contestants(suite).iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "{suite}: {}", suite.about());
+        let _ = writeln!(text, "    {}", names.join(", "));
+    }
+    text
+}
+
+fn report(suite: Suite, rows: &[Row], json: bool) -> String {
+    if json {
+        return rows.iter().map(|row| row.to_json() + "\n").collect();
+    }
+    let table = match suite {
+        Suite::Breakdown => table::render_by_metric(rows, Metric::P50),
+        _ => table::render(rows),
+    };
+    format!("{suite}: {}\n{table}\n", suite.about())
+}
+
+/// On standard error, and only for somebody who sees it.
+fn progress_bar(json: bool) -> ProgressBar {
+    if json || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    ProgressBar::new(0).with_style(style.expect("the template is a constant"))
+}
