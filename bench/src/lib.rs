@@ -26,6 +26,7 @@
 //! A server lives for one contestant's turn in one round only. Nothing that another contestant
 //! left behind, a spinning thread or a full socket, is there to disturb it.
 
+pub mod breakdown;
 pub mod contest;
 pub mod endpoint;
 pub mod error;

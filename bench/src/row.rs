@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+use crate::breakdown::Stage;
+
 /// What a figure measures. The unit follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
@@ -17,6 +19,14 @@ pub enum Metric {
     Throughput,
     /// Bytes of memory.
     Memory,
+    /// What a stage of a call takes, ns.
+    Stage(Stage),
+    /// All stages of a call together, ns.
+    StagesSum,
+    /// The same call without stamps, ns.
+    RoundTrip,
+    /// What the stamps of a call take, ns. In none of the others.
+    Stamps,
 }
 
 impl Metric {
@@ -29,13 +39,23 @@ impl Metric {
             Self::Rate => "rate",
             Self::Throughput => "throughput",
             Self::Memory => "memory",
+            Self::Stage(stage) => stage.name(),
+            Self::StagesSum => "sum of stages",
+            Self::RoundTrip => "round trip",
+            Self::Stamps => "stamps",
         }
     }
 
     /// The unit of its values.
     pub fn unit(self) -> &'static str {
         match self {
-            Self::P50 | Self::P99 | Self::P999 => "ns",
+            Self::P50
+            | Self::P99
+            | Self::P999
+            | Self::Stage(_)
+            | Self::StagesSum
+            | Self::RoundTrip
+            | Self::Stamps => "ns",
             Self::Rate => "per_s",
             Self::Throughput => "bytes_per_s",
             Self::Memory => "bytes",

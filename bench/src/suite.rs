@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::breakdown;
 use crate::contest::Contestant;
 use crate::endpoint;
 use crate::error::BenchError;
@@ -33,16 +34,19 @@ pub enum Suite {
     /// The paper's multi-packet receive queue has no equivalent: it saves descriptors that a
     /// network card reads, and neither a socket nor a ring in shared memory has any.
     Factors,
+    /// Where the time of a small read goes, on client and server: see [`crate::breakdown`].
+    Breakdown,
 }
 
 impl Suite {
     /// Every suite, in the order that they are run in.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
         Self::Sessions,
         Self::Factors,
+        Self::Breakdown,
     ];
 
     /// Its name on the command line and in rows.
@@ -53,6 +57,7 @@ impl Suite {
             Self::Large => "large",
             Self::Sessions => "sessions",
             Self::Factors => "factors",
+            Self::Breakdown => "breakdown",
         }
     }
 
@@ -64,6 +69,7 @@ impl Suite {
             Self::Large => "throughput of 64 KiB, 1 MiB and 8 MiB requests",
             Self::Sessions => "rate over 1, 100 and 20000 sessions, and bytes of an idle session",
             Self::Factors => "rate in batches of 3, with each optimisation off in turn",
+            Self::Breakdown => "where the time of a read of 100 bytes goes, stage by stage",
         }
     }
 
@@ -95,7 +101,7 @@ impl Suite {
                     tcp.into_iter().chain([memcpy])
                 })
                 .collect(),
-            Self::Sessions | Self::Factors => vec![],
+            Self::Sessions | Self::Factors | Self::Breakdown => vec![],
         }
     }
 }
@@ -135,7 +141,9 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     let server: fn(&[String]) -> Result<(), BenchError> = match role {
         udp::ROLE => udp::serve,
         tcp::ROLE => tcp::serve,
-        _ => return endpoint::serve(role, arguments),
+        _ => {
+            return breakdown::serve(role, arguments).or_else(|| endpoint::serve(role, arguments));
+        }
     };
     Some(begin_server(role, arguments).and_then(|rest| server(&rest)))
 }
@@ -151,7 +159,7 @@ mod tests {
         }
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
-            error.contains("rtt, rate, large, sessions, factors"),
+            error.contains("rtt, rate, large, sessions, factors, breakdown"),
             "{error}"
         );
     }

@@ -27,6 +27,40 @@ pub fn render(rows: &[Row]) -> String {
     align(&lines)
 }
 
+/// The same the other way round, where there are more metrics than contestants: a line for each
+/// metric, a column for each contestant and case, and its share of one of the metrics.
+pub fn render_by_metric(rows: &[Row], whole: Metric) -> String {
+    let mut header = vec!["stage".to_string(), String::new(), String::new()];
+    let mut lines: Vec<(Metric, Vec<String>)> = Vec::new();
+    for group in groups(rows) {
+        // Nothing of what only stands beside a contestant.
+        let Some(of) = group.iter().find(|row| row.metric == whole) else {
+            continue;
+        };
+        let name = format!("{} {}", of.plane, of.case);
+        header.extend([name.trim_end().to_string(), "share".into()]);
+        for row in group {
+            let at = lines.iter().position(|(metric, _)| *metric == row.metric);
+            let at = at.unwrap_or_else(|| {
+                let line = [row.metric.name(), "", ""].map(String::from).to_vec();
+                lines.push((row.metric, line));
+                lines.len() - 1
+            });
+            let line = &mut lines[at].1;
+            line.resize(header.len() - 2, String::new());
+            line.push(cell(row));
+            line.push(format!("{:.0}%", 100.0 * row.value / of.value));
+        }
+    }
+    let lines = lines.into_iter().map(|(_, line)| line);
+    align(&std::iter::once(header).chain(lines).collect::<Vec<_>>())
+}
+
+/// Rows of one contestant in one case, which follow one another.
+pub fn groups(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
+    rows.chunk_by(|a, b| (a.plane, a.system, &a.case) == (b.plane, b.system, &b.case))
+}
+
 fn cell(row: &Row) -> String {
     let value = human(row.metric, row.value);
     if row.rounds == 1 {
@@ -40,12 +74,11 @@ fn cell(row: &Row) -> String {
 /// A value with three figures and a unit that suits its size.
 pub fn human(metric: Metric, value: f64) -> String {
     match metric {
-        Metric::P50 | Metric::P99 | Metric::P999 => {
-            scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")])
-        }
         Metric::Rate => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
         Metric::Throughput => scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")]),
         Metric::Memory => scaled(value, &[(1_048_576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")]),
+        // All others are times.
+        _ => scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")]),
     }
 }
 
@@ -122,6 +155,20 @@ udp    raw           4.20 us  9.00 us
 udp    tonic         76.0 us
 ";
         assert_eq!(render(&rows), expected);
+    }
+
+    #[test]
+    fn many_metrics_are_lines() {
+        let rows = [
+            row("starling", Metric::P50, 25.0, 1),
+            row("starling", Metric::P99, 100.0, 1),
+        ];
+        let expected = "\
+stage          udp  share
+p50        25.0 ns    25%
+p99         100 ns   100%
+";
+        assert_eq!(render_by_metric(&rows, Metric::P99), expected);
     }
 
     #[test]

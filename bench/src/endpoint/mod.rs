@@ -13,13 +13,14 @@
 mod caller;
 mod load;
 mod memory;
-mod plane;
+pub(crate) mod plane;
 mod server;
 mod settings;
 
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 
+use crate::breakdown;
 use crate::contest::Contestant;
 use crate::error::BenchError;
 use crate::floor::IN_FLIGHT;
@@ -93,6 +94,7 @@ fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
             }));
             contestants
         }
+        Suite::Breakdown => vec![breakdown::contestant::<I>()],
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use starling_endpoint::{Endpoint, EndpointConfig, Secrets};
-use starling_io::{IoError, MonotonicClock, PacketIo};
+use starling_io::{Clock, IoError, MonotonicClock, PacketIo};
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_io_udp::{UdpConfig, UdpIo};
 
@@ -10,10 +10,10 @@ use super::SYSTEM;
 use crate::error::BenchError;
 
 /// An endpoint on a device.
-pub(super) type Raw<I> = Endpoint<I, MonotonicClock>;
+pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 
 /// A kind of device that takes part.
-pub(super) trait Plane: PacketIo + Sized + 'static {
+pub(crate) trait Plane: PacketIo + Sized + 'static {
     /// Its name in rows.
     const NAME: &'static str;
 
@@ -50,12 +50,21 @@ impl Plane for ShmIo {
 }
 
 /// An endpoint on a device that was just made.
-pub(super) fn endpoint<I: Plane>(
+pub(crate) fn endpoint<I: Plane>(
     device: Result<I, IoError>,
     config: EndpointConfig,
 ) -> Result<Raw<I>, BenchError> {
+    endpoint_with(device, MonotonicClock::new(), config)
+}
+
+/// The same with a clock of one's own.
+pub(crate) fn endpoint_with<I: Plane, C: Clock>(
+    device: Result<I, IoError>,
+    clock: C,
+    config: EndpointConfig,
+) -> Result<Endpoint<I, C>, BenchError> {
     let device = device.map_err(failed)?;
-    Endpoint::new(device, MonotonicClock::new(), config, secrets()?).map_err(failed)
+    Endpoint::new(device, clock, config, secrets()?).map_err(failed)
 }
 
 fn secrets() -> Result<Secrets, BenchError> {
@@ -71,7 +80,7 @@ fn secrets() -> Result<Secrets, BenchError> {
 }
 
 /// An error of Starling's as one of the benchmarks.
-pub(super) fn failed(error: impl std::fmt::Display) -> BenchError {
+pub(crate) fn failed(error: impl std::fmt::Display) -> BenchError {
     BenchError::Call {
         system: SYSTEM,
         what: error.to_string(),

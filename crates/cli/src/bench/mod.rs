@@ -173,7 +173,7 @@ fn report(suite: Suite, rows: &[Row], json: bool) -> String {
         return rows.iter().map(|row| row.to_json() + "\n").collect();
     }
     let table = match suite {
-        Suite::Breakdown => table::render_by_metric(rows, Metric::P50),
+        Suite::Breakdown => table::render_by_metric(rows, Metric::RoundTrip),
         _ => table::render(rows),
     };
     format!("{suite}: {}\n{table}\n", suite.about())

@@ -1,0 +1,245 @@
+//! The client: one read at a time, in blocks with stamps and without by turns.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use starling::Message as _;
+use starling_endpoint::{
+    CallOptions, Completion, ContinuationId, Endpoint, EndpointConfig, MethodId, SessionId,
+};
+
+use super::server::{self, COLLECT, GET, value};
+use super::stage::{Stages, client as place, cut};
+use super::stamps::{Places, Stamping};
+use super::{BLOCK, RECORDS, key};
+use crate::contest::Context;
+use crate::endpoint::plane::{Plane, endpoint_with, failed};
+use crate::error::BenchError;
+use crate::floor::{Period, Spin};
+use crate::services::api::kv::{GetRequest, GetResponse};
+
+const PLACES: Places = Places {
+    sending: place::SENDING,
+    sent: place::SENT,
+    receiving: place::RECEIVING,
+    received: place::RECEIVED,
+    taken: place::TAKEN,
+};
+
+/// Calls of a block that are not counted: caches are cold after its beginning.
+const COLD: usize = BLOCK / 8;
+
+/// The most calls whose stages are kept.
+const CALLS: usize = 200_000;
+
+type Clock = Stamping<{ place::COUNT }>;
+
+/// A client's endpoint and the one session.
+struct Reader<I: Plane> {
+    endpoint: Endpoint<I, Clock>,
+    watch: Clock,
+    session: SessionId,
+    got: ContinuationId,
+    /// The first thing that went wrong.
+    failure: Rc<RefCell<Option<String>>>,
+    options: CallOptions,
+    number: usize,
+    spin: Spin,
+}
+
+impl<I: Plane> Reader<I> {
+    fn connect(address: &str, spin: Spin) -> Result<Self, BenchError> {
+        let watch = Clock::new(PLACES);
+        let mut endpoint = endpoint_with(I::client(), watch.clone(), EndpointConfig::default())?;
+        let failure = Rc::new(RefCell::new(None));
+        let (first, clock) = (Rc::clone(&failure), watch.clone());
+        let got = endpoint.register_continuation(move |_, done| {
+            clock.stamp(place::ENTERED);
+            let wrong = is_wrong(&done);
+            clock.stamp(place::UNMARSHALLED);
+            if let Some(wrong) = wrong {
+                first.borrow_mut().get_or_insert(wrong);
+            }
+        });
+        Ok(Self {
+            session: endpoint.connect(address).map_err(failed)?,
+            endpoint,
+            watch,
+            got,
+            failure,
+            options: CallOptions::default(),
+            number: 0,
+            spin,
+        })
+    }
+
+    /// One read, from the application's call to its value.
+    #[inline]
+    fn get(&mut self) -> Result<(), BenchError> {
+        self.number = (self.number + 1) % RECORDS;
+        let key = key(self.number);
+        self.watch.stamp_always(place::BEGUN);
+        let mut request = GetRequest::default();
+        request.set_key(&key);
+        self.watch.stamp(place::MARSHALLED);
+        self.watch.expect_sending();
+        // So small a message is all in one piece.
+        let (body, _) = request.parts();
+        self.call(GET, body, self.got)?;
+        self.watch.stamp_always(place::OVER);
+        Ok(())
+    }
+
+    #[inline]
+    fn call(
+        &mut self,
+        method: MethodId,
+        body: &[u8],
+        continuation: ContinuationId,
+    ) -> Result<(), BenchError> {
+        let before = self.endpoint.stats().completions;
+        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(body);
+        let (options, tag) = (&self.options, self.number as u64);
+        self.endpoint
+            .call(self.session, method, options, build, continuation, tag)
+            .map_err(failed)?;
+        while self.endpoint.stats().completions == before {
+            self.endpoint.poll().map_err(failed)?;
+            self.spin.turn();
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        match self.failure.borrow_mut().take() {
+            Some(wrong) => Err(failed(wrong)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with an answer: its tag is the record's number.
+fn is_wrong(done: &Completion<'_>) -> Option<String> {
+    let response = match &done.result {
+        Ok(response) => response,
+        Err(status) => return Some(status.to_string()),
+    };
+    match GetResponse::parse(response.body()) {
+        Ok(view) if view.found() && view.value() == value(done.tag as usize) => None,
+        Ok(view) => Some(format!("record {} is {:?}", done.tag, view.value())),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// What was measured, in ticks. Where a call's whole time is given, it has that of one stamp in it.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    /// Calls with no stamps but at their beginning and end.
+    pub(super) plain: Vec<u64>,
+    /// Calls with stamps.
+    pub(super) stamped: Vec<Stages>,
+    /// Nanoseconds of a tick.
+    pub(super) ns_of_tick: f64,
+}
+
+/// Reads, and where the time of each went.
+pub(super) fn measure<I: Plane>(context: &Context) -> Result<Measured, BenchError> {
+    let spin = Spin::on(context.cores);
+    let arguments = [I::NAME, spin.name()];
+    let server = context.launcher.start(server::ROLE, &arguments)?;
+    let mut reader = Reader::<I>::connect(server.address(), spin)?;
+    let bytes = Rc::new(RefCell::new(Vec::new()));
+    let (told, failure) = (Rc::clone(&bytes), Rc::clone(&reader.failure));
+    let collected = reader
+        .endpoint
+        .register_continuation(move |_, done| match &done.result {
+            Ok(response) => told.borrow_mut().extend_from_slice(response.body()),
+            Err(status) => {
+                failure.borrow_mut().get_or_insert(status.to_string());
+            }
+        });
+    let mut measured = Measured {
+        ns_of_tick: reader.watch.ns_of_tick(),
+        ..Measured::default()
+    };
+    let mut ours = Vec::with_capacity(BLOCK);
+    let warm_up = Period::warm_up(context);
+    let mut period = None;
+    loop {
+        for stamped in [false, true] {
+            reader.watch.take_stamps(stamped);
+            reader.call(COLLECT, &[u8::from(stamped)], collected)?;
+            ours.clear();
+            for _ in 0..BLOCK {
+                reader.get()?;
+                ours.push(reader.watch.stamps());
+            }
+            bytes.borrow_mut().clear();
+            reader.call(COLLECT, &[0], collected)?;
+            reader.check()?;
+            if period.is_some() {
+                measured.add(stamped, &ours, &bytes.borrow())?;
+            }
+        }
+        match &period {
+            None if warm_up.over() => period = Some(Period::measured(context)),
+            Some(period) if period.over() || measured.stamped.len() >= CALLS => {
+                return Ok(measured);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Measured {
+    /// Adds a block, of which the server told `bytes`.
+    fn add(
+        &mut self,
+        stamped: bool,
+        ours: &[[u64; place::COUNT]],
+        bytes: &[u8],
+    ) -> Result<(), BenchError> {
+        let whole = |row: &[u64; place::COUNT]| row[place::OVER].wrapping_sub(row[place::BEGUN]);
+        let ours = &ours[COLD..];
+        if !stamped {
+            self.plain.extend(ours.iter().map(whole));
+            return Ok(());
+        }
+        let theirs = parse(bytes).filter(|theirs| theirs.len() == BLOCK);
+        let theirs =
+            theirs.ok_or_else(|| failed("the server's stamps are not those of the calls"))?;
+        for (ours, theirs) in ours.iter().zip(&theirs[COLD..]) {
+            let stages = cut(ours, theirs)
+                .ok_or_else(|| failed("the time stamp counters of the two cores disagree"))?;
+            self.stamped.push(stages);
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a server's stamps. `None`: these bytes are no whole rows.
+fn parse(bytes: &[u8]) -> Option<Vec<server::Row>> {
+    let (stamps, rest) = bytes.as_chunks::<8>();
+    let stamps: Vec<u64> = stamps.iter().map(|b| u64::from_le_bytes(*b)).collect();
+    let (rows, left) = stamps.as_chunks();
+    (rest.is_empty() && left.is_empty()).then(|| rows.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_whole_or_not_at_all() {
+        let row: server::Row = std::array::from_fn(|n| n as u64 + 7);
+        let bytes: Vec<u8> = [row, row]
+            .iter()
+            .flatten()
+            .flat_map(|s| s.to_le_bytes())
+            .collect();
+        assert_eq!(parse(&bytes), Some(vec![row, row]));
+        assert_eq!(parse(&bytes[1..]), None);
+        assert_eq!(parse(&bytes[8..]), None);
+        assert_eq!(parse(&[]), Some(vec![]));
+    }
+}

@@ -1,0 +1,175 @@
+//! Where each nanosecond of a small read goes: table I of RAMCloud's report on low-latency
+//! Ethernet (its section 5), for each plane, as a suite.
+//!
+//! ```text
+//!  client   marshal │ transport │ I/O                                          I/O │ transport │ dispatch │ unmarshal │ return
+//!                                    ╲ on its way                    on its way ╱
+//!  server                             I/O │ transport │ ... handler ... │ transport │ I/O
+//! ```
+//!
+//! Both sides take time stamps at the boundaries ([`starling_io::Mark`], and in the application's
+//! own code) of a counter that they share, as they run on one host. The loops are compiled for it:
+//! with the clock that ships the marks are nothing. The server's stamps are asked of it by another
+//! call after each block of reads.
+//!
+//! A stamp takes time too, some 10 ns. How long all of a call's take is seen by taking none in
+//! every other block; an equal part of that is taken off each stage. What was taken off is a figure
+//! of its own, and the sum of what is left stands beside the round trip of the calls without
+//! stamps: it is less if a stage was shorter than its stamp seemed to be.
+//!
+//! Of all calls the middle half is taken, by duration, and of these the mean of each stage: means
+//! add up, medians do not, and the middle half of the calls is what the median is about.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `stage` | the stages, and how stamps are cut into them |
+//! | `stamps` | the clock that stamps |
+//! | `client`, `server` | the two sides |
+
+mod client;
+mod server;
+mod stage;
+mod stamps;
+
+use crate::contest::{Contestant, Context, Sample};
+use crate::endpoint::plane::Plane;
+use crate::error::BenchError;
+use crate::process::begin_server;
+use crate::row::Metric;
+
+use client::Measured;
+use stage::Stages;
+pub use stage::{Kind, Side, Stage};
+
+/// Bytes of a key, of which a read's request consists (RAMCloud's are 30).
+const KEY_BYTES: usize = 30;
+
+/// Bytes of a value, as in RAMCloud's table.
+const VALUE_BYTES: usize = 100;
+
+/// Records of the store: so few that they stay in a cache, for it is not the store that is
+/// measured.
+const RECORDS: usize = 1000;
+
+/// Calls between two requests for the server's stamps.
+const BLOCK: usize = 1000;
+
+/// The key of a record.
+fn key(number: usize) -> [u8; KEY_BYTES] {
+    let mut key = [b'k'; KEY_BYTES];
+    key[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    key
+}
+
+/// Starling on a plane.
+pub(crate) fn contestant<I: Plane>() -> Contestant {
+    Contestant::new(I::NAME, "starling", "", measure::<I>)
+}
+
+/// Runs the process of the role that this module has. `None`: it is another's.
+pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    (role == server::ROLE)
+        .then(|| begin_server(role, arguments).and_then(|rest| server::serve(&rest)))
+}
+
+fn measure<I: Plane>(context: &Context) -> Result<Sample, BenchError> {
+    Ok(sample(client::measure::<I>(context)?))
+}
+
+/// The figures of one round, in ns.
+fn sample(measured: Measured) -> Sample {
+    let Measured {
+        mut plain,
+        mut stamped,
+        ns_of_tick,
+    } = measured;
+    let whole = |stages: &Stages| stages.iter().sum::<u64>();
+    let stamped = middle_half(&mut stamped, whole);
+    let plain = mean(middle_half(&mut plain, |ticks| *ticks), |ticks| *ticks);
+    // The stamp at a call's end is taken in either case.
+    let stamps: u8 = Stage::ALL.into_iter().map(Stage::stamps).sum();
+    let cost = ((mean(stamped, whole) - plain) / f64::from(stamps - 1)).max(0.0);
+    let stages = Stage::ALL.map(|stage| {
+        let ticks = mean(stamped, |stages| stages[stage as usize]);
+        (ticks - f64::from(stage.stamps()) * cost).max(0.0) * ns_of_tick
+    });
+    let each = Stage::ALL.into_iter().zip(stages);
+    let mut sample: Sample = each.map(|(stage, ns)| (Metric::Stage(stage), ns)).collect();
+    sample.push((Metric::StagesSum, stages.iter().sum()));
+    sample.push((Metric::RoundTrip, (plain - cost).max(0.0) * ns_of_tick));
+    sample.push((Metric::Stamps, f64::from(stamps) * cost * ns_of_tick));
+    sample
+}
+
+/// The calls that are neither among the shortest quarter nor among the longest.
+fn middle_half<T>(calls: &mut [T], whole: impl Fn(&T) -> u64) -> &[T] {
+    calls.sort_unstable_by_key(whole);
+    let quarter = calls.len() / 4;
+    &calls[quarter..calls.len() - quarter]
+}
+
+fn mean<T>(calls: &[T], ticks: impl Fn(&T) -> u64) -> f64 {
+    calls.iter().map(ticks).sum::<u64>() as f64 / calls.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls of 18 equal stages, but for the stamps: 10 ticks each.
+    fn measured() -> Measured {
+        let stages = Stage::ALL.map(|stage| 100 + 10 * u64::from(stage.stamps()));
+        Measured {
+            plain: vec![1810; 8],
+            stamped: vec![stages; 8],
+            ns_of_tick: 0.5,
+        }
+    }
+
+    #[test]
+    fn what_stamps_take_is_taken_off_and_the_sum_is_the_round_trip() {
+        for (metric, ns) in sample(measured()) {
+            let expected = match metric {
+                Metric::Stage(_) => 50.0,
+                Metric::Stamps => 80.0,
+                _ => 900.0,
+            };
+            assert_eq!(ns, expected, "{metric:?}");
+        }
+    }
+
+    #[test]
+    fn a_sum_that_is_not_the_round_trip_is_seen() {
+        let mut measured = measured();
+        for stages in &mut measured.stamped {
+            // A stage that seems to have taken less than its stamp, and one that makes up for it.
+            stages[0] -= 108;
+            stages[1] += 108;
+        }
+        let sample = sample(measured);
+        assert!(sample.contains(&(Metric::StagesSum, 904.0)), "{sample:?}");
+        assert!(sample.contains(&(Metric::RoundTrip, 900.0)), "{sample:?}");
+    }
+
+    #[test]
+    fn a_stage_never_takes_less_than_nothing() {
+        let mut measured = measured();
+        measured.stamped = vec![[3; Stage::ALL.len()]; 2];
+        measured.plain = vec![13; 2];
+        for (_, ns) in sample(measured) {
+            assert!(ns >= 0.0);
+        }
+    }
+
+    #[test]
+    fn the_middle_half_leaves_out_a_quarter_on_either_side() {
+        let mut calls = [9, 1, 1000, 3, 5, 7, 2, 4];
+        assert_eq!(middle_half(&mut calls, |ticks| *ticks), [3, 4, 5, 7]);
+        assert_eq!(middle_half(&mut [8], |ticks| *ticks), [8]);
+    }
+
+    #[test]
+    fn a_role_of_somebody_else_is_left_to_them() {
+        assert!(serve("somebody-else", &[]).is_none());
+    }
+}

@@ -1,0 +1,129 @@
+//! The server: a read of a small record, and what it stamped of the last ones.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use starling::Message;
+use starling::stub::{Arena, Reader, validate};
+use starling_endpoint::{Endpoint, Handler, MethodId, Status};
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+
+use super::stage::server as place;
+use super::stamps::{Places, Stamping};
+use super::{BLOCK, KEY_BYTES, RECORDS, VALUE_BYTES, key};
+use crate::endpoint::plane::{Plane, endpoint_with, failed};
+use crate::error::BenchError;
+use crate::floor::Spin;
+use crate::process::announce;
+use crate::services::api::kv::{GetRequest, GetResponse};
+
+/// Role of the server; its arguments are the plane, and how to wait.
+pub(super) const ROLE: &str = "breakdown-server";
+
+/// Reads a record.
+pub(super) const GET: MethodId = MethodId(1);
+
+/// Answers with the stamps of the reads since the last such call, and forgets them. The request is
+/// one byte: 1 if stamps are taken from now on, 0 if not.
+pub(super) const COLLECT: MethodId = MethodId(2);
+
+/// The stamps of one call.
+pub(super) type Row = [u64; place::COUNT];
+
+type Clock = Stamping<{ place::COUNT }>;
+
+const PLACES: Places = Places {
+    sending: place::SENDING,
+    sent: place::SENT,
+    receiving: place::RECEIVING,
+    received: place::RECEIVED,
+    taken: place::TAKEN,
+};
+
+/// The value of a record.
+pub(super) fn value(number: usize) -> [u8; VALUE_BYTES] {
+    let mut value = [0; VALUE_BYTES];
+    value[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    value
+}
+
+/// The server.
+pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
+    let bad = || BenchError::BadRoleArguments {
+        role: ROLE.into(),
+        why: "expected a plane, and `spin` or `yield`".into(),
+    };
+    let [plane, spin] = arguments else {
+        return Err(bad());
+    };
+    let spin = Spin::from_name(spin).ok_or_else(bad)?;
+    match plane.as_str() {
+        UdpIo::NAME => serve_on::<UdpIo>(spin),
+        ShmIo::NAME => serve_on::<ShmIo>(spin),
+        _ => Err(bad()),
+    }
+}
+
+fn serve_on<I: Plane>(spin: Spin) -> Result<(), BenchError> {
+    let clock = Clock::new(PLACES);
+    let mut endpoint = endpoint_with(I::server(), clock.clone(), Default::default())?;
+    register(&mut endpoint, clock.clone());
+    let rows = Rc::new(RefCell::new(Vec::<Row>::with_capacity(BLOCK)));
+    let (collected, stamping) = (Rc::clone(&rows), clock.clone());
+    endpoint.register(
+        COLLECT,
+        Handler::inline(move |_, request, mut reply| {
+            stamping.take_stamps(request.body() == [1]);
+            for stamp in collected.borrow_mut().drain(..).flatten() {
+                reply.buffer().extend_from_slice(&stamp.to_le_bytes());
+            }
+            reply.ok();
+        }),
+    );
+    announce(&endpoint.local_address())?;
+    loop {
+        endpoint.poll().map_err(failed)?;
+        if clock.take_sent() {
+            let mut rows = rows.borrow_mut();
+            if rows.len() < BLOCK {
+                rows.push(clock.stamps());
+            }
+        }
+        spin.turn();
+    }
+}
+
+/// Registers the read.
+fn register<I: Plane>(endpoint: &mut Endpoint<I, Clock>, watch: Clock) {
+    let records: HashMap<[u8; KEY_BYTES], [u8; VALUE_BYTES]> = (0..RECORDS)
+        .map(|number| (key(number), value(number)))
+        .collect();
+    endpoint.register(
+        GET,
+        Handler::inline(move |_, request, mut reply| {
+            watch.stamp(place::ENTERED);
+            // As generated servers do it.
+            if let Err(error) = validate(GetRequest::LAYOUT, request.body()) {
+                return reply.status(Status::invalid_argument(error.to_string()));
+            }
+            let wanted = GetRequest::view_of(Reader::root(request.body())).key();
+            watch.stamp(place::UNMARSHALLED);
+            let value = records.get(wanted);
+            watch.stamp(place::HANDLED);
+            let buffer = std::mem::take(reply.buffer());
+            let mut arena = Arena::begin(buffer, GetResponse::LAYOUT);
+            if let Some(value) = value {
+                let mut response = GetResponse::mut_of(arena.root());
+                response.set_found(true);
+                response.set_value(value);
+            }
+            // So small a message is all in one piece.
+            (*reply.buffer(), _) = arena.into_parts();
+            reply.ok();
+            watch.stamp(place::MARSHALLED);
+            watch.expect_sending();
+        }),
+    );
+}

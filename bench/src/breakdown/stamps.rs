@@ -1,0 +1,182 @@
+//! Time stamps, and the clock that takes them.
+//!
+//! An event loop tells its clock where in a turn it is ([`Clock::mark`]). The clock that ships does
+//! nothing with it, so what is measured here is the very loop that ships, compiled once more.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use starling_io::{Clock, Mark, MonotonicClock};
+
+/// Where a side keeps the stamps of the loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub(super) sending: usize,
+    pub(super) sent: usize,
+    pub(super) receiving: usize,
+    pub(super) received: usize,
+    pub(super) taken: usize,
+}
+
+/// Takes stamps, `N` for each call; the last call's are kept.
+#[derive(Clone, Debug)]
+pub(super) struct Stamping<const N: usize> {
+    clock: MonotonicClock,
+    shared: Rc<Shared<N>>,
+}
+
+/// How far a call is: loops flush in turns that have nothing to send, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    None,
+    ToBeSent,
+    Sent,
+}
+
+#[derive(Debug)]
+struct Shared<const N: usize> {
+    counter: quanta::Clock,
+    places: Places,
+    stamps: [Cell<u64>; N],
+    takes_stamps: Cell<bool>,
+    call: Cell<Call>,
+}
+
+impl<const N: usize> Stamping<N> {
+    pub(super) fn new(places: Places) -> Self {
+        Self {
+            clock: MonotonicClock::new(),
+            shared: Rc::new(Shared {
+                counter: quanta::Clock::new(),
+                places,
+                stamps: [const { Cell::new(0) }; N],
+                takes_stamps: Cell::new(false),
+                call: Cell::new(Call::None),
+            }),
+        }
+    }
+
+    /// Whether a call was sent since this was asked last.
+    #[inline]
+    pub(super) fn take_sent(&self) -> bool {
+        let sent = self.shared.call.get() == Call::Sent;
+        if sent {
+            self.shared.call.set(Call::None);
+        }
+        sent
+    }
+
+    pub(super) fn stamps(&self) -> [u64; N] {
+        self.shared.stamps.each_ref().map(Cell::get)
+    }
+
+    /// Nanoseconds of a tick.
+    pub(super) fn ns_of_tick(&self) -> f64 {
+        const TICKS: u64 = 1 << 32;
+        self.shared.counter.delta_as_nanos(0, TICKS) as f64 / TICKS as f64
+    }
+
+    /// Whether stamps are taken from now on.
+    pub(super) fn take_stamps(&self, taken: bool) {
+        self.shared.takes_stamps.set(taken);
+    }
+
+    /// The time of the counter goes to place `at`, if stamps are taken.
+    #[inline(always)]
+    pub(super) fn stamp(&self, at: usize) {
+        if self.shared.takes_stamps.get() {
+            self.stamp_always(at);
+        }
+    }
+
+    /// The same in any case.
+    #[inline(always)]
+    pub(super) fn stamp_always(&self, at: usize) {
+        self.shared.stamps[at].set(self.shared.counter.raw());
+    }
+
+    /// The next sending is that of the call.
+    #[inline(always)]
+    pub(super) fn expect_sending(&self) {
+        self.shared.call.set(Call::ToBeSent);
+    }
+}
+
+impl<const N: usize> Clock for Stamping<N> {
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    #[inline(always)]
+    fn mark(&self, point: Mark) {
+        let places = &self.shared.places;
+        match point {
+            Mark::Receiving => self.stamp(places.receiving),
+            Mark::Received => self.stamp(places.received),
+            Mark::Taken => self.stamp(places.taken),
+            Mark::Sending => {
+                if self.shared.call.get() == Call::ToBeSent {
+                    self.stamp(places.sending);
+                }
+            }
+            Mark::Sent => {
+                if self.shared.call.get() == Call::ToBeSent {
+                    self.stamp(places.sent);
+                    self.shared.call.set(Call::Sent);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACES: Places = Places {
+        sending: 0,
+        sent: 1,
+        receiving: 2,
+        received: 3,
+        taken: 4,
+    };
+
+    #[test]
+    fn only_the_first_sending_of_a_call_is_stamped() {
+        let clock = Stamping::<5>::new(PLACES);
+        clock.take_stamps(true);
+        clock.mark(Mark::Sending);
+        clock.mark(Mark::Sent);
+        assert_eq!(clock.stamps(), [0; 5], "no call yet");
+        clock.expect_sending();
+        clock.mark(Mark::Sending);
+        assert!(!clock.take_sent());
+        clock.mark(Mark::Sent);
+        assert!(clock.take_sent());
+        assert!(!clock.take_sent(), "told once");
+        let first = clock.stamps();
+        assert!(0 < first[0] && first[0] <= first[1]);
+        clock.mark(Mark::Sending);
+        clock.mark(Mark::Sent);
+        assert_eq!(clock.stamps(), first);
+        clock.mark(Mark::Receiving);
+        clock.mark(Mark::Received);
+        clock.mark(Mark::Taken);
+        let [_, sent, receiving, received, taken] = clock.stamps();
+        assert!(sent <= receiving && receiving <= received && received <= taken);
+    }
+
+    #[test]
+    fn stamps_are_taken_when_asked_for() {
+        let clock = Stamping::<5>::new(PLACES);
+        clock.stamp(0);
+        assert_eq!(clock.stamps(), [0; 5]);
+        clock.stamp_always(0);
+        clock.take_stamps(true);
+        clock.stamp(1);
+        let [always, wanted, ..] = clock.stamps();
+        assert!(0 < always && always <= wanted);
+        assert!(clock.ns_of_tick() > 0.0);
+    }
+}
