@@ -154,8 +154,17 @@ fn what_is_wrong_with_a_call_is_told_by_status_and_text() {
 #[test]
 fn wrong_addresses_are_status_2_and_absent_servers_status_78() {
     for (address, status, expected) in [
-        ("nonsense", 2, "write udp://HOST:PORT or shm://NAME"),
-        ("xdp://eth0/host:1", 2, "not built into this version yet"),
+        (
+            "nonsense",
+            2,
+            "write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT",
+        ),
+        ("rdma://dev/host:1", 2, "not built into this version yet"),
+        (
+            "xdp://starlingnone/10.0.0.7:1",
+            2,
+            "there is no interface starlingnone",
+        ),
         ("udp://127.0.0.1", 2, "it has no port"),
         ("udp://127.0.0.1:1", 78, "UNAVAILABLE: "),
         ("shm://starling-cli-nobody-is-here", 78, "UNAVAILABLE: "),

@@ -17,7 +17,7 @@ const MAX_NAME: usize = 15;
 /// use starling_io_xdp::{Mode, XdpAddress};
 ///
 /// let address = XdpAddress::parse("xdp://eth0/10.0.0.7:9000?queue=2&mode=driver")?;
-/// assert_eq!((address.interface(), address.queue()), ("eth0", 2));
+/// assert_eq!((address.interface(), address.queue()), ("eth0", Some(2)));
 /// assert_eq!(address.mode(), Some(Mode::Driver));
 /// # Ok::<(), starling_io::IoError>(())
 /// ```
@@ -25,7 +25,7 @@ const MAX_NAME: usize = 15;
 pub struct XdpAddress {
     interface: String,
     host: UdpAddress,
-    queue: u32,
+    queue: Option<u32>,
     mode: Option<Mode>,
 }
 
@@ -64,7 +64,7 @@ impl XdpAddress {
         let mut address = Self {
             interface: interface.to_owned(),
             host,
-            queue: 0,
+            queue: None,
             mode: None,
         };
         for option in options.split('&').filter(|_| rest.contains('?')) {
@@ -73,8 +73,8 @@ impl XdpAddress {
                     let digits = !queue.is_empty() && queue.bytes().all(|b| b.is_ascii_digit());
                     let queue = queue.parse().ok().filter(|_| digits);
                     let remedy = "number queues from 0: ?queue=2";
-                    address.queue =
-                        queue.ok_or_else(|| malformed("its queue is no number", remedy))?;
+                    let queue = queue.ok_or_else(|| malformed("its queue is no number", remedy))?;
+                    address.queue = Some(queue);
                 }
                 Some(("mode", mode)) => {
                     let known = [Mode::ZeroCopy, Mode::Driver, Mode::Generic];
@@ -105,8 +105,8 @@ impl XdpAddress {
         &self.host
     }
 
-    /// The queue of the interface, counted from 0; 0 unless given.
-    pub fn queue(&self) -> u32 {
+    /// The queue of the interface, counted from 0, if one is asked for; else it is the first.
+    pub fn queue(&self) -> Option<u32> {
         self.queue
     }
 
@@ -118,7 +118,16 @@ impl XdpAddress {
     /// The same on another queue.
     pub fn on_queue(&self, queue: u32) -> Self {
         Self {
-            queue,
+            queue: Some(queue),
+            ..self.clone()
+        }
+    }
+
+    /// The same without queue and mode, which mean nothing to anybody else.
+    pub fn without_options(&self) -> Self {
+        Self {
+            queue: None,
+            mode: None,
             ..self.clone()
         }
     }
@@ -144,7 +153,7 @@ impl fmt::Display for XdpAddress {
             ("", "")
         };
         write!(f, "xdp://{}/{open}{host}{close}:{port}", self.interface)?;
-        let queue = (self.queue > 0).then(|| format!("queue={}", self.queue));
+        let queue = self.queue.map(|queue| format!("queue={queue}"));
         let mode = self.mode.map(|mode| format!("mode={mode}"));
         let options: Vec<String> = queue.into_iter().chain(mode).collect();
         if options.is_empty() {
@@ -171,10 +180,12 @@ mod tests {
             assert_eq!(XdpAddress::parse(text).expect(text).to_string(), text);
         }
         let address = XdpAddress::parse("xdp://a/h:1?mode=driver&queue=0").expect("any order");
-        assert_eq!(address.to_string(), "xdp://a/h:1?mode=driver");
-        assert_eq!(address.on_queue(2).queue(), 2);
+        assert_eq!(address.to_string(), "xdp://a/h:1?queue=0&mode=driver");
+        assert_eq!(address.on_queue(2).queue(), Some(2));
+        assert_eq!(address.without_options().to_string(), "xdp://a/h:1");
         let ip = SocketAddr::from(([10, 0, 0, 1], 1));
-        assert_eq!(address.at(ip).to_string(), "xdp://a/10.0.0.1:1?mode=driver");
+        let there = address.without_options().at(ip);
+        assert_eq!(there.to_string(), "xdp://a/10.0.0.1:1");
     }
 
     #[test]

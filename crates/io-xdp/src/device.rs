@@ -83,53 +83,36 @@ impl XdpIo {
         let mut netlink = open_netlink(&attempt)?;
         let link = find_interface(&attempt, &parsed, &mut netlink)?;
         let wanted = parsed.host().resolve()?;
-        let own = netlink.addresses(link.index).map_err(|error| {
-            IoError::from_os(
-                Fault::Host,
-                &attempt,
-                error,
-                "check this host's network set-up",
-            )
-        })?;
+        let own = own_addresses(&attempt, &mut netlink, &link)?;
         let local = wanted
             .iter()
             .find_map(|wanted| own_address(*wanted, &own, &link));
-        let local = local.ok_or_else(|| {
-            let list: Vec<String> = own.iter().map(IpAddr::to_string).collect();
-            let problem = match list.is_empty() {
-                true => "the interface has no address".to_owned(),
-                false => format!("the interface's addresses are {}", list.join(", ")),
-            };
-            let remedy = "use an address of the interface, or 0.0.0.0 or [::] for its first one";
-            IoError::new(Fault::Caller, &attempt, problem, remedy)
-        })?;
+        let local = local.ok_or_else(|| no_address(&attempt, &own))?;
         Self::make(&attempt, &parsed, local, link, netlink, &config)
     }
 
-    /// A device that reaches peers like `address`, whose interface it is on, from the address that
-    /// the kernel would use for that and any free port.
+    /// A device that reaches peers like `address`, whose interface it is on: from the address that
+    /// the kernel would send from, or else the interface's first one of that IP version (of any, if
+    /// the peer's host is a name, which is not looked up), and any free port.
     ///
     /// # Errors
-    /// As of [`XdpIo::bind`], or if there is no route to the peer by that interface.
+    /// As of [`XdpIo::bind`].
     pub fn client(address: &str, config: XdpConfig) -> Result<Self, IoError> {
         let parsed = XdpAddress::parse(address)?;
-        let attempt = format!("reach {address}");
+        let attempt = format!("make a device for {address}");
         let mut netlink = open_netlink(&attempt)?;
         let link = find_interface(&attempt, &parsed, &mut netlink)?;
-        let mut problem = None;
-        for remote in parsed.host().resolve()? {
-            let found = check_route(netlink.route(remote.ip(), None), link.index);
-            let source = found.map(|route| route.source);
-            match source {
-                Ok(Some(source)) => {
-                    let local = scoped(source, 0, link.index);
-                    return Self::make(&attempt, &parsed, local, link, netlink, &config);
-                }
-                Ok(None) => problem = Some("the interface has no address to send from".to_owned()),
-                Err(why) => problem = Some(why),
-            }
-        }
-        Err(no_route(attempt, problem.unwrap_or_default()))
+        let host = parsed.host().host();
+        let host = host.split('%').next().unwrap_or(host);
+        let remote: Option<IpAddr> = host.parse().ok();
+        let route = remote.map(|remote| check_route(netlink.route(remote, None), link.index));
+        let preferred = route.and_then(|route| route.ok()?.source);
+        let own = own_addresses(&attempt, &mut netlink, &link)?;
+        let is_like = |own: &&IpAddr| remote.is_none_or(|r| r.is_ipv4() == own.is_ipv4());
+        let source = preferred.or_else(|| own.iter().find(is_like).copied());
+        let source = source.ok_or_else(|| no_address(&attempt, &own))?;
+        let local = scoped(source, 0, link.index);
+        Self::make(&attempt, &parsed, local, link, netlink, &config)
     }
 
     fn make(
@@ -179,7 +162,7 @@ impl XdpIo {
         let place = Place {
             interface,
             index: link.index,
-            queue: address.queue(),
+            queue: address.queue().unwrap_or(0),
             mode: address.mode(),
             is_generic: program.is_generic,
         };
@@ -195,7 +178,7 @@ impl XdpIo {
         };
         let largest = max_frame - ETHERNET - headers;
         program
-            .serve(address.queue(), &local, max_frame, &socket.fd)
+            .serve(place.queue, &local, max_frame, &socket.fd)
             .map_err(host)?;
 
         let shared = Arc::new(Shared {
@@ -284,7 +267,7 @@ impl PacketIo for XdpIo {
     }
 
     fn local_address(&self) -> String {
-        self.address.to_string()
+        self.address.without_options().to_string()
     }
 
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
@@ -394,7 +377,7 @@ fn find_interface(
             return Err(IoError::from_os(Fault::Host, attempt, error, remedy));
         }
     };
-    let queue = address.queue();
+    let queue = address.queue().unwrap_or(0);
     let queues = link.rx_queues.min(MAX_QUEUES);
     if !link.is_ethernet {
         let remedy = "use udp://, or shm:// within this host";
@@ -418,6 +401,28 @@ fn find_interface(
         );
     }
     Ok(link)
+}
+
+fn own_addresses(
+    attempt: &str,
+    netlink: &mut Netlink,
+    link: &Link,
+) -> Result<Vec<IpAddr>, IoError> {
+    netlink.addresses(link.index).map_err(|error| {
+        let remedy = "check this host's network set-up";
+        IoError::from_os(Fault::Host, attempt, error, remedy)
+    })
+}
+
+fn no_address(attempt: &str, own: &[IpAddr]) -> IoError {
+    let list: Vec<String> = own.iter().map(IpAddr::to_string).collect();
+    let problem = match list.is_empty() {
+        true => "the interface has no address".to_owned(),
+        false => format!("the interface's addresses are {}", list.join(", ")),
+    };
+    let remedy = "use an address of the interface (`ip address` shows them), or 0.0.0.0 or [::] for \
+                  its first one";
+    IoError::new(Fault::Caller, attempt, problem, remedy)
 }
 
 /// The address of the interface that `wanted` is or stands for.

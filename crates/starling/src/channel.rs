@@ -147,8 +147,8 @@ impl ChannelBuilder {
     pub fn lazy(self) -> Result<Channel, Error> {
         let address = Address::parse(&self.address)?;
         let driver = match &self.own_thread {
-            Some(config) => Arc::new(Driver::start(address.scheme(), config)?),
-            None => Driver::shared(address.scheme())?,
+            Some(config) => Arc::new(Driver::start(&address, config)?),
+            None => Driver::shared(&address)?,
         };
         let state = Arc::new(StateCell(AtomicU8::new(ChannelState::Idle as u8)));
         let id = driver.next_channel();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use starling_endpoint::{Endpoint, EndpointConfig, Secrets, Turn, WorkerConfig};
 use starling_io::{IoError, MonotonicClock, Wake};
 
-use crate::address::Scheme;
+use crate::address::Way;
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::plane::Plane;
@@ -26,11 +26,11 @@ pub(crate) struct Core<I: Plane> {
 }
 
 impl<I: Plane> Core<I> {
-    pub(crate) fn new(io: I, scheme: Scheme, config: &EndpointConfig) -> Result<Self, Error> {
+    pub(crate) fn new(io: I, way: Way, config: &EndpointConfig) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
         let clock = MonotonicClock::new();
         let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
-        let hub = Hub::new(raw.local(), scheme, clock, seed);
+        let hub = Hub::new(raw.local(), way, clock, seed);
         let woken = Arc::new(Woken {
             flag: AtomicBool::new(false),
             device: raw.waker(),

@@ -27,9 +27,10 @@ use starling_endpoint::{
 use starling_io::{IoError, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
 use starling_message::MethodDescriptor;
 
-use crate::address::{Address, Scheme};
+use crate::address::{Address, Scheme, Way};
 use crate::cell::{CallCell, End};
 use crate::channel::{Permit, StateCell};
 use crate::connection::Connection;
@@ -164,33 +165,37 @@ pub(crate) struct Driver {
     thread_id: ThreadId,
 }
 
-/// The drivers that channels share unless they ask for their own; one for each scheme.
-static SHARED: Mutex<[Weak<Driver>; 2]> = Mutex::new([Weak::new(), Weak::new()]);
+/// The drivers that channels share unless they ask for their own; one for each device.
+static SHARED: Mutex<Vec<(Way, Weak<Driver>)>> = Mutex::new(Vec::new());
 
 impl Driver {
     /// The driver that the process's channels share.
-    pub(crate) fn shared(scheme: Scheme) -> Result<Arc<Self>, Error> {
+    pub(crate) fn shared(address: &Address) -> Result<Arc<Self>, Error> {
+        let way = Way::of(address);
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = &mut shared[scheme as usize];
-        if let Some(driver) = place.upgrade()
-            && driver.inbox.failure().is_none()
-        {
+        shared.retain(|(_, driver)| driver.strong_count() > 0);
+        let is_good = |driver: &Arc<Self>| driver.inbox.failure().is_none();
+        let mut leading = shared.iter().filter(|(own, _)| own.leads(&way));
+        if let Some(driver) = leading.find_map(|(_, driver)| driver.upgrade().filter(is_good)) {
             return Ok(driver);
         }
-        let driver = Arc::new(Self::start(scheme, &EndpointConfig::default())?);
-        *place = Arc::downgrade(&driver);
+        let driver = Arc::new(Self::start(address, &EndpointConfig::default())?);
+        shared.push((way, Arc::downgrade(&driver)));
         Ok(driver)
     }
 
     /// A new driver.
-    pub(crate) fn start(scheme: Scheme, config: &EndpointConfig) -> Result<Self, Error> {
-        match scheme {
-            Scheme::Udp => Self::start_on(<UdpIo as Plane>::client()?, scheme, config),
-            Scheme::Shm => Self::start_on(<ShmIo as Plane>::client()?, scheme, config),
+    pub(crate) fn start(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
+        match address.scheme() {
+            Scheme::Udp => Self::start_on::<UdpIo>(address, config),
+            Scheme::Shm => Self::start_on::<ShmIo>(address, config),
+            Scheme::Xdp => Self::start_on::<XdpIo>(address, config),
         }
     }
 
-    fn start_on<I: Plane>(io: I, scheme: Scheme, config: &EndpointConfig) -> Result<Self, Error> {
+    fn start_on<I: Plane>(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
+        let io = I::client(address.as_str())?;
+        let (scheme, way) = (address.scheme(), Way::of(address));
         let inbox = Arc::new(Inbox {
             commands: SegQueue::new(),
             wake: io.waker(),
@@ -202,7 +207,7 @@ impl Driver {
             .name(format!("starling-{scheme}"))
             .spawn(move || {
                 let closing = Closing(Arc::clone(&its_inbox));
-                let result = Core::new(io, scheme, &config)
+                let result = Core::new(io, way, &config)
                     .and_then(|core| Ok(Loop::new(core, its_inbox).run()?));
                 if let Err(error) = result {
                     closing.0.fail(error.to_string());

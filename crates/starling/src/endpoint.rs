@@ -10,8 +10,9 @@ use starling_endpoint::{EndpointConfig, Idle, LocalHandle, Stats, Turn, WorkerCo
 use starling_io::{IoError, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
 
-use crate::address::{Address, Scheme};
+use crate::address::{Address, Scheme, Way};
 use crate::core::{Core, Raw};
 use crate::error::Error;
 use crate::hub::Hub;
@@ -33,14 +34,16 @@ pub struct Endpoint {
 enum Device {
     Udp(Box<Core<UdpIo>>),
     Shm(Box<Core<ShmIo>>),
+    Xdp(Box<Core<XdpIo>>),
 }
 
-/// The same for either device.
+/// The same for each device.
 macro_rules! each {
     ($endpoint:expr, $core:ident => $body:expr) => {
         match $endpoint {
             Device::Udp($core) => $body,
             Device::Shm($core) => $body,
+            Device::Xdp($core) => $body,
         }
     };
 }
@@ -130,7 +133,7 @@ impl Endpoint {
     pub fn raw_udp(&mut self) -> Option<&mut Raw<UdpIo>> {
         match &mut self.device {
             Device::Udp(core) => Some(&mut core.raw),
-            Device::Shm(_) => None,
+            _ => None,
         }
     }
 
@@ -138,7 +141,15 @@ impl Endpoint {
     pub fn raw_shm(&mut self) -> Option<&mut Raw<ShmIo>> {
         match &mut self.device {
             Device::Shm(core) => Some(&mut core.raw),
-            Device::Udp(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The endpoint underneath, if its device is AF_XDP.
+    pub fn raw_xdp(&mut self) -> Option<&mut Raw<XdpIo>> {
+        match &mut self.device {
+            Device::Xdp(core) => Some(&mut core.raw),
+            _ => None,
         }
     }
 
@@ -232,6 +243,7 @@ impl EndpointBuilder {
         let device = match address.scheme() {
             Scheme::Udp => Device::Udp(Box::new(self.core(&address, role)?)),
             Scheme::Shm => Device::Shm(Box::new(self.core(&address, role)?)),
+            Scheme::Xdp => Device::Xdp(Box::new(self.core(&address, role)?)),
         };
         Ok(Endpoint { device })
     }
@@ -239,9 +251,9 @@ impl EndpointBuilder {
     fn core<I: Plane>(mut self, address: &Address, role: Role) -> Result<Core<I>, Error> {
         let io = match role {
             Role::Bind => I::bind(address.as_str(), false)?,
-            Role::Reach => I::client()?,
+            Role::Reach => I::client(address.as_str())?,
         };
-        let mut core = Core::new(io, address.scheme(), &self.config)?;
+        let mut core = Core::new(io, Way::of(address), &self.config)?;
         if role == Role::Bind {
             let catalog = Catalog::new(&self.registry.services);
             self.registry.add(ReflectionServer::new(catalog));

@@ -16,7 +16,7 @@ use std::rc::{Rc, Weak};
 use starling_endpoint::{LocalHandle, SessionState};
 use starling_io::{Clock, MonotonicClock};
 
-use crate::address::{Address, Scheme};
+use crate::address::{Address, Way};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::core::Raw;
@@ -25,7 +25,7 @@ use crate::plane::Plane;
 
 pub(crate) struct Hub {
     pub(crate) local: LocalHandle,
-    pub(crate) scheme: Scheme,
+    pub(crate) way: Way,
     clock: MonotonicClock,
     connections: RefCell<Vec<Weak<Connection>>>,
     /// Those that are found by their address, and stay for the life of the endpoint.
@@ -41,15 +41,10 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(
-        local: LocalHandle,
-        scheme: Scheme,
-        clock: MonotonicClock,
-        seed: u64,
-    ) -> Rc<Self> {
+    pub(crate) fn new(local: LocalHandle, way: Way, clock: MonotonicClock, seed: u64) -> Rc<Self> {
         Rc::new(Self {
             local,
-            scheme,
+            way,
             clock,
             connections: RefCell::default(),
             shared: RefCell::default(),

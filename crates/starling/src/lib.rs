@@ -2,7 +2,8 @@
 //!
 //! A service is described once, in a `.proto` file. `starling-build` makes a trait, a server and a
 //! client of it, which run unchanged over whatever the address asks for: `udp://host:port` between
-//! hosts, `shm://name` between processes of one host.
+//! hosts, `shm://name` between processes of one host, `xdp://ifname/host:port` between hosts past the
+//! kernel's network stack.
 //!
 //! # A service and a client
 //!

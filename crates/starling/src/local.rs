@@ -10,7 +10,7 @@ use std::time::Duration;
 use starling_endpoint::{Code, Encoding, LocalHandle, MethodId, Msgbuf, OwnedResponse, Status};
 use starling_message::{Message, MethodDescriptor};
 
-use crate::address::Address;
+use crate::address::{Address, Way};
 use crate::channel::{Channel, ChannelCall};
 use crate::connection::Connection;
 use crate::error::Error;
@@ -41,7 +41,7 @@ enum Route {
 impl LocalChannel {
     pub(crate) fn open(hub: &Rc<Hub>, address: &str) -> Result<Self, Error> {
         let address = Address::parse(address)?;
-        let route = if address.scheme() == hub.scheme {
+        let route = if hub.way.leads(&Way::of(&address)) {
             Route::Here(hub.shared_connection(address))
         } else {
             Route::Elsewhere(hub.channel_elsewhere(address)?)

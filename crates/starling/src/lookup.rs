@@ -2,23 +2,33 @@
 //! and an endpoint's thread has other things to do.
 
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use starling_endpoint::Status;
 use starling_io_udp::UdpAddress;
+use starling_io_xdp::XdpAddress;
 
 use crate::address::{Address, Scheme};
 
 /// The host name in an address; none if there is nothing to be looked up.
 fn name_in(address: &Address) -> Option<UdpAddress> {
-    if address.scheme() != Scheme::Udp {
-        return None;
+    let host = match address.scheme() {
+        Scheme::Udp => UdpAddress::parse(address.as_str()).ok()?,
+        Scheme::Xdp => XdpAddress::parse(address.as_str()).ok()?.host().clone(),
+        Scheme::Shm => return None,
+    };
+    let is_ip = host.host().contains('%') || host.host().parse::<IpAddr>().is_ok();
+    (!is_ip).then_some(host)
+}
+
+/// The same address with an IP address in place of the host's name.
+fn with_ip(address: &str, ip: SocketAddr) -> String {
+    match XdpAddress::parse(address) {
+        Ok(address) => address.at(ip).to_string(),
+        Err(_) => format!("udp://{ip}"),
     }
-    let address = UdpAddress::parse(address.as_str()).ok()?;
-    let is_ip = address.host().contains('%') || address.host().parse::<IpAddr>().is_ok();
-    (!is_ip).then_some(address)
 }
 
 /// Whether an address has a host name.
@@ -53,7 +63,7 @@ pub(crate) fn look_up(
         .spawn(move || {
             its_put(match name.map(|name| name.resolve()) {
                 None => Ok(vec![text]),
-                Some(Ok(found)) => Ok(found.iter().map(|ip| format!("udp://{ip}")).collect()),
+                Some(Ok(found)) => Ok(found.iter().map(|ip| with_ip(&text, *ip)).collect()),
                 Some(Err(error)) => Err(Status::unavailable(error.to_string())),
             });
         });
@@ -85,11 +95,14 @@ mod tests {
     #[test]
     fn only_names_are_looked_up() {
         assert!(is_needed(&address("udp://localhost:9000")));
+        assert!(is_needed(&address("xdp://eth0/localhost:9000")));
         for text in [
             "udp://127.0.0.1:9000",
             "udp://[::1]:9000",
             "udp://[fe80::1%eth0]:9000",
             "shm://localhost",
+            "xdp://eth0/10.0.0.7:9000",
+            "xdp://eth0/[fe80::1%eth0]:9000",
         ] {
             assert!(!is_needed(&address(text)), "{text}");
         }
@@ -103,6 +116,16 @@ mod tests {
             found.iter().all(|target| !is_needed(&address(target))),
             "{found:?}"
         );
+        let found = crate::block_on(look_up(&address("xdp://eth0/localhost:9000?queue=1")));
+        let found = found.expect("every host knows it");
+        let has_ip = |target: &String| {
+            let (v4, v6) = (
+                "xdp://eth0/127.0.0.1:9000?queue=1",
+                "xdp://eth0/[::1]:9000?queue=1",
+            );
+            target == v4 || target == v6
+        };
+        assert!(found.iter().all(has_ip), "{found:?}");
         let missing = crate::block_on(look_up(&address("udp://no-such-host.invalid:1")));
         let status = missing.expect_err("a reserved name");
         assert!(

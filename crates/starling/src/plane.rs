@@ -10,6 +10,7 @@ use starling_endpoint::Handler;
 use starling_io::{IoError, PacketIo};
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_io_udp::{UdpConfig, UdpIo};
+use starling_io_xdp::{XdpConfig, XdpIo};
 
 use crate::hub::Hub;
 use crate::registry::Entry;
@@ -20,8 +21,8 @@ pub(crate) trait Plane: PacketIo + Send + Sized + 'static {
     /// may have the same address, and the peers are divided among them.
     fn bind(address: &str, share_port: bool) -> Result<Self, IoError>;
 
-    /// A device that only reaches others.
-    fn client() -> Result<Self, IoError>;
+    /// A device that only reaches others, at addresses like this one.
+    fn client(address: &str) -> Result<Self, IoError>;
 
     /// The handler of a method, for an endpoint on such a device.
     fn handler(entry: &dyn Entry, hub: &Rc<Hub>) -> Handler<Self>;
@@ -36,7 +37,7 @@ impl Plane for UdpIo {
         UdpIo::bind(address, config)
     }
 
-    fn client() -> Result<Self, IoError> {
+    fn client(_: &str) -> Result<Self, IoError> {
         // Reaches both families, where the host has both.
         UdpIo::bind("udp://[::]:0", UdpConfig::default())
             .or_else(|_| UdpIo::bind("udp://0.0.0.0:0", UdpConfig::default()))
@@ -52,11 +53,29 @@ impl Plane for ShmIo {
         ShmIo::bind(address, ShmConfig::default())
     }
 
-    fn client() -> Result<Self, IoError> {
+    fn client(_: &str) -> Result<Self, IoError> {
         ShmIo::client(ShmConfig::default())
     }
 
     fn handler(entry: &dyn Entry, hub: &Rc<Hub>) -> Handler<Self> {
         entry.shm(hub)
+    }
+}
+
+impl Plane for XdpIo {
+    fn bind(address: &str, share_port: bool) -> Result<Self, IoError> {
+        let config = XdpConfig {
+            reuse_port: share_port,
+            ..XdpConfig::default()
+        };
+        XdpIo::bind(address, config)
+    }
+
+    fn client(address: &str) -> Result<Self, IoError> {
+        XdpIo::client(address, XdpConfig::default())
+    }
+
+    fn handler(entry: &dyn Entry, hub: &Rc<Hub>) -> Handler<Self> {
+        entry.xdp(hub)
     }
 }

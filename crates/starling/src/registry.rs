@@ -16,6 +16,7 @@ use starling_endpoint::{DeferredReply, Handler, MethodId, Status};
 use starling_io::PacketIo;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
 use crate::error::Error;
@@ -28,6 +29,7 @@ use crate::service::{Registrar, Service};
 pub(crate) trait Entry: Send + Sync {
     fn udp(&self, hub: &Rc<Hub>) -> Handler<UdpIo>;
     fn shm(&self, hub: &Rc<Hub>) -> Handler<ShmIo>;
+    fn xdp(&self, hub: &Rc<Hub>) -> Handler<XdpIo>;
 }
 
 /// All methods of a server.
@@ -176,6 +178,10 @@ where
     fn shm(&self, _: &Rc<Hub>) -> Handler<ShmIo> {
         self.handler()
     }
+
+    fn xdp(&self, _: &Rc<Hub>) -> Handler<XdpIo> {
+        self.handler()
+    }
 }
 
 struct Nested<Q, P, F> {
@@ -242,6 +248,10 @@ where
     }
 
     fn shm(&self, hub: &Rc<Hub>) -> Handler<ShmIo> {
+        self.handler(hub)
+    }
+
+    fn xdp(&self, hub: &Rc<Hub>) -> Handler<XdpIo> {
         self.handler(hub)
     }
 }

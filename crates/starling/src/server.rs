@@ -10,8 +10,9 @@ use starling_endpoint::{EndpointConfig, Idle, WorkerConfig};
 use starling_io::{PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
+use starling_io_xdp::{XdpAddress, XdpIo};
 
-use crate::address::{Address, Scheme};
+use crate::address::{Address, Scheme, Way};
 use crate::core::Core;
 use crate::error::Error;
 use crate::plane::Plane;
@@ -34,7 +35,7 @@ pub(crate) fn default_workers() -> WorkerConfig {
 /// How to make a [`Server`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct ServerBuilder {
-    devices: Vec<Device>,
+    devices: Vec<(Way, Device)>,
     registry: Registry,
     config: EndpointConfig,
     workers: WorkerConfig,
@@ -44,6 +45,7 @@ pub struct ServerBuilder {
 enum Device {
     Udp(Box<UdpIo>),
     Shm(Box<ShmIo>),
+    Xdp(Box<XdpIo>),
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -53,30 +55,49 @@ impl fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Threads for each UDP address that is bound after this, 1 unless set. The kernel divides the
-    /// clients among them. Shared memory always has one.
+    /// Threads for each address that is bound after this, 1 unless set. Of UDP, the kernel divides
+    /// the clients among them. Of AF_XDP, each has a queue of the interface, counted from the
+    /// address's own, and the network card divides the clients. Shared memory always has one.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Adds an address: `udp://0.0.0.0:9000`, `udp://127.0.0.1:0` for any free port, `shm://kv`.
+    /// Adds an address: `udp://0.0.0.0:9000`, `udp://127.0.0.1:0` for any free port, `shm://kv`,
+    /// `xdp://eth0/10.0.0.7:9000`.
     /// It is taken at once. Each address has its own dispatch thread.
     pub fn bind(mut self, address: &str) -> Result<Self, Error> {
         let address = Address::parse(address)?;
+        let way = Way::of(&address);
         match address.scheme() {
             Scheme::Shm => {
                 let io = <ShmIo as Plane>::bind(address.as_str(), false)?;
-                self.devices.push(Device::Shm(Box::new(io)));
+                self.devices.push((way, Device::Shm(Box::new(io))));
             }
             Scheme::Udp => {
                 let first = <UdpIo as Plane>::bind(address.as_str(), self.threads > 1)?;
                 // With port 0, the others have to have the port that the first one got.
                 let bound = first.local_address();
-                self.devices.push(Device::Udp(Box::new(first)));
+                self.devices
+                    .push((way.clone(), Device::Udp(Box::new(first))));
                 for _ in 1..self.threads {
                     let another = <UdpIo as Plane>::bind(&bound, true)?;
-                    self.devices.push(Device::Udp(Box::new(another)));
+                    self.devices
+                        .push((way.clone(), Device::Udp(Box::new(another))));
+                }
+            }
+            Scheme::Xdp => {
+                let first = XdpAddress::parse(address.as_str())?;
+                let queue = first.queue().unwrap_or(0);
+                let mut bound = None;
+                for thread in 0..self.threads {
+                    let own = first.on_queue(queue + thread as u32);
+                    // The others have to have the port that the first one got.
+                    let own = bound.map_or(own.clone(), |bound| own.at(bound)).to_string();
+                    let io = <XdpIo as Plane>::bind(&own, self.threads > 1)?;
+                    bound = Some(io.local_socket_address());
+                    let way = Way::of(&Address::parse(&own)?);
+                    self.devices.push((way, Device::Xdp(Box::new(io))));
                 }
             }
         }
@@ -136,7 +157,7 @@ impl ServerBuilder {
 
 /// Services that are ready to be served.
 pub struct Server {
-    devices: Vec<Device>,
+    devices: Vec<(Way, Device)>,
     registry: Arc<Registry>,
     config: EndpointConfig,
     workers: WorkerConfig,
@@ -169,9 +190,10 @@ impl Server {
         let mut addresses: Vec<_> = self
             .devices
             .iter()
-            .map(|device| match device {
+            .map(|(_, device)| match device {
                 Device::Udp(io) => io.local_address(),
                 Device::Shm(io) => io.local_address(),
+                Device::Xdp(io) => io.local_address(),
             })
             .collect();
         addresses.dedup();
@@ -186,7 +208,7 @@ impl Server {
             wakers: Vec::new(),
             threads: Vec::new(),
         };
-        for device in self.devices {
+        for (way, device) in self.devices {
             let thread = DispatchThread {
                 registry: Arc::clone(&self.registry),
                 config: self.config.clone(),
@@ -194,8 +216,9 @@ impl Server {
                 control: Arc::clone(&handle.control),
             };
             match device {
-                Device::Udp(io) => handle.start(*io, Scheme::Udp, thread)?,
-                Device::Shm(io) => handle.start(*io, Scheme::Shm, thread)?,
+                Device::Udp(io) => handle.start(*io, way, thread)?,
+                Device::Shm(io) => handle.start(*io, way, thread)?,
+                Device::Xdp(io) => handle.start(*io, way, thread)?,
             }
         }
         Ok(handle)
@@ -230,8 +253,8 @@ struct DispatchThread {
 
 impl DispatchThread {
     /// Serves until told to stop. True if everything was finished at the end.
-    fn run<I: Plane>(self, io: I, scheme: Scheme) -> Result<bool, Error> {
-        let mut core = Core::new(io, scheme, &self.config)?;
+    fn run<I: Plane>(self, io: I, way: Way) -> Result<bool, Error> {
+        let mut core = Core::new(io, way, &self.config)?;
         core.serve(&self.registry, &self.workers)?;
         while !self.control.stop.load(Ordering::Acquire) {
             if core.turn()?.is_idle() {
@@ -259,16 +282,12 @@ impl fmt::Debug for ServerHandle {
 }
 
 impl ServerHandle {
-    fn start<I: Plane>(
-        &mut self,
-        io: I,
-        scheme: Scheme,
-        thread: DispatchThread,
-    ) -> Result<(), Error> {
+    fn start<I: Plane>(&mut self, io: I, way: Way, thread: DispatchThread) -> Result<(), Error> {
         self.wakers.push(io.waker());
+        let scheme = io.capabilities().scheme;
         let thread = std::thread::Builder::new()
             .name(format!("starling-{scheme}-server"))
-            .spawn(move || thread.run(io, scheme))
+            .spawn(move || thread.run(io, way))
             .map_err(|error| Error::system("start a dispatch thread", error))?;
         self.threads.push(thread);
         Ok(())

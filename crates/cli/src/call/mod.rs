@@ -34,7 +34,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The server: udp://HOST:PORT or shm://NAME.
+    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT (IFNAME is one of this host).
     address: String,
     /// What to call: pkg.Service/Method. With pkg.Service, prints its methods; with nothing, the
     /// server's services.

@@ -1,0 +1,140 @@
+//! Services over AF_XDP: typed calls between two network namespaces joined by veth.
+
+mod common;
+
+use common::{payload, server};
+use starling::{Bytes, Channel, Endpoint, ServerHandle};
+use starling_netns::{IPV4, IPV6, Pair, Shape, inside};
+use starling_test_protos::test::{RelayRequest, TestClient};
+
+/// Two namespaces in which a server gets an address, having said so where there are none.
+fn pair(test: &str, shape: Shape) -> Option<Pair> {
+    let made = Pair::with_shape(shape).and_then(|pair| {
+        let bound = inside(&pair.b, || {
+            starling::Server::builder()
+                .bind("xdp://vb/0.0.0.0:0")
+                .map(drop)
+        });
+        bound.map(|()| pair).map_err(|error| error.to_string())
+    });
+    if let Err(problem) = &made {
+        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+    }
+    made.ok()
+}
+
+/// A server in `b`.
+fn serve(pair: &Pair, threads: usize, address: &str) -> ServerHandle {
+    inside(&pair.b, || {
+        let (builder, _) = server(&[]);
+        let server = builder.threads(threads).bind(address).expect(address);
+        server.build().expect("a server").spawn().expect("threads")
+    })
+}
+
+/// What clients in `a` call a server by: the interface is their own.
+fn from_a(server: &ServerHandle) -> String {
+    let address = &server.addresses()[0];
+    address.replace("xdp://vb/", "xdp://va/")
+}
+
+/// A channel in `a`.
+fn channel(pair: &Pair, address: &str) -> Channel {
+    inside(&pair.a, || Channel::builder(address).own_thread().lazy()).expect(address)
+}
+
+/// Echoes of all sizes.
+fn check(client: &TestClient<Channel>) {
+    for size in [0, 1, 100, 1400, 1500, 10_000, 1 << 20] {
+        let bytes = Bytes::from_iter((0..size).map(|i: u32| (i * 31 / 7) as u8));
+        let response = client.echo(&payload(&bytes)).wait().expect("an echo");
+        assert!(response.message().bytes() == bytes);
+    }
+    let response = client
+        .work(&payload(b"in a worker"))
+        .wait()
+        .expect("an echo");
+    assert_eq!(response.message().bytes(), b"in a worker");
+}
+
+#[test]
+fn calls_of_all_sizes_over_both_versions() {
+    let test = "calls_of_all_sizes_over_both_versions";
+    for mtu in [1500, 9000] {
+        let Some(pair) = pair(
+            test,
+            Shape {
+                mtu,
+                ..Shape::default()
+            },
+        ) else {
+            return;
+        };
+        for host in [IPV4[1].to_owned(), format!("[{}]", IPV6[1])] {
+            let server = serve(&pair, 1, &format!("xdp://vb/{host}:0"));
+            check(&TestClient::new(channel(&pair, &from_a(&server))));
+        }
+    }
+}
+
+#[test]
+fn udp_and_af_xdp_understand_each_other() {
+    let Some(pair) = pair("udp_and_af_xdp_understand_each_other", Shape::default()) else {
+        return;
+    };
+    let xdp = serve(&pair, 1, "xdp://vb/0.0.0.0:0");
+    let address = from_a(&xdp).replace("xdp://va/", "udp://");
+    check(&TestClient::new(channel(&pair, &address)));
+
+    let udp = serve(&pair, 1, "udp://0.0.0.0:0");
+    let address = udp.addresses()[0].replace("udp://0.0.0.0", &format!("xdp://va/{}", IPV4[1]));
+    check(&TestClient::new(channel(&pair, &address)));
+}
+
+#[test]
+fn a_thread_for_each_queue() {
+    let shape = Shape {
+        queues: 2,
+        ..Shape::default()
+    };
+    let Some(pair) = pair("a_thread_for_each_queue", shape) else {
+        return;
+    };
+    let server = serve(&pair, 2, "xdp://vb/0.0.0.0:0");
+    assert_eq!(server.addresses().len(), 1, "all the same for clients");
+    // One after the other: the ports that they get spread over the queues.
+    for _ in 0..8 {
+        check(&TestClient::new(channel(&pair, &from_a(&server))));
+    }
+}
+
+#[test]
+fn an_endpoint_serves_and_calls_on_one_queue() {
+    let Some(pair) = pair(
+        "an_endpoint_serves_and_calls_on_one_queue",
+        Shape::default(),
+    ) else {
+        return;
+    };
+    let far = serve(&pair, 1, "udp://0.0.0.0:0");
+    let far = far.addresses()[0].replace("udp://0.0.0.0", &format!("xdp://va/{}", IPV4[1]));
+    // In `a`: relays what it is asked to the server in `b`, by the queue that it has.
+    let relay = inside(&pair.a, || {
+        let (builder, _) = server(&[]);
+        let server = builder.bind("xdp://va/0.0.0.0:0").expect("an address");
+        server.build().expect("a server").spawn().expect("threads")
+    });
+    let address = relay.addresses()[0].replace("xdp://va/", "udp://");
+    let client = inside(&pair.b, || {
+        Endpoint::client(&address).map(|mut endpoint| {
+            let client = TestClient::new(endpoint.channel(&address).expect("a channel"));
+            let mut request = RelayRequest::new();
+            request.set_address(&far);
+            request.set_bytes(b"relayed");
+            let response = endpoint.block_on(async { client.relay(&request).await });
+            let response = response.expect("a healthy device").expect("an echo");
+            response.message().bytes().to_vec()
+        })
+    });
+    assert_eq!(client.expect("an endpoint"), b"relayed");
+}
