@@ -163,6 +163,29 @@ impl Protocol {
         }
     }
 
+    /// The same, and more of it, however few sessions there are: for who drives many endpoints in
+    /// turn, a simulation, where nothing of any of them stays in a cache.
+    #[inline]
+    pub fn prefetch_cold(&self, datagram: &[u8]) {
+        let mut rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
+        while let Ok((frame, after)) = split_frame(rest) {
+            let index = frame.session().index();
+            match frame.header.kind {
+                Kind::Request => self.server.sessions.prefetch_lines(index, 2),
+                Kind::Response => self.client.sessions.prefetch_lines(index, 3),
+                _ => {}
+            }
+            rest = after;
+        }
+    }
+
+    /// Asks for the memory that a request on a session of this endpoint's will need, as
+    /// [`Protocol::prefetch_cold`] does for what arrives.
+    #[inline]
+    pub fn prefetch_cold_session(&self, session: SessionId) {
+        self.client.sessions.prefetch_lines(session.index(), 3);
+    }
+
     #[inline(never)]
     fn prefetch_sessions(&self, datagram: &[u8]) {
         let mut rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();

@@ -50,6 +50,9 @@ pub(crate) trait Place {
     fn name(&self) -> Name;
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Fewer sessions than this stay in a core's caches: there is nothing to ask for early.
 const CROWD: usize = 1024;
 
@@ -128,6 +131,21 @@ impl<T: Place> Table<T> {
     #[inline]
     pub(crate) fn prefetch(&self, index: usize) {
         prefetch_index(&self.places, index);
+    }
+
+    /// Asks for the first lines of a place that exists.
+    #[inline]
+    pub(crate) fn prefetch_lines(&self, index: usize, lines: usize) {
+        let Some(place) = self.places.get(index) else {
+            return;
+        };
+        let start = std::ptr::from_ref(place).addr();
+        // Any address is some way from any other: the memory is not looked at.
+        let from: &[u8] = &[];
+        let origin = from.as_ptr().addr();
+        for line in 0..lines {
+            prefetch_index(from, (start + line * LINE).wrapping_sub(origin));
+        }
     }
 
     /// The name of the session at a place, if there is one.

@@ -22,22 +22,28 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use starling_io::Ecn;
+use starling_io::{Ecn, Source};
 
 pub use crate::faults::{Fault, Rule};
 pub use crate::net::LinkConfig;
 pub use host::{HostId, ReceiveLimits};
 
-pub(crate) use host::{Host, Outgoing, Received};
+pub(crate) use host::Host;
 
+use host::NO_HOST;
+
+use crate::ahead::prefetch;
 use crate::cpu::{CpuModel, Work};
 use crate::events::Events;
 use crate::faults::{Corruption, Rules, checksum, flip_bits};
 use crate::net::{
-    End, Network, NodeId, Origin, Outage, Packet, PacketId, Packets, PortStats, Topology,
+    End, Network, NodeId, Origin, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
 };
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
+
+/// Datagrams of a queue that are asked for before they are read.
+const AHEAD: usize = 8;
 
 /// A fabric that the devices on it share.
 pub type SharedFabric = Rc<RefCell<Fabric>>;
@@ -141,6 +147,7 @@ pub struct Fabric {
     rules: Rules,
     counters: Counters,
     trace: Trace,
+    turns_ahead: Vec<HostId>,
 }
 
 impl Fabric {
@@ -159,6 +166,7 @@ impl Fabric {
             rules: Rules::default(),
             counters: Counters::default(),
             trace: Trace::default(),
+            turns_ahead: Vec::new(),
         }
     }
 
@@ -263,7 +271,11 @@ impl Fabric {
     /// `host`'s process ends at once: its queue and peers are gone, and it gets no turn
     /// until [`Fabric::restart`].
     pub fn crash(&mut self, host: HostId) {
-        let state = self.host_mut(host);
+        let state = &mut self.hosts[host.0 as usize];
+        for id in state.queue.drain(..).chain(state.ring.drain(..)) {
+            let packet = self.packets.take(id);
+            self.packets.recycle(packet.bytes.into_memory());
+        }
         let clock = state.clock;
         *state = Host::new(state.node);
         state.clock = clock;
@@ -365,22 +377,33 @@ impl Fabric {
     }
 
     /// A datagram of somebody outside arrives at `to` at `at_ns`, through no link and no rule.
-    pub fn inject(&mut self, at_ns: u64, source: SocketAddr, to: HostId, bytes: Vec<u8>) {
+    pub fn inject(&mut self, at_ns: u64, source: SocketAddr, to: HostId, mut bytes: Vec<u8>) {
+        let origin = self.packets.stranger(source);
         let packet = self.packets.put(Packet {
-            origin: Origin::Stranger(source),
+            origin,
             to,
             ecn: Ecn::NotCapable,
             checksum: None,
             next: End::Core,
             tail_ns: at_ns,
-            bytes,
+            bytes: Payload::take(&mut bytes),
         });
         self.events.push(at_ns, Happening::Arrival(packet));
     }
 
     /// Goes on to the next thing that its user has to do with; `None` if there is none, ever.
     pub fn step(&mut self) -> Option<Step> {
-        while let Some(happening) = self.events.pop() {
+        loop {
+            let (packets, hosts, turns) = (&self.packets, &self.hosts, &mut self.turns_ahead);
+            let happening = self.events.pop_ahead(|soon| match *soon {
+                Happening::Arrival(packet) => packets.prefetch(packet),
+                Happening::Look(host) => {
+                    prefetch(&hosts[host.0 as usize]);
+                    turns.push(host);
+                }
+                Happening::Doorbell { host, .. } => prefetch(&hosts[host.0 as usize].ring),
+                _ => {}
+            })?;
             match happening {
                 Happening::Arrival(packet) => self.arrive(packet),
                 Happening::Doorbell { host, count } => {
@@ -405,7 +428,19 @@ impl Fabric {
                 }
             }
         }
-        None
+    }
+
+    /// Asks for what `host` is going to read first.
+    pub(crate) fn prefetch_queue(&self, host: HostId) {
+        for &packet in self.host(host).queue.iter().take(AHEAD) {
+            self.packets.prefetch(packet);
+        }
+    }
+
+    /// Hosts that are going to have a turn soon, and were not named before.
+    pub(crate) fn take_turns_ahead(&mut self, hosts: &mut Vec<HostId>) {
+        std::mem::swap(&mut self.turns_ahead, hosts);
+        self.turns_ahead.clear();
     }
 
     /// Sends a datagram from `from` to whoever has the address `to`; gives it back if there is no
@@ -433,11 +468,12 @@ impl Fabric {
                 self.wake_at(from, again_ns);
                 return Err(bytes);
             }
-            self.launch(from, Outgoing { to, ecn, bytes });
+            let id = self.put(from, to, ecn, bytes);
+            self.launch(from, id);
             return Ok(());
         }
         let most = self.config.ring;
-        let state = self.host_mut(from);
+        let state = &mut self.hosts[from.0 as usize];
         if state.ring.len() >= most {
             state.starved = true;
             return Err(bytes);
@@ -445,8 +481,24 @@ impl Fabric {
         state.unannounced += 1;
         state.work.tx_packets += 1;
         state.work.tx_bytes += bytes.len() as u64;
-        state.ring.push_back(Outgoing { to, ecn, bytes });
+        let id = self.put(from, to, ecn, bytes);
+        self.host_mut(from).ring.push_back(id);
         Ok(())
+    }
+
+    /// A datagram is posted.
+    fn put(&mut self, from: HostId, to: SocketAddr, ecn: Ecn, mut bytes: Vec<u8>) -> PacketId {
+        let packet = Packet {
+            origin: Origin::Host(from),
+            to: HostId::of_address(to).unwrap_or(NO_HOST),
+            ecn,
+            checksum: None,
+            next: End::Core,
+            tail_ns: 0,
+            bytes: Payload::take(&mut bytes),
+        };
+        self.packets.recycle(bytes);
+        self.packets.put(packet)
     }
 
     /// Gives the card what it has room for of what was posted.
@@ -457,19 +509,19 @@ impl Fabric {
             if state.posted == 0 || state.waits_for_room {
                 break;
             }
-            let Some(first) = state.ring.front() else {
+            let Some(&first) = state.ring.front() else {
                 break;
             };
-            let len = first.bytes.len();
+            let len = self.packets.get(first).bytes.len();
             if !self.network.has_room(state.node, now_ns, len) {
                 state.waits_for_room = true;
                 let room_ns = self.network.room_at_ns(state.node, len);
                 self.events.push(room_ns, Happening::Room(from));
                 break;
             }
-            let outgoing = state.ring.pop_front().expect("just seen");
+            state.ring.pop_front();
             state.posted -= 1;
-            self.launch(from, outgoing);
+            self.launch(from, first);
         }
         let half = self.config.ring / 2;
         let state = self.host_mut(from);
@@ -480,34 +532,27 @@ impl Fabric {
     }
 
     /// A datagram leaves its node.
-    fn launch(&mut self, from: HostId, outgoing: Outgoing) {
+    fn launch(&mut self, from: HostId, id: PacketId) {
         let now_ns = self.now_ns();
-        let Outgoing { to, ecn, bytes } = outgoing;
         self.counters.sent += 1;
-        let moved = self
-            .network
-            .leave(self.host(from).node, now_ns, bytes.len());
-        let receiver = HostId::of_address(to).filter(|to| (to.0 as usize) < self.hosts.len());
-        let Some(to) = receiver else {
-            return self.drop_packet(DropCause::NoHost, Some(from), None, bytes);
-        };
+        let node = self.host(from).node;
+        let packet = self.packets.get_mut(id);
+        let moved = self.network.leave(node, now_ns, packet.bytes.len());
+        let to = packet.to;
+        if to.0 as usize >= self.hosts.len() {
+            packet.to = NO_HOST;
+            return self.drop_packet(DropCause::NoHost, id);
+        }
         let Some(moved) = moved else {
-            return self.drop_packet(DropCause::LinkDown, Some(from), Some(to), bytes);
+            return self.drop_packet(DropCause::LinkDown, id);
         };
-        let mut packet = Packet {
-            origin: Origin::Host(from),
-            to,
-            ecn,
-            checksum: None,
-            next: moved.to,
-            tail_ns: moved.tail_ns,
-            bytes,
-        };
+        packet.next = moved.to;
+        packet.tail_ns = moved.tail_ns;
         let mut due_ns = moved.due_ns;
         if !self.rules.is_empty() {
             let fate = self.rules.judge(&mut self.rng, now_ns, Some(from), to);
             if let Some(cause) = fate.dropped {
-                return self.drop_packet(cause, Some(from), Some(to), packet.bytes);
+                return self.drop_packet(cause, id);
             }
             if fate.marked {
                 packet.ecn = Ecn::CongestionExperienced;
@@ -524,19 +569,19 @@ impl Fabric {
             packet.tail_ns += fate.delay_ns;
             for extra_ns in fate.copies {
                 self.counters.duplicated += 1;
-                let mut copy = packet.clone();
+                let mut copy = self.packets.get(id).clone();
                 copy.tail_ns += extra_ns;
                 let copy = self.packets.put(copy);
                 self.events
                     .push(due_ns + extra_ns, Happening::Arrival(copy));
             }
-            self.corrupt(fate.corruption, &mut packet);
+            self.corrupt(fate.corruption, id);
         }
-        let packet = self.packets.put(packet);
-        self.events.push(due_ns, Happening::Arrival(packet));
+        self.events.push(due_ns, Happening::Arrival(id));
     }
 
-    fn corrupt(&mut self, corruption: Corruption, packet: &mut Packet) {
+    fn corrupt(&mut self, corruption: Corruption, id: PacketId) {
+        let packet = self.packets.get_mut(id);
         match corruption {
             Corruption::None => {}
             // One bit, which the checksum always finds: nothing above a kernel survives the
@@ -599,8 +644,7 @@ impl Fabric {
         let now_ns = self.now_ns();
         let packet = self.packets.get_mut(id);
         let End::Switch(switch) = packet.next else {
-            let packet = self.packets.take(id);
-            return self.deliver(packet);
+            return self.deliver(id);
         };
         let node = self.hosts[packet.to.0 as usize].node;
         match self
@@ -612,47 +656,41 @@ impl Fabric {
                 packet.tail_ns = moved.tail_ns;
                 self.events.push(moved.due_ns, Happening::Arrival(id));
             }
-            Err(cause) => {
-                let packet = self.packets.take(id);
-                let from = packet.origin.host();
-                self.drop_packet(cause, from, Some(packet.to), packet.bytes);
-            }
+            Err(cause) => self.drop_packet(cause, id),
         }
     }
 
     /// A packet has come to its node.
-    fn deliver(&mut self, packet: Packet) {
+    fn deliver(&mut self, id: PacketId) {
         let now_ns = self.now_ns();
+        let packet = self.packets.get(id);
         let (from, to) = (packet.origin.host(), packet.to);
         if packet
             .checksum
             .is_some_and(|sent| checksum(&packet.bytes) != sent)
         {
-            return self.drop_packet(DropCause::Checksum, from, Some(to), packet.bytes);
+            return self.drop_packet(DropCause::Checksum, id);
         }
-        if !self.host(to).running {
+        if !self.hosts[to.0 as usize].running {
             if let (true, Some(sender)) = (self.config.port_unreachable, from) {
                 let at_ns = now_ns + self.config.link.propagation_ns;
                 let unreachable = Happening::Unreachable { sender, peer: to };
                 self.events.push(at_ns, unreachable);
             }
-            return self.drop_packet(DropCause::HostDown, from, Some(to), packet.bytes);
+            return self.drop_packet(DropCause::HostDown, id);
         }
         let limits = self.config.receive;
         let starved = self.rules.queue_limit(now_ns, to).unwrap_or(usize::MAX);
-        let host = self.host(to);
+        let host = &mut self.hosts[to.0 as usize];
         if host.queue.len() >= limits.datagrams.min(starved)
             || host.queue_bytes + packet.bytes.len() > limits.bytes
         {
-            return self.drop_packet(DropCause::QueueFull, from, Some(to), packet.bytes);
+            return self.drop_packet(DropCause::QueueFull, id);
         }
         self.counters.delivered += 1;
         self.trace.delivered(now_ns, from, to, &packet.bytes);
-        self.host_mut(to).enqueue(Received {
-            origin: packet.origin,
-            ecn: packet.ecn,
-            bytes: packet.bytes,
-        });
+        host.queue_bytes += packet.bytes.len();
+        host.queue.push_back(id);
         self.wake_at(to, now_ns + self.config.poll_ns);
     }
 
@@ -677,16 +715,31 @@ impl Fabric {
         true
     }
 
-    fn drop_packet(
-        &mut self,
-        cause: DropCause,
-        from: Option<HostId>,
-        to: Option<HostId>,
-        bytes: Vec<u8>,
-    ) {
+    /// `host` reads the next datagram from its queue: who sent it, as far as it knows him, and
+    /// what he sent.
+    pub(crate) fn read(&mut self, host: HostId) -> Option<(Source, Ecn, Payload)> {
+        let host = &mut self.hosts[host.0 as usize];
+        let packet = self.packets.take(host.queue.pop_front()?);
+        host.queue_bytes -= packet.bytes.len();
+        let known = match packet.origin {
+            Origin::Host(from) => host.peers.of_host(from),
+            origin => host.peers.number(self.packets.address(origin)),
+        };
+        let source = match known {
+            Some(peer) => Source::Peer(peer),
+            None => Source::Stranger(self.packets.address(packet.origin)),
+        };
+        Some((source, packet.ecn, packet.bytes))
+    }
+
+    fn drop_packet(&mut self, cause: DropCause, id: PacketId) {
+        let packet = self.packets.take(id);
+        let (from, to) = (packet.origin.host(), packet.to);
+        let to = (to != NO_HOST).then_some(to);
         *self.counters.dropped.entry(cause).or_default() += 1;
-        self.trace.dropped(self.now_ns(), cause, from, to, &bytes);
-        self.packets.recycle(bytes);
+        let now_ns = self.now_ns();
+        self.trace.dropped(now_ns, cause, from, to, &packet.bytes);
+        self.packets.recycle(packet.bytes.into_memory());
     }
 }
 

@@ -16,7 +16,9 @@ use starling_io::{
     PacketTx, PeerId, Source, TxError, Wake,
 };
 
-use crate::fabric::{HostId, Received, SharedFabric};
+use crate::ahead::prefetch;
+use crate::fabric::{HostId, SharedFabric};
+use crate::net::Payload;
 
 /// Datagrams that a device holds for a link whose queue is full.
 const SEND_QUEUE_DATAGRAMS: usize = 256;
@@ -162,39 +164,53 @@ impl Wake for SimWaker {
 pub struct SimRx {
     fabric: SharedFabric,
     host: HostId,
-    burst: Vec<(Source, Received)>,
+    burst: Vec<(Source, Ecn, Payload)>,
+}
+
+impl SimRx {
+    /// What was read is not needed any more: its memory is used again while it is in a cache.
+    pub(crate) fn release(&mut self) {
+        let mut fabric = self.fabric.borrow_mut();
+        for (.., bytes) in self.burst.drain(..) {
+            fabric.recycle(bytes.into_memory());
+        }
+    }
 }
 
 impl PacketRx for SimRx {
     fn rx_burst(&mut self) -> Result<usize, IoError> {
+        self.release();
         let mut fabric = self.fabric.borrow_mut();
-        for (_, read) in self.burst.drain(..) {
-            fabric.recycle(read.bytes);
-        }
-        let host = fabric.host_mut(self.host);
         while self.burst.len() < MAX_BURST {
-            let Some(received) = host.dequeue() else {
+            let Some(read) = fabric.read(self.host) else {
                 break;
             };
-            let source = match host.peers.of(received.origin) {
-                Some(peer) => Source::Peer(peer),
-                None => Source::Stranger(received.origin.address()),
-            };
-            host.work.rx_packets += 1;
-            host.work.rx_bytes += received.bytes.len() as u64;
-            self.burst.push((source, received));
+            self.burst.push(read);
         }
+        let work = &mut fabric.host_mut(self.host).work;
+        work.rx_packets += self.burst.len() as u64;
+        let bytes = self.burst.iter().map(|(.., bytes)| bytes.len() as u64);
+        work.rx_bytes += bytes.sum::<u64>();
         Ok(self.burst.len())
     }
 
     fn datagram(&self, index: usize) -> Datagram<'_> {
-        let (source, received) = &self.burst[index];
+        let (source, ecn, bytes) = &self.burst[index];
         Datagram {
             source: *source,
-            ecn: received.ecn,
-            bytes: &received.bytes,
+            ecn: *ecn,
+            bytes,
         }
     }
+}
+
+/// What is being put together for a peer.
+#[repr(align(64))]
+struct Open {
+    /// None: nobody has the number.
+    address: Option<SocketAddr>,
+    /// Empty: nothing.
+    bytes: Vec<u8>,
 }
 
 /// The sending half of a [`SimIo`].
@@ -202,8 +218,8 @@ pub struct SimTx {
     fabric: SharedFabric,
     host: HostId,
     max_datagram: usize,
-    /// The datagram open for each peer, by number; empty if none is.
-    open: Vec<Vec<u8>>,
+    /// The datagram open for each peer, by number.
+    open: Vec<Open>,
     /// Peers that have one open, and maybe some that had.
     begun: Vec<PeerId>,
     /// Closed datagrams in their order.
@@ -216,20 +232,28 @@ impl SimTx {
         let peer = fabric.host_mut(self.host).peers.open(address);
         let needed = peer.0 as usize + 1;
         if self.open.len() < needed {
-            self.open.resize_with(needed, Vec::new);
+            self.open.resize_with(needed, || Open {
+                address: None,
+                bytes: Vec::new(),
+            });
         }
+        self.open[peer.0 as usize].address = Some(address);
         peer
     }
 
     fn forget(&mut self, peer: PeerId, address: SocketAddr) {
         if let Some(open) = self.open.get_mut(peer.0 as usize) {
-            open.clear();
+            open.address = None;
+            open.bytes.clear();
         }
         self.ready.retain(|(to, _)| *to != address);
     }
 
-    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
-        self.fabric.borrow().host(self.host).peers.address(peer)
+    /// Asks for the memory that a datagram for `peer` will need.
+    pub(crate) fn prefetch(&self, peer: PeerId) {
+        if let Some(open) = self.open.get(peer.0 as usize) {
+            prefetch(open);
+        }
     }
 }
 
@@ -248,40 +272,40 @@ impl PacketTx for SimTx {
             "a frame of {size} bytes does not fit a datagram of {}",
             self.max_datagram
         );
-        let index = peer.0 as usize;
-        let mut fabric = self.fabric.borrow_mut();
-        let Some(address) = fabric.host(self.host).peers.address(peer) else {
+        let Some(open) = self.open.get_mut(peer.0 as usize) else {
             return Err(TxError::Gone);
         };
-        if self.open[index].len() + size > self.max_datagram {
-            let bytes = std::mem::take(&mut self.open[index]);
+        let Some(address) = open.address else {
+            return Err(TxError::Gone);
+        };
+        if open.bytes.len() + size > self.max_datagram {
+            let bytes = std::mem::take(&mut open.bytes);
             self.ready.push_back((address, bytes));
         }
-        let full = self.ready.len() >= SEND_QUEUE_DATAGRAMS;
-        let open = &mut self.open[index];
-        if open.is_empty() {
-            if full {
+        let mut fabric = self.fabric.borrow_mut();
+        if open.bytes.is_empty() {
+            if self.ready.len() >= SEND_QUEUE_DATAGRAMS {
                 return Err(TxError::Full);
             }
-            if open.capacity() == 0 {
-                *open = fabric.buffer();
+            if open.bytes.capacity() == 0 {
+                open.bytes = fabric.buffer();
             }
-            open.extend_from_slice(preamble);
+            open.bytes.extend_from_slice(preamble);
             self.begun.push(peer);
         }
         fabric.host_mut(self.host).work.tx_frames += 1;
-        open.extend_from_slice(head);
-        open.extend_from_slice(body);
-        open.extend_from_slice(tail);
+        open.bytes.extend_from_slice(head);
+        open.bytes.extend_from_slice(body);
+        open.bytes.extend_from_slice(tail);
         Ok(())
     }
 
     fn seal(&mut self, peer: PeerId) {
-        let Some(address) = self.address(peer) else {
+        let Some(open) = self.open.get_mut(peer.0 as usize) else {
             return;
         };
-        let bytes = std::mem::take(&mut self.open[peer.0 as usize]);
-        if !bytes.is_empty() {
+        if let (Some(address), false) = (open.address, open.bytes.is_empty()) {
+            let bytes = std::mem::take(&mut open.bytes);
             self.ready.push_back((address, bytes));
         }
     }
@@ -289,9 +313,7 @@ impl PacketTx for SimTx {
     fn flush(&mut self) -> Result<(), IoError> {
         let mut begun = std::mem::take(&mut self.begun);
         for peer in begun.drain(..) {
-            if !self.open[peer.0 as usize].is_empty() {
-                self.seal(peer);
-            }
+            self.seal(peer);
         }
         self.begun = begun;
         let mut fabric = self.fabric.borrow_mut();

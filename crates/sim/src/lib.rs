@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod check;
 pub mod cpu;
 pub mod events;

@@ -10,8 +10,8 @@ use std::fmt;
 use crate::fabric::HostId;
 use crate::rng::mix;
 
-/// How many entries are kept for [`Trace::recent`].
-const KEPT: usize = 4096;
+/// How many entries are kept, in a cache, for [`Trace::recent`].
+const KEPT: usize = 128;
 
 /// How many bytes of a datagram's beginning an entry keeps.
 const HEAD: usize = 40;

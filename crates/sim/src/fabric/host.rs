@@ -4,13 +4,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use starling_io::{Ecn, IoEvent, PeerGone, PeerId};
+use starling_io::{IoEvent, PeerGone, PeerId};
 
 use crate::cpu::Work;
-use crate::net::{NodeId, Origin};
+use crate::net::{NodeId, PacketId};
 
 /// The port of every host's only socket.
 const PORT: u16 = 4000;
+
+/// Nobody has the address.
+pub(crate) const NO_HOST: HostId = HostId(u32::MAX);
 
 /// A host of a fabric: a thread with an endpoint, and a socket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,22 +55,6 @@ impl Default for ReceiveLimits {
             bytes: 4 << 20,
         }
     }
-}
-
-/// A datagram in a receive queue.
-#[derive(Debug)]
-pub(crate) struct Received {
-    pub(crate) origin: Origin,
-    pub(crate) ecn: Ecn,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// A datagram that the card has not sent yet.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) to: SocketAddr,
-    pub(crate) ecn: Ecn,
-    pub(crate) bytes: Vec<u8>,
 }
 
 /// No peer.
@@ -122,11 +109,6 @@ impl Peers {
         Some(address)
     }
 
-    #[inline]
-    pub(crate) fn address(&self, peer: PeerId) -> Option<SocketAddr> {
-        *self.addresses.get(peer.0 as usize)?
-    }
-
     pub(crate) fn number(&self, address: SocketAddr) -> Option<PeerId> {
         match HostId::of_address(address) {
             Some(host) => self.of_host(host),
@@ -134,16 +116,9 @@ impl Peers {
         }
     }
 
-    /// The number of whoever sent a datagram.
+    /// The number of whoever has a socket of the fabric.
     #[inline]
-    pub(crate) fn of(&self, origin: Origin) -> Option<PeerId> {
-        match origin {
-            Origin::Host(host) => self.of_host(host),
-            Origin::Stranger(address) => self.number(address),
-        }
-    }
-
-    fn of_host(&self, host: HostId) -> Option<PeerId> {
+    pub(crate) fn of_host(&self, host: HostId) -> Option<PeerId> {
         let peer = *self.hosts.get(host.0 as usize)?;
         (peer != NOBODY).then_some(peer)
     }
@@ -244,10 +219,10 @@ pub(crate) struct Host {
     pub(crate) turn_at_ns: Option<u64>,
     pub(crate) looks: Looks,
     pub(crate) clock: HostClock,
-    pub(crate) queue: VecDeque<Received>,
+    pub(crate) queue: VecDeque<PacketId>,
     pub(crate) queue_bytes: usize,
     /// What the card has not taken yet, in order.
-    pub(crate) ring: VecDeque<Outgoing>,
+    pub(crate) ring: VecDeque<PacketId>,
     /// How many of them the card knows of.
     pub(crate) posted: usize,
     /// How many it was not told of yet.
@@ -287,17 +262,6 @@ impl Host {
     /// It runs no turn before then.
     pub(crate) fn away_until_ns(&self) -> u64 {
         self.paused_until_ns.max(self.busy_until_ns)
-    }
-
-    pub(crate) fn enqueue(&mut self, datagram: Received) {
-        self.queue_bytes += datagram.bytes.len();
-        self.queue.push_back(datagram);
-    }
-
-    pub(crate) fn dequeue(&mut self) -> Option<Received> {
-        let datagram = self.queue.pop_front()?;
-        self.queue_bytes -= datagram.bytes.len();
-        Some(datagram)
     }
 
     /// The network said that nobody listens at `address`.
@@ -369,8 +333,7 @@ mod tests {
         assert_eq!(peers.close(PeerId(0)), Some(a));
         assert_eq!(peers.close(PeerId(0)), None);
         assert_eq!(peers.number(a), None);
-        assert_eq!(peers.address(PeerId(0)), None);
-        assert_eq!(peers.address(PeerId(9)), None);
+        assert_eq!(peers.close(PeerId(9)), None);
         assert_eq!(peers.open(a), PeerId(0));
         assert_eq!(peers.len(), 2);
     }

@@ -8,6 +8,7 @@
 
 mod link;
 mod packet;
+mod payload;
 mod switch;
 mod topology;
 
@@ -18,6 +19,7 @@ pub use switch::{Marking, SwitchConfig};
 pub use topology::{Cable, End, NodeId, Topology};
 
 pub(crate) use packet::{Origin, Packet, PacketId, Packets};
+pub(crate) use payload::Payload;
 
 use crate::rng::{Rng, mix};
 use crate::trace::DropCause;

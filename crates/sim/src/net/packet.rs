@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use starling_io::Ecn;
 
+use super::payload::Payload;
 use super::topology::End;
+use crate::ahead::prefetch;
 use crate::fabric::HostId;
 
 /// Buffers kept for later.
@@ -14,8 +16,8 @@ const MOST_SPARE: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Host(HostId),
-    /// Somebody who is not of the fabric.
-    Stranger(SocketAddr),
+    /// Somebody who is not of the fabric, by a number that [`Packets`] gave him.
+    Stranger(u32),
 }
 
 impl Origin {
@@ -25,19 +27,14 @@ impl Origin {
             Self::Stranger(_) => None,
         }
     }
-
-    pub(crate) fn address(self) -> SocketAddr {
-        match self {
-            Self::Host(host) => host.address(),
-            Self::Stranger(address) => address,
-        }
-    }
 }
 
-/// A datagram on its way.
+/// A datagram from the moment that it is posted until it is read. It stays where it is meanwhile,
+/// and what it waits in are queues of numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) origin: Origin,
+    /// Whoever has the address, if anybody has.
     pub(crate) to: HostId,
     pub(crate) ecn: Ecn,
     /// The checksum that it left with, if anything has touched it since.
@@ -46,8 +43,10 @@ pub(crate) struct Packet {
     pub(crate) next: End,
     /// When its last bit is there, ns.
     pub(crate) tail_ns: u64,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Payload,
 }
+
+const _: () = assert!(size_of::<Option<Packet>>() <= 192);
 
 /// The number of a packet in its slab.
 pub(crate) type PacketId = u32;
@@ -59,6 +58,7 @@ pub(crate) struct Packets {
     free: Vec<PacketId>,
     /// Memory of datagrams that are over.
     spare: Vec<Vec<u8>>,
+    strangers: Vec<SocketAddr>,
 }
 
 impl Packets {
@@ -73,6 +73,34 @@ impl Packets {
                 u32::try_from(self.list.len() - 1).expect("fewer than 2^32 packets at once")
             }
         }
+    }
+
+    /// Asks for the memory of a packet that is going to be needed.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: PacketId) {
+        if let Some(place) = self.list.get(id as usize) {
+            prefetch(place);
+        }
+    }
+
+    /// Somebody who sends one datagram.
+    pub(crate) fn stranger(&mut self, address: SocketAddr) -> Origin {
+        self.strangers.push(address);
+        Origin::Stranger(self.strangers.len() as u32 - 1)
+    }
+
+    /// The address that a datagram comes from.
+    pub(crate) fn address(&self, origin: Origin) -> SocketAddr {
+        match origin {
+            Origin::Host(host) => host.address(),
+            Origin::Stranger(number) => self.strangers[number as usize],
+        }
+    }
+
+    pub(crate) fn get(&self, id: PacketId) -> &Packet {
+        self.list[id as usize]
+            .as_ref()
+            .expect("a packet that is on its way")
     }
 
     pub(crate) fn get_mut(&mut self, id: PacketId) -> &mut Packet {

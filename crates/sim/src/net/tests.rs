@@ -81,8 +81,8 @@ fn an_incast_fills_the_buffer_is_marked_and_loses_what_does_not_fit() {
     assert_eq!(port.most_queued, 5_000);
     assert_eq!(fabric.receive_queue(hosts[0]).0, 5);
     let mut marked = 0;
-    while let Some(datagram) = fabric.host_mut(hosts[0]).dequeue() {
-        marked += u64::from(datagram.ecn == Ecn::CongestionExperienced);
+    while let Some((_, ecn, _)) = fabric.read(hosts[0]) {
+        marked += u64::from(ecn == Ecn::CongestionExperienced);
     }
     assert_eq!(marked, 3);
 }
@@ -100,8 +100,8 @@ fn flows_spread_over_equal_paths_and_stay_in_order() {
     run(&mut fabric);
     for &to in &hosts[8..] {
         let mut order = Vec::new();
-        while let Some(datagram) = fabric.host_mut(to).dequeue() {
-            order.push(datagram.bytes[0]);
+        while let Some((.., bytes)) = fabric.read(to) {
+            order.push(bytes[0]);
         }
         assert_eq!(order.len(), 50);
         assert!(order.is_sorted(), "a flow overtook itself");
@@ -208,7 +208,7 @@ fn a_thread_is_busy_for_what_its_turn_costs() {
     }
     let mut turns = Vec::new();
     while let Some(Step::Turn(host)) = fabric.step() {
-        let read = std::iter::from_fn(|| fabric.host_mut(host).dequeue()).count();
+        let read = std::iter::from_fn(|| fabric.read(host)).count();
         turns.push((fabric.now_ns(), host, read));
         fabric.end_turn(host, Work::default());
     }
@@ -252,7 +252,7 @@ fn time_spent_in_a_turn_is_seen_by_its_clock_and_what_was_flushed_leaves_meanwhi
     while let Some(Step::Turn(host)) = fabric.step() {
         assert_eq!(host, hosts[1]);
         arrivals.push(fabric.now_ns() - 800 - 500 - 300);
-        while fabric.host_mut(host).dequeue().is_some() {}
+        while fabric.read(host).is_some() {}
     }
     assert_eq!(arrivals, [5_000, 10_000, 11_000]);
 }

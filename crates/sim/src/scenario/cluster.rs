@@ -10,6 +10,7 @@ use starling_proto::{Config, RequestError, Stats};
 use super::guard::{BOUND_NS, Guard, HEAD, hold};
 use super::machine::{Application, Call, Machine};
 use super::{MS, US};
+use crate::ahead::prefetch;
 use crate::check::Violation;
 use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
 use crate::net::NodeId;
@@ -170,10 +171,12 @@ impl Cluster {
     /// Runs until `until_ns`, or until the application has seen enough.
     pub(super) fn run<A: Application + ?Sized>(&mut self, app: &mut A, until_ns: u64) {
         self.fabric.borrow_mut().alarm(until_ns, END | until_ns);
+        let mut ahead = Vec::new();
         loop {
             let step = self.fabric.borrow_mut().step();
             match step.expect("the end is an alarm") {
                 Step::Turn(host) => {
+                    self.prefetch(&mut ahead);
                     self.machines[host.0 as usize].turn(app, &mut self.guard);
                     if app.is_done() {
                         return;
@@ -187,6 +190,15 @@ impl Cluster {
                 }
                 Step::Alarm(word) => self.ring(app, word),
             }
+        }
+    }
+
+    /// Asks for the memory of the hosts that have a turn soon.
+    fn prefetch(&self, hosts: &mut Vec<HostId>) {
+        self.fabric.borrow_mut().take_turns_ahead(hosts);
+        for host in hosts.drain(..) {
+            self.fabric.borrow().prefetch_queue(host);
+            prefetch(&self.machines[host.0 as usize]);
         }
     }
 

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
-use starling_proto::{RequestNumber, SessionId};
+use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES, RequestNumber, SessionId};
 
 use super::MS;
+use crate::ahead::prefetch;
 use crate::check::Violation;
 use crate::fabric::HostId;
 
@@ -82,6 +83,19 @@ impl Guard {
     fn caller(&mut self, serial: u64) -> Option<&mut Caller> {
         let index = serial >> (PLACE_BITS + ROUND_BITS);
         self.callers.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Asks for the entry of the call that a datagram begins with, if it does. Any bytes will do.
+    pub(super) fn prefetch(&self, datagram: &[u8]) {
+        let body = datagram.get(PREAMBLE_BYTES + HEADER_BYTES..);
+        let Some(serial) = body.and_then(serial_of) else {
+            return;
+        };
+        let index = (serial >> (PLACE_BITS + ROUND_BITS)) as usize;
+        let caller = self.callers.get(index);
+        if let Some(entry) = caller.and_then(|it| it.places.get(place_of(serial) as usize)) {
+            prefetch(entry);
+        }
     }
 
     /// The protocol took the call.

@@ -17,6 +17,7 @@ use starling_proto::{
 
 use super::guard::{self, Guard, HEAD, hold};
 use super::watch::Watch;
+use crate::ahead::prefetch;
 use crate::check::{Credits, Remains, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
@@ -28,6 +29,10 @@ const COPIED_BYTES: usize = 1024;
 
 /// A host without a cost model is given one turn in so many ns.
 const SHORTEST_TURN_NS: u64 = 100;
+
+/// A host with more channels than this looks at a session's books once in so many turns.
+const CROWD: usize = 64;
+const CROWD_TURNS: u32 = 16;
 
 /// Who plays the applications on all hosts.
 pub(super) trait Application {
@@ -91,6 +96,8 @@ pub(super) struct Call {
 struct Channel {
     server: HostId,
     session: Option<SessionId>,
+    /// What the device calls the server, if there is a session.
+    peer: starling_io::PeerId,
 }
 
 /// One host.
@@ -114,8 +121,9 @@ pub(super) struct Machine {
     /// Its calls are to be cancelled, or its sessions closed, in the next turn.
     pub(super) cancels: bool,
     pub(super) closes: bool,
-    /// The channel whose books are looked at next.
+    /// The channel whose books were looked at last.
     audited: usize,
+    turns: u32,
     /// For how long its core is taken away in the middle of its next turn, ns.
     pub(super) away_ns: u64,
 }
@@ -217,6 +225,7 @@ impl Machine {
             cancels: false,
             closes: false,
             audited: 0,
+            turns: 0,
             away_ns: 0,
         };
         machine.start();
@@ -256,6 +265,7 @@ impl Machine {
         self.channels.push(Channel {
             server,
             session: None,
+            peer: starling_io::PeerId(u32::MAX),
         });
         self.channels.len() - 1
     }
@@ -309,6 +319,7 @@ impl Machine {
         }
         process.drain(&mut turn, &mut self.channels);
         while !turn.calls.is_empty() {
+            process.prefetch(&turn.calls, &self.channels);
             for call in std::mem::take(&mut turn.calls) {
                 process.call(
                     &mut turn,
@@ -337,11 +348,16 @@ impl Machine {
         self.audit();
     }
 
-    /// What is to be checked in every turn; of the sessions one at a time.
+    /// What is to be checked in every turn, and the books of one session: where there are many,
+    /// once in so many turns.
     fn audit(&mut self) {
         let fabric = self.fabric.borrow();
         let held = fabric.receive_queue(self.id);
         hold(queue_within(fabric.config().receive, held));
+        self.turns = self.turns.wrapping_add(1);
+        if self.channels.len() > CROWD && !self.turns.is_multiple_of(CROWD_TURNS) {
+            return;
+        }
         self.audited = (self.audited + 1) % self.channels.len().max(1);
         let channel = self.channels.get(self.audited);
         let session = channel.and_then(|channel| channel.session);
@@ -393,6 +409,21 @@ impl Process {
         }
     }
 
+    /// Asks for the memory that calls will need.
+    fn prefetch(&mut self, calls: &[Call], channels: &[Channel]) {
+        let tx = self.io.split().1;
+        for call in calls {
+            prefetch(&channels[call.channel]);
+        }
+        for call in calls {
+            let channel = &channels[call.channel];
+            if let Some(session) = channel.session {
+                self.protocol.prefetch_cold_session(session);
+                tx.prefetch(channel.peer);
+            }
+        }
+    }
+
     fn receive<A: Application + ?Sized>(
         &mut self,
         turn: &mut Turn<'_, A>,
@@ -406,6 +437,17 @@ impl Process {
         } = self;
         let (rx, tx) = io.split();
         let count = rx.rx_burst().expect("the device has no errors");
+        for index in 0..count {
+            prefetch(rx.datagram(index).bytes);
+        }
+        for index in 0..count {
+            let datagram = rx.datagram(index);
+            if let starling_io::Source::Peer(peer) = datagram.source {
+                tx.prefetch(peer);
+            }
+            protocol.prefetch_cold(datagram.bytes);
+            turn.guard.prefetch(datagram.bytes);
+        }
         for index in 0..count {
             let datagram = rx.datagram(index);
             let source = match datagram.source {
@@ -469,6 +511,7 @@ impl Process {
                 }
             }
         }
+        rx.release();
     }
 
     /// The channel's session, a new one if it has none.
@@ -490,6 +533,7 @@ impl Process {
             let opened = self.protocol.connect(turn.now_ns, PeerId(peer.0), &mut tap);
             let session = opened.ok()?;
             channel.session = Some(session);
+            channel.peer = peer;
             self.channel_of.insert(session, index);
         }
         channel.session
