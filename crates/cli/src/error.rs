@@ -63,6 +63,9 @@ pub(crate) enum CliError {
     /// Standard output took no more.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
+    /// A plane that has to work does not.
+    #[error("{0}: does not work here; the findings marked `bad` say why, and what to do")]
+    PlanesLack(String),
     /// The path of this program, which has to start itself, is unknown.
     #[error("finding the path of this program: {0}")]
     OwnPath(#[source] io::Error),

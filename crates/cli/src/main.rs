@@ -6,6 +6,7 @@
 mod bench;
 mod call;
 mod demo;
+mod doctor;
 mod error;
 mod output;
 mod role;
@@ -43,6 +44,8 @@ enum Command {
     Call(call::Arguments),
     /// Measures Starling beside its floors and its peers.
     Bench(bench::Arguments),
+    /// Checks what each plane would give on this host, and what it lacks.
+    Doctor(doctor::Arguments),
     /// Runs the protocol in a simulated datacenter.
     Sim(sim::Arguments),
     /// Prints a completion script for a shell.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Completions { shell } => output::print(&completions(shell)),
         Command::Role(arguments) => role::run(&arguments),
@@ -137,7 +141,15 @@ mod tests {
         let names: Vec<_> = offered.get_subcommands().map(|c| c.get_name()).collect();
         assert_eq!(
             names,
-            ["demo", "serve", "call", "bench", "sim", "completions"]
+            [
+                "demo",
+                "serve",
+                "call",
+                "bench",
+                "doctor",
+                "sim",
+                "completions"
+            ]
         );
     }
 

@@ -21,6 +21,7 @@
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `inspect` | what interfaces can do, without a device |
 //!
 //! An interface's queue can have one device. The network card decides by which queue a packet
 //! comes; what comes by another one than the device's is passed on to the kernel and reaches the
@@ -34,6 +35,7 @@ mod checksum;
 mod device;
 mod drops;
 mod frame;
+mod inspect;
 mod neighbour;
 mod netlink;
 mod program;
@@ -47,6 +49,7 @@ mod umem;
 pub use address::XdpAddress;
 pub use device::{XdpConfig, XdpIo};
 pub use drops::Drops;
+pub use inspect::{Features, Interface, Occupant, interfaces};
 pub use rx::XdpRx;
 pub use socket::Mode;
 pub use tx::XdpTx;

@@ -7,9 +7,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto,
+    socket_with,
 };
 
 use crate::frame::Mac;
@@ -37,6 +38,17 @@ const NTF_USE: u8 = 1;
 /// reachable, stale, delay, probe, noarp, permanent.
 const USABLE: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
 const NUD_STALE: u16 = 0x04;
+
+/// Generic netlink (linux/genetlink.h): bytes of its header, who knows all families, and how to ask.
+const GENERIC_HEADER: usize = 4;
+const GENL_ID_CTRL: u16 = 0x10;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+/// Its family `netdev` (linux/netdev.h).
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 
 /// A message, without its header.
 #[derive(Debug)]
@@ -96,12 +108,21 @@ impl Netlink {
     /// A socket in the network namespace of this thread, which hears what happens to `groups`
     /// (`RTMGRP_*`).
     pub(crate) fn new(groups: u32) -> io::Result<Self> {
+        // NETLINK_ROUTE is number zero.
+        Self::of_protocol(None, groups)
+    }
+
+    /// One for what has no protocol of its own (`NETLINK_GENERIC`).
+    pub(crate) fn generic() -> io::Result<Self> {
+        Self::of_protocol(Some(netlink::GENERIC), 0)
+    }
+
+    fn of_protocol(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let socket = socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC,
-            // NETLINK_ROUTE is number zero.
-            None,
+            protocol,
         )?;
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self {
@@ -195,6 +216,43 @@ impl Netlink {
         link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
     }
 
+    /// All interfaces, with their names.
+    pub(crate) fn links(&mut self) -> io::Result<Vec<(String, Link)>> {
+        let answers = self.ask(libc::RTM_GETLINK, libc::NLM_F_DUMP, &[0; 16])?;
+        let links = answers.iter().filter_map(|answer| {
+            let name = attributes(answer.body.get(16..)?)
+                .find(|(kind, _)| *kind == libc::IFLA_IFNAME)?
+                .1;
+            let name = name.split(|byte| *byte == 0).next()?;
+            let name = String::from_utf8_lossy(name).into_owned();
+            Some((name, parse_link(&answer.body)?))
+        });
+        Ok(links.collect())
+    }
+
+    /// The number of a family of generic netlink.
+    pub(crate) fn family(&mut self, name: &str) -> io::Result<u16> {
+        let mut body = vec![CTRL_CMD_GETFAMILY, 1, 0, 0];
+        let mut text = name.as_bytes().to_vec();
+        text.push(0);
+        push_attribute(&mut body, CTRL_ATTR_FAMILY_NAME, &text);
+        let answers = self.ask(GENL_ID_CTRL, 0, &body)?;
+        let id = generic_attribute(&answers, CTRL_ATTR_FAMILY_ID);
+        let id = id.and_then(|value| value.first_chunk());
+        let id = id.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        Ok(u16::from_ne_bytes(*id))
+    }
+
+    /// What an interface's driver says that it can do (`enum netdev_xdp_act`), asked of the family
+    /// `netdev`.
+    pub(crate) fn xdp_features(&mut self, family: u16, interface: u32) -> io::Result<Option<u64>> {
+        let mut body = vec![NETDEV_CMD_DEV_GET, 1, 0, 0];
+        push_attribute(&mut body, NETDEV_A_DEV_IFINDEX, &interface.to_ne_bytes());
+        let answers = self.ask(family, 0, &body)?;
+        let bits = generic_attribute(&answers, NETDEV_A_DEV_XDP_FEATURES);
+        Ok(bits.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?))))
+    }
+
     /// The addresses of an interface that others can reach, those of widest scope first.
     pub(crate) fn addresses(&mut self, interface: u32) -> io::Result<Vec<IpAddr>> {
         let answers = self.ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8])?;
@@ -284,6 +342,13 @@ fn each_message(mut bytes: &[u8], mut visit: impl FnMut(u32, u16, &[u8])) {
         visit(word(8), u16::from_ne_bytes([header[4], header[5]]), body);
         bytes = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
     }
+}
+
+/// An attribute of the first answer of a family of generic netlink.
+fn generic_attribute(answers: &[Message], wanted: u16) -> Option<&[u8]> {
+    let attributes = attributes(answers.first()?.body.get(GENERIC_HEADER..)?);
+    let mut values = attributes.filter_map(|(kind, value)| (kind == wanted).then_some(value));
+    values.next()
 }
 
 /// Kind and value of each attribute.

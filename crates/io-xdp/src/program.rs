@@ -21,6 +21,9 @@ use crate::bpf;
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 
+/// The program's name in its object, and, as it is short enough, in the kernel.
+pub(crate) const NAME: &str = "starling_steer";
+
 /// Queues of an interface that can have a device: the length of the program's table.
 pub(crate) const MAX_QUEUES: u32 = 64;
 /// Sockets that the program knows for each queue.
@@ -227,7 +230,7 @@ impl Own {
     fn load(attempt: &str) -> Result<Self, IoError> {
         let object = aya::include_bytes_aligned!("bpf/steer.bpf.o");
         let mut ebpf = Ebpf::load(object).map_err(|error| load_error(attempt, &error))?;
-        let program = ebpf.program_mut("starling_steer").expect("in the object");
+        let program = ebpf.program_mut(NAME).expect("in the object");
         let program: &mut Xdp = program.try_into().expect("its type");
         program.load().map_err(|error| match error {
             ProgramError::LoadError { io_error, .. } => attach_error(attempt, io_error),

@@ -1,0 +1,141 @@
+//! What the system says of itself: read from `/proc` and `/sys`, nothing is tried.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+
+/// Capabilities that some plane can use, and their numbers (capabilities(7)).
+const CAPABILITIES: [(&str, u32); 5] = [
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_NET_RAW", 13),
+    ("CAP_IPC_LOCK", 14),
+    ("CAP_SYS_ADMIN", 21),
+    ("CAP_BPF", 39),
+];
+
+/// A kernel's version, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(pub(super) u32, pub(super) u32);
+
+/// What was found out. What a system does not say is `None`.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    pub(super) release: String,
+    pub(super) version: Option<Version>,
+    /// Processors that this process may use.
+    pub(super) cores: usize,
+    /// The set of capabilities, as a mask.
+    pub(super) capabilities: u64,
+    /// Bytes of memory that the process may lock; none: as many as there are.
+    pub(super) memlock: Option<u64>,
+    /// Bytes of memory that can be had.
+    pub(super) memory: Option<u64>,
+    /// Pages of 2 MiB: free, and all.
+    pub(super) hugepages: Option<(u64, u64)>,
+    /// The most bytes that a socket's receive queue may have (`net.core.rmem_max`).
+    pub(super) rmem_max: Option<u64>,
+}
+
+impl Host {
+    pub(super) fn look() -> Self {
+        let release = rustix::system::uname();
+        let release = release.release().to_string_lossy().into_owned();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let pages = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB");
+        let free = number(&pages.join("free_hugepages"));
+        Self {
+            version: version(&release),
+            release,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            capabilities: capabilities(&status),
+            memlock: getrlimit(Resource::Memlock).current,
+            memory: kibibytes(&meminfo, "MemAvailable:"),
+            hugepages: free.zip(number(&pages.join("nr_hugepages"))),
+            rmem_max: number(Path::new("/proc/sys/net/core/rmem_max")),
+        }
+    }
+
+    pub(super) fn has(&self, capability: &str) -> bool {
+        let found = CAPABILITIES.iter().find(|(name, _)| *name == capability);
+        found.is_some_and(|(_, bit)| self.capabilities & (1 << bit) != 0)
+    }
+
+    /// Whether the kernel is of this version or later; true if it says nothing of its version.
+    pub(super) fn is_at_least(&self, version: Version) -> bool {
+        self.version.is_none_or(|own| own >= version)
+    }
+}
+
+/// The first two numbers of a release such as `6.18.0-rc1`.
+fn version(release: &str) -> Option<Version> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some(Version(
+        numbers.next()?.parse().ok()?,
+        numbers.next()?.parse().ok()?,
+    ))
+}
+
+/// The effective capabilities in `/proc/self/status`; none if it does not say.
+fn capabilities(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// A figure of `/proc/meminfo`, in bytes.
+fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    let number: u64 = line.split_whitespace().next()?.parse().ok()?;
+    number.checked_mul(1024)
+}
+
+/// A file with one number.
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_and_ordered() {
+        assert_eq!(version("6.18.0-rc1+"), Some(Version(6, 18)));
+        assert_eq!(version("5.10.0-28-amd64"), Some(Version(5, 10)));
+        assert_eq!(version("unknown"), None);
+        assert!(Version(5, 10) < Version(6, 3) && Version(6, 3) < Version(6, 18));
+    }
+
+    #[test]
+    fn capabilities_and_memory_are_read() {
+        assert_eq!(
+            capabilities("Name:\tx\nCapEff:\t0000008000003000\n"),
+            0x80_0000_3000
+        );
+        assert_eq!(capabilities(""), 0);
+        let meminfo = "MemTotal: 9 kB\nMemAvailable:   2048 kB\n";
+        assert_eq!(kibibytes(meminfo, "MemAvailable:"), Some(2 << 20));
+        assert_eq!(kibibytes(meminfo, "Nothing:"), None);
+    }
+
+    #[test]
+    fn a_capability_is_a_bit_of_the_mask() {
+        let host = Host {
+            capabilities: 1 << 39,
+            ..Host::look()
+        };
+        assert!(host.has("CAP_BPF"));
+        assert!(!host.has("CAP_NET_RAW"));
+        assert!(!host.has("CAP_UNHEARD_OF"));
+    }
+
+    #[test]
+    fn this_host_tells_something() {
+        let host = Host::look();
+        assert!(host.cores >= 1);
+        assert!(host.version.is_some(), "{host:?}");
+        assert!(host.memory.is_some(), "{host:?}");
+    }
+}

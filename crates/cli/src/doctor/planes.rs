@@ -1,0 +1,305 @@
+//! What each plane finds on this host, and what it would give.
+
+use starling_io_udp::UdpConfig;
+use starling_io_xdp::{Interface, Mode, Occupant, XdpConfig};
+
+use super::host::{Host, Version};
+use super::report::{Finding, Findings};
+
+/// Bytes of packet memory for each received frame of an AF_XDP device: a page.
+const FRAME_BYTES: u64 = 4096;
+
+/// Bytes of IPv4's and UDP's headers.
+const HEADERS: usize = 28;
+
+pub(super) fn host(host: &Host) -> Findings {
+    let mut all = Findings::new("host");
+    let memory = host.memory.map_or("unknown".into(), gibibytes);
+    all.ok(format!(
+        "Linux {}, {} cores, {memory} of memory free",
+        host.release, host.cores
+    ));
+    if host.cores < 2 {
+        all.note(
+            "one core: client and server of a call take turns on it",
+            "let endpoints sleep (Idle::Adaptive or Idle::Block), or give the process more cores",
+        );
+    }
+    if let Some((free, all_pages)) = host.hugepages {
+        all.ok(format!("{free} of {all_pages} huge pages of 2 MiB free"));
+    }
+    all
+}
+
+pub(super) fn udp(host: &Host, interfaces: &[Interface]) -> Findings {
+    let mut all = Findings::new("udp");
+    if host.is_at_least(Version(5, 0)) {
+        all.ok("GSO and GRO: many datagrams for one system call");
+    } else {
+        all.note(
+            "no GSO and GRO in this kernel: each datagram costs a system call's time",
+            "use Linux 5.0 or later",
+        );
+    }
+    let wanted = UdpConfig::default().rx_buffer_bytes as u64;
+    match host.rmem_max {
+        Some(_) if host.has("CAP_NET_ADMIN") => {
+            all.ok(format!("receive buffers of {}", mebibytes(wanted)));
+        }
+        Some(limit) if limit < wanted => all.note(
+            format!(
+                "receive buffers of {} at most, {} are wanted: bursts may be lost and sent again",
+                mebibytes(limit),
+                mebibytes(wanted)
+            ),
+            format!("sysctl -w net.core.rmem_max={wanted}"),
+        ),
+        Some(_) => all.ok(format!("receive buffers of {}", mebibytes(wanted))),
+        None => {}
+    }
+    for interface in interfaces.iter().filter(|interface| interface.is_up) {
+        all.ok(format!(
+            "{}: MTU {}, up to {} bytes in a datagram",
+            interface.name,
+            interface.mtu,
+            interface.mtu.saturating_sub(HEADERS)
+        ));
+    }
+    all
+}
+
+pub(super) fn shm(host: &Host) -> Findings {
+    let mut all = Findings::new("shm");
+    if host.is_at_least(Version(4, 16)) {
+        all.ok("membarrier: who sleeps pays for being woken, not who sends");
+    } else {
+        all.note(
+            "no membarrier in this kernel: each send has to look whether the peer sleeps",
+            "use Linux 4.16 or later",
+        );
+    }
+    all
+}
+
+pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
+    let mut all = Findings::new("xdp");
+    if !host.is_at_least(Version(5, 9)) {
+        all.bad(
+            "this kernel has no links for XDP programs",
+            "use Linux 5.9 or later, or udp://",
+        );
+    } else if !host.is_at_least(Version(6, 6)) {
+        all.note(
+            "no frames above a page in this kernel: MTUs up to 3,400 bytes or so",
+            "use Linux 6.6 or later for jumbo frames",
+        );
+    }
+    let may_load = host.has("CAP_BPF") || host.has("CAP_SYS_ADMIN");
+    let missing: Vec<&str> = [
+        ("CAP_NET_ADMIN", host.has("CAP_NET_ADMIN")),
+        ("CAP_NET_RAW", host.has("CAP_NET_RAW")),
+        ("CAP_BPF", may_load),
+    ]
+    .into_iter()
+    .filter_map(|(name, has)| (!has).then_some(name))
+    .collect();
+    if missing.is_empty() {
+        all.ok("capabilities: all that are needed");
+    } else {
+        let missing = missing.join(", ");
+        let advice = format!(
+            "run as root, or: setcap {}+ep PROGRAM",
+            missing.to_lowercase()
+        );
+        all.bad(format!("{missing} missing"), advice.replace(", ", ","));
+    }
+    if !host.has("CAP_SYS_ADMIN") {
+        all.note(
+            "without CAP_SYS_ADMIN an interface that another process uses cannot be shared",
+            "give the processes interfaces of their own, or run them as root",
+        );
+    }
+    let needed = u64::from(XdpConfig::default().rx_frames) * FRAME_BYTES;
+    match host.memlock {
+        Some(limit) if limit < needed && !host.has("CAP_IPC_LOCK") => all.bad(
+            format!(
+                "{} of memory may be locked, a device needs {} or more",
+                mebibytes(limit),
+                mebibytes(needed)
+            ),
+            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit), or run with CAP_IPC_LOCK",
+        ),
+        _ => all.ok("memory for packets may be locked"),
+    }
+    let ethernet = interfaces.iter().filter(|interface| interface.is_ethernet);
+    if !ethernet.clone().any(|interface| interface.is_up) {
+        all.note(
+            "there is no Ethernet interface that is up",
+            "`ip link set dev IFNAME up`, if there is one; or use udp:// or shm://",
+        );
+    }
+    for interface in ethernet {
+        all.add(of_interface(interface));
+    }
+    all
+}
+
+fn of_interface(interface: &Interface) -> Finding {
+    let name = &interface.name;
+    let about = |what: &str| {
+        let queues = match interface.rx_queues {
+            1 => "1 queue: one device".into(),
+            queues => format!("{queues} queues: a device on each"),
+        };
+        format!("{name}: MTU {}, {queues}; {what}", interface.mtu)
+    };
+    if !interface.is_up {
+        return Finding::ok(about("it is down"));
+    }
+    if let Some(Occupant::Other { id }) = interface.program {
+        return Finding::note(
+            about(&format!("another XDP program, {id}, is on it")),
+            format!("end what put it there, or: ip link set dev {name} xdp off"),
+        );
+    }
+    match interface.mode() {
+        Some(Mode::ZeroCopy) => Finding::ok(about(
+            "zero-copy: the card writes into the process's memory",
+        )),
+        Some(Mode::Driver) => Finding::ok(about("driver mode: one copy of each packet")),
+        Some(Mode::Generic) => Finding::note(
+            about("generic mode only: little faster than udp://"),
+            "use a card whose driver has XDP for more",
+        ),
+        None => Finding::ok(about("its driver's modes are seen when a device is made")),
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+fn gibibytes(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_io_xdp::Features;
+
+    use super::super::report::Level;
+    use super::*;
+
+    fn powerless() -> Host {
+        Host {
+            release: "6.18.0".into(),
+            version: Some(Version(6, 18)),
+            cores: 4,
+            capabilities: 0,
+            memlock: Some(64 << 10),
+            memory: Some(1 << 30),
+            hugepages: Some((0, 0)),
+            rmem_max: Some(212_992),
+        }
+    }
+
+    fn root() -> Host {
+        Host {
+            capabilities: u64::MAX,
+            memlock: None,
+            ..powerless()
+        }
+    }
+
+    fn interface() -> Interface {
+        Interface {
+            name: "eth0".into(),
+            is_up: true,
+            is_ethernet: true,
+            mtu: 1500,
+            rx_queues: 2,
+            program: None,
+            features: Some(Features {
+                driver: true,
+                zero_copy: false,
+                multi_buffer: true,
+            }),
+        }
+    }
+
+    fn of_level(findings: &Findings, level: Level) -> String {
+        let all = findings.iter().filter(|finding| finding.level == level);
+        all.map(|f| format!("{} => {}\n", f.what, f.advice.as_deref().unwrap_or("")))
+            .collect()
+    }
+
+    #[test]
+    fn root_on_a_new_kernel_lacks_nothing() {
+        let host = root();
+        let interfaces = [interface()];
+        for findings in [udp(&host, &interfaces), shm(&host), xdp(&host, &interfaces)] {
+            assert_eq!(of_level(&findings, Level::Bad), "");
+            assert_eq!(of_level(&findings, Level::Note), "");
+        }
+        let ok = of_level(&xdp(&host, &interfaces), Level::Ok);
+        assert!(
+            ok.contains("eth0: MTU 1500, 2 queues: a device on each; driver mode"),
+            "{ok}"
+        );
+    }
+
+    #[test]
+    fn what_a_user_without_rights_lacks_is_named_with_its_remedy() {
+        let host = powerless();
+        let bad = of_level(&xdp(&host, &[interface()]), Level::Bad);
+        assert!(
+            bad.contains("CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF missing"),
+            "{bad}"
+        );
+        assert!(
+            bad.contains("setcap cap_net_admin,cap_net_raw,cap_bpf+ep"),
+            "{bad}"
+        );
+        assert!(bad.contains("ulimit -l"), "{bad}");
+        let note = of_level(&udp(&host, &[]), Level::Note);
+        assert!(note.contains("sysctl -w net.core.rmem_max="), "{note}");
+    }
+
+    #[test]
+    fn an_old_kernel_is_told_what_it_lacks() {
+        let host = Host {
+            version: Some(Version(4, 9)),
+            ..root()
+        };
+        let interfaces = [interface()];
+        assert!(of_level(&udp(&host, &interfaces), Level::Note).contains("5.0"));
+        assert!(of_level(&shm(&host), Level::Note).contains("4.16"));
+        assert!(of_level(&xdp(&host, &interfaces), Level::Bad).contains("5.9"));
+    }
+
+    #[test]
+    fn interfaces_that_cannot_be_used_say_why() {
+        let without = |change: fn(&mut Interface)| {
+            let mut interface = interface();
+            change(&mut interface);
+            let findings = xdp(&root(), &[interface]);
+            of_level(&findings, Level::Note) + &of_level(&findings, Level::Bad)
+        };
+        for down in [
+            without(|i| i.is_up = false),
+            without(|i| i.is_ethernet = false),
+        ] {
+            assert!(down.contains("no Ethernet interface that is up"), "{down}");
+        }
+        let occupied = without(|i| i.program = Some(Occupant::Other { id: 7 }));
+        assert!(occupied.contains("another XDP program, 7"), "{occupied}");
+        let generic = without(|i| {
+            i.features = Some(Features {
+                driver: false,
+                zero_copy: false,
+                multi_buffer: false,
+            });
+        });
+        assert!(generic.contains("generic mode only"), "{generic}");
+    }
+}

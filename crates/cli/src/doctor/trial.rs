@@ -1,0 +1,57 @@
+//! Calls over a plane, for a tenth of a second: what the suite `rtt` measures.
+
+use starling_bench::contest::{self, Plan};
+use starling_bench::pin::{Cores, pin_thread};
+use starling_bench::process::Launcher;
+use starling_bench::row::Metric;
+use starling_bench::{Context, Suite, endpoint, table};
+
+use super::report::Finding;
+use crate::error::CliError;
+use crate::role;
+
+/// How long calls are made, in seconds.
+const SECONDS: f64 = 0.1;
+
+/// Makes calls between this process and another over `plane`. `None`: the suite does not have it.
+///
+/// # Errors
+/// If nothing can be tried at all. That calls fail is a finding.
+pub(super) fn of(plane: &str) -> Result<Option<Finding>, CliError> {
+    let suite = Suite::Rtt;
+    let mut contestants = endpoint::contestants(suite);
+    contestants.retain(|contestant| contestant.plane == plane);
+    if contestants.is_empty() {
+        return Ok(None);
+    }
+    let cores = Cores::of_this_process()?;
+    let program = std::env::current_exe().map_err(CliError::OwnPath)?;
+    let context = Context {
+        launcher: Launcher::new(program, &[role::NAME], cores),
+        cores,
+        seconds: SECONDS,
+    };
+    let plan = Plan {
+        rounds: 1,
+        only: vec![],
+    };
+    // The thread is left on its core: nothing else is done here.
+    pin_thread(cores.client)?;
+    let rows = contest::run(suite.name(), contestants, &plan, &context, &mut |_| ());
+    Ok(Some(match rows {
+        Err(error) => Finding::bad(
+            format!("a call failed: {error}"),
+            "do as it says; a firewall on the loopback interface is another possible cause",
+        ),
+        Ok(rows) => {
+            let p50 = rows
+                .iter()
+                .find(|row| row.system == "starling" && row.metric == Metric::P50)
+                .map_or(0.0, |row| row.value);
+            let p50 = table::human(Metric::P50, p50);
+            Finding::ok(format!(
+                "a call of 32 bytes took {p50} between two processes"
+            ))
+        }
+    }))
+}

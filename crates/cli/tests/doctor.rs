@@ -1,0 +1,66 @@
+//! `starling doctor` from outside.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_starling"))
+        .arg("doctor")
+        .args(arguments)
+        .output()
+        .expect("the binary was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_planes_that_work_everywhere_work_and_calls_are_made_over_them() {
+    let output = doctor(&["udp", "shm", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: Vec<Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("each line is one JSON object"))
+        .collect();
+    for plane in ["udp", "shm"] {
+        let of_plane = found.iter().filter(|finding| finding["about"] == plane);
+        let mut what = of_plane.map(|finding| finding["what"].as_str().expect("a text"));
+        assert!(
+            what.any(|what| what.contains("a call of 32 bytes took")),
+            "{found:?}"
+        );
+    }
+    assert!(
+        found.iter().all(|finding| finding["about"] != "xdp"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn every_finding_that_is_not_ok_says_what_to_do() {
+    let output = doctor(&["--look", "--json"]);
+    for line in text(&output.stdout).lines() {
+        let finding: Value = serde_json::from_str(line).expect("JSON");
+        let level = finding["level"].as_str().expect("a level");
+        assert!(["ok", "note", "bad"].contains(&level), "{line}");
+        assert_eq!(finding["advice"].is_null(), level == "ok", "{line}");
+    }
+}
+
+#[test]
+fn people_see_a_verdict_for_each_plane() {
+    let output = doctor(&["--look"]);
+    let found = text(&output.stdout);
+    for plane in ["host\n", "udp: ", "shm: ", "xdp: "] {
+        assert!(found.contains(plane), "{plane} is not in\n{found}");
+    }
+}
+
+#[test]
+fn a_plane_that_does_not_exist_is_a_wrong_command_line() {
+    let output = doctor(&["tcp"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("udp, shm, xdp"));
+}

@@ -1,0 +1,160 @@
+//! What interfaces can do for AF_XDP, found out without touching them: to open a device puts a
+//! program on its interface, and some drivers restart the link for that.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::bpf;
+use crate::netlink::{Link, Netlink};
+use crate::program;
+use crate::socket::Mode;
+
+/// The kernel's name of what tells an interface's XDP features (Linux 6.3).
+const FAMILY: &str = "netdev";
+
+/// `enum netdev_xdp_act`, linux/netdev.h.
+const ACT_BASIC: u64 = 1;
+const ACT_REDIRECT: u64 = 2;
+const ACT_XSK_ZEROCOPY: u64 = 8;
+const ACT_RX_SG: u64 = 32;
+
+/// An interface of this thread's network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// It is up.
+    pub is_up: bool,
+    /// It has hardware addresses of six bytes and is no loopback: a device can be made on it.
+    pub is_ethernet: bool,
+    /// The largest IP packet, in bytes.
+    pub mtu: usize,
+    /// Receive queues, each of which can have one device.
+    pub rx_queues: u32,
+    /// The XDP program on it.
+    pub program: Option<Occupant>,
+    /// What its driver can do. None: the kernel does not say, being older than 6.3.
+    pub features: Option<Features>,
+}
+
+/// The XDP program on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// That of other devices of this kind, which one more can share.
+    Starling,
+    /// Another; with it, no device can be made.
+    Other {
+        /// Its number, as `bpftool` knows it.
+        id: u32,
+    },
+    /// Programs may not be asked who they are (CAP_SYS_ADMIN is missing).
+    Unknown {
+        /// Its number.
+        id: u32,
+    },
+}
+
+/// What a driver can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Programs run in the driver, and can hand packets to sockets.
+    pub driver: bool,
+    /// The card reads and writes packet memory itself.
+    pub zero_copy: bool,
+    /// Frames may be longer than a page.
+    pub multi_buffer: bool,
+}
+
+impl Interface {
+    /// The best mode that a device gets here. None: the kernel does not say.
+    pub fn mode(&self) -> Option<Mode> {
+        self.features.map(|features| match features {
+            Features {
+                driver: true,
+                zero_copy: true,
+                ..
+            } => Mode::ZeroCopy,
+            Features { driver: true, .. } => Mode::Driver,
+            _ => Mode::Generic,
+        })
+    }
+}
+
+impl Features {
+    fn of_bits(bits: u64) -> Self {
+        let has = |wanted| bits & wanted == wanted;
+        Self {
+            driver: has(ACT_BASIC | ACT_REDIRECT),
+            zero_copy: has(ACT_XSK_ZEROCOPY),
+            multi_buffer: has(ACT_RX_SG),
+        }
+    }
+}
+
+/// The interfaces of this thread's network namespace, in the kernel's order.
+///
+/// # Errors
+/// If the kernel cannot be asked at all. What only some kernels tell is left out instead.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let links = Netlink::new(0)?.links()?;
+    let mut generic = Netlink::generic().and_then(|mut netlink| {
+        let family = netlink.family(FAMILY)?;
+        Ok((netlink, family))
+    });
+    let interface = |(name, link): (String, Link)| Interface {
+        name,
+        is_up: link.is_up,
+        is_ethernet: link.is_ethernet,
+        mtu: link.mtu,
+        rx_queues: link.rx_queues,
+        program: link.program.map(occupant),
+        features: (generic.as_mut().ok())
+            .and_then(|(netlink, family)| netlink.xdp_features(*family, link.index).ok()?)
+            .map(Features::of_bits),
+    };
+    Ok(links.into_iter().map(interface).collect())
+}
+
+fn occupant(id: u32) -> Occupant {
+    let name = bpf::program(id).and_then(|program| Ok(bpf::program_info(program.as_fd())?.name));
+    match name {
+        Ok(name) if name == program::NAME => Occupant::Starling,
+        Ok(_) => Occupant::Other { id },
+        Err(_) => Occupant::Unknown { id },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_there_and_is_no_ethernet() {
+        let interfaces = interfaces().expect("netlink");
+        let lo = interfaces.iter().find(|interface| interface.name == "lo");
+        let lo = lo.expect("every host has it");
+        assert!(!lo.is_ethernet && lo.mtu > 0 && lo.rx_queues >= 1, "{lo:?}");
+        assert_eq!(lo.program, None);
+    }
+
+    #[test]
+    fn the_mode_follows_from_the_driver() {
+        let mode = |bits| {
+            let features = Some(Features::of_bits(bits));
+            let interface = Interface {
+                name: "eth0".into(),
+                is_up: true,
+                is_ethernet: true,
+                mtu: 1500,
+                rx_queues: 1,
+                program: None,
+                features,
+            };
+            interface.mode().expect("features are known")
+        };
+        assert_eq!(mode(0), Mode::Generic);
+        assert_eq!(mode(ACT_BASIC), Mode::Generic, "it cannot redirect");
+        assert_eq!(mode(ACT_BASIC | ACT_REDIRECT), Mode::Driver);
+        assert_eq!(mode(0xf), Mode::ZeroCopy);
+    }
+}
