@@ -136,7 +136,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Begins a session with the endpoint at `address`. Calls may be made on it at once; they wait
     /// until it is open, and end with UNAVAILABLE if that fails.
     pub fn connect(&mut self, address: &str) -> Result<SessionId, OpenError> {
-        self.refresh();
+        self.refresh_for_limit();
         let peer = self.io.open_peer(address)?;
         let now = self.core.now_ns;
         let sink = &mut Sink(self.io.split().1);
@@ -187,6 +187,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<CallId, CallError> {
+        if options.timeout.is_some() {
+            self.refresh_for_limit();
+        }
         self.context()
             .call(session, method, options, build, continuation, tag)
     }
@@ -202,6 +205,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
+        if options.timeout.is_some() {
+            self.refresh_for_limit();
+        }
         self.context()
             .call_message(session, method, options, message, continuation, tag)
     }
@@ -273,6 +279,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             let sink = &mut Sink(self.io.split().1);
             self.core.proto.catch_up(now_ns, sink);
         }
+    }
+
+    /// Before something that has a time limit: it is counted from now, even if the owner did
+    /// something else a while ago and took no turn since.
+    #[inline]
+    fn refresh_for_limit(&mut self) {
+        if self.between_turns {
+            self.read_clock();
+            self.catch_up();
+        }
+        self.refresh();
     }
 
     /// Begins what the owner does between two turns: reads the clock, once, however much it is,

@@ -6,8 +6,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::loop_io::Wire;
-use common::{endpoint, endpoint_with, settle};
-use starling_endpoint::{CallOptions, Endpoint, EndpointConfig, Handler, MethodId, Secrets};
+use common::{Pair, endpoint, endpoint_with, ms, settle};
+use starling_endpoint::{
+    CallOptions, Endpoint, EndpointConfig, Handler, MethodId, Secrets, SessionState,
+};
 use starling_io::Clock;
 
 /// Counts its readings.
@@ -123,4 +125,38 @@ fn answers_leave_a_long_burst_before_its_end() {
         answers(100_000) >= 5,
         "and more often where frames take long"
     );
+}
+
+/// An owner who does something, is away without a turn, and then makes a call: its deadline is so
+/// long after the call, not after what he did before.
+#[test]
+fn a_deadline_is_counted_from_its_call() {
+    let mut pair = Pair::new();
+    pair.server
+        .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    pair.settle();
+    // Something between two turns, which reads the clock.
+    let _ = pair.client.context();
+    pair.wire.clock().advance(ms(500));
+    pair.call_with(1, b"", 7, &CallOptions::with_timeout(ms(100)));
+    for _ in 0..3 {
+        pair.client.poll().unwrap();
+    }
+    assert!(pair.one_end().is_ok());
+}
+
+/// The same with the time that opening a session may take.
+#[test]
+fn a_connect_has_its_time_from_when_it_is_asked_for() {
+    let wire = Wire::default();
+    let mut client = endpoint(&wire, 1);
+    let mut server = endpoint(&wire, 2);
+    let _ = client.context();
+    wire.clock().advance(ms(60_000));
+    let session = client.connect(&server.local_address()).unwrap();
+    for _ in 0..3 {
+        client.poll().unwrap();
+    }
+    settle(&mut [&mut client, &mut server]);
+    assert_eq!(client.session_state(session), Some(SessionState::Connected));
 }
