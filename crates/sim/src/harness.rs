@@ -14,6 +14,7 @@
 //! *Close*: all sessions are closed, and after a while nothing may be left anywhere.
 
 mod agenda;
+mod endpoints;
 mod failure;
 mod host;
 mod ledger;
@@ -26,7 +27,9 @@ mod world;
 pub use failure::Failure;
 pub use ledger::Outcomes;
 pub use sabotage::Sabotage;
-pub use scenario::{CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Scenario, StrayPlan};
+pub use scenario::{
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Runs, Scenario, StrayPlan,
+};
 pub use shrink::shrink;
 pub use world::{Report, run, run_sabotaged};
 

@@ -31,6 +31,7 @@ pub struct SimIo {
     rx: SimRx,
     tx: SimTx,
     waker: Arc<SimWaker>,
+    waits: u64,
 }
 
 impl SimIo {
@@ -63,12 +64,18 @@ impl SimIo {
                 ready: VecDeque::new(),
             },
             waker,
+            waits: 0,
         }
     }
 
     /// The host whose device this is.
     pub fn host(&self) -> HostId {
         self.host
+    }
+
+    /// How often it has slept, or would have: [`PacketIo::wait`] was called.
+    pub fn waits(&self) -> u64 {
+        self.waits
     }
 
     /// How many peers are open: a checker's view, to find those that nobody closes.
@@ -130,6 +137,7 @@ impl PacketIo for SimIo {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
+        self.waits += 1;
         let mut fabric = self.fabric.borrow_mut();
         let now_ns = fabric.now_ns();
         let awake = self.waker.0.swap(false, Ordering::Relaxed);

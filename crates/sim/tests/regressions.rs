@@ -1,7 +1,7 @@
 //! Bugs that the hunt found, each as the smallest scenario that showed it.
 
 use starling_sim::harness::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Report, Scenario, run,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Report, Runs, Scenario, run,
 };
 use starling_sim::{Fault, HostId, Rule};
 
@@ -26,6 +26,8 @@ fn call(at_ns: u64, channel: usize, request_len: u32, response_len: u32) -> Call
         cancel_after_ns: None,
         tail_len: 0,
         via: None,
+        timeout_ns: None,
+        runs: Runs::Inline,
     }
 }
 
@@ -188,7 +190,10 @@ fn a_late_reset_does_not_end_what_was_opened_since() {
 #[test]
 fn a_single_credit_may_take_its_time() {
     let part = "calls=0".parse().expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(8_300_023_542)));
+    keeps_every_promise(&Part::of(
+        &part,
+        &Scenario::from_seed_before_endpoints(8_300_023_542),
+    ));
 }
 
 /// A path of 0.6 ms is longer than what congestion control aims at: it paces what it sends there,
@@ -196,7 +201,10 @@ fn a_single_credit_may_take_its_time() {
 #[test]
 fn what_is_paced_may_take_its_time() {
     let part = "calls=1".parse().expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(46_226_943_615_124)));
+    keeps_every_promise(&Part::of(
+        &part,
+        &Scenario::from_seed_before_endpoints(46_226_943_615_124),
+    ));
 }
 
 /// Almost two megabytes, a packet each 1.09 ms: the bound was short by one part in ten thousand.

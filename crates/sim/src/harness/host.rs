@@ -17,7 +17,7 @@ use starling_proto::{
 use super::agenda::{Agenda, Task};
 use super::ledger::Ledger;
 use super::sink::{Sent, Sink};
-use super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
+use super::{CallPlan, ChannelPlan, Runs, Sabotage, Scenario, US};
 use crate::check::content::{self, Order};
 use crate::check::{Credits, Remains, Tag, Violation, queue_within};
 use crate::cpu::Work;
@@ -738,6 +738,8 @@ fn short(at_ns: u64, channel: usize) -> CallPlan {
         cancel_after_ns: None,
         tail_len: 0,
         via: None,
+        timeout_ns: None,
+        runs: Runs::Inline,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
 
 /// How the calls of a run ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// With a response.
     pub answered: u64,
@@ -70,12 +70,7 @@ impl Ledger {
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
             distrusts_content: scenario.corrupts(),
-            longest_us: scenario
-                .calls
-                .iter()
-                .map(|call| call.delay_us)
-                .max()
-                .unwrap_or(0),
+            longest_us: scenario.longest_handler_us(),
             survivable: scenario.is_survivable(),
         }
     }

@@ -21,11 +21,13 @@ pub enum Sabotage {
     LeakedSession,
     /// A failure is reported twice.
     DoubleFailure,
+    /// A call is made without the deadline that it has.
+    ForgottenDeadline,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::HandlerTwice,
         Self::LostRetransmission,
         Self::LeakedBuffer,
@@ -34,6 +36,7 @@ impl Sabotage {
         Self::CreditOffByOne,
         Self::LeakedSession,
         Self::DoubleFailure,
+        Self::ForgottenDeadline,
     ];
 
     /// What it is called on the command line.
@@ -47,6 +50,7 @@ impl Sabotage {
             Self::CreditOffByOne => "credit-off-by-one",
             Self::LeakedSession => "leaked-session",
             Self::DoubleFailure => "double-failure",
+            Self::ForgottenDeadline => "forgotten-deadline",
         }
     }
 
@@ -55,7 +59,7 @@ impl Sabotage {
         match self {
             Self::HandlerTwice => "at most once",
             Self::LostRetransmission => "no failure without a cause",
-            Self::DoubleFailure => "every call ends",
+            Self::DoubleFailure | Self::ForgottenDeadline => "every call ends",
             Self::LeakedBuffer => "buffers",
             Self::ExchangedResponse | Self::TruncatedResponse => "content",
             Self::CreditOffByOne => "credits",

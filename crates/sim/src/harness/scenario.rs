@@ -6,13 +6,14 @@ mod broad;
 mod draw;
 mod kinds;
 mod part;
+mod whole;
 
 use std::fmt;
 
 use starling_proto::{Config, Congestion};
 
 use super::{MS, US};
-use crate::fabric::{FabricConfig, Fault, HostId, Rule};
+use crate::fabric::{Fabric, FabricConfig, Fault, HostId, Rule};
 use crate::net::{NodeId, Outage, SwitchConfig};
 
 pub use part::Part;
@@ -39,6 +40,22 @@ pub struct CallPlan {
     pub tail_len: u32,
     /// The handler answers when a call of its own on this channel has ended.
     pub via: Option<usize>,
+    /// The call's deadline, this long after it is made. Only with whole endpoints.
+    pub timeout_ns: Option<u64>,
+    /// Where its handler runs. Only with whole endpoints.
+    pub runs: Runs,
+}
+
+/// Where a handler runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runs {
+    /// In the thread of the event loop.
+    #[default]
+    Inline,
+    /// In a worker.
+    Worker,
+    /// In the thread of the event loop, which is told the answer later.
+    Deferred,
 }
 
 /// A client's relation to a server: a session, and another one when that one ends.
@@ -86,6 +103,37 @@ pub enum HostFaultKind {
         /// How far.
         by_ns: u64,
     },
+    /// It begins to shut down, and another process takes its place. Only with whole endpoints.
+    Drain {
+        /// After how long.
+        for_ns: u64,
+    },
+}
+
+impl HostFaultKind {
+    /// Does to `host` what the fabric can do.
+    pub(super) fn befall(self, fabric: &mut Fabric, host: HostId) {
+        match self {
+            Self::Pause { for_ns } => {
+                fabric.note(host, "pauses: ns", for_ns, 0);
+                fabric.pause(host, fabric.now_ns() + for_ns);
+            }
+            Self::ClockDrift { ppb } => {
+                let gains = ppb.max(0).unsigned_abs();
+                let loses = ppb.min(0).unsigned_abs();
+                let text = "clock drifts: ppb gained, lost";
+                fabric.note(host, text, gains.into(), loses.into());
+                fabric.drift_clock(host, ppb);
+            }
+            Self::ClockJump { by_ns } => {
+                fabric.note(host, "clock jumps: ns", by_ns, 0);
+                fabric.jump_clock(host, by_ns);
+            }
+            Self::Crash { .. } | Self::Drain { .. } => {
+                unreachable!("a matter of the process, not of the fabric")
+            }
+        }
+    }
 }
 
 /// A datagram of noise from an address that nobody has.
@@ -127,6 +175,8 @@ pub struct Scenario {
     pub tight: bool,
     /// The node of each host; empty: each has one of its own.
     pub nodes: Vec<NodeId>,
+    /// Whole endpoints run, not the protocol alone.
+    pub endpoints: bool,
     /// What is left of what the seed stands for, if that is not all of it.
     pub part: Option<Part>,
 }
@@ -155,8 +205,34 @@ impl Scenario {
             heal_ns: MS,
             tight: false,
             nodes: Vec::new(),
+            endpoints: false,
             part: None,
         }
+    }
+
+    /// Puts the hosts on their nodes, and the network's faults into the network.
+    pub(super) fn lay_out(&self, fabric: &mut Fabric) -> Vec<HostId> {
+        let mut ids = Vec::new();
+        for index in 0..self.hosts.len() {
+            let node = self.nodes.get(index).copied();
+            ids.push(match node.filter(|&node| fabric.has_node(node)) {
+                Some(node) => fabric.add_host_on(node),
+                None => fabric.add_host(),
+            });
+        }
+        for &(cable, outage) in &self.outages {
+            fabric.cut_cable(cable, outage);
+        }
+        for &rule in &self.rules {
+            fabric.add_rule(rule);
+        }
+        ids
+    }
+
+    /// The longest that a planned handler takes, us.
+    pub(super) fn longest_handler_us(&self) -> u32 {
+        let delays = self.calls.iter().map(|call| call.delay_us);
+        delays.max().unwrap_or(0)
     }
 
     /// Whether nothing goes wrong by itself.
@@ -275,7 +351,12 @@ impl fmt::Display for Scenario {
             self.calls.len(),
             self.fabric.max_datagram,
             self.heal_ns / US,
-            if self.tight { ", tight limits" } else { "" },
+            match (self.endpoints, self.tight) {
+                (false, false) => "",
+                (false, true) => ", tight limits",
+                (true, false) => ", whole endpoints",
+                (true, true) => ", whole endpoints, tight limits",
+            },
         )?;
         let link = self.fabric.link;
         writeln!(

@@ -8,7 +8,7 @@ use super::agenda::Task;
 use super::failure::KEPT_ENTRIES;
 use super::host::Host;
 use super::ledger::{Ledger, Outcomes};
-use super::{Failure, HostFaultKind, MS, Sabotage, Scenario};
+use super::{Failure, HostFaultKind, MS, Sabotage, Scenario, endpoints};
 use crate::check::{Remains, Violation, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 use crate::rng::Rng;
@@ -43,6 +43,9 @@ pub fn run_sabotaged(
 ) -> Result<Report, Box<Failure>> {
     let fabric = Rc::new(RefCell::new(Fabric::new(scenario.fabric.clone())));
     let result = catch_unwind(AssertUnwindSafe(|| {
+        if scenario.endpoints {
+            return endpoints::run(&fabric, scenario, sabotage);
+        }
         let mut world = World::new(&fabric, scenario, sabotage);
         world.run().map(|()| world.ledger.outcomes)
     }));
@@ -109,23 +112,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(fabric: &SharedFabric, scenario: &'a Scenario, sabotage: Option<Sabotage>) -> Self {
         let mut rng = Rng::new(scenario.seed);
-        let mut ids = Vec::new();
-        {
-            let mut fabric = fabric.borrow_mut();
-            for index in 0..scenario.hosts.len() {
-                let node = scenario.nodes.get(index).copied();
-                ids.push(match node.filter(|&node| fabric.has_node(node)) {
-                    Some(node) => fabric.add_host_on(node),
-                    None => fabric.add_host(),
-                });
-            }
-            for &(cable, outage) in &scenario.outages {
-                fabric.cut_cable(cable, outage);
-            }
-            for &rule in &scenario.rules {
-                fabric.add_rule(rule);
-            }
-        }
+        let ids = scenario.lay_out(&mut fabric.borrow_mut());
         let hosts = ids
             .iter()
             .map(|&id| Host::new(fabric, id, scenario, rng.fork()))
@@ -205,25 +192,11 @@ impl<'a> World<'a> {
         let host = fault.host;
         let now_ns = self.ledger.now_ns();
         match fault.kind {
-            HostFaultKind::Pause { for_ns } => {
-                self.ledger.note(host, "pauses: ns", for_ns, 0);
-                self.fabric.borrow_mut().pause(host, now_ns + for_ns);
-            }
-            HostFaultKind::ClockDrift { ppb } => {
-                let gains = ppb.max(0).unsigned_abs();
-                let loses = ppb.min(0).unsigned_abs();
-                let text = "clock drifts: ppb gained, lost";
-                self.ledger.note(host, text, gains.into(), loses.into());
-                self.fabric.borrow_mut().drift_clock(host, ppb);
-            }
-            HostFaultKind::ClockJump { by_ns } => {
-                self.ledger.note(host, "clock jumps: ns", by_ns, 0);
-                self.fabric.borrow_mut().jump_clock(host, by_ns);
-            }
-            HostFaultKind::Crash { for_ns } => {
+            HostFaultKind::Crash { for_ns } | HostFaultKind::Drain { for_ns } => {
                 self.hosts[host.0 as usize].crash(&mut self.ledger);
                 self.alarm(now_ns + for_ns, Alarm::Restart(host));
             }
+            kind => kind.befall(&mut self.fabric.borrow_mut(), host),
         }
     }
 

@@ -6,7 +6,7 @@
 use starling_proto::{Config, Congestion};
 
 use super::draw::MOST_CHANNELS;
-use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Scenario, US};
+use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Runs, Scenario, US};
 use crate::check::content;
 use crate::fabric::{Fault, HostId, LinkConfig, Rule};
 use crate::net::{Marking, NodeId, Outage, SwitchConfig, Topology};
@@ -86,6 +86,8 @@ impl Scenario {
                     cancel_after_ns: None,
                     tail_len: 0,
                     via: None,
+                    timeout_ns: None,
+                    runs: Runs::Inline,
                 };
                 self.calls.push(call);
             }

@@ -3,7 +3,7 @@
 use starling_proto::{Config, Congestion, Factors, Prefix};
 
 use super::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Scenario, StrayPlan, US,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Runs, Scenario, StrayPlan, US,
 };
 use crate::cpu::CpuModel;
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule};
@@ -19,6 +19,14 @@ pub(super) const MOST_CHANNELS: u64 = 12;
 impl Scenario {
     /// The scenario that `seed` stands for.
     pub fn from_seed(seed: u64) -> Self {
+        let mut scenario = Self::from_seed_before_broadening(seed);
+        scenario.broaden();
+        scenario.draw_endpoints();
+        scenario
+    }
+
+    /// What `seed` stood for before there were whole endpoints: as above.
+    pub fn from_seed_before_endpoints(seed: u64) -> Self {
         let mut scenario = Self::from_seed_before_broadening(seed);
         scenario.broaden();
         scenario
@@ -53,6 +61,7 @@ impl Scenario {
             heal_ns,
             tight,
             nodes: Vec::new(),
+            endpoints: false,
             part: None,
         };
         // One run in eight is without faults: it has to be perfect.
@@ -391,6 +400,8 @@ fn draw_calls(
                 cancel_after_ns: rng.chance(50_000).then(|| rng.log_range(1, heal_ns)),
                 tail_len,
                 via: None,
+                timeout_ns: None,
+                runs: Runs::Inline,
             }
         })
         .collect();

@@ -1,6 +1,6 @@
 //! What kinds of things a scenario has, by name: to see that the dice leave nothing out.
 
-use super::{HostFaultKind, Scenario};
+use super::{HostFaultKind, Runs, Scenario};
 use crate::fabric::Fault;
 use crate::net::Marking;
 
@@ -72,6 +72,21 @@ impl Scenario {
             "calls: with a slow handler",
             calls(&|call| call.delay_us > 0),
         );
+        add("hosts: whole endpoints", usize::from(self.endpoints));
+        if self.endpoints {
+            add(
+                "calls: with a deadline",
+                calls(&|call| call.timeout_ns.is_some()),
+            );
+            add(
+                "calls: in a worker",
+                calls(&|call| call.runs == Runs::Worker),
+            );
+            add(
+                "calls: answered later",
+                calls(&|call| call.runs == Runs::Deferred),
+            );
+        }
         let closed = |channel: &&super::ChannelPlan| channel.close_at_ns.is_some();
         let closed = self.channels.iter().filter(closed).count();
         add("sessions: closed under load", closed);
@@ -105,6 +120,7 @@ fn host_kind(kind: HostFaultKind) -> &'static str {
         HostFaultKind::Crash { .. } => "fault: crash and restart",
         HostFaultKind::ClockDrift { .. } => "fault: clock drift",
         HostFaultKind::ClockJump { .. } => "fault: clock jump",
+        HostFaultKind::Drain { .. } => "fault: drain and restart",
     }
 }
 
@@ -166,6 +182,11 @@ mod tests {
             "calls: answered by way of another",
             "calls: with a slow handler",
             "sessions: closed under load",
+            "hosts: whole endpoints",
+            "calls: with a deadline",
+            "calls: in a worker",
+            "calls: answered later",
+            "fault: drain and restart",
         ];
         for kind in expected {
             let count = counts.get(kind).copied().unwrap_or(0);

@@ -1,0 +1,327 @@
+//! The books of a run with whole endpoints: what their users saw, and what may be.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use starling_endpoint::{Code, Status};
+
+use super::super::{HostFaultKind, Outcomes, Sabotage, Scenario};
+use crate::check::content::{self, Order};
+use crate::check::{AtMostOnce, Calls, Tag, Violation};
+use crate::fabric::{HostId, SharedFabric};
+
+/// A call with a deadline ends so long after it at the latest, if nothing happens to its host, ns.
+const SLACK_NS: u64 = 20_000_000;
+/// What a stamp on the wire cannot tell apart, ns.
+const STAMP_NS: u64 = 1_000;
+
+/// A call that has not ended.
+struct Open {
+    host: HostId,
+    channel: usize,
+    order: Order,
+    /// When it was made and when it expires, by its caller's clock.
+    deadline_ns: Option<u64>,
+    /// Its caller has given it up, or closed its session.
+    given_up: bool,
+}
+
+/// What one run has seen.
+pub(super) struct Books {
+    fabric: SharedFabric,
+    pub(super) sabotage: Option<Sabotage>,
+    struck: bool,
+    pub(super) outcomes: Outcomes,
+    pub(super) calls: Calls,
+    executions: AtMostOnce,
+    open: HashMap<Tag, Open>,
+    /// The channels that handlers of requests, by key, call on before they answer.
+    relays: HashMap<u64, usize>,
+    next_tag: Tag,
+    heal_ns: u64,
+    bound_ns: u64,
+    longest_us: u32,
+    distrusts_content: bool,
+    /// No call without a deadline has a reason to fail.
+    survivable: bool,
+    /// Limits are tight: they are a reason.
+    tight: bool,
+    /// Nothing happens to the hosts themselves.
+    steady: bool,
+    /// Their clocks go on as clocks do.
+    steady_clocks: bool,
+    /// The first promise that was broken in a handler or continuation.
+    pub(super) broken: Option<Violation>,
+}
+
+pub(super) type SharedBooks = Rc<RefCell<Books>>;
+
+impl Books {
+    pub(super) fn new(
+        fabric: &SharedFabric,
+        scenario: &Scenario,
+        sabotage: Option<Sabotage>,
+    ) -> SharedBooks {
+        let faults = &scenario.host_faults;
+        let clock = |kind: HostFaultKind| {
+            matches!(
+                kind,
+                HostFaultKind::ClockDrift { .. } | HostFaultKind::ClockJump { .. }
+            )
+        };
+        Rc::new(RefCell::new(Self {
+            fabric: fabric.clone(),
+            sabotage,
+            struck: false,
+            outcomes: Outcomes::default(),
+            calls: Calls::default(),
+            executions: AtMostOnce::default(),
+            open: HashMap::new(),
+            relays: HashMap::new(),
+            next_tag: 1,
+            heal_ns: scenario.heal_ns,
+            bound_ns: scenario.bound_ns(),
+            longest_us: scenario.longest_handler_us(),
+            distrusts_content: scenario.corrupts(),
+            survivable: scenario.is_survivable(),
+            tight: scenario.tight,
+            steady: faults.is_empty(),
+            steady_clocks: !faults.iter().any(|fault| clock(fault.kind)),
+            broken: None,
+        }))
+    }
+
+    pub(super) fn new_tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        self.next_tag - 1
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.fabric.borrow().now_ns()
+    }
+
+    pub(super) fn note(&self, host: HostId, text: &'static str, a: u64, b: u64) {
+        self.fabric.borrow_mut().note(host, text, a, b);
+    }
+
+    /// A call is about to be made.
+    pub(super) fn issue(
+        &mut self,
+        host: HostId,
+        channel: usize,
+        tag: Tag,
+        order: Order,
+        timeout_ns: Option<u64>,
+    ) {
+        self.note(
+            host,
+            "calls: tag, timeout in ns",
+            tag,
+            timeout_ns.unwrap_or(0),
+        );
+        let now_ns = self.now_ns();
+        let bound_ns = match timeout_ns {
+            Some(timeout_ns) if self.steady => now_ns + timeout_ns + SLACK_NS,
+            _ => now_ns.max(self.heal_ns) + self.bound_ns + timeout_ns.unwrap_or(0),
+        };
+        self.calls.issued(tag, now_ns, bound_ns);
+        self.executions.issued(order.key);
+        let clock_ns = self.fabric.borrow().host_now_ns(host);
+        let open = Open {
+            host,
+            channel,
+            order,
+            deadline_ns: timeout_ns.map(|timeout_ns| clock_ns + timeout_ns),
+            given_up: false,
+        };
+        self.open.insert(tag, open);
+    }
+
+    /// The handler of this request will call on `channel` before it answers.
+    pub(super) fn relays(&mut self, order: Order, channel: usize) {
+        self.relays.insert(order.key, channel);
+    }
+
+    /// The channel that a request's handler has to call on.
+    pub(super) fn relay(&self, order: Order) -> Option<usize> {
+        self.relays.get(&order.key).copied()
+    }
+
+    /// The endpoint did not take the call.
+    pub(super) fn rejected(&mut self, host: HostId, tag: Tag) -> Result<(), Violation> {
+        self.note(host, "call rejected: tag", tag, 0);
+        self.outcomes.rejected += 1;
+        if self.survivable {
+            let text = format!("call {tag} was rejected in a run that gives it no reason to");
+            return Err(Violation::new("no failure without a cause", text));
+        }
+        let open = self.end(tag)?;
+        self.executions.must_not_have_run(open.order.key)
+    }
+
+    /// A handler begins, which by its host's clock should not do so from `deadline_ns` on.
+    pub(super) fn execute(&mut self, host: HostId, body: &[u8], deadline_ns: Option<u64>) -> Order {
+        self.outcomes.executed += 1;
+        let order = match content::read_request(body) {
+            Ok(order) => Order {
+                delay_us: order.delay_us.min(self.longest_us),
+                response_len: order.response_len,
+                ..order
+            },
+            Err(violation) => {
+                if !self.distrusts_content {
+                    self.complain(violation);
+                }
+                Order {
+                    key: 0,
+                    response_len: 8,
+                    delay_us: 0,
+                }
+            }
+        };
+        self.note(host, "handles: key, bytes", order.key, body.len() as u64);
+        let clock_ns = self.fabric.borrow().host_now_ns(host);
+        if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock_ns) {
+            let text = format!(
+                "request {:#x} is run {clock_ns} ns after its deadline",
+                order.key
+            );
+            self.complain(Violation::new("deadlines", text));
+        }
+        let times = if self.saboteur_strikes(Sabotage::HandlerTwice) {
+            2
+        } else {
+            1
+        };
+        for _ in 0..times {
+            if let Err(violation) = self.executions.executed(order.key)
+                && !self.distrusts_content
+            {
+                self.complain(violation);
+            }
+        }
+        order
+    }
+
+    /// A call ended.
+    pub(super) fn ended(
+        &mut self,
+        host: HostId,
+        tag: Tag,
+        result: &Result<&[u8], &Status>,
+    ) -> Result<(), Violation> {
+        let open = self.end(tag)?;
+        match result {
+            Ok(body) => {
+                self.note(host, "answered: tag, bytes", tag, body.len() as u64);
+                self.outcomes.answered += 1;
+                if self.distrusts_content {
+                    return Ok(());
+                }
+                self.executions.must_have_run(open.order.key)?;
+                content::check_response(open.order, body)
+            }
+            Err(status) => {
+                self.note(host, status.code().name(), tag, 0);
+                self.outcomes.failed += u64::from(status.code() != Code::Cancelled);
+                self.outcomes.cancelled += u64::from(status.code() == Code::Cancelled);
+                if !status.may_have_run() && !self.distrusts_content {
+                    self.executions.must_not_have_run(open.order.key)?;
+                }
+                self.has_cause(host, tag, &open, status)
+            }
+        }
+    }
+
+    /// Complains about a status that nothing in the run explains.
+    fn has_cause(
+        &self,
+        host: HostId,
+        tag: Tag,
+        open: &Open,
+        status: &Status,
+    ) -> Result<(), Violation> {
+        if self.distrusts_content {
+            return Ok(());
+        }
+        let clock_ns = self.fabric.borrow().host_now_ns(host);
+        let explained = match status.code() {
+            Code::Cancelled => open.given_up,
+            Code::DeadlineExceeded => match open.deadline_ns {
+                Some(deadline_ns) => !self.steady_clocks || clock_ns + STAMP_NS >= deadline_ns,
+                None => false,
+            },
+            // A queue of workers, or one of requests with deadlines, or a limit.
+            Code::ResourceExhausted => true,
+            // A clock that jumps is an absence in which a server forgets a response.
+            Code::Unavailable | Code::Unknown => !self.survivable,
+            Code::Internal => self.tight,
+            _ => false,
+        };
+        if explained {
+            return Ok(());
+        }
+        let early_ns = open
+            .deadline_ns
+            .unwrap_or(clock_ns)
+            .saturating_sub(clock_ns);
+        let text = format!(
+            "call {tag} ended for no reason, {early_ns} ns before its deadline: {}",
+            status.message()
+        );
+        Err(Violation::new("no failure without a cause", text))
+    }
+
+    /// The caller gives a call up.
+    pub(super) fn gives_up(&mut self, tag: Tag) {
+        if let Some(open) = self.open.get_mut(&tag) {
+            open.given_up = true;
+        }
+    }
+
+    /// The caller closes a channel's session.
+    pub(super) fn closes(&mut self, host: HostId, channel: usize) {
+        let of = |open: &&mut Open| open.host == host && open.channel == channel;
+        for open in self.open.values_mut().filter(of) {
+            open.given_up = true;
+        }
+    }
+
+    /// The caller died.
+    pub(super) fn abandon(&mut self, host: HostId) {
+        let (calls, outcomes) = (&mut self.calls, &mut self.outcomes);
+        self.open.retain(|&tag, open| {
+            if open.host == host {
+                outcomes.abandoned += 1;
+                calls.abandon(tag);
+            }
+            open.host != host
+        });
+    }
+
+    fn end(&mut self, tag: Tag) -> Result<Open, Violation> {
+        self.calls.ended(tag, self.now_ns())?;
+        Ok(self
+            .open
+            .remove(&tag)
+            .expect("as open as in the other book"))
+    }
+
+    pub(super) fn complain(&mut self, violation: Violation) {
+        self.broken.get_or_insert(violation);
+    }
+
+    /// Whether a call that has a deadline is made without.
+    pub(super) fn saboteur_forgets(&mut self, timeout_ns: Option<u64>) -> bool {
+        // Every one: most end in time anyway.
+        timeout_ns.is_some() && self.sabotage == Some(Sabotage::ForgottenDeadline)
+    }
+
+    /// Whether this is the moment for a bug that happens once in a run.
+    pub(super) fn saboteur_strikes(&mut self, sabotage: Sabotage) -> bool {
+        let strikes = self.sabotage == Some(sabotage) && !self.struck;
+        self.struck |= strikes;
+        strikes
+    }
+}

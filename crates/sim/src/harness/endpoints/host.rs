@@ -1,0 +1,591 @@
+//! A host with a whole endpoint on it, and the application that uses it as the scenario says.
+//!
+//! ```text
+//!  turn:  tasks that are due ─▶ Endpoint::poll ─▶ news of handlers and continuations ─▶
+//!         Endpoint::wait, if nothing was done ─▶ next turn: a task, the endpoint's own time
+//! ```
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use starling_endpoint::{
+    CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
+    Handler, Idle, MethodId, Msgbuf, OpenError, Secrets, SessionId, SessionState,
+};
+
+use super::super::scenario::Runs;
+use super::super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
+use super::books::SharedBooks;
+use super::pool::Workers;
+use crate::check::content::{self, Order};
+use crate::check::{Remains, Tag, Violation, queue_within};
+use crate::cpu::Work;
+use crate::fabric::{HostId, SharedFabric};
+use crate::io::{SimClock, SimIo};
+use crate::rng::Rng;
+
+const INLINE: MethodId = MethodId(1);
+const WORKER: MethodId = MethodId(2);
+const DEFERRED: MethodId = MethodId(3);
+
+/// A turn of a host that is never idle takes this long.
+const SHORTEST_TURN_NS: u64 = 2 * US;
+/// An inline handler takes no longer.
+const MOST_INLINE_US: u32 = 50;
+/// Turns without anything done and without sleep, after which an endpoint is said to spin.
+const MOST_IDLE_TURNS: u32 = 2_000;
+/// How often a channel may fail to get an answer after everything has healed.
+pub(super) const MOST_PROBES: u32 = 4;
+/// How long endpoints that spin do so after work.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// What the application is going to do.
+pub(super) enum Task {
+    Call(CallPlan),
+    /// Asks for a sign of life.
+    Probe {
+        channel: usize,
+        attempt: u32,
+    },
+    Close(usize),
+    Cancel(Tag),
+    /// Answers a request that was deferred.
+    Complete(Deferred),
+    /// The endpoint begins to shut down.
+    Drain,
+}
+
+/// A request that is answered later.
+pub(super) struct Deferred {
+    reply: DeferredReply,
+    order: Order,
+}
+
+/// What handlers and continuations leave for their host.
+enum News {
+    Ended {
+        tag: Tag,
+        answered: bool,
+    },
+    Deferred {
+        deferred: Deferred,
+        /// It is answered when a call on this channel has ended.
+        via: Option<usize>,
+    },
+}
+
+type Inbox = Rc<RefCell<Vec<News>>>;
+
+pub(super) struct Host {
+    id: HostId,
+    fabric: SharedFabric,
+    books: SharedBooks,
+    config: EndpointConfig,
+    /// Threads and places in their queue.
+    workers: (usize, usize),
+    rng: Rng,
+    channels: Vec<ChannelPlan>,
+    process: Option<Process>,
+    pub(super) incarnation: u32,
+    agenda: BTreeMap<(u64, u64), Task>,
+    entries: u64,
+    idle_turns: u32,
+    /// Channels that were not heard from since the probes began.
+    pub(super) unheard: BTreeSet<usize>,
+    tight: bool,
+    retry_ns: u64,
+}
+
+/// What a crash takes away.
+struct Process {
+    endpoint: Endpoint<SimIo, SimClock>,
+    continuation: ContinuationId,
+    workers: Workers,
+    inbox: Inbox,
+    sessions: BTreeMap<usize, SessionId>,
+    calls: BTreeMap<Tag, CallId>,
+    probes: BTreeMap<Tag, (usize, u32)>,
+    relays: BTreeMap<Tag, Deferred>,
+}
+
+impl Host {
+    pub(super) fn new(
+        fabric: &SharedFabric,
+        books: &SharedBooks,
+        id: HostId,
+        scenario: &Scenario,
+        mut rng: Rng,
+    ) -> Self {
+        let config = EndpointConfig {
+            protocol: scenario.hosts[id.0 as usize].clone(),
+            idle: rng.pick(&[Idle::Block, Idle::Block, Idle::Adaptive { spin: SPIN }]),
+            batched_timestamps: rng.chance(700_000),
+            ..EndpointConfig::default()
+        };
+        let mut host = Self {
+            id,
+            fabric: fabric.clone(),
+            books: books.clone(),
+            config,
+            workers: (rng.range(1, 4) as usize, rng.log_range(0, 64) as usize),
+            rng,
+            channels: scenario.channels.clone(),
+            process: None,
+            incarnation: 0,
+            agenda: BTreeMap::new(),
+            entries: 0,
+            idle_turns: 0,
+            unheard: BTreeSet::new(),
+            tight: scenario.tight,
+            retry_ns: scenario.forgetting_ns(),
+        };
+        host.start();
+        host
+    }
+
+    fn start(&mut self) {
+        let mut cookie_key = [0; 16];
+        cookie_key[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
+        let secrets = Secrets {
+            token: self.rng.next_u64() as u32,
+            cookie_key,
+        };
+        let (io, clock) = (
+            SimIo::new(&self.fabric, self.id),
+            SimClock::new(&self.fabric, self.id),
+        );
+        let endpoint = Endpoint::new(io, clock, self.config.clone(), secrets);
+        let mut endpoint = endpoint.expect("scenarios draw sound configurations");
+        let (id, inbox) = (self.id, Inbox::default());
+        let (threads, queue) = self.workers;
+        let workers = Workers::new(&self.fabric, id, &self.books, threads, queue);
+        endpoint.set_dispatch(Box::new(workers.clone()));
+        endpoint.register_worker(WORKER, workers.handler());
+        let (books, fabric) = (self.books.clone(), self.fabric.clone());
+        let inline = Handler::inline(move |_, request, mut reply| {
+            let order = (books.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+            let takes_us = order.delay_us.min(MOST_INLINE_US);
+            // Where turns cost nothing, what they send leaves at once.
+            if !fabric.borrow().config().cpu.is_free() {
+                fabric.borrow_mut().spend(id, u64::from(takes_us) * US);
+            }
+            reply.buffer().extend_from_slice(&response(order));
+            reply.ok();
+        });
+        endpoint.register(INLINE, inline);
+        let (books, news) = (self.books.clone(), inbox.clone());
+        let deferred = Handler::inline(move |_, request, reply| {
+            let order = (books.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+            let via = books.borrow().relay(order);
+            let reply = reply.defer();
+            let deferred = Deferred { reply, order };
+            news.borrow_mut().push(News::Deferred { deferred, via });
+        });
+        endpoint.register(DEFERRED, deferred);
+        let (books, news) = (self.books.clone(), inbox.clone());
+        let continuation = endpoint.register_continuation(move |_, completion| {
+            let tag = completion.tag;
+            let result = completion.result.as_ref().map(|response| response.body());
+            let mut books = books.borrow_mut();
+            let answered = result.is_ok();
+            if let Err(violation) = books.ended(id, tag, &result) {
+                books.complain(violation);
+            }
+            news.borrow_mut().push(News::Ended { tag, answered });
+        });
+        self.process = Some(Process {
+            endpoint,
+            continuation,
+            workers,
+            inbox,
+            sessions: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            relays: BTreeMap::new(),
+        });
+    }
+
+    /// Puts a task on the agenda and sees to it that there is a turn for it.
+    pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
+        self.entries += 1;
+        self.agenda.insert((at_ns, self.entries), task);
+        self.fabric.borrow_mut().wake_at(self.id, at_ns);
+    }
+
+    /// The process dies, and with it whoever waited for an answer.
+    pub(super) fn crash(&mut self) {
+        if self.process.take().is_none() {
+            return;
+        }
+        self.books.borrow().note(self.id, "crashes", 0, 0);
+        self.agenda
+            .retain(|_, task| !matches!(task, Task::Complete(_) | Task::Drain));
+        self.fabric.borrow_mut().crash(self.id);
+        self.books.borrow_mut().abandon(self.id);
+    }
+
+    /// Another process takes its place.
+    pub(super) fn restart(&mut self) {
+        if self.process.is_some() {
+            return;
+        }
+        self.books.borrow().note(self.id, "restarts", 0, 0);
+        self.fabric.borrow_mut().restart(self.id);
+        self.incarnation += 1;
+        self.start();
+        let now_ns = self.fabric.borrow().now_ns();
+        self.wake_for_agenda(now_ns);
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("only called within a turn")
+    }
+
+    /// One turn. Returns workers that began something, and when it will be over.
+    pub(super) fn turn(&mut self) -> Result<Vec<(usize, u64)>, Violation> {
+        if self.process.is_none() {
+            return Ok(Vec::new());
+        }
+        let now_ns = self.fabric.borrow().now_ns();
+        while let Some(entry) = self.agenda.first_entry() {
+            if entry.key().0 > now_ns {
+                break;
+            }
+            let task = entry.remove();
+            self.work(task, now_ns)?;
+        }
+        let turn = self.process().endpoint.poll();
+        let turn = turn.expect("the device has no errors");
+        self.read_news(now_ns)?;
+        let work = Work {
+            rx_frames: turn.requests + turn.responses,
+            handlers: turn.requests + turn.completions,
+            ..Work::default()
+        };
+        let free_ns = self.fabric.borrow_mut().end_turn(self.id, work);
+        let next_ns = free_ns.max(now_ns + SHORTEST_TURN_NS);
+        let process = self.process();
+        let waits = process.endpoint.io().waits();
+        if turn.is_idle() {
+            let waited = process.endpoint.wait(None);
+            waited.expect("the device has no errors");
+        }
+        let slept = process.endpoint.io().waits() > waits;
+        let begun = process.workers.take_begun();
+        if !slept {
+            self.fabric.borrow_mut().wake_at(self.id, next_ns);
+        }
+        self.idle_turns = if slept || !turn.is_idle() {
+            0
+        } else {
+            self.idle_turns + 1
+        };
+        if self.idle_turns > MOST_IDLE_TURNS {
+            let text = format!("host {} neither works nor sleeps", self.id.0);
+            return Err(Violation::new("progress", text));
+        }
+        self.wake_for_agenda(next_ns);
+        self.check()?;
+        Ok(begun)
+    }
+
+    fn wake_for_agenda(&mut self, least_ns: u64) {
+        if let Some((at_ns, _)) = self.agenda.keys().next() {
+            self.fabric
+                .borrow_mut()
+                .wake_at(self.id, least_ns.max(*at_ns));
+        }
+    }
+
+    fn check(&mut self) -> Result<(), Violation> {
+        if let Some(violation) = self.books.borrow_mut().broken.take() {
+            return Err(violation);
+        }
+        let fabric = self.fabric.borrow();
+        queue_within(fabric.config().receive, fabric.receive_queue(self.id))
+    }
+
+    /// Worker `worker` of the present incarnation is done.
+    pub(super) fn finish(&mut self, worker: usize) -> Vec<(usize, u64)> {
+        let Some(process) = &self.process else {
+            return Vec::new();
+        };
+        process.workers.finish(worker);
+        process.workers.take_begun()
+    }
+
+    fn read_news(&mut self, now_ns: u64) -> Result<(), Violation> {
+        let inbox = self.process().inbox.clone();
+        let news: Vec<News> = inbox.borrow_mut().drain(..).collect();
+        for news in news {
+            match news {
+                News::Ended { tag, answered } => self.ended(tag, answered, now_ns)?,
+                News::Deferred {
+                    deferred,
+                    via: Some(channel),
+                } if self.channels[channel].client == self.id => {
+                    match self.call(&short(now_ns, channel), None, now_ns)? {
+                        Some(tag) => {
+                            self.process().relays.insert(tag, deferred);
+                        }
+                        None => self.plan(now_ns, Task::Complete(deferred)),
+                    }
+                }
+                News::Deferred { deferred, .. } => {
+                    let at_ns = now_ns + u64::from(deferred.order.delay_us) * US;
+                    self.plan(at_ns, Task::Complete(deferred));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, tag: Tag, answered: bool, now_ns: u64) -> Result<(), Violation> {
+        let (retry_ns, id) = (self.retry_ns, self.id);
+        let process = self.process();
+        process.calls.remove(&tag);
+        let probe = process.probes.remove(&tag);
+        if let Some(deferred) = process.relays.remove(&tag) {
+            self.plan(now_ns, Task::Complete(deferred));
+        }
+        match probe {
+            Some((channel, _)) if answered => {
+                self.unheard.remove(&channel);
+            }
+            Some((channel, MOST_PROBES)) if !self.tight => {
+                let text = format!("host {} got no answer on channel {channel}", id.0);
+                return Err(Violation::new("nothing stays stuck", text));
+            }
+            Some((channel, MOST_PROBES)) => {
+                self.unheard.remove(&channel);
+            }
+            Some((channel, attempt)) => {
+                let attempt = attempt + 1;
+                self.plan(now_ns + retry_ns, Task::Probe { channel, attempt });
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, task: Task, now_ns: u64) -> Result<(), Violation> {
+        match task {
+            Task::Call(plan) => self.call(&plan, None, now_ns).map(|_| ()),
+            Task::Probe { channel, attempt } => {
+                let probe = Some(attempt);
+                self.call(&short(now_ns, channel), probe, now_ns)
+                    .map(|_| ())
+            }
+            Task::Close(channel) => {
+                let id = self.id;
+                let books = self.books.clone();
+                let process = self.process();
+                if let Some(session) = process.sessions.remove(&channel)
+                    && !books.borrow_mut().saboteur_strikes(Sabotage::LeakedSession)
+                {
+                    books.borrow_mut().closes(id, channel);
+                    process.endpoint.close(session);
+                }
+                Ok(())
+            }
+            Task::Cancel(tag) => self.cancel(tag),
+            Task::Complete(Deferred { mut reply, order }) => {
+                reply.buffer().extend_from_slice(&response(order));
+                self.process().endpoint.complete_with(reply, Ok(()));
+                Ok(())
+            }
+            Task::Drain => {
+                self.books.borrow().note(self.id, "drains", 0, 0);
+                self.process().endpoint.start_drain();
+                Ok(())
+            }
+        }
+    }
+
+    fn cancel(&mut self, tag: Tag) -> Result<(), Violation> {
+        let books = self.books.clone();
+        let process = self.process();
+        let Some(&call) = process.calls.get(&tag) else {
+            return Ok(());
+        };
+        books.borrow_mut().gives_up(tag);
+        // Its end may be among what the endpoint has not told yet.
+        process.endpoint.cancel(call);
+        if process.endpoint.cancel(call) {
+            let text = format!("call {tag} was cancelled twice");
+            return Err(Violation::new("every call ends", text));
+        }
+        Ok(())
+    }
+
+    /// Makes a call. `None`: the endpoint did not take it.
+    fn call(
+        &mut self,
+        plan: &CallPlan,
+        probe: Option<u32>,
+        now_ns: u64,
+    ) -> Result<Option<Tag>, Violation> {
+        let Some(mut session) = self.session(plan.channel)? else {
+            self.unheard.remove(&plan.channel);
+            return Ok(None);
+        };
+        let id = self.id;
+        let books = self.books.clone();
+        let tag = books.borrow_mut().new_tag();
+        let wanted = Order {
+            key: tag,
+            response_len: plan.response_len,
+            delay_us: plan.delay_us,
+        };
+        let (bytes, order) = content::request(wanted, plan.request_len as usize);
+        (books.borrow_mut()).issue(id, plan.channel, tag, order, plan.timeout_ns);
+        if let Some(channel) = plan.via {
+            books.borrow_mut().relays(order, channel);
+        }
+        let forgets = books.borrow_mut().saboteur_forgets(plan.timeout_ns);
+        let options = match plan.timeout_ns.filter(|_| !forgets) {
+            Some(timeout_ns) => CallOptions::with_timeout(Duration::from_nanos(timeout_ns)),
+            None => CallOptions::default(),
+        };
+        let method = match plan.runs {
+            // Who calls on answers later.
+            _ if plan.via.is_some() => DEFERRED,
+            Runs::Inline => INLINE,
+            Runs::Worker => WORKER,
+            Runs::Deferred => DEFERRED,
+        };
+        let mut again = true;
+        let called = loop {
+            let process = self.process();
+            let called = make(
+                process,
+                session,
+                method,
+                &options,
+                &bytes,
+                plan.tail_len,
+                tag,
+            );
+            match called {
+                // It ended since the last turn.
+                Err(CallError::SessionOver) if std::mem::take(&mut again) => {
+                    self.process().sessions.remove(&plan.channel);
+                    match self.session(plan.channel)? {
+                        Some(other) => session = other,
+                        None => break called,
+                    }
+                }
+                _ => break called,
+            }
+        };
+        match called {
+            Ok(call) => {
+                let process = self.process();
+                process.calls.insert(tag, call);
+                if let Some(attempt) = probe {
+                    process.probes.insert(tag, (plan.channel, attempt));
+                }
+                if let Some(after_ns) = plan.cancel_after_ns {
+                    self.plan(now_ns + after_ns, Task::Cancel(tag));
+                }
+                Ok(Some(tag))
+            }
+            Err(_) => {
+                books.borrow_mut().rejected(id, tag)?;
+                self.unheard.remove(&plan.channel);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The channel's session, a new one if it has none.
+    fn session(&mut self, channel: usize) -> Result<Option<SessionId>, Violation> {
+        let server = self.channels[channel].server;
+        let address = format!("sim://{}", self.fabric.borrow().address(server));
+        let tight = self.tight;
+        let process = self.process();
+        if let Some(&session) = process.sessions.get(&channel) {
+            let state = process.endpoint.session_state(session);
+            if matches!(
+                state,
+                Some(SessionState::Connecting | SessionState::Connected)
+            ) {
+                return Ok(Some(session));
+            }
+        }
+        match process.endpoint.connect(&address) {
+            Ok(session) => {
+                process.sessions.insert(channel, session);
+                Ok(Some(session))
+            }
+            Err(OpenError::Session { .. }) if tight => Ok(None),
+            Err(error) => Err(Violation::new("connect", error.to_string())),
+        }
+    }
+
+    /// What it still holds.
+    pub(super) fn remains(&self) -> Remains {
+        let endpoint = self.process.as_ref().map(|process| &process.endpoint);
+        let protocol = endpoint.map(|it| (it.protocol(), it.io().peer_count()));
+        let mut remains = Remains::of(self.id.0, protocol);
+        if let Some(endpoint) = endpoint {
+            let calls = endpoint.calls_outstanding() as u64;
+            remains.counts.push(("calls", calls));
+            let requests = endpoint.requests_pending() as u64;
+            remains
+                .counts
+                .push(("requests that are worked on", requests));
+        }
+        remains
+    }
+}
+
+fn make(
+    process: &mut Process,
+    session: SessionId,
+    method: MethodId,
+    options: &CallOptions,
+    bytes: &[u8],
+    tail_len: u32,
+    tag: Tag,
+) -> Result<CallId, CallError> {
+    let Process {
+        endpoint,
+        continuation,
+        ..
+    } = process;
+    if tail_len == 0 {
+        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(bytes);
+        return endpoint.call(session, method, options, build, *continuation, tag);
+    }
+    let (body, tail) = bytes.split_at(bytes.len() - tail_len as usize);
+    let mut head = vec![0; options.header_len()];
+    head.extend_from_slice(body);
+    let message = Msgbuf::from_parts(head, Some(tail.to_vec().into()));
+    let called = endpoint.call_message(session, method, options, message, *continuation, tag);
+    called.map_err(|rejected| rejected.error)
+}
+
+fn response(order: Order) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    content::respond(order, &mut bytes);
+    bytes
+}
+
+/// A call that asks for next to nothing.
+fn short(at_ns: u64, channel: usize) -> CallPlan {
+    CallPlan {
+        at_ns,
+        channel,
+        request_len: 32,
+        response_len: 32,
+        delay_us: 0,
+        cancel_after_ns: None,
+        tail_len: 0,
+        via: None,
+        timeout_ns: None,
+        runs: Runs::Inline,
+    }
+}
