@@ -75,6 +75,12 @@ fn call<const WORDS: usize>(command: u32, attribute: &mut [u32; WORDS]) -> io::R
     // Numbers of 64 bits in it are aligned so.
     #[repr(C, align(8))]
     struct Attribute<const WORDS: usize>([u32; WORDS]);
+    const {
+        assert!(
+            WORDS.is_multiple_of(2),
+            "the kernel refuses padding that is not zero"
+        )
+    };
     let mut aligned = Attribute(*attribute);
     // SAFETY: the kernel reads and writes the attribute, whose size it is told; pointers in it are
     // good for the lengths beside them, as each caller sees to.
@@ -142,13 +148,13 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<Loaded> {
 
 /// The program of this number.
 pub(crate) fn program(id: u32) -> io::Result<OwnedFd> {
-    call_for_fd(PROG_GET_FD_BY_ID, &mut [id, 0, 0])
+    call_for_fd(PROG_GET_FD_BY_ID, &mut [id, 0, 0, 0])
 }
 
 /// The map of this number, with its name.
 pub(crate) fn map(id: u32) -> io::Result<(String, OwnedFd)> {
     use std::os::fd::AsFd;
-    let fd = call_for_fd(MAP_GET_FD_BY_ID, &mut [id, 0, 0])?;
+    let fd = call_for_fd(MAP_GET_FD_BY_ID, &mut [id, 0, 0, 0])?;
     let mut found = MapInfo::default();
     info(fd.as_fd(), &mut found)?;
     Ok((text(&found.name), fd))
@@ -174,13 +180,13 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     use std::os::fd::AsFd;
     let mut id = 0;
     loop {
-        let mut attribute = [id, 0, 0];
+        let mut attribute = [id, 0, 0, 0];
         match call(LINK_GET_NEXT_ID, &mut attribute) {
             Ok(_) => id = attribute[1],
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
-        let link = match call_for_fd(LINK_GET_FD_BY_ID, &mut [id, 0, 0]) {
+        let link = match call_for_fd(LINK_GET_FD_BY_ID, &mut [id, 0, 0, 0]) {
             Ok(link) => link,
             // It has gone in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

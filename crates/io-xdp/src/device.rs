@@ -146,7 +146,7 @@ impl XdpIo {
         let (udp_rx, udp_tx, control) = udp.into_parts();
         let namespace = control.namespace().map_err(host)?;
         let neighbours = Neighbours::of_namespace(namespace).map_err(host)?;
-        let presence = neighbours.presence(link.index);
+        let presence = neighbours.presence(link.index, control.waker());
 
         let headers = if local.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
         let max_frame = (link.mtu + ETHERNET).min(MAX_FRAME);
@@ -227,6 +227,10 @@ impl XdpIo {
     /// The address that the device receives at.
     pub fn local_socket_address(&self) -> SocketAddr {
         self.shared.local
+    }
+
+    pub(crate) fn halves(&mut self) -> (&mut XdpRx, &mut XdpTx) {
+        (&mut self.rx, &mut self.tx)
     }
 
     /// What was dropped so far.

@@ -36,8 +36,8 @@ const UDP: usize = 8;
 /// The longest headers of a frame, in bytes.
 pub(crate) const MAX_HEADERS: usize = ETHERNET + IPV6 + UDP;
 
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 /// Version 4, five words.
 const IPV4_FIRST_BYTE: u8 = 0x45;
@@ -222,6 +222,27 @@ fn ecn_of(traffic_class: u8) -> Ecn {
         ECN_CONGESTION => Ecn::CongestionExperienced,
         _ => Ecn::Capable,
     }
+}
+
+/// Has a frame go back where it came from: Ethernet, IP and port addresses change places. What is
+/// too short for that stays as it is.
+pub(crate) fn swap_ends(frame: &mut [u8]) {
+    let Some((ethernet, packet)) = frame.split_first_chunk_mut::<ETHERNET>() else {
+        return;
+    };
+    let (to, rest) = ethernet.split_at_mut(6);
+    to.swap_with_slice(&mut rest[..6]);
+    let (source, destination, udp) = match rest[6..] == ETHERTYPE_IPV6 {
+        true => (8, 24, IPV6),
+        false => (12, 16, IPV4),
+    };
+    if packet.len() < udp + UDP {
+        return;
+    }
+    let (head, tail) = packet.split_at_mut(destination);
+    let address = destination - source;
+    head[source..].swap_with_slice(&mut tail[..address]);
+    packet[udp..udp + 4].rotate_left(2);
 }
 
 /// The headers of all frames from one address to another, but for what differs from frame to

@@ -22,6 +22,7 @@
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
 //! | `rx`, `tx`, `device` | the device |
 //! | `inspect` | what interfaces can do, without a device |
+//! | `reflect` | what the device is measured by |
 //!
 //! An interface's queue can have one device. The network card decides by which queue a packet
 //! comes; what comes by another one than the device's is passed on to the kernel and reaches the
@@ -39,6 +40,7 @@ mod inspect;
 mod neighbour;
 mod netlink;
 mod program;
+mod reflect;
 mod ring;
 mod rx;
 mod shared;
@@ -50,6 +52,7 @@ pub use address::XdpAddress;
 pub use device::{XdpConfig, XdpIo};
 pub use drops::Drops;
 pub use inspect::{Features, Interface, Occupant, interfaces};
+pub use reflect::Reflector;
 pub use rx::XdpRx;
 pub use socket::Mode;
 pub use tx::XdpTx;

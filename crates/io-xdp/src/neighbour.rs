@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use starling_io::Wake;
+
 use crate::frame::Mac;
 use crate::netlink::{Netlink, Route, parse_link, parse_neighbour};
 
@@ -115,10 +117,12 @@ fn word_of(mac: Option<Mac>) -> u64 {
     })
 }
 
-/// What is known of an interface that has a device.
-#[derive(Debug, Default)]
+/// Whether a device's interface is there.
 pub(crate) struct Presence {
+    interface: u32,
     is_gone: AtomicBool,
+    /// Of the device: a socket whose interface goes wakes nobody.
+    waker: Arc<dyn Wake>,
 }
 
 impl Presence {
@@ -132,7 +136,7 @@ impl Presence {
 #[derive(Default)]
 struct Table {
     hops: HashMap<Target, Weak<Hop>>,
-    interfaces: HashMap<u32, Weak<Presence>>,
+    devices: Vec<Weak<Presence>>,
 }
 
 /// The cache of one network namespace. Its thread ends with the last reference.
@@ -193,15 +197,17 @@ impl Neighbours {
         hop
     }
 
-    /// Whether an interface is there, from now on.
-    pub(crate) fn presence(&self, interface: u32) -> Arc<Presence> {
+    /// Whether an interface is there, from now on; when it goes, the waker is used.
+    pub(crate) fn presence(&self, interface: u32, waker: Arc<dyn Wake>) -> Arc<Presence> {
+        let presence = Arc::new(Presence {
+            interface,
+            is_gone: AtomicBool::new(false),
+            waker,
+        });
         let mut table = lock(&self.table);
-        let place = table.interfaces.entry(interface).or_default();
-        place.upgrade().unwrap_or_else(|| {
-            let presence = Arc::default();
-            *place = Arc::downgrade(&presence);
-            presence
-        })
+        table.devices.retain(|device| device.strong_count() > 0);
+        table.devices.push(Arc::downgrade(&presence));
+        presence
     }
 }
 
@@ -290,12 +296,14 @@ impl Watcher {
                         }
                     }
                 }
-                libc::RTM_DELLINK => {
+                // A bridge says so, too, of an interface that only leaves it; that has a family.
+                libc::RTM_DELLINK if event.body.first() == Some(&(libc::AF_UNSPEC as u8)) => {
                     let index = parse_link(&event.body).map(|link| link.index);
                     let table = lock(&self.table);
-                    let presence = index.and_then(|index| table.interfaces.get(&index));
-                    if let Some(presence) = presence.and_then(Weak::upgrade) {
-                        presence.is_gone.store(true, Ordering::Relaxed);
+                    let devices = table.devices.iter().filter_map(Weak::upgrade);
+                    for device in devices.filter(|device| Some(device.interface) == index) {
+                        device.is_gone.store(true, Ordering::Relaxed);
+                        device.waker.wake();
                     }
                 }
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => routes_changed = true,
@@ -319,9 +327,6 @@ impl Watcher {
     fn look_after_some(&mut self) {
         let mut table = lock(&self.table);
         table.hops.retain(|_, hop| hop.strong_count() > 0);
-        table
-            .interfaces
-            .retain(|_, presence| presence.strong_count() > 0);
         drop(table);
         self.look_at(LOOK_AT);
     }

@@ -18,6 +18,7 @@ use rustix::mm::ProtFlags;
 use starling_io::{Fault, IoError};
 
 use crate::bpf;
+use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 
@@ -42,11 +43,10 @@ const TRIES: usize = 20;
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Queue {
-    v6: [u8; 16],
-    v4: [u8; 4],
+    address: [u8; 16],
     max_frame: u32,
     port: [u8; 2],
-    family: u16,
+    family: [u8; 2],
 }
 
 /// The program on an interface, as long as this lives.
@@ -190,12 +190,12 @@ impl Program {
         };
         match local {
             SocketAddr::V4(local) => {
-                entry.v4 = local.ip().octets();
-                entry.family = libc::IPPROTO_IP as u16;
+                entry.address[..4].copy_from_slice(&local.ip().octets());
+                entry.family = ETHERTYPE_IPV4;
             }
             SocketAddr::V6(local) => {
-                entry.v6 = local.ip().octets();
-                entry.family = libc::IPPROTO_IPV6 as u16;
+                entry.address = local.ip().octets();
+                entry.family = ETHERTYPE_IPV6;
             }
         }
         bpf::update(self.queues.as_fd(), queue, &entry)?;
@@ -233,7 +233,10 @@ impl Own {
         let program = ebpf.program_mut(NAME).expect("in the object");
         let program: &mut Xdp = program.try_into().expect("its type");
         program.load().map_err(|error| match error {
-            ProgramError::LoadError { io_error, .. } => attach_error(attempt, io_error),
+            ProgramError::LoadError {
+                io_error,
+                verifier_log,
+            } => refusal(attempt, io_error, &verifier_log.to_string()),
             error => load_error(attempt, &error),
         })?;
         let failed = |error| attach_error(attempt, error);
@@ -260,6 +263,23 @@ fn map_fd(map: &Map) -> io::Result<OwnedFd> {
 /// The driver cannot do it, but the kernel can in generic mode.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
+/// The kernel has not taken the program: because of who asks, or of what it is.
+fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
+    let last = log
+        .lines()
+        .rev()
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
+    let reason: Vec<&str> = last.take(4).collect();
+    if error.raw_os_error() == Some(libc::EPERM) || reason.is_empty() {
+        return attach_error(attempt, error);
+    }
+    let reason = reason.into_iter().rev().collect::<Vec<_>>().join(", ");
+    let problem = format!("the kernel refuses the program ({error}): {reason}");
+    let remedy = "use Linux 6.6 or later, or udp://";
+    IoError::new(Fault::Host, attempt, problem, remedy)
 }
 
 fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoError {

@@ -15,7 +15,7 @@ use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 use starling_io_udp::{Directory, UdpRx};
 
 use crate::drops::Counts;
-use crate::frame::{Drop as Reason, Received, parse};
+use crate::frame::{Drop as Reason, Received, parse, swap_ends};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::shared::Shared;
 
@@ -124,6 +124,31 @@ impl XdpRx {
             counts: Counts::default(),
             shared,
         }
+    }
+
+    pub(crate) fn ring(&mut self) -> &mut Consumer<Descriptor> {
+        &mut self.rx
+    }
+
+    /// Whether the interface is still there.
+    pub(crate) fn check(&self) -> Result<(), IoError> {
+        self.shared.check()
+    }
+
+    /// Has a frame in the rx ring go back where it came from.
+    #[inline]
+    pub(crate) fn swap_ends(&mut self, descriptor: Descriptor) {
+        let (address, len) = (descriptor.address as usize, descriptor.len as usize);
+        // SAFETY: the kernel leaves a chunk in the rx ring alone, and nobody else has it.
+        swap_ends(unsafe { self.shared.umem.bytes_mut(address, len) });
+    }
+
+    /// The kernel may receive into a chunk again that it has sent from.
+    #[inline]
+    pub(crate) fn refill(&mut self, address: u64) {
+        self.fill
+            .push(address & !(self.shared.umem.cut.chunk as u64 - 1));
+        self.fill.publish();
     }
 
     /// A burst is there without waiting.

@@ -16,6 +16,7 @@ use crate::frame::{Mac, Template};
 use crate::neighbour::{Hop, Target};
 use crate::netlink::Netlink;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
+use crate::rx::XdpRx;
 use crate::shared::Shared;
 use crate::umem::SLOT_MARGIN;
 
@@ -161,16 +162,42 @@ impl XdpTx {
         }
     }
 
+    pub(crate) fn ring(&mut self) -> &mut Producer<Descriptor> {
+        &mut self.tx
+    }
+
+    /// Takes back slots, and gives chunks that frames were sent back in to their owner.
+    #[inline]
+    pub(crate) fn reclaim_into(&mut self, rx: &mut XdpRx) {
+        let start = self.shared.umem.cut.tx_start() as u64;
+        self.reclaim_all(|address| {
+            let is_of_rx = address < start;
+            if is_of_rx {
+                rx.refill(address);
+            }
+            is_of_rx
+        });
+    }
+
     /// Takes back the slots that the kernel is done with.
     #[inline]
     fn reclaim(&mut self) {
+        self.reclaim_all(|_| false);
+    }
+
+    #[inline]
+    fn reclaim_all(&mut self, mut is_of_others: impl FnMut(u64) -> bool) {
         let count = self.completion.available();
         if count == 0 {
             return;
         }
         let cut = self.shared.umem.cut;
         for index in 0..count {
-            let address = self.completion.get(index) as usize;
+            let address = self.completion.get(index);
+            if is_of_others(address) {
+                continue;
+            }
+            let address = address as usize;
             let slot = address
                 .checked_sub(cut.tx_start())
                 .map(|at| at / cut.slot());
@@ -266,7 +293,7 @@ impl XdpTx {
 
     /// Wakes the kernel, until it has taken everything or has no room.
     #[inline]
-    fn kick(&self) -> Result<(), IoError> {
+    pub(crate) fn kick(&self) -> Result<(), IoError> {
         for _ in 0..KICKS {
             if self.tx.is_consumed() || !self.tx.needs_wakeup() {
                 return Ok(());

@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
@@ -146,6 +147,36 @@ pub fn inside<T: Send>(namespace: &File, action: impl FnOnce() -> T + Send) -> T
     };
     let result = thread::scope(|scope| scope.spawn(enter).join());
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A thread's stay in a namespace; it goes home when this is dropped.
+#[derive(Debug)]
+pub struct Stay {
+    home: File,
+    /// It is this thread that goes home.
+    thread: PhantomData<*const ()>,
+}
+
+impl Stay {
+    /// Has the calling thread be in `namespace` for a while.
+    ///
+    /// # Errors
+    /// If it may not.
+    pub fn in_namespace(namespace: &File) -> io::Result<Self> {
+        let home = File::open("/proc/thread-self/ns/net")?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(Self {
+            home,
+            thread: PhantomData,
+        })
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        let kind = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(self.home.as_fd(), kind).expect("it came from there");
+    }
 }
 
 /// Runs a command in `namespace`; its words are separated by single spaces.

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{payload, server};
-use starling::{Bytes, Channel, Endpoint, ServerHandle};
+use rustix::io::Errno;
+use starling::{Bytes, Channel, Endpoint, Error, ServerHandle};
+use starling_io::IoError;
 use starling_netns::{IPV4, IPV6, Pair, Shape, inside};
 use starling_test_protos::test::{RelayRequest, TestClient};
 
@@ -15,12 +17,23 @@ fn pair(test: &str, shape: Shape) -> Option<Pair> {
                 .bind("xdp://vb/0.0.0.0:0")
                 .map(drop)
         });
-        bound.map(|()| pair).map_err(|error| error.to_string())
+        match bound {
+            Ok(()) => Ok(pair),
+            Err(Error::Device(error)) if is_lacking(&error) => Err(error.to_string()),
+            Err(error) => panic!("{error}"),
+        }
     });
     if let Err(problem) = &made {
         println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
     }
     made.ok()
+}
+
+/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
+fn is_lacking(error: &IoError) -> bool {
+    let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
+    let errno = error.source.as_ref().and_then(Errno::from_io_error);
+    errno.is_some_and(|errno| lacking.contains(&errno))
 }
 
 /// A server in `b`.

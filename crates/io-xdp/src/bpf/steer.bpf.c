@@ -27,14 +27,13 @@
 
 // What the device on a queue takes.
 struct queue {
-	__u8 v6[16];
-	__u32 v4;
+	// As it stands in packets; that of IPv4 has zeros behind it.
+	__u64 address[2];
 	// Largest frame, in bytes; zero: there is no device.
 	__u32 max_frame;
-	// Network byte order, as the addresses are.
 	__be16 port;
-	// IPPROTO_IP or IPPROTO_IPV6: which of the addresses counts.
-	__u16 family;
+	// The Ethernet type of the address.
+	__be16 family;
 };
 
 struct {
@@ -80,24 +79,25 @@ int starling_steer(struct xdp_md *xdp)
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > data_end)
 		return XDP_PASS;
-	struct iphdr *v4 = 0;
-	struct ipv6hdr *v6 = 0;
+	__u64 address[2] = {};
 	struct udphdr *udp;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
-		v4 = (void *)(eth + 1);
+		struct iphdr *v4 = (void *)(eth + 1);
 		if ((void *)(v4 + 1) > data_end || v4->protocol != IPPROTO_UDP)
 			return XDP_PASS;
 		if (v4->version != 4 || v4->ihl != 5 || v4->frag_off & bpf_htons(IP_FRAGMENT))
 			return pass(0);
+		address[0] = v4->daddr;
 		udp = (void *)(v4 + 1);
 	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
-		v6 = (void *)(eth + 1);
+		struct ipv6hdr *v6 = (void *)(eth + 1);
 		if ((void *)(v6 + 1) > data_end || v6->version != 6)
 			return XDP_PASS;
 		if (v6->nexthdr == IPPROTO_TCP || v6->nexthdr == IPPROTO_ICMPV6)
 			return XDP_PASS;
 		if (v6->nexthdr != IPPROTO_UDP)
 			return pass(0);
+		__builtin_memcpy(address, &v6->daddr, sizeof(address));
 		udp = (void *)(v6 + 1);
 	} else {
 		return XDP_PASS;
@@ -106,21 +106,13 @@ int starling_steer(struct xdp_md *xdp)
 		return XDP_PASS;
 
 	struct queue *queue = bpf_map_lookup_elem(&queues, &index);
-	if (!queue || udp->dest != queue->port || bpf_xdp_get_buff_len(xdp) > queue->max_frame)
+	if (!queue || udp->dest != queue->port || eth->h_proto != queue->family)
 		return pass(udp->dest);
-	// A frame for a group of hosts, or one that was only overheard, is the kernel's to judge.
-	if (eth->h_dest[0] & 1)
+	if (address[0] != queue->address[0] || address[1] != queue->address[1])
 		return pass(udp->dest);
-	if (v4) {
-		if (queue->family != IPPROTO_IP || v4->daddr != queue->v4)
-			return pass(udp->dest);
-	} else {
-		__u64 *wanted = (__u64 *)queue->v6;
-		__u64 there[2];
-		__builtin_memcpy(there, &v6->daddr, sizeof(there));
-		if (queue->family != IPPROTO_IPV6 || there[0] != wanted[0] || there[1] != wanted[1])
-			return pass(udp->dest);
-	}
+	// What is for a group of hosts, or too large for the device, is the kernel's.
+	if (eth->h_dest[0] & 1 || bpf_xdp_get_buff_len(xdp) > queue->max_frame)
+		return pass(udp->dest);
 	long action = bpf_redirect_map(&sockets, index * SOCKETS, XDP_PASS);
 	if (action != XDP_REDIRECT)
 		return pass(udp->dest);

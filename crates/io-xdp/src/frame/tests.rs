@@ -176,6 +176,21 @@ fn a_checksum_may_be_missing_in_ipv4_and_partial_in_both() {
 }
 
 #[test]
+fn a_frame_that_is_sent_back_is_good() {
+    for v6 in [false, true] {
+        let [a, b] = ends(v6);
+        let mut frame = frame(&a, &b, b"there and back");
+        swap_ends(&mut frame);
+        let received = parse(&frame, &a).expect("a good frame");
+        assert_eq!(received.source, b);
+        assert_eq!(frame[..12], [MAC_A, MAC_B].concat());
+        for len in 0..frame.len() {
+            swap_ends(&mut frame[..len]);
+        }
+    }
+}
+
+#[test]
 fn what_queues_said_is_read() {
     for (bits, ecn) in [
         (0, Ecn::NotCapable),

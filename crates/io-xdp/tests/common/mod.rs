@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use starling_io::{Ecn, MAX_BURST, PacketIo, PacketRx, Source};
+use starling_io::{Ecn, IoError, MAX_BURST, PacketIo, PacketRx, Source};
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, inside};
 
@@ -34,12 +34,12 @@ impl Net {
     /// The same with other interfaces.
     pub(crate) fn with_shape(test: &str, shape: Shape) -> Option<Self> {
         let made = Pair::with_shape(shape).and_then(|pair| {
-            let device = inside(&pair.a, || {
-                XdpIo::bind("xdp://va/0.0.0.0:0", XdpConfig::default())
-            });
-            device
-                .map(|_| Self(pair))
-                .map_err(|error| error.to_string())
+            let bind = || XdpIo::bind("xdp://va/0.0.0.0:0", XdpConfig::default());
+            match inside(&pair.a, bind) {
+                Ok(_) => Ok(Self(pair)),
+                Err(error) if is_lacking(&error) => Err(error.to_string()),
+                Err(error) => panic!("{error}"),
+            }
         });
         if let Err(problem) = &made {
             println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
@@ -56,6 +56,13 @@ impl Net {
     pub(crate) fn at_b(&self, address: &str) -> XdpIo {
         inside(&self.b, || XdpIo::bind(address, XdpConfig::default())).expect(address)
     }
+}
+
+/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
+fn is_lacking(error: &IoError) -> bool {
+    let lacking = [libc::EPERM, libc::EAFNOSUPPORT, libc::ENOSYS];
+    let errno = error.source.as_ref().and_then(std::io::Error::raw_os_error);
+    errno.is_some_and(|errno| lacking.contains(&errno))
 }
 
 /// A received datagram, copied.

@@ -1,0 +1,74 @@
+//! The floor of AF_XDP: frames go back where they came from, in the chunks that they came in.
+//!
+//! What a device on this interface could do at best, for benchmarks to measure a device by. Nothing
+//! is looked at, checked or built but for the addresses, which change places; the checksums stay
+//! right, since a sum does not depend on the order of its terms.
+
+use starling_io::{IoError, MAX_BURST, PacketIo, PacketTx, PeerId};
+
+use crate::device::XdpIo;
+use crate::ring::Descriptor;
+
+/// A device that sends back what it receives.
+pub struct Reflector(XdpIo);
+
+impl Reflector {
+    /// Makes a device one of these.
+    pub fn new(device: XdpIo) -> Self {
+        Self(device)
+    }
+
+    /// The address that peers reach the device at.
+    pub fn local_address(&self) -> String {
+        self.0.local_address()
+    }
+
+    /// A peer at `address`.
+    ///
+    /// # Errors
+    /// As of [`PacketIo::open_peer`].
+    pub fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
+        self.0.open_peer(address)
+    }
+
+    /// Sends a datagram. The first to a peer may leave by the kernel.
+    ///
+    /// # Errors
+    /// If the interface was removed.
+    pub fn send(&mut self, to: PeerId, datagram: &[u8; 32]) -> Result<(), IoError> {
+        let (preamble, rest) = datagram.split_first_chunk().expect("32 bytes");
+        let tx = self.0.split().1;
+        // No room is a loss like any other.
+        let _ = tx.append(to, preamble, rest, &[], &[]);
+        tx.seal(to);
+        tx.flush()
+    }
+
+    /// Sends back what has come, a burst at most; returns how many frames that were.
+    ///
+    /// # Errors
+    /// If the interface was removed.
+    #[inline]
+    pub fn reflect(&mut self) -> Result<usize, IoError> {
+        let (rx, tx) = self.0.halves();
+        tx.reclaim_into(rx);
+        let count = rx.ring().available().min(MAX_BURST as u32);
+        let count = count.min(tx.ring().room(count));
+        for index in 0..count {
+            let descriptor = rx.ring().get(index);
+            rx.swap_ends(descriptor);
+            tx.ring().push(Descriptor {
+                options: 0,
+                ..descriptor
+            });
+        }
+        if count > 0 {
+            rx.ring().release(count);
+            tx.ring().publish();
+            tx.kick()?;
+        } else {
+            rx.check()?;
+        }
+        Ok(count as usize)
+    }
+}
