@@ -93,7 +93,7 @@ pub struct Config {
     /// A large response that nobody acknowledged is kept this long. Default 10 s; it must exceed
     /// `peer_timeout_ns`.
     pub response_retention_ns: u64,
-    /// Congestion control. Default Timely.
+    /// Congestion control. Default DCTCP.
     pub congestion: Congestion,
     /// Rate of the link, the rate that an uncongested session starts at. Default 100 Gb/s.
     pub link_rate_bps: u64,
@@ -121,7 +121,7 @@ impl Default for Config {
             keepalive_ns: 500 * MS,
             connect_timeout_ns: 2000 * MS,
             response_retention_ns: 10_000 * MS,
-            congestion: Congestion::Timely,
+            congestion: Congestion::Dctcp,
             link_rate_bps: 100_000_000_000,
             factors: Factors::default(),
         }

@@ -48,6 +48,7 @@ pub(crate) struct SendWindow {
     lost: u64,
     /// Holes are declared lost at most once per round trip.
     recovery_at: u64,
+    found_lost: bool,
 }
 
 impl SendWindow {
@@ -59,6 +60,7 @@ impl SendWindow {
             sacked: 0,
             lost: 0,
             recovery_at: 0,
+            found_lost: false,
         }
     }
 
@@ -101,9 +103,15 @@ impl SendWindow {
             if holes & !self.lost != 0 {
                 self.lost |= holes;
                 self.recovery_at = now;
+                self.found_lost = true;
             }
         }
         shift > 0 || self.sacked != known
+    }
+
+    /// Whether fragments were found lost, between others that arrived, since this was last asked.
+    pub(crate) fn take_loss(&mut self) -> bool {
+        std::mem::take(&mut self.found_lost)
     }
 
     /// Nothing was heard for a timeout: all that is outstanding is lost.
@@ -233,6 +241,7 @@ pub(crate) struct ResponseWindow {
     /// Asked for, but taken for lost.
     lost: u64,
     recovery_at: u64,
+    found_lost: bool,
     /// A fragment that was asked for once, and when.
     timed: Option<(u32, u64)>,
 }
@@ -245,6 +254,7 @@ impl ResponseWindow {
             requested: 1,
             lost: 0,
             recovery_at: 0,
+            found_lost: false,
             timed: None,
         }
     }
@@ -279,10 +289,16 @@ impl ResponseWindow {
             if holes & !self.lost != 0 {
                 self.lost |= holes;
                 self.recovery_at = now;
+                self.found_lost = true;
             }
         }
         let end = self.arrived.count().min(base + WINDOW);
         self.lost.count_ones() + end.saturating_sub(self.requested)
+    }
+
+    /// Whether fragments were found lost, between others that arrived, since this was last asked.
+    pub(crate) fn take_loss(&mut self) -> bool {
+        std::mem::take(&mut self.found_lost)
     }
 
     /// Which fragments to ask for now, at most `credits` of them: `(base, want)`.

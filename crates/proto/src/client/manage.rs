@@ -2,7 +2,7 @@
 
 use super::Client;
 use super::session::{ClientSession, Queued, State, slots_mask};
-use crate::congestion::Controller;
+use crate::congestion::{Ack, Controller};
 use crate::peer::{Peer, preamble};
 use crate::shared::Shared;
 use crate::sink::datagram_width;
@@ -91,7 +91,7 @@ impl Client {
         if let Some(entry) = shared.peers.get_mut(peer) {
             entry.newest = id;
         }
-        session.retries = 0;
+        let said_once = std::mem::take(&mut session.retries) == 0;
         session.credits = accept.credits;
         session.window = accept.window.min(u32::from(u16::MAX)) as u16;
         session.fragment =
@@ -104,6 +104,16 @@ impl Client {
         session.slot_count = accept.slots as u8;
         session.free = slots_mask(usize::from(accept.slots));
         session.control = Controller::new(&shared.config, accept.max_datagram);
+        if said_once {
+            // Of the path's own delay, before this session has sent anything that could queue.
+            session.control.on_ack(Ack {
+                now,
+                rtt_ns: Some(now - session.said_at),
+                packets: 1,
+                marked: false,
+                lost: false,
+            });
+        }
         session.direct = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });
         // What was queued before the server's limit was known may be too large for it.

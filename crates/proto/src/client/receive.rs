@@ -167,6 +167,7 @@ impl Client {
                 rtt_ns: sample,
                 packets: arrived,
                 marked: shared.mark != 0,
+                lost: false,
             };
             shared.stats.marks += u64::from(ack.marked);
             session.direct &= session.control.on_ack(ack);
@@ -241,6 +242,7 @@ impl Client {
         if !window.on_ack(ack.next, ack.sack, now, srtt_ns) {
             return;
         }
+        let lost = window.take_loss();
         slot.active_at = now;
         slot.retries = 0;
         let outstanding = window.outstanding() as u16;
@@ -254,6 +256,7 @@ impl Client {
             rtt_ns,
             packets: u32::from(slot.credits.saturating_sub(outstanding)),
             marked: frame.header.flags & flags::ECHO != 0,
+            lost,
         };
         shared.stats.marks += u64::from(ack.marked);
         session.control.on_ack(ack);

@@ -347,6 +347,9 @@ impl ClientSession {
     /// Puts a request into a free slot; it is sent by [`ClientSession::pump`]. Returns a buffer
     /// that nobody needs.
     pub(crate) fn fill(&mut self, now: u64, mut request: Queued) -> Msgbuf {
+        if self.busy() == 0 {
+            self.control.on_wake(now);
+        }
         let index = self.free.trailing_zeros() as usize;
         self.free &= self.free - 1;
         self.pending |= 1 << index;

@@ -156,6 +156,7 @@ impl Slot {
             rtt_ns: rtt_ns.filter(|_| answer & flags::LATE == 0),
             packets: self.credits.into(),
             marked: answer & flags::ECHO != 0,
+            lost: false,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::session::State;
 use super::slot::{Large, Phase};
 use super::{Client, PACER_TICK_NS, arm, is_full, pace};
+use crate::congestion::Ack;
 use crate::peer::Peer;
 use crate::protocol::control;
 use crate::shared::Shared;
@@ -229,6 +230,15 @@ impl Client {
             let idle = window.outstanding() == 0;
             let credits = u32::from(free.min(room)).max(u32::from(idle));
             let asked = credits.min(window.missing(now, srtt_ns));
+            if window.take_loss() {
+                session.control.on_ack(Ack {
+                    now,
+                    rtt_ns: None,
+                    packets: 0,
+                    marked: false,
+                    lost: true,
+                });
+            }
             let until = now + PACER_TICK_NS;
             let allowed = session.control.burst(now, until, bytes, asked);
             let wanted = window.want(now, allowed);

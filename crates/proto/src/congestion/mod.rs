@@ -9,6 +9,7 @@
 //! ```
 
 mod dctcp;
+mod path;
 mod standing;
 mod timely;
 
@@ -25,8 +26,10 @@ pub(crate) struct Ack {
     pub(crate) rtt_ns: Option<u64>,
     /// Packets that came back.
     pub(crate) packets: u32,
-    /// A queue on their way was congested.
+    /// A queue on their way marked one of them.
     pub(crate) marked: bool,
+    /// One is lost, between others that arrived.
+    pub(crate) lost: bool,
 }
 
 /// What a congested session may send.
@@ -47,17 +50,25 @@ trait Algorithm {
     /// What may be sent; `None`: nothing limits it.
     fn pace(&self) -> Option<Pace>;
 
-    /// While nothing limits the session, unmarked packets with round-trip times below this one
-    /// change nothing.
-    fn calm_ns(&self) -> u64;
+    /// A session that had nothing to send has.
+    fn on_wake(&mut self, _now: u64) {}
+
+    /// While nothing limits the session, unmarked packets with round-trip times from the first
+    /// to below the second one change nothing.
+    fn calm(&self) -> (u64, u64);
 }
+
+/// What [`Controller`] rounds round-trip times to, as a power of two: about a microsecond.
+const CALM_SHIFT: u32 = 10;
 
 /// The controller of one session, with eRPC's common-case bypasses (section 5.2.2) around the
 /// algorithm: what an uncongested session needs is in plain fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
-    /// A shorter round-trip time needs no update: zero unless the session is uncongested.
-    calm_ns: u32,
+    /// A round-trip time from this one on, in units of 1024 ns, needs no update ...
+    calm_from: u16,
+    /// ... if it is less than so many units longer: none unless the session is uncongested.
+    calm_span: u16,
     /// Fragments that may be in flight.
     window: u16,
     /// Packets need not be paced.
@@ -103,7 +114,8 @@ impl Default for Controller {
     /// None: nothing is computed and nothing is paced.
     fn default() -> Self {
         Self {
-            calm_ns: u32::MAX,
+            calm_from: 0,
+            calm_span: u16::MAX,
             window: u16::MAX,
             unpaced: true,
             state: None,
@@ -144,16 +156,34 @@ impl Controller {
     /// Whether an unmarked packet with this round-trip time has to be told of.
     #[inline]
     pub(crate) fn is_news(&self, rtt_ns: u64) -> bool {
-        rtt_ns >= self.calm_ns.into()
+        (rtt_ns >> CALM_SHIFT).wrapping_sub(self.calm_from.into()) >= self.calm_span.into()
     }
 
     /// Takes what an answer says; returns whether the session may send without pacing from now on.
     #[inline]
     pub(crate) fn on_ack(&mut self, ack: Ack) -> bool {
-        if ack.marked || self.is_news(ack.rtt_ns.unwrap_or(0)) {
+        let told = ack.rtt_ns;
+        if ack.marked || ack.lost || told.map_or(self.calm_span == 0, |rtt_ns| self.is_news(rtt_ns))
+        {
             self.update(ack);
         }
         self.unpaced
+    }
+
+    /// The session had nothing to send, and has now.
+    #[inline]
+    pub(crate) fn on_wake(&mut self, now: u64) {
+        if !self.unpaced {
+            self.wake(now);
+        }
+    }
+
+    #[cold]
+    fn wake(&mut self, now: u64) {
+        if let Some(state) = &mut self.state {
+            state.algorithm.algorithm_mut().on_wake(now);
+            self.look();
+        }
     }
 
     #[cold]
@@ -172,11 +202,14 @@ impl Controller {
         let algorithm = state.algorithm.algorithm();
         let limits = algorithm.pace();
         self.unpaced = limits.is_none() && state.pacing_bypass;
-        self.calm_ns = if limits.is_none() && state.rate_bypass {
-            algorithm.calm_ns().min(u32::MAX.into()) as u32
-        } else {
-            0
-        };
+        (self.calm_from, self.calm_span) = (0, 0);
+        if limits.is_none() && state.rate_bypass {
+            let (from, to) = algorithm.calm();
+            let (from, span) = (from >> CALM_SHIFT, (to - from) >> CALM_SHIFT);
+            if let (Ok(from), Ok(span)) = (from.try_into(), span.try_into()) {
+                (self.calm_from, self.calm_span) = (from, span);
+            }
+        }
         state.pace = limits.unwrap_or(Pace {
             window: u16::MAX,
             rate_bps: state.link_rate_bps,
@@ -253,6 +286,7 @@ mod tests {
             rtt_ns: Some(rtt_ns),
             packets: 1,
             marked: false,
+            lost: false,
         })
     }
 
@@ -264,7 +298,7 @@ mod tests {
             now += 10_000;
             assert!(hear(&mut control, now, 10_000));
         }
-        for _ in 0..1000 {
+        for _ in 0..500 {
             now += 3_000_000;
             hear(&mut control, now, 3_000_000);
         }
@@ -281,6 +315,23 @@ mod tests {
             assert!(control.next_send_ns() > now);
             assert_eq!(control.burst(now, now, PACKET, 10), 0, "{congestion:?}");
         }
+    }
+
+    /// Of an uncongested session only a first, a shorter, and a much longer round trip are news.
+    #[test]
+    fn what_is_within_the_usual_is_no_news() {
+        for congestion in [Congestion::Timely, Congestion::Dctcp] {
+            let mut control = Controller::new(&config(congestion), PACKET as u32);
+            assert!(control.is_news(700_000));
+            hear(&mut control, 1_000_000, 700_000);
+            assert!(control.is_news(600_000));
+            hear(&mut control, 2_000_000, 600_000);
+            assert!(!control.is_news(601_000) && !control.is_news(640_000));
+            assert!(control.is_news(590_000) && control.is_news(700_000));
+            assert!(control.is_unpaced());
+        }
+        let off = Controller::new(&config(Congestion::Off), PACKET as u32);
+        assert!(!off.is_news(0) && !off.is_news(60_000_000));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Timely (SIGCOMM 2015), in the form that Zhu et al. (CoNEXT 2016, section 5) give a fixed point:
 //! the gradient decides how much to decrease by, the distance to a reference RTT by how much.
 //!
-//! One thing is added: the rate follows delays that stand, see [`Standing`].
+//! One thing is added: the rate follows delays that stand, see [`Path`].
 
-use super::standing::Standing;
+use super::path::Path;
 use super::{Ack, Algorithm, Pace};
 
 /// Below this there is no queue to speak of: additive increase.
@@ -33,7 +33,7 @@ pub(crate) struct Timely {
     /// Smoothed difference between successive windows' RTTs.
     difference_ns: f64,
     low_windows: u8,
-    standing: Standing,
+    path: Path,
 }
 
 impl Timely {
@@ -45,7 +45,7 @@ impl Timely {
             last_ns: 0.0,
             difference_ns: 0.0,
             low_windows: 0,
-            standing: Standing::default(),
+            path: Path::new(LOW_NS),
         }
     }
 
@@ -86,9 +86,9 @@ impl Algorithm for Timely {
     fn on_ack(&mut self, ack: Ack) {
         let full = self.rate_bps >= self.link_rate_bps;
         if let Some(rtt_ns) = ack.rtt_ns
-            && let Some(smallest_ns) = self.standing.take(ack.now, rtt_ns, full)
+            && let Some(smallest_ns) = self.path.take(ack.now, rtt_ns, full)
         {
-            self.update(smallest_ns as f64);
+            self.update(self.path.queue_ns(smallest_ns) as f64);
         }
     }
 
@@ -100,8 +100,8 @@ impl Algorithm for Timely {
         })
     }
 
-    fn calm_ns(&self) -> u64 {
-        LOW_NS
+    fn calm(&self) -> (u64, u64) {
+        self.path.calm()
     }
 }
 
@@ -119,6 +119,7 @@ mod tests {
                 rtt_ns: Some(rtt),
                 packets: 1,
                 marked: false,
+                lost: false,
             });
         }
     }
@@ -152,7 +153,20 @@ mod tests {
     fn the_rate_stays_within_its_bounds() {
         let mut timely = Timely::new(LINK);
         let mut now = 1;
-        run(&mut timely, &mut now, [u64::from(u32::MAX); 500]);
+        run(&mut timely, &mut now, [10_000]);
+        run(&mut timely, &mut now, [1_500_000; 1000]);
         assert_eq!(timely.rate_bps, FLOOR_BPS);
+    }
+
+    #[test]
+    fn a_long_path_is_no_queue() {
+        let mut timely = Timely::new(LINK);
+        let mut now = 1;
+        run(
+            &mut timely,
+            &mut now,
+            (0..1000).map(|i| 5_000_000 + i % 20 * 1000),
+        );
+        assert_eq!(timely.rate_bps, LINK);
     }
 }

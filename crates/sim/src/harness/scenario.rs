@@ -10,7 +10,7 @@ mod whole;
 
 use std::fmt;
 
-use starling_proto::{Config, Congestion};
+use starling_proto::Config;
 
 use super::{MS, US};
 use crate::fabric::{Fabric, FabricConfig, Fault, HostId, Rule};
@@ -317,12 +317,9 @@ impl Scenario {
             _ => 6,
         };
         let way_ns = hops * (self.fabric.link.propagation_ns + 2 * US) + 2 * self.fabric.poll_ns;
-        // A round trip beyond what congestion control aims at is taken for a queue, and paced.
-        let paced = |config: &Config| config.congestion != Congestion::Off;
-        let pace = if self.hosts.iter().any(paced) { 8 } else { 1 };
         let round_trip_ns = 2 * (way_ns + 2 * US);
         // What `way_ns` counts as a turn's wait is its mean: a quarter for when it is more.
-        let transfer_ns = transfer_ns + pace * packets * round_trip_ns / 4 * 5;
+        let transfer_ns = transfer_ns + packets * round_trip_ns / 4 * 5;
         let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
         // What waits for another call may take as long again.
         let nests = self.calls.iter().any(|call| call.via.is_some());

@@ -169,7 +169,7 @@ fn measure(bench: &mut Bench<'_>, threads: u32, case: &str, paper: [Option<f64>;
     let mut cluster = Cluster::new(fabric);
     let config = Config {
         max_sessions: 1 << 20,
-        ..node_config(Congestion::Timely)
+        ..node_config(Congestion::Dctcp)
     };
     let mut hosts = Vec::new();
     for node in 0..nodes {

@@ -55,7 +55,7 @@ impl Application for Sharing {
 
 fn share(sabotaged: bool) -> Result<(), Violation> {
     let mut cluster = Cluster::new(cx4(1, SERVERS + 1));
-    let config = node_config(Congestion::Timely);
+    let config = node_config(Congestion::Dctcp);
     let client = cluster.add(&config);
     for _ in 0..SERVERS {
         let server = cluster.add(&config);

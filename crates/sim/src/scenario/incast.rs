@@ -74,18 +74,24 @@ impl Application for Clients {
     }
 }
 
+/// The switches of the cluster.
+fn switch() -> SwitchConfig {
+    SwitchConfig {
+        marking: MARKING,
+        ..SwitchConfig::default()
+    }
+}
+
 /// The fabric of a CX4 cluster of `nodes`, with datagrams as eRPC sends them.
 pub(super) fn cx4(seed: u64, nodes: u32) -> FabricConfig {
+    cx4_of(seed, nodes, switch())
+}
+
+fn cx4_of(seed: u64, nodes: u32, switch: SwitchConfig) -> FabricConfig {
     FabricConfig {
         seed,
         max_datagram: DATA_BYTES + 32,
-        topology: Topology::cx4_with(
-            nodes,
-            SwitchConfig {
-                marking: MARKING,
-                ..SwitchConfig::default()
-            },
-        ),
+        topology: Topology::cx4_with(nodes, switch),
         cpu: CpuModel::POLLED,
         ..FabricConfig::default()
     }
@@ -112,7 +118,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         };
         let case = format!("{clients} {with}");
         bench.progress(index, CASES.len(), &case);
-        let points = measure(bench, clients, congestion, &case, paper);
+        let points = measure(bench, clients, congestion, switch(), &case, Some(paper));
         curves.push(Curve { name: case, points });
     }
     bench.findings.plots.push(Plot {
@@ -124,12 +130,14 @@ pub(super) fn run(bench: &mut Bench<'_>) {
     });
 }
 
-fn measure(
+/// Returns percentiles of round-trip times.
+pub(super) fn measure(
     bench: &mut Bench<'_>,
     clients: u32,
     congestion: Congestion,
+    switch: SwitchConfig,
     case: &str,
-    paper: [f64; 3],
+    paper: Option<[f64; 3]>,
 ) -> Vec<(f64, f64)> {
     let (warm_up_ns, measured_ns) = if bench.options.quick {
         (8 * MS, 4 * MS)
@@ -137,7 +145,7 @@ fn measure(
         (WARM_UP_NS, MEASURED_NS)
     };
     let nodes = (clients + 1).max(100);
-    let mut cluster = Cluster::new(cx4(bench.options.seed, nodes));
+    let mut cluster = Cluster::new(cx4_of(bench.options.seed, nodes, switch));
     let config = node_config(congestion);
     let server = cluster.add(&config);
     cluster.machine(server).watch = Some(Watch::new());
@@ -171,9 +179,9 @@ fn measure(
         }
     }
     let us = |quantile: f64| rtt_ns.value_at_quantile(quantile) as f64 / 1e3;
-    bench.row(case, "bandwidth", "Gb/s", gbps, Some(paper[0]));
-    bench.row(case, "rtt p50", "us", us(0.5), Some(paper[1]));
-    bench.row(case, "rtt p99", "us", us(0.99), Some(paper[2]));
+    bench.row(case, "bandwidth", "Gb/s", gbps, paper.map(|it| it[0]));
+    bench.row(case, "rtt p50", "us", us(0.5), paper.map(|it| it[1]));
+    bench.row(case, "rtt p99", "us", us(0.99), paper.map(|it| it[2]));
     bench.row(case, "fairness", "Jain", jain(&received), None);
     let (port, busy_ns) = {
         let fabric = cluster.fabric.borrow();
@@ -186,8 +194,10 @@ fn measure(
         port.most_queued as f64 / 1e3,
         None,
     );
+    let dropped: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
+    bench.row(case, "dropped packets", "", dropped as f64, None);
     let retransmissions = cluster.stats().retransmissions;
-    bench.row(case, "retransmissions", "", retransmissions as f64, None);
+    bench.row(case, "timeouts", "", retransmissions as f64, None);
     let busy = 100.0 * busy_ns as f64 / cluster.now_ns() as f64;
     bench.row(case, "server thread busy", "%", busy, None);
     bench.finish(&mut cluster);

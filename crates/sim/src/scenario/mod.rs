@@ -21,6 +21,7 @@ mod loss;
 mod machine;
 mod node_failure;
 mod overload;
+mod paths;
 mod slo;
 mod watch;
 mod workers;
@@ -129,7 +130,7 @@ pub struct Named {
 }
 
 /// All of them.
-pub const ALL: [Named; 8] = [
+pub const ALL: [Named; 9] = [
     Named {
         name: loss::NAME,
         about: "8 MB requests through losses of 1e-7 to 1e-3 at 100 Gb/s (eRPC, table 4)",
@@ -164,6 +165,11 @@ pub const ALL: [Named; 8] = [
         name: descheduled::NAME,
         about: "client and server on cores that are away for 1 to 20 ms, a tenth of the time",
         run: descheduled::run,
+    },
+    Named {
+        name: paths::NAME,
+        about: "long paths, and incasts through switches that mark nothing",
+        run: paths::run,
     },
     Named {
         name: slo::NAME,

@@ -168,7 +168,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         peer_timeout_ns: PEER_TIMEOUT_NS,
         keepalive_ns: KEEPALIVE_NS,
         connect_timeout_ns: PEER_TIMEOUT_NS,
-        ..node_config(Congestion::Timely)
+        ..node_config(Congestion::Dctcp)
     };
     let hosts: Vec<HostId> = (0..nodes).map(|_| cluster.add(&config)).collect();
     for &client in &hosts {

@@ -109,7 +109,7 @@ struct World {
 fn start(fabric: &SharedFabric, id: HostId, rng: &mut Rng) -> Host {
     let config = EndpointConfig {
         idle: Idle::Block,
-        protocol: node_config(Congestion::Timely),
+        protocol: node_config(Congestion::Dctcp),
         ..EndpointConfig::default()
     };
     let mut cookie_key = [0; 16];

@@ -68,6 +68,29 @@ fn an_incast_without_congestion_control_queues_all_credits() {
 }
 
 #[test]
+fn long_paths_are_no_queues_and_queues_are_short_without_marks() {
+    let findings = quick("paths", 1);
+    for length in ["0.6 ms", "5 ms"] {
+        for control in ["dctcp", "timely", "no cc"] {
+            let case = format!("{length}, {control}");
+            let share = value(&findings, &case, "of what credits allow");
+            assert!((90.0..=100.0).contains(&share), "{case}: {share}");
+        }
+    }
+    let of = |case: &str, metric| {
+        let of = |control| value(&findings, &format!("{case}, {control}"), metric);
+        (of("dctcp"), of("no cc"))
+    };
+    let (delay_us, free_us) = of("50 to 1, no marks", "rtt p99");
+    assert!(2.0 * delay_us < free_us, "{delay_us} and {free_us}");
+    let (fair, free_for_all) = of("20 to 1, drops only", "fairness");
+    assert!(fair > 2.0 * free_for_all, "{fair} and {free_for_all}");
+    for case in ["50 to 1, no marks", "20 to 1, drops only"] {
+        assert!(of(case, "bandwidth").0 > 0.95 * 23.0, "{case}");
+    }
+}
+
+#[test]
 fn threads_of_all_nodes_do_their_millions() {
     let findings = quick("all-to-all", 1);
     let rate = value(&findings, "1 threads", "rate a node");
