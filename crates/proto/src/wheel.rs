@@ -31,6 +31,9 @@ pub(crate) struct Wheel {
     occupied: [u64; PLACES / 64],
     links: Vec<u32>,
     len: usize,
+    /// Places and entries that were looked at so far.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
 }
 
 impl Wheel {
@@ -43,6 +46,8 @@ impl Wheel {
             occupied: [0; PLACES / 64],
             links: Vec::new(),
             len: 0,
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
     }
 
@@ -81,9 +86,13 @@ impl Wheel {
         let steps = (tick - self.cursor).min(PLACES as u64);
         for step in 1..=steps {
             let place = (self.cursor + step) as usize % PLACES;
+            #[cfg(test)]
+            self.looks.update(|looks| looks + 1);
             let mut session = std::mem::replace(&mut self.heads[place], NONE);
             self.occupied[place / 64] &= !(1 << (place % 64));
             while session != NONE {
+                #[cfg(test)]
+                self.looks.update(|looks| looks + 1);
                 due.push(session);
                 session = std::mem::replace(&mut self.links[session as usize], ABSENT);
                 self.len -= 1;
@@ -100,6 +109,8 @@ impl Wheel {
         let start = (self.cursor + 1) as usize % PLACES;
         // Word by word around the wheel; the first word twice, for its lower and upper part.
         for step in 0..=PLACES / 64 {
+            #[cfg(test)]
+            self.looks.update(|looks| looks + 1);
             let word = (start / 64 + step) % (PLACES / 64);
             let mut bits = self.occupied[word];
             if step == 0 {
@@ -160,5 +171,133 @@ mod tests {
             prop_assert_eq!(due.len(), waiting.len());
             prop_assert_eq!(wheel.next(), None);
         }
+    }
+
+    const SHIFT: u32 = 4;
+    const TICK: u64 = 1 << SHIFT;
+    /// The furthest tick that an entry can be put in for.
+    const HORIZON: u64 = PLACES as u64 - 1;
+
+    /// What comes out at `now`.
+    fn out(wheel: &mut Wheel, now: u64) -> Vec<u32> {
+        let mut due = Vec::new();
+        wheel.expire(now, &mut due);
+        due
+    }
+
+    /// Wherever in a tick it is put in, and for whenever within the horizon, a session comes out
+    /// at the first tick that begins after its time, and `next` has said so.
+    #[test]
+    fn slots_are_exact() {
+        for start in [
+            0,
+            1,
+            TICK - 1,
+            1000 * TICK + 7,
+            u64::from(u32::MAX) * TICK + 3,
+        ] {
+            for delay in (0..(HORIZON - 1) * TICK).step_by(13) {
+                let mut wheel = Wheel::new(SHIFT, start);
+                wheel.insert(3, start + delay);
+                let due_at = ((start + delay) / TICK + 1) * TICK;
+                assert_eq!(wheel.next(), Some(due_at), "{start} {delay}");
+                assert_eq!(out(&mut wheel, due_at - 1), [], "{start} {delay}");
+                assert_eq!(out(&mut wheel, due_at), [3], "{start} {delay}");
+            }
+        }
+    }
+
+    /// However late the wheel is turned, the order is that of the ticks.
+    #[test]
+    fn what_comes_out_at_once_is_in_the_order_of_its_times() {
+        let mut wheel = Wheel::new(SHIFT, 0);
+        let tick_of = |session: u64| session * 389 % HORIZON;
+        for session in 0..HORIZON {
+            wheel.insert(session as usize, tick_of(session) * TICK);
+        }
+        let ticks: Vec<u64> = out(&mut wheel, HORIZON * TICK * 5)
+            .into_iter()
+            .map(|session| tick_of(session.into()))
+            .collect();
+        assert_eq!(ticks.len() as u64, HORIZON);
+        assert!(ticks.is_sorted());
+    }
+
+    /// A time beyond the horizon: out at the horizon, not due yet, and in again, until it is.
+    #[test]
+    fn a_time_beyond_the_horizon_takes_a_few_rounds() {
+        let mut wheel = Wheel::new(SHIFT, 0);
+        let (at, mut now, mut rounds) = (10_000 * TICK + 5, 0, 0);
+        wheel.insert(0, at);
+        while now < at {
+            now = wheel.next().expect("it is in");
+            assert_eq!(out(&mut wheel, now), [0]);
+            rounds += 1;
+            if now < at {
+                wheel.insert(0, at);
+            }
+        }
+        assert_eq!(now, 10_001 * TICK, "as exact as one within the horizon");
+        assert_eq!(rounds, 10_001_u64.div_ceil(HORIZON));
+    }
+
+    /// Sessions that want the same get the same, whatever order they came in, and also where the
+    /// wheel is turned late.
+    #[test]
+    fn sessions_of_one_rate_send_equally_often() {
+        const SESSIONS: usize = 50;
+        let mut wheel = Wheel::new(SHIFT, 0);
+        let mut sent = [0u64; SESSIONS];
+        for session in 0..SESSIONS {
+            wheel.insert(session, (session as u64 * 7 % 100) * TICK);
+        }
+        let mut now = 0;
+        for turn in 0..20_000u64 {
+            now += TICK * (1 + turn * turn % 9);
+            for session in out(&mut wheel, now) {
+                sent[session as usize] += 1;
+                wheel.insert(session as usize, now + 100 * TICK);
+            }
+        }
+        let (least, most) = (sent.iter().min(), sent.iter().max());
+        let (least, most) = (*least.unwrap(), *most.unwrap());
+        assert!(least > 500 && most - least <= most / 20, "{least} {most}");
+    }
+
+    /// To put in has no loop at all; to turn looks at each place once and at each entry that is
+    /// due once; to ask for the next looks at a word for each 64 places.
+    #[test]
+    fn the_cost_does_not_depend_on_how_many_wait() {
+        for crowd in [0, 1_000, 100_000] {
+            let mut wheel = Wheel::new(SHIFT, 0);
+            for session in 0..crowd {
+                wheel.insert(session, (500 + session as u64 % 400) * TICK);
+            }
+            wheel.insert(crowd, 10 * TICK);
+            assert_eq!(wheel.next(), Some(11 * TICK));
+            assert!(wheel.looks.take() <= PLACES as u64 / 64 + 1);
+            assert_eq!(out(&mut wheel, 11 * TICK), [crowd as u32]);
+            assert_eq!(wheel.looks.take(), 11 + 1, "eleven places and an entry");
+            let all = out(&mut wheel, 1_000_000 * TICK);
+            assert_eq!(all.len(), crowd);
+            assert!(wheel.looks.take() <= PLACES as u64 + crowd as u64);
+        }
+    }
+
+    /// A link for each session and nothing that grows with time or with how often one is put in.
+    #[test]
+    fn its_size_is_that_of_the_sessions() {
+        let mut wheel = Wheel::new(SHIFT, 0);
+        for round in 0..10_000u64 {
+            for session in 0..8 {
+                wheel.insert(session, round * TICK);
+                wheel.insert(session, (round + 500) * TICK);
+            }
+            assert_eq!(wheel.len, 8, "each is in once");
+            let due = out(&mut wheel, (round + 1) * TICK);
+            assert_eq!(due.len(), 8);
+        }
+        assert_eq!(wheel.links.len(), 8);
+        assert!(wheel.links.capacity() <= 16);
     }
 }

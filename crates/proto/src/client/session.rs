@@ -252,12 +252,24 @@ impl ClientSession {
         Ok(())
     }
 
+    /// The ownership rule of eRPC (NSDI'19, section 4.2.2): nothing of a request is sent, again or
+    /// for the first time, once its response was processed or it was given back.
+    fn assert_owned(&self, slot: usize, phase: Phase) {
+        debug_assert_eq!(
+            self.slots[slot].phase, phase,
+            "slot {slot} of {:?}",
+            self.id
+        );
+        debug_assert_eq!(self.free & 1 << slot, 0, "slot {slot} of {:?}", self.id);
+    }
+
     /// Sends the request of one packet in `slot`. Touches no accounting.
     pub(crate) fn push_single<S: FrameSink>(
         &self,
         slot: usize,
         sink: &mut S,
     ) -> Result<(), SinkError> {
+        self.assert_owned(slot, Phase::Single);
         let (body, tail) = self.slots[slot].message();
         let head = self
             .header(Kind::Request, slot)
@@ -272,6 +284,7 @@ impl ClientSession {
         index: u32,
         sink: &mut S,
     ) -> Result<usize, SinkError> {
+        self.assert_owned(slot, Phase::Sending);
         let request = &self.slots[slot];
         let total = request.message_len();
         let from = index as usize * self.fragment as usize;
@@ -298,6 +311,7 @@ impl ClientSession {
         want: u64,
         sink: &mut S,
     ) -> Result<(), SinkError> {
+        self.assert_owned(slot, Phase::Receiving);
         let body = crate::wire::RequestForResponse {
             base,
             reserved: 0,

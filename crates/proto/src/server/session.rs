@@ -115,6 +115,13 @@ impl ServerSession {
         sink: &mut S,
     ) -> Result<(), SinkError> {
         let entry = &self.slots[slot];
+        // Only a response that is kept is sent: its memory is the slot's until the next request.
+        debug_assert_eq!(
+            entry.phase,
+            Phase::Done,
+            "slot {slot} of {:?}",
+            self.name.id
+        );
         let len = entry.response_len();
         if len > self.fragment as usize {
             return self.push_fragment(slot, 0, sink);
@@ -132,6 +139,12 @@ impl ServerSession {
         sink: &mut S,
     ) -> Result<(), SinkError> {
         let entry = &self.slots[slot];
+        debug_assert_eq!(
+            entry.phase,
+            Phase::Done,
+            "slot {slot} of {:?}",
+            self.name.id
+        );
         let len = entry.response_len();
         let from = index as usize * self.fragment as usize;
         let to = (from + self.fragment as usize).min(len);

@@ -4,5 +4,6 @@ mod congestion;
 mod faults;
 mod hostile;
 mod net;
+mod ownership;
 mod sessions;
 mod transfer;

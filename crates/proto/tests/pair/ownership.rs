@@ -1,0 +1,95 @@
+//! The ownership rule of eRPC (NSDI'19, section 4.2.2 and appendix C): when a response is handed to
+//! the application, nothing refers to the request any more, whatever was sent twice, waits for a
+//! rate, or found the sink full. Here the caller's memory is shared by reference, and its count
+//! tells.
+
+use bytes::Bytes;
+use starling_proto::{Config, Congestion, Msgbuf, Prefix};
+
+use crate::net::{Net, Seen};
+
+const FOREVER_NS: u64 = 20_000_000_000;
+
+fn configs(congestion: Congestion) -> [Config; 2] {
+    let config = Config {
+        congestion,
+        // Many a retransmission finds that the answer is on its way already.
+        rto_min_ns: 11_000,
+        ..Config::default()
+    };
+    [config.clone(), config]
+}
+
+/// Requests of many packets go through losses, duplicates, a sink that is often full, and marks.
+#[test]
+fn nothing_refers_to_a_request_whose_response_came() {
+    for congestion in [Congestion::Off, Congestion::Timely, Congestion::Dctcp] {
+        let mut net = Net::new(configs(congestion));
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        net.hosts[0].marked = true;
+        net.hosts[1].marked = true;
+        net.fate = Box::new(|n, _, _| match n * 2_654_435_761 % 16 {
+            0..=2 => 0,
+            3 | 4 => 2,
+            _ => 1,
+        });
+        for (tag, len) in [60_000, 5_000, 1, 300_000, 1_500].into_iter().enumerate() {
+            let tag = tag as u128;
+            let memory = Bytes::from(vec![tag as u8; len]);
+            let message = Msgbuf::from_parts(vec![9; 20], Some(memory.clone()));
+            let now = net.now;
+            let host = &mut net.hosts[0];
+            let wire = &mut host.wire;
+            let taken = host
+                .protocol
+                .request(now, session, message, Prefix::NONE, tag, wire);
+            assert!(taken.is_ok());
+            let is_answer = |seen: &Seen| matches!(seen, Seen::Answer(of, _) if *of == tag);
+            let mut turn = 0;
+            while !net.hosts[0].seen.iter().any(is_answer) {
+                assert!(net.now < FOREVER_NS, "{congestion:?}: no answer");
+                assert!(!memory.is_unique(), "the protocol has it until then");
+                turn += 1;
+                net.hosts[0].wire.room = turn % 4;
+                net.run_until(net.now + 2_000);
+            }
+            assert!(memory.is_unique(), "{congestion:?}, {len} bytes");
+            net.hosts[0].wire.room = usize::MAX;
+        }
+        assert!(net.hosts[0].protocol.stats().retransmissions > 0);
+        assert!(net.hosts[0].protocol.stats().sink_full > 0);
+        // What still arrives of former requests, and what timers are left, moves nothing.
+        net.run_ms(500);
+    }
+}
+
+/// A request that is cancelled comes back with its memory, and nothing else has it.
+#[test]
+fn nothing_refers_to_a_request_that_was_given_back() {
+    let mut net = Net::new(configs(Congestion::Dctcp));
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].echo = false;
+    net.fate = Box::new(|n, _, _| usize::from(n % 3 != 0));
+    let memory = Bytes::from(vec![7; 200_000]);
+    let message = Msgbuf::from_parts(vec![9; 20], Some(memory.clone()));
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let wire = &mut host.wire;
+    let number = host
+        .protocol
+        .request(now, session, message, Prefix::NONE, 1, wire)
+        .expect("taken");
+    net.run_until(net.now + 60_000);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let cancelled = host
+        .protocol
+        .cancel(now, session, number, &mut host.wire)
+        .expect("it is open");
+    assert!(!memory.is_unique(), "the caller has it again");
+    drop(cancelled);
+    assert!(memory.is_unique());
+    net.run_ms(500);
+}
