@@ -8,6 +8,7 @@ use starling::Status;
 use starling_bench::BenchError;
 use starling_io::{Fault, IoError};
 use starling_sim::harness::Failure;
+use starling_sim::scenario::Broken;
 
 /// Added to the number of a status.
 const STATUS_BASE: u8 = 64;
@@ -29,6 +30,9 @@ pub(crate) enum CliError {
     /// A simulated run broke a promise.
     #[error("{0}")]
     Promise(Box<Failure>),
+    /// A named scenario broke a promise.
+    #[error(transparent)]
+    Scenario(#[from] Broken),
     /// What was typed cannot be meant.
     #[error("{0}")]
     Usage(String),
@@ -60,6 +64,17 @@ pub(crate) enum CliError {
         /// What the system said.
         source: io::Error,
     },
+    /// Plots cannot be written there.
+    #[error(
+        "plots cannot be written to {}: {source}; name another directory with --svg, or use --json",
+        directory.display()
+    )]
+    PlotDirectory {
+        /// The directory.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Standard output took no more.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
@@ -80,7 +95,9 @@ impl CliError {
     /// What this process ends with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),
+            Self::Usage(_)
+            | Self::PlotDirectory { .. }
+            | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),
             Self::Device(error) | Self::Starling(starling::Error::Device(error))
                 if error.fault == Fault::Caller =>
             {

@@ -127,6 +127,16 @@ fn what_cannot_be_meant_is_said_to_be_so() {
         (&["sim", "hunt", "--plant", "nothing"], "handler-twice"),
         (&["sim", "hunt", "--minutes=-1"], "--minutes"),
         (&["sim", "run", "loss", "--nodes", "2"], "3..=1000"),
+        (&["sim", "run", "loss", "--nodes", "0"], "3..=1000"),
+        (&["sim", "run", "loss", "--nodes", "1000000"], "3..=1000"),
+        (
+            &["sim", "run", "loss", "--svg", "/nowhere/at/all"],
+            "plots cannot be written to /nowhere/at/all",
+        ),
+        (
+            &["sim", "run", "loss", "--svg", "/dev/null"],
+            "plots cannot be written to /dev/null",
+        ),
     ] {
         let output = starling(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

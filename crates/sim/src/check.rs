@@ -25,6 +25,7 @@ mod fair;
 mod queues;
 mod remains;
 
+use std::any::Any;
 use std::fmt;
 
 pub use at_most_once::AtMostOnce;
@@ -51,6 +52,21 @@ impl Violation {
             checker,
             detail: detail.into(),
         }
+    }
+
+    /// What a run ended with that unwound: one of these, or a panic.
+    pub(crate) fn of_panic(payload: Box<dyn Any + Send>) -> Self {
+        let text = match payload.downcast::<Self>() {
+            Ok(violation) => return *violation,
+            Err(payload) => match payload.downcast::<String>() {
+                Ok(text) => *text,
+                Err(payload) => payload.downcast::<&str>().map_or_else(
+                    |_| "a panic without words".to_owned(),
+                    |text| (*text).to_owned(),
+                ),
+            },
+        };
+        Self::new("no panic", text)
     }
 }
 

@@ -39,7 +39,8 @@ fn named(name: &str) -> u64 {
         quick: true,
     };
     let named = scenario::find(name).expect("a scenario");
-    scenario::run(&named, options, &mut |_| {}).0.trace_hash
+    let ran = scenario::run(&named, options, &mut |_| {});
+    ran.unwrap_or_else(|broken| panic!("{broken}")).0.trace_hash
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod random;
 mod table;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -77,6 +77,9 @@ fn parse_sabotage(name: &str) -> Result<Sabotage, String> {
 const RUN_HELP: &str = "\
 Time is virtual: figures do not depend on this machine or on what else it does.
 
+Exit status 0: every promise was kept. 1: one was broken; the message has the command that shows it
+again. 2: what was typed cannot be meant, or plots cannot be written where they are wanted.
+
 Examples:
   starling sim run loss
   starling sim run incast --seed 7 --json
@@ -118,6 +121,10 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
         let found = scenario::find(&arguments.name);
         vec![found.ok_or_else(|| unknown(&arguments.name))?]
     };
+    if let Some(directory) = plot_directory(arguments) {
+        // A run may take minutes: better known before.
+        check_writable(&directory)?;
+    }
     let options = Options {
         seed: arguments.seed,
         nodes: arguments.nodes,
@@ -125,12 +132,13 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
     };
     for named in chosen {
         let bar = progress_bar(arguments.json);
-        let (findings, took) = scenario::run(&named, options, &mut |progress| {
+        let ran = scenario::run(&named, options, &mut |progress| {
             bar.set_length(progress.total as u64);
             bar.set_position(progress.done as u64);
             bar.set_message(format!("{}: {}", named.name, progress.now));
         });
         bar.finish_and_clear();
+        let (findings, took) = ran?;
         let files = write_plots(arguments, named.name, &findings.plots)?;
         let text = if arguments.json {
             table::json(&findings.rows)
@@ -150,12 +158,29 @@ fn unknown(name: &str) -> CliError {
     ))
 }
 
+/// Where plots go, if they are wanted.
+fn plot_directory(arguments: &Run) -> Option<PathBuf> {
+    match &arguments.svg {
+        Some(directory) => Some(directory.clone()),
+        None if arguments.json => None,
+        None => Some(PathBuf::from(".")),
+    }
+}
+
+/// Complains if no file can be made in a directory.
+fn check_writable(directory: &Path) -> Result<(), CliError> {
+    let path = directory.join(format!("starling-sim-{}.tmp", std::process::id()));
+    let made = std::fs::File::create_new(&path).and_then(|_| std::fs::remove_file(&path));
+    made.map_err(|source| CliError::PlotDirectory {
+        directory: directory.to_owned(),
+        source,
+    })
+}
+
 /// Writes the scenario's plots, and says where.
 fn write_plots(arguments: &Run, name: &str, plots: &[Plot]) -> Result<Vec<PathBuf>, CliError> {
-    let directory = match &arguments.svg {
-        Some(directory) => directory.clone(),
-        None if arguments.json => return Ok(Vec::new()),
-        None => PathBuf::from("."),
+    let Some(directory) = plot_directory(arguments) else {
+        return Ok(Vec::new());
     };
     let mut files = Vec::new();
     for (index, plot) in plots.iter().enumerate() {

@@ -49,15 +49,7 @@ pub fn run_sabotaged(
         let mut world = World::new(&fabric, scenario, sabotage);
         world.run().map(|()| world.ledger.outcomes)
     }));
-    let result = result.unwrap_or_else(|payload| {
-        let text = payload.downcast_ref::<String>().cloned().or_else(|| {
-            payload
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-        });
-        let text = text.unwrap_or_else(|| "a panic without words".to_owned());
-        Err(Violation::new("no panic", text))
-    });
+    let result = result.unwrap_or_else(|payload| Err(Violation::of_panic(payload)));
     let fabric = fabric.borrow();
     match result {
         Ok(outcomes) => Ok(Report {

@@ -9,10 +9,12 @@ use hdrhistogram::Histogram;
 use starling_proto::{Config, Congestion, RequestError};
 
 use super::cluster::Cluster;
+use super::guard::hold;
 use super::incast::{cx4, node_config};
 use super::machine::{Answer, Application, Call};
 use super::watch::times;
 use super::{Bench, Curve, MS, Plot, US};
+use crate::check::Violation;
 use crate::fabric::HostId;
 use crate::net::NodeId;
 use crate::rng::Rng;
@@ -106,7 +108,7 @@ impl Application for Mesh {
         now_ns: u64,
         calls: &mut Vec<Call>,
     ) {
-        assert_eq!(result.map(<[u8]>::len), Ok(BYTES), "a request of {host:?}");
+        hold(answered(host, result));
         let place = (tag & ((1 << PLACE_BITS) - 1)) as usize;
         let thread = &mut self.threads[host.0 as usize];
         self.latency_ns
@@ -126,6 +128,16 @@ impl Application for Mesh {
     fn is_done(&self) -> bool {
         !self.running && self.connected == self.wanted
     }
+}
+
+/// Nothing goes wrong here: there is no reason to fail.
+fn answered(host: HostId, result: Result<&[u8], RequestError>) -> Result<(), Violation> {
+    let text = match result {
+        Ok(response) if response.len() == BYTES => return Ok(()),
+        Ok(response) => format!("{host:?} got {} bytes for {BYTES}", response.len()),
+        Err(error) => format!("a request of {host:?} failed: {error}"),
+    };
+    Err(Violation::new("no failure without a cause", text))
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) {
@@ -195,7 +207,10 @@ fn measure(bench: &mut Bench<'_>, threads: u32, case: &str, paper: [Option<f64>;
         latency_ns: times(),
     };
     cluster.run(&mut app, 60_000 * MS);
-    assert_eq!(app.connected, wanted, "all sessions open within a minute");
+    if app.connected != wanted {
+        let text = format!("{} of {wanted} sessions open in a minute", app.connected);
+        hold(Err(Violation::new("nothing stays stuck", text)));
+    }
 
     let ramp_ns = if bench.options.quick {
         MS / 10

@@ -5,6 +5,7 @@
 //! watched. A broken promise is a bug of ours: it ends the run.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 
 use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES, RequestNumber, SessionId};
 
@@ -242,10 +243,11 @@ fn in_time(host: HostId, serial: u64, issued_ns: u64, now_ns: u64) -> Result<(),
     Err(violation("every call ends", text))
 }
 
-/// Ends the run if a promise was broken.
+/// Ends the run if a promise was broken: no scenario could go on, so it unwinds to
+/// [`run`](super::run) instead of being handed through all of them.
 pub(super) fn hold(result: Result<(), Violation>) {
     if let Err(violation) = result {
-        panic!("{violation}");
+        resume_unwind(Box::new(violation));
     }
 }
 

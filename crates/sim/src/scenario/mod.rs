@@ -27,8 +27,11 @@ mod watch;
 mod workers;
 
 use std::borrow::Cow;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use crate::check::Violation;
 use crate::fabric::Fabric;
 use crate::rng::mix;
 use cluster::Cluster;
@@ -183,17 +186,67 @@ pub fn find(name: &str) -> Option<Named> {
     ALL.into_iter().find(|named| named.name == name)
 }
 
+/// A promise that was broken in a named scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The promise.
+    pub violation: Violation,
+    scenario: &'static str,
+    options: Options,
+}
+
+impl Broken {
+    /// The command that runs the same again.
+    pub fn replay_command(&self) -> String {
+        let Options { seed, nodes, quick } = self.options;
+        let mut command = format!("starling sim run {} --seed {seed}", self.scenario);
+        if let Some(nodes) = nodes {
+            command += &format!(" --nodes {nodes}");
+        }
+        if quick {
+            command += " --quick";
+        }
+        command
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "VIOLATION in {}: {}", self.scenario, self.violation)?;
+        write!(f, "replay: {}", self.replay_command())
+    }
+}
+
+impl std::error::Error for Broken {}
+
 /// Runs a scenario; `listener` hears how far it is. Returns what it found and how long it took.
-pub fn run(named: &Named, options: Options, listener: &mut Listener<'_>) -> (Findings, Duration) {
+///
+/// # Errors
+/// A promise that was broken.
+pub fn run(
+    named: &Named,
+    options: Options,
+    listener: &mut Listener<'_>,
+) -> Result<(Findings, Duration), Broken> {
     let started = Instant::now();
-    let mut bench = Bench {
-        scenario: named.name,
-        options,
-        findings: Findings::default(),
-        listener,
-    };
-    (named.run)(&mut bench);
-    (bench.findings, started.elapsed())
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        let mut bench = Bench {
+            scenario: named.name,
+            options,
+            findings: Findings::default(),
+            listener,
+        };
+        (named.run)(&mut bench);
+        bench.findings
+    }));
+    match ran {
+        Ok(findings) => Ok((findings, started.elapsed())),
+        Err(payload) => Err(Broken {
+            violation: Violation::of_panic(payload),
+            scenario: named.name,
+            options,
+        }),
+    }
 }
 
 /// What a scenario writes its figures to.

@@ -9,7 +9,12 @@ fn quick(name: &str, seed: u64) -> Findings {
         quick: true,
         nodes: Some(12),
     };
-    run(&named, options, &mut |_| {}).0
+    found(&named, options)
+}
+
+fn found(named: &Named, options: Options) -> Findings {
+    let ran = run(named, options, &mut |_| {});
+    ran.unwrap_or_else(|broken| panic!("{broken}")).0
 }
 
 fn value(findings: &Findings, case: &str, metric: &str) -> f64 {
@@ -150,7 +155,7 @@ fn an_overloaded_server_does_as_much_as_it_can_and_nothing_for_nobody() {
         nodes: None,
     };
     let overload = find("overload").expect("a scenario");
-    let findings = run(&overload, options, &mut |_| {}).0;
+    let findings = found(&overload, options);
     for threads in ["inline", "workers"] {
         for offered in ["0.8x", "1x", "1.5x", "2x", "3x"] {
             let case = format!("{threads} {offered}");
@@ -177,4 +182,27 @@ fn dispatch_comes_close_to_an_ideal_queue_and_partitions_do_not() {
     // RPCValet's figure 2: the more the times vary, the more a partition loses.
     let parted = |service| value(&findings, &format!("{service}/16x1/16"), "of the ideal");
     assert!(parted("gev") < 85.0 && parted("gev") < parted("fixed"));
+}
+
+/// Whatever a scenario finds broken, be it in a checker or an assertion, is an error that says how
+/// to see it again.
+#[test]
+fn a_broken_promise_is_an_error_with_the_command_that_shows_it() {
+    let options = Options {
+        seed: 3,
+        nodes: Some(12),
+        quick: true,
+    };
+    let mut named = find("loss").expect("a scenario");
+    named.run = |_| guard::hold(Err(Violation::new("at most once", "it ran twice")));
+    let broken = run(&named, options, &mut |_| {}).expect_err("it was broken");
+    assert_eq!(broken.violation.checker, "at most once");
+    let text = broken.to_string();
+    assert!(text.contains("it ran twice"), "{text}");
+    let command = "replay: starling sim run loss --seed 3 --nodes 12 --quick";
+    assert!(text.ends_with(command), "{text}");
+    named.run = |_| assert_eq!(1, 2, "numbers");
+    let broken = run(&named, options, &mut |_| {}).expect_err("it was broken");
+    assert_eq!(broken.violation.checker, "no panic");
+    assert!(broken.violation.detail.contains("numbers"), "{broken}");
 }
