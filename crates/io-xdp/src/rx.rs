@@ -89,6 +89,8 @@ impl XdpRx {
         mut fill: Producer<u64>,
     ) -> Self {
         let cut = shared.umem.cut;
+        let room = fill.room(2 * cut.rx_chunks as u32) as usize;
+        assert!(room >= 2 * cut.rx_chunks, "see `Sizes`");
         for chunk in 0..cut.rx_chunks {
             fill.push((chunk * cut.chunk) as u64);
         }
@@ -166,11 +168,12 @@ impl XdpRx {
         if self.held.is_empty() {
             return;
         }
-        for &chunk in &self.held {
+        // There is room for all, if the kernel keeps its word; what there is none for waits.
+        let room = self.fill.room(self.held.len() as u32) as usize;
+        for chunk in self.held.drain(..room.min(self.held.len())) {
             self.fill.push(chunk);
+            self.at_kernel += 1;
         }
-        self.at_kernel += self.held.len();
-        self.held.clear();
         self.fill.publish();
         if self.fill.needs_wakeup() {
             self.shared.socket.kick_rx();

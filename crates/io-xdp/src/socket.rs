@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::mm::ProtFlags;
 use rustix::net::xdp::{
@@ -15,6 +16,11 @@ use starling_io::{Fault, IoError};
 
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
 use crate::umem::Umem;
+
+/// The kernel gives a queue free some time after its socket was closed, in the background.
+const RELEASED_WITHIN: Duration = Duration::from_secs(1);
+/// How long to wait before the next try.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// How packets get from the network card into the packet memory and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +74,8 @@ pub(crate) struct Rings {
 /// Numbers of entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Of rx and fill rings.
+    /// Of the rx ring. The fill ring has twice as many: the kernel shows a frame before it shows
+    /// that it has taken the chunk out of the fill ring, and by then the chunk may be given back.
     pub(crate) rx: u32,
     /// Of tx and completion rings.
     pub(crate) tx: u32,
@@ -100,7 +107,13 @@ impl Socket {
                     continue;
                 }
                 let flags = flags | multi | Flags::XDP_USE_NEED_WAKEUP;
-                match Self::try_open(place, umem, sizes, flags) {
+                let mut result = Self::try_open(place, umem, sizes, flags);
+                let begun = Instant::now();
+                while is_busy(&result) && begun.elapsed() < RELEASED_WITHIN {
+                    std::thread::sleep(RETRY);
+                    result = Self::try_open(place, umem, sizes, flags);
+                }
+                match result {
                     Ok(opened) => return Ok(opened),
                     Err((step, error)) if is_final(&error) => {
                         return Err(open_error(place, step, error));
@@ -132,7 +145,7 @@ impl Socket {
             tx_metadata_len: 0,
         };
         sockopt::set_xdp_umem_reg(&fd, registration).map_err(at("register packet memory"))?;
-        let sized = sockopt::set_xdp_umem_fill_ring_size(&fd, sizes.rx)
+        let sized = sockopt::set_xdp_umem_fill_ring_size(&fd, 2 * sizes.rx)
             .and_then(|()| sockopt::set_xdp_rx_ring_size(&fd, sizes.rx))
             .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.tx))
             .and_then(|()| sockopt::set_xdp_tx_ring_size(&fd, sizes.tx));
@@ -152,7 +165,8 @@ impl Socket {
             rx: consumer(map(rx_page, &offsets.rx, sizes.rx, descriptor).map_err(mapped)?),
             tx: producer(map(tx_page, &offsets.tx, sizes.tx, descriptor).map_err(mapped)?),
             fill: producer(
-                map(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, sizes.rx, 8).map_err(mapped)?,
+                map(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, 2 * sizes.rx, 8)
+                    .map_err(mapped)?,
             ),
             completion: consumer(
                 map(
@@ -193,6 +207,11 @@ impl Socket {
         // It has been told, whatever the call returns.
         let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
+}
+
+/// Somebody has the queue, or had it a moment ago.
+fn is_busy<T>(result: &Result<T, (&str, io::Error)>) -> bool {
+    matches!(result, Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY))
 }
 
 fn layout(ring: &XdpRingOffset) -> Layout {
