@@ -686,6 +686,12 @@ impl Server {
         shared
             .peers
             .release(session.peer, Role::Server, &mut shared.events);
+        // What waited for nothing but its time would wake an endpoint that is idle.
+        while let Some((_, id, _)) = self.kept.front()
+            && self.sessions.get(*id).is_none()
+        {
+            self.kept.pop_front();
+        }
     }
 
     /// Drops all sessions of a client.

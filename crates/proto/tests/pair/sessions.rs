@@ -502,3 +502,23 @@ fn a_server_that_is_shut_down_tells_its_clients() {
     let answer = Seen::Answer(2, b"niaga".to_vec());
     assert!(net.hosts[0].seen.contains(&answer));
 }
+
+/// A large response is kept for ten seconds, and goes with its session: nothing wakes the server
+/// for it afterwards.
+#[test]
+fn what_is_kept_for_a_session_does_not_outlive_it() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.request(0, session, 1, &[5; 100_000]);
+    net.run_ms(5);
+    let is_answer = |seen: &Seen| matches!(seen, Seen::Answer(1, _));
+    assert!(net.hosts[0].seen.iter().any(is_answer));
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    protocol.close(now, session, wire);
+    net.run_ms(1_000);
+    for host in &net.hosts {
+        assert_eq!(host.protocol.next_timeout(), None);
+    }
+}
