@@ -16,13 +16,14 @@
 //! busy for what that costs, and what the turn sent leaves when that time is over.
 
 mod host;
+mod passage;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use starling_io::{Ecn, Source};
+use starling_io::Ecn;
 
 pub use crate::faults::{Fault, Rule};
 pub use crate::net::LinkConfig;
@@ -30,14 +31,12 @@ pub use host::{HostId, ReceiveLimits};
 
 pub(crate) use host::Host;
 
-use host::NO_HOST;
-
 use crate::ahead::prefetch;
 use crate::cpu::{CpuModel, Work};
 use crate::events::Events;
-use crate::faults::{Corruption, Rules, checksum, flip_bits};
+use crate::faults::Rules;
 use crate::net::{
-    End, Network, NodeId, Origin, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
+    End, Network, NodeId, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
 };
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
@@ -443,161 +442,6 @@ impl Fabric {
         self.turns_ahead.clear();
     }
 
-    /// Sends a datagram from `from` to whoever has the address `to`; gives it back if there is no
-    /// room for it now.
-    pub(crate) fn send(
-        &mut self,
-        from: HostId,
-        to: SocketAddr,
-        ecn: Ecn,
-        bytes: Vec<u8>,
-    ) -> Result<(), Vec<u8>> {
-        assert!(
-            bytes.len() <= self.config.max_datagram,
-            "a datagram of {} bytes was sent where {} fit",
-            bytes.len(),
-            self.config.max_datagram
-        );
-        let now_ns = self.now_ns();
-        if self.config.cpu.is_free() {
-            if !self
-                .network
-                .has_room(self.host(from).node, now_ns, bytes.len())
-            {
-                let again_ns = self.network.room_at_ns(self.host(from).node, bytes.len());
-                self.wake_at(from, again_ns);
-                return Err(bytes);
-            }
-            let id = self.put(from, to, ecn, bytes);
-            self.launch(from, id);
-            return Ok(());
-        }
-        let most = self.config.ring;
-        let state = &mut self.hosts[from.0 as usize];
-        if state.ring.len() >= most {
-            state.starved = true;
-            return Err(bytes);
-        }
-        state.unannounced += 1;
-        state.work.tx_packets += 1;
-        state.work.tx_bytes += bytes.len() as u64;
-        let id = self.put(from, to, ecn, bytes);
-        self.host_mut(from).ring.push_back(id);
-        Ok(())
-    }
-
-    /// A datagram is posted.
-    fn put(&mut self, from: HostId, to: SocketAddr, ecn: Ecn, mut bytes: Vec<u8>) -> PacketId {
-        let packet = Packet {
-            origin: Origin::Host(from),
-            to: HostId::of_address(to).unwrap_or(NO_HOST),
-            ecn,
-            checksum: None,
-            next: End::Core,
-            tail_ns: 0,
-            bytes: Payload::take(&mut bytes),
-        };
-        self.packets.recycle(bytes);
-        self.packets.put(packet)
-    }
-
-    /// Gives the card what it has room for of what was posted.
-    fn post(&mut self, from: HostId) {
-        let now_ns = self.now_ns();
-        loop {
-            let state = &mut self.hosts[from.0 as usize];
-            if state.posted == 0 || state.waits_for_room {
-                break;
-            }
-            let Some(&first) = state.ring.front() else {
-                break;
-            };
-            let len = self.packets.get(first).bytes.len();
-            if !self.network.has_room(state.node, now_ns, len) {
-                state.waits_for_room = true;
-                let room_ns = self.network.room_at_ns(state.node, len);
-                self.events.push(room_ns, Happening::Room(from));
-                break;
-            }
-            state.ring.pop_front();
-            state.posted -= 1;
-            self.launch(from, first);
-        }
-        let half = self.config.ring / 2;
-        let state = self.host_mut(from);
-        if state.starved && state.ring.len() <= half {
-            state.starved = false;
-            self.wake_at(from, now_ns);
-        }
-    }
-
-    /// A datagram leaves its node.
-    fn launch(&mut self, from: HostId, id: PacketId) {
-        let now_ns = self.now_ns();
-        self.counters.sent += 1;
-        let node = self.host(from).node;
-        let packet = self.packets.get_mut(id);
-        let moved = self.network.leave(node, now_ns, packet.bytes.len());
-        let to = packet.to;
-        if to.0 as usize >= self.hosts.len() {
-            packet.to = NO_HOST;
-            return self.drop_packet(DropCause::NoHost, id);
-        }
-        let Some(moved) = moved else {
-            return self.drop_packet(DropCause::LinkDown, id);
-        };
-        packet.next = moved.to;
-        packet.tail_ns = moved.tail_ns;
-        let mut due_ns = moved.due_ns;
-        if !self.rules.is_empty() {
-            let fate = self.rules.judge(&mut self.rng, now_ns, Some(from), to);
-            if let Some(cause) = fate.dropped {
-                return self.drop_packet(cause, id);
-            }
-            if fate.marked {
-                packet.ecn = Ecn::CongestionExperienced;
-            }
-            if fate.misrouted {
-                // To anybody but its sender.
-                let step = 1 + self.rng.below(self.hosts.len() as u64 - 1);
-                let wrong = (u64::from(from.0) + step) % self.hosts.len() as u64;
-                packet.to = HostId(wrong as u32);
-                self.counters.misrouted += 1;
-            }
-            self.counters.delayed += u64::from(fate.delay_ns > 0);
-            due_ns += fate.delay_ns;
-            packet.tail_ns += fate.delay_ns;
-            for extra_ns in fate.copies {
-                self.counters.duplicated += 1;
-                let mut copy = self.packets.get(id).clone();
-                copy.tail_ns += extra_ns;
-                let copy = self.packets.put(copy);
-                self.events
-                    .push(due_ns + extra_ns, Happening::Arrival(copy));
-            }
-            self.corrupt(fate.corruption, id);
-        }
-        self.events.push(due_ns, Happening::Arrival(id));
-    }
-
-    fn corrupt(&mut self, corruption: Corruption, id: PacketId) {
-        let packet = self.packets.get_mut(id);
-        match corruption {
-            Corruption::None => {}
-            // One bit, which the checksum always finds: nothing above a kernel survives the
-            // one corruption in thousands that it would not find, and the rule for that is below.
-            Corruption::OnTheWire => {
-                packet.checksum = Some(checksum(&packet.bytes));
-                flip_bits(&mut self.rng, &mut packet.bytes, 1);
-            }
-            Corruption::InASwitch => {
-                let count = self.rng.range(1, 4);
-                flip_bits(&mut self.rng, &mut packet.bytes, count);
-                self.counters.corrupted += 1;
-            }
-        }
-    }
-
     /// A cable of the topology, by its place in the list, carries nothing while it is out.
     ///
     /// # Panics
@@ -639,61 +483,6 @@ impl Fabric {
         &mut self.hosts[host.0 as usize]
     }
 
-    /// A packet has come to where its last link led.
-    fn arrive(&mut self, id: PacketId) {
-        let now_ns = self.now_ns();
-        let packet = self.packets.get_mut(id);
-        let End::Switch(switch) = packet.next else {
-            return self.deliver(id);
-        };
-        let node = self.hosts[packet.to.0 as usize].node;
-        match self
-            .network
-            .forward(switch, node, now_ns, packet, &mut self.rng)
-        {
-            Ok(moved) => {
-                packet.next = moved.to;
-                packet.tail_ns = moved.tail_ns;
-                self.events.push(moved.due_ns, Happening::Arrival(id));
-            }
-            Err(cause) => self.drop_packet(cause, id),
-        }
-    }
-
-    /// A packet has come to its node.
-    fn deliver(&mut self, id: PacketId) {
-        let now_ns = self.now_ns();
-        let packet = self.packets.get(id);
-        let (from, to) = (packet.origin.host(), packet.to);
-        if packet
-            .checksum
-            .is_some_and(|sent| checksum(&packet.bytes) != sent)
-        {
-            return self.drop_packet(DropCause::Checksum, id);
-        }
-        if !self.hosts[to.0 as usize].running {
-            if let (true, Some(sender)) = (self.config.port_unreachable, from) {
-                let at_ns = now_ns + self.config.link.propagation_ns;
-                let unreachable = Happening::Unreachable { sender, peer: to };
-                self.events.push(at_ns, unreachable);
-            }
-            return self.drop_packet(DropCause::HostDown, id);
-        }
-        let limits = self.config.receive;
-        let starved = self.rules.queue_limit(now_ns, to).unwrap_or(usize::MAX);
-        let host = &mut self.hosts[to.0 as usize];
-        if host.queue.len() >= limits.datagrams.min(starved)
-            || host.queue_bytes + packet.bytes.len() > limits.bytes
-        {
-            return self.drop_packet(DropCause::QueueFull, id);
-        }
-        self.counters.delivered += 1;
-        self.trace.delivered(now_ns, from, to, &packet.bytes);
-        host.queue_bytes += packet.bytes.len();
-        host.queue.push_back(id);
-        self.wake_at(to, now_ns + self.config.poll_ns);
-    }
-
     /// True if `host` has a turn now.
     fn take_turn(&mut self, host: HostId) -> bool {
         let now_ns = self.now_ns();
@@ -713,33 +502,6 @@ impl Fabric {
         }
         state.turn_at_ns = None;
         true
-    }
-
-    /// `host` reads the next datagram from its queue: who sent it, as far as it knows him, and
-    /// what he sent.
-    pub(crate) fn read(&mut self, host: HostId) -> Option<(Source, Ecn, Payload)> {
-        let host = &mut self.hosts[host.0 as usize];
-        let packet = self.packets.take(host.queue.pop_front()?);
-        host.queue_bytes -= packet.bytes.len();
-        let known = match packet.origin {
-            Origin::Host(from) => host.peers.of_host(from),
-            origin => host.peers.number(self.packets.address(origin)),
-        };
-        let source = match known {
-            Some(peer) => Source::Peer(peer),
-            None => Source::Stranger(self.packets.address(packet.origin)),
-        };
-        Some((source, packet.ecn, packet.bytes))
-    }
-
-    fn drop_packet(&mut self, cause: DropCause, id: PacketId) {
-        let packet = self.packets.take(id);
-        let (from, to) = (packet.origin.host(), packet.to);
-        let to = (to != NO_HOST).then_some(to);
-        *self.counters.dropped.entry(cause).or_default() += 1;
-        let now_ns = self.now_ns();
-        self.trace.dropped(now_ns, cause, from, to, &packet.bytes);
-        self.packets.recycle(packet.bytes.into_memory());
     }
 }
 

@@ -1,3 +1,5 @@
+use starling_io::Source;
+
 use super::*;
 
 const MS: u64 = 1_000_000;

@@ -5,24 +5,25 @@
 //!         what it all cost ─▶ next turn: the queue, a timer, a datagram
 //! ```
 
+mod process;
+mod tap;
+
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use bytes::Bytes;
-use starling_io::{Clock, Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, TxError};
+use starling_io::Clock;
 use starling_proto::{
-    Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
-    RequestId, Secrets, SessionId, SinkError, Source, Stats, Upcoming,
+    Config, Msgbuf, Prefix, Protocol, RequestError, RequestId, Secrets, SessionId, Stats,
 };
 
-use super::guard::{self, Guard, HEAD, hold};
+use super::guard::{Guard, HEAD, hold};
 use super::watch::Watch;
-use crate::ahead::prefetch;
 use crate::check::{Credits, Remains, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::io::{SimClock, SimIo, SimTx};
+use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
+use tap::Tap;
 
 /// A request longer than this is sent from memory that all calls share.
 const COPIED_BYTES: usize = 1024;
@@ -135,60 +136,6 @@ struct Process {
     protocol: Protocol,
     channel_of: HashMap<SessionId, usize>,
     answer: Msgbuf,
-}
-
-/// The device's sending half as the protocol's sink, with the capture on it.
-struct Tap<'a> {
-    now_ns: u64,
-    tx: &'a mut SimTx,
-    watch: Option<&'a mut Watch>,
-}
-
-impl FrameSink for Tap<'_> {
-    fn push(
-        &mut self,
-        peer: PeerId,
-        preamble: &[u8; 8],
-        head: &[u8],
-        body: &[u8],
-        tail: &[u8],
-    ) -> Result<(), SinkError> {
-        let peer_io = starling_io::PeerId(peer.0);
-        let now_ns = self.now_ns;
-        if self
-            .watch
-            .as_mut()
-            .is_some_and(|it| it.holds(now_ns, peer.0))
-        {
-            return Err(SinkError::Full);
-        }
-        self.tx
-            .append(peer_io, preamble, head, body, tail)
-            .map_err(|error| match error {
-                TxError::Full => SinkError::Full,
-                TxError::Gone => SinkError::Gone,
-            })?;
-        if let Some(watch) = &mut self.watch {
-            watch.sent(self.now_ns, peer.0, head);
-        }
-        Ok(())
-    }
-
-    fn seal(&mut self, peer: PeerId) {
-        self.tx.seal(starling_io::PeerId(peer.0));
-    }
-
-    fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
-        self.tx.send_to_stranger(to, datagram);
-    }
-
-    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
-        self.tx.admit(stranger).ok().map(|peer| PeerId(peer.0))
-    }
-
-    fn max_datagram(&self, peer: PeerId) -> usize {
-        self.tx.max_datagram(starling_io::PeerId(peer.0))
-    }
 }
 
 /// A turn in the making.
@@ -380,290 +327,6 @@ impl Machine {
         let process = self.process.as_ref();
         let process = process.map(|process| (&process.protocol, process.io.peer_count()));
         Remains::of(self.id.0, process)
-    }
-}
-
-impl Process {
-    fn take_events<A: Application + ?Sized>(
-        &mut self,
-        turn: &mut Turn<'_, A>,
-        watch: &mut Option<Watch>,
-    ) {
-        if self.protocol.is_overdue(turn.now_ns) {
-            let mut tap = Tap {
-                now_ns: turn.now_ns,
-                tx: self.io.split().1,
-                watch: watch.as_mut(),
-            };
-            self.protocol.catch_up(turn.now_ns, &mut tap);
-        }
-        while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
-            let mut tap = Tap {
-                now_ns: turn.now_ns,
-                tx: self.io.split().1,
-                watch: watch.as_mut(),
-            };
-            let certain = certainty == PeerGone::Certain;
-            self.protocol
-                .peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut tap);
-        }
-    }
-
-    /// Asks for the memory that calls will need.
-    fn prefetch(&mut self, calls: &[Call], channels: &[Channel]) {
-        let tx = self.io.split().1;
-        for call in calls {
-            prefetch(&channels[call.channel]);
-        }
-        for call in calls {
-            let channel = &channels[call.channel];
-            if let Some(session) = channel.session {
-                self.protocol.prefetch_cold_session(session);
-                tx.prefetch(channel.peer);
-            }
-        }
-    }
-
-    fn receive<A: Application + ?Sized>(
-        &mut self,
-        turn: &mut Turn<'_, A>,
-        watch: &mut Option<Watch>,
-    ) {
-        let Self {
-            io,
-            protocol,
-            answer,
-            ..
-        } = self;
-        let (rx, tx) = io.split();
-        let count = rx.rx_burst().expect("the device has no errors");
-        for index in 0..count {
-            prefetch(rx.datagram(index).bytes);
-        }
-        for index in 0..count {
-            let datagram = rx.datagram(index);
-            if let starling_io::Source::Peer(peer) = datagram.source {
-                tx.prefetch(peer);
-            }
-            protocol.prefetch_cold(datagram.bytes);
-            turn.guard.prefetch(datagram.bytes);
-        }
-        for index in 0..count {
-            let datagram = rx.datagram(index);
-            let source = match datagram.source {
-                starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-                starling_io::Source::Stranger(address) => Source::Stranger(address),
-            };
-            if let (Some(watch), Source::Peer(peer)) = (watch.as_mut(), source) {
-                watch.read(turn.now_ns, peer.0, datagram.bytes);
-            }
-            let now = turn.now_ns;
-            let mut tap = Tap {
-                now_ns: now,
-                tx: &mut *tx,
-                watch: watch.as_mut(),
-            };
-            let marked = datagram.ecn == Ecn::CongestionExperienced;
-            let opened = protocol.open(now, source, marked, datagram.bytes, &mut tap);
-            let Ok(mut frames) = opened else {
-                continue;
-            };
-            while let Some(upcoming) = protocol.upcoming(&frames) {
-                turn.work.rx_frames += 1;
-                match upcoming {
-                    Upcoming::Requests => {
-                        let request = protocol.next_request(&mut frames);
-                        let id = request.and_then(|(peer, frame)| {
-                            let id = protocol.take_request(now, peer, frame, &mut tap)?;
-                            Some((id, frame.payload()))
-                        });
-                        if let Some((id, body)) = id {
-                            turn.serve(protocol, answer, id, body, &mut tap);
-                        }
-                    }
-                    Upcoming::Responses => {
-                        let response = protocol.next_response(&mut frames);
-                        let tag = response.and_then(|(peer, frame)| {
-                            let tag = protocol.take_response(now, peer, frame, &mut tap)?;
-                            Some((tag, frame.payload()))
-                        });
-                        if let Some((tag, body)) = tag {
-                            turn.ended(tag, Ok(body));
-                        }
-                    }
-                    Upcoming::Other => {
-                        let other = protocol.take_other(now, &mut frames, &mut tap);
-                        let body = match other {
-                            Some(Incoming::Request { id, body, .. }) => {
-                                turn.serve(protocol, answer, id, body.bytes(), &mut tap);
-                                body
-                            }
-                            Some(Incoming::Response { tag, body, .. }) => {
-                                turn.ended(tag, Ok(body.bytes()));
-                                body
-                            }
-                            Some(Incoming::Cancelled { .. }) | None => continue,
-                        };
-                        if let Body::Owned(buffer) = body {
-                            protocol.recycle(buffer);
-                        }
-                    }
-                }
-            }
-        }
-        rx.release();
-    }
-
-    /// The channel's session, a new one if it has none.
-    fn session<A: Application + ?Sized>(
-        &mut self,
-        turn: &mut Turn<'_, A>,
-        channel: &mut Channel,
-        index: usize,
-        watch: &mut Option<Watch>,
-    ) -> Option<SessionId> {
-        if channel.session.is_none() {
-            let address = format!("sim://{}", channel.server.address());
-            let peer = self.io.open_peer(&address).expect("a fabric's address");
-            let mut tap = Tap {
-                now_ns: turn.now_ns,
-                tx: self.io.split().1,
-                watch: watch.as_mut(),
-            };
-            let opened = self.protocol.connect(turn.now_ns, PeerId(peer.0), &mut tap);
-            let session = opened.ok()?;
-            channel.session = Some(session);
-            channel.peer = peer;
-            self.channel_of.insert(session, index);
-        }
-        channel.session
-    }
-
-    fn call<A: Application + ?Sized>(
-        &mut self,
-        turn: &mut Turn<'_, A>,
-        channels: &mut [Channel],
-        call: Call,
-        body: &Bytes,
-        watch: &mut Option<Watch>,
-    ) {
-        let channel = &mut channels[call.channel];
-        let session = self.session(turn, channel, call.channel, watch);
-        let session = session.expect("scenarios stay within the limit of sessions");
-        let mut tap = Tap {
-            now_ns: turn.now_ns,
-            tx: self.io.split().1,
-            watch: watch.as_mut(),
-        };
-        let now = turn.now_ns;
-        let serial = turn.guard.issued(turn.host, call.tag, now);
-        let head = guard::head(call.tag, serial);
-        let tag = u128::from_le_bytes(head);
-        let taken = if call.len > COPIED_BYTES {
-            let tail = body.slice(..call.len - head.len());
-            let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
-            self.protocol
-                .request(now, session, message, Prefix::NONE, tag, &mut tap)
-                .map_err(|rejected| rejected.reason)
-        } else {
-            self.protocol
-                .request_with(now, session, tag, &mut tap, |buffer| {
-                    buffer.extend_from_slice(&head);
-                    buffer.resize(call.len, 0);
-                    Prefix::NONE
-                })
-        };
-        match taken {
-            Ok(number) => turn.guard.taken(serial, session, number),
-            Err(reason) => panic!("scenarios stay within the limits of a session: {reason}"),
-        }
-        turn.work.handlers += 1;
-    }
-
-    /// Gives up on all calls.
-    fn cancel_all<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>) {
-        for (session, number) in turn.guard.open_calls(turn.host) {
-            let tx = self.io.split().1;
-            let mut tap = Tap {
-                now_ns: turn.now_ns,
-                tx,
-                watch: None,
-            };
-            let cancelled = self.protocol.cancel(turn.now_ns, session, number, &mut tap);
-            let (tag, message) = cancelled.expect("the protocol has every call that is open");
-            self.protocol.recycle(message);
-            let serial = (tag >> 64) as u64;
-            hold(turn.guard.ended(turn.host, serial, None, turn.now_ns));
-        }
-    }
-
-    fn close_all(&mut self, now_ns: u64, channels: &mut [Channel]) {
-        for session in channels.iter_mut().filter_map(|it| it.session.take()) {
-            let mut tap = Tap {
-                now_ns,
-                tx: self.io.split().1,
-                watch: None,
-            };
-            self.protocol.close(now_ns, session, &mut tap);
-        }
-    }
-
-    fn drain<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>, channels: &mut [Channel]) {
-        while let Some(event) = self.protocol.poll_event() {
-            match event {
-                Event::Connected { session } => {
-                    if let Some(&channel) = self.channel_of.get(&session) {
-                        let (host, now_ns) = (turn.host, turn.now_ns);
-                        turn.app.connected(host, channel, now_ns, &mut turn.calls);
-                    }
-                }
-                Event::SessionEnded { session, .. } => {
-                    if let Some(channel) = self.channel_of.remove(&session) {
-                        channels[channel].session = None;
-                    }
-                }
-                Event::RequestFailed {
-                    tag,
-                    request,
-                    error,
-                    ..
-                } => {
-                    self.protocol.recycle(request);
-                    turn.ended(tag, Err(error));
-                }
-                // Requests are answered in the turn that they arrive in.
-                Event::RequestAbandoned { .. } => {}
-                Event::PeerReleased { peer } => {
-                    if !self.protocol.refers_to(peer) {
-                        self.io.close_peer(starling_io::PeerId(peer.0));
-                    }
-                }
-            }
-        }
-    }
-
-    fn flush(&mut self, now_ns: u64, watch: &mut Option<Watch>) {
-        let tx = self.io.split().1;
-        let mut tap = Tap {
-            now_ns,
-            tx: &mut *tx,
-            watch: watch.as_mut(),
-        };
-        self.protocol.flush(now_ns, &mut tap);
-        tx.flush().expect("the device has no errors");
-    }
-
-    /// Ends the turn and asks for the next one.
-    fn schedule(&mut self, host: HostId, fabric: &SharedFabric, work: Work, busy: bool) {
-        let mut fabric = fabric.borrow_mut();
-        let free_ns = fabric.end_turn(host, work);
-        let next_ns = free_ns.max(fabric.now_ns() + SHORTEST_TURN_NS);
-        if busy || fabric.receive_queue(host).0 > 0 {
-            fabric.wake_at(host, next_ns);
-        } else if let Some(at_ns) = self.protocol.next_timeout() {
-            let at_ns = fabric.when(host, at_ns);
-            fabric.wake_at(host, at_ns.max(next_ns));
-        }
     }
 }
 

@@ -1,0 +1,226 @@
+//! What the application of a host does by the scenario's plans: calls, cancels, closes, answers.
+
+use starling_io::{Clock, PacketIo};
+use starling_proto::{ConnectError, Msgbuf, PeerId, Prefix, SessionId};
+
+use super::{Host, Relay, ext_of, key_of, respond, sink};
+use crate::check::content::{self, Order};
+use crate::check::{Tag, Violation};
+use crate::harness::agenda::Task;
+use crate::harness::ledger::Ledger;
+use crate::harness::sink::Sink;
+use crate::harness::{CallPlan, Runs, Sabotage};
+
+impl Host {
+    /// Does what the application has to do by now.
+    pub(super) fn work(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+        let now_ns = ledger.now_ns();
+        while let Some(task) = self.agenda.take_due(now_ns) {
+            match task {
+                Task::Call(plan) => {
+                    self.call(&plan, None, ledger)?;
+                }
+                Task::Probe { channel, attempt } => {
+                    self.call(&short(now_ns, channel), Some(attempt), ledger)?;
+                }
+                Task::Relay {
+                    incarnation,
+                    id,
+                    order,
+                    response,
+                    channel,
+                } => {
+                    if incarnation == self.incarnation {
+                        let relay = Relay {
+                            id,
+                            order,
+                            response,
+                        };
+                        self.relay(relay, channel, ledger)?;
+                    }
+                }
+                Task::Close(channel) => self.close(channel, ledger),
+                Task::Cancel(tag) => self.cancel(tag, ledger)?,
+                Task::Respond {
+                    incarnation,
+                    id,
+                    order,
+                    response,
+                } => {
+                    if incarnation == self.incarnation {
+                        let process = self.process.as_mut().expect("within a turn");
+                        let now = process.clock.now_ns();
+                        let mut sink = sink!(process, ledger);
+                        let protocol = &mut process.protocol;
+                        respond(protocol, now, id, order, response, &mut sink, ledger);
+                    }
+                }
+            }
+            self.drain_events(ledger)?;
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        plan: &CallPlan,
+        probe: Option<u32>,
+        ledger: &mut Ledger,
+    ) -> Result<Option<Tag>, Violation> {
+        let Some(session) = self.session(plan.channel, ledger)? else {
+            return Ok(None);
+        };
+        let process = self.process.as_mut().expect("within a turn");
+        let tag = ledger.new_tag();
+        let wanted = Order {
+            key: tag,
+            response_len: plan.response_len,
+            delay_us: plan.delay_us,
+        };
+        let (mut bytes, order) = content::request(wanted, plan.request_len as usize);
+        let tail = bytes.split_off(bytes.len() - plan.tail_len as usize);
+        let message = Msgbuf::from_parts(bytes, Some(tail.into()));
+        ledger.issue(self.id, tag, order, &message);
+        if let Some(channel) = plan.via {
+            ledger.relays(order, channel);
+        }
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        let taken = process.protocol.request(
+            now,
+            session,
+            message,
+            prefix_of(order),
+            tag.into(),
+            &mut sink,
+        );
+        match taken {
+            Ok(number) => {
+                process.calls.insert(tag, (session, number));
+                if let Some(attempt) = probe {
+                    process.probes.insert(tag, (plan.channel, attempt));
+                }
+            }
+            Err(rejected) => {
+                ledger.rejected(self.id, tag, rejected.reason, &rejected.message)?;
+                if probe.is_some() {
+                    self.unheard.remove(&plan.channel);
+                }
+                return Ok(None);
+            }
+        }
+        if let Some(after_ns) = plan.cancel_after_ns {
+            let at_ns = ledger.now_ns() + after_ns;
+            self.agenda.add(at_ns, Task::Cancel(tag));
+        }
+        Ok(Some(tag))
+    }
+
+    /// A handler calls on `channel`, and answers then; at once if it cannot.
+    fn relay(
+        &mut self,
+        relay: Relay,
+        channel: usize,
+        ledger: &mut Ledger,
+    ) -> Result<(), Violation> {
+        let now_ns = ledger.now_ns();
+        match self.call(&short(now_ns, channel), None, ledger)? {
+            Some(tag) => {
+                let process = self.process.as_mut().expect("within a turn");
+                process.relays.insert(tag, relay);
+            }
+            None => self.agenda.add(now_ns, relay.task(self.incarnation)),
+        }
+        Ok(())
+    }
+
+    /// The channel's session, a new one if it has none.
+    fn session(&mut self, channel: usize, ledger: &Ledger) -> Result<Option<SessionId>, Violation> {
+        let server = self.channels[channel].server;
+        let address = format!("sim://{}", self.fabric.borrow().address(server));
+        let process = self.process.as_mut().expect("within a turn");
+        if let Some(&session) = process.sessions.get(&channel) {
+            return Ok(Some(session));
+        }
+        let peer = process.io.open_peer(&address).expect("a fabric's address");
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        match process.protocol.connect(now, PeerId(peer.0), &mut sink) {
+            Ok(session) => {
+                process.sessions.insert(channel, session);
+                let number = u64::from(session.to_wire());
+                ledger.note(
+                    self.id,
+                    "connects: channel, session",
+                    channel as u64,
+                    number,
+                );
+                Ok(Some(session))
+            }
+            Err(ConnectError::SessionLimit(_)) if self.tight => {
+                process.released.push(PeerId(peer.0));
+                self.unheard.remove(&channel);
+                Ok(None)
+            }
+            Err(error) => Err(Violation::new("connect", error.to_string())),
+        }
+    }
+
+    fn close(&mut self, channel: usize, ledger: &mut Ledger) {
+        let process = self.process.as_mut().expect("within a turn");
+        let Some(session) = process.sessions.remove(&channel) else {
+            return;
+        };
+        ledger.note(self.id, "closes: session", u64::from(session.to_wire()), 0);
+        if ledger.saboteur_strikes(Sabotage::LeakedSession) {
+            return;
+        }
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        process.protocol.close(now, session, &mut sink);
+    }
+
+    fn cancel(&mut self, tag: Tag, ledger: &mut Ledger) -> Result<(), Violation> {
+        let process = self.process.as_mut().expect("within a turn");
+        let Some((session, number)) = process.calls.remove(&tag) else {
+            return Ok(());
+        };
+        let now = process.clock.now_ns();
+        let mut sink = sink!(process, ledger);
+        match process.protocol.cancel(now, session, number, &mut sink) {
+            None => Err(Violation::new(
+                "every call ends",
+                format!("call {tag} is open, but the protocol says that it is over"),
+            )),
+            Some((its_tag, request)) => {
+                ledger.cancelled(self.id, key_of(its_tag), &request)?;
+                process.protocol.recycle(request);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The bit, on a message that is all body.
+pub(super) fn prefix_of(order: Order) -> Prefix {
+    Prefix {
+        ext: ext_of(order),
+        len: 0,
+    }
+}
+
+/// A small call, now.
+fn short(at_ns: u64, channel: usize) -> CallPlan {
+    CallPlan {
+        at_ns,
+        channel,
+        request_len: 32,
+        response_len: 32,
+        delay_us: 0,
+        cancel_after_ns: None,
+        tail_len: 0,
+        via: None,
+        timeout_ns: None,
+        runs: Runs::Inline,
+    }
+}

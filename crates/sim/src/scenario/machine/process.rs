@@ -1,0 +1,301 @@
+//! The steps of a turn.
+
+use bytes::Bytes;
+use starling_io::{Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
+use starling_proto::{Body, Event, Incoming, Msgbuf, PeerId, Prefix, SessionId, Source, Upcoming};
+
+use super::tap::Tap;
+use super::{Application, COPIED_BYTES, Call, Channel, Process, SHORTEST_TURN_NS, Turn};
+use crate::ahead::prefetch;
+use crate::cpu::Work;
+use crate::fabric::{HostId, SharedFabric};
+use crate::scenario::guard::{self, hold};
+use crate::scenario::watch::Watch;
+
+impl Process {
+    pub(super) fn take_events<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        watch: &mut Option<Watch>,
+    ) {
+        if self.protocol.is_overdue(turn.now_ns) {
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx: self.io.split().1,
+                watch: watch.as_mut(),
+            };
+            self.protocol.catch_up(turn.now_ns, &mut tap);
+        }
+        while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx: self.io.split().1,
+                watch: watch.as_mut(),
+            };
+            let certain = certainty == PeerGone::Certain;
+            self.protocol
+                .peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut tap);
+        }
+    }
+
+    /// Asks for the memory that calls will need.
+    pub(super) fn prefetch(&mut self, calls: &[Call], channels: &[Channel]) {
+        let tx = self.io.split().1;
+        for call in calls {
+            prefetch(&channels[call.channel]);
+        }
+        for call in calls {
+            let channel = &channels[call.channel];
+            if let Some(session) = channel.session {
+                self.protocol.prefetch_cold_session(session);
+                tx.prefetch(channel.peer);
+            }
+        }
+    }
+
+    pub(super) fn receive<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        watch: &mut Option<Watch>,
+    ) {
+        let Self {
+            io,
+            protocol,
+            answer,
+            ..
+        } = self;
+        let (rx, tx) = io.split();
+        let count = rx.rx_burst().expect("the device has no errors");
+        for index in 0..count {
+            prefetch(rx.datagram(index).bytes);
+        }
+        for index in 0..count {
+            let datagram = rx.datagram(index);
+            if let starling_io::Source::Peer(peer) = datagram.source {
+                tx.prefetch(peer);
+            }
+            protocol.prefetch_cold(datagram.bytes);
+            turn.guard.prefetch(datagram.bytes);
+        }
+        for index in 0..count {
+            let datagram = rx.datagram(index);
+            let source = match datagram.source {
+                starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
+                starling_io::Source::Stranger(address) => Source::Stranger(address),
+            };
+            if let (Some(watch), Source::Peer(peer)) = (watch.as_mut(), source) {
+                watch.read(turn.now_ns, peer.0, datagram.bytes);
+            }
+            let now = turn.now_ns;
+            let mut tap = Tap {
+                now_ns: now,
+                tx: &mut *tx,
+                watch: watch.as_mut(),
+            };
+            let marked = datagram.ecn == Ecn::CongestionExperienced;
+            let opened = protocol.open(now, source, marked, datagram.bytes, &mut tap);
+            let Ok(mut frames) = opened else {
+                continue;
+            };
+            while let Some(upcoming) = protocol.upcoming(&frames) {
+                turn.work.rx_frames += 1;
+                match upcoming {
+                    Upcoming::Requests => {
+                        let request = protocol.next_request(&mut frames);
+                        let id = request.and_then(|(peer, frame)| {
+                            let id = protocol.take_request(now, peer, frame, &mut tap)?;
+                            Some((id, frame.payload()))
+                        });
+                        if let Some((id, body)) = id {
+                            turn.serve(protocol, answer, id, body, &mut tap);
+                        }
+                    }
+                    Upcoming::Responses => {
+                        let response = protocol.next_response(&mut frames);
+                        let tag = response.and_then(|(peer, frame)| {
+                            let tag = protocol.take_response(now, peer, frame, &mut tap)?;
+                            Some((tag, frame.payload()))
+                        });
+                        if let Some((tag, body)) = tag {
+                            turn.ended(tag, Ok(body));
+                        }
+                    }
+                    Upcoming::Other => {
+                        let other = protocol.take_other(now, &mut frames, &mut tap);
+                        let body = match other {
+                            Some(Incoming::Request { id, body, .. }) => {
+                                turn.serve(protocol, answer, id, body.bytes(), &mut tap);
+                                body
+                            }
+                            Some(Incoming::Response { tag, body, .. }) => {
+                                turn.ended(tag, Ok(body.bytes()));
+                                body
+                            }
+                            Some(Incoming::Cancelled { .. }) | None => continue,
+                        };
+                        if let Body::Owned(buffer) = body {
+                            protocol.recycle(buffer);
+                        }
+                    }
+                }
+            }
+        }
+        rx.release();
+    }
+
+    /// The channel's session, a new one if it has none.
+    pub(super) fn session<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        channel: &mut Channel,
+        index: usize,
+        watch: &mut Option<Watch>,
+    ) -> Option<SessionId> {
+        if channel.session.is_none() {
+            let address = format!("sim://{}", channel.server.address());
+            let peer = self.io.open_peer(&address).expect("a fabric's address");
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx: self.io.split().1,
+                watch: watch.as_mut(),
+            };
+            let opened = self.protocol.connect(turn.now_ns, PeerId(peer.0), &mut tap);
+            let session = opened.ok()?;
+            channel.session = Some(session);
+            channel.peer = peer;
+            self.channel_of.insert(session, index);
+        }
+        channel.session
+    }
+
+    pub(super) fn call<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        channels: &mut [Channel],
+        call: Call,
+        body: &Bytes,
+        watch: &mut Option<Watch>,
+    ) {
+        let channel = &mut channels[call.channel];
+        let session = self.session(turn, channel, call.channel, watch);
+        let session = session.expect("scenarios stay within the limit of sessions");
+        let mut tap = Tap {
+            now_ns: turn.now_ns,
+            tx: self.io.split().1,
+            watch: watch.as_mut(),
+        };
+        let now = turn.now_ns;
+        let serial = turn.guard.issued(turn.host, call.tag, now);
+        let head = guard::head(call.tag, serial);
+        let tag = u128::from_le_bytes(head);
+        let taken = if call.len > COPIED_BYTES {
+            let tail = body.slice(..call.len - head.len());
+            let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
+            self.protocol
+                .request(now, session, message, Prefix::NONE, tag, &mut tap)
+                .map_err(|rejected| rejected.reason)
+        } else {
+            self.protocol
+                .request_with(now, session, tag, &mut tap, |buffer| {
+                    buffer.extend_from_slice(&head);
+                    buffer.resize(call.len, 0);
+                    Prefix::NONE
+                })
+        };
+        match taken {
+            Ok(number) => turn.guard.taken(serial, session, number),
+            Err(reason) => panic!("scenarios stay within the limits of a session: {reason}"),
+        }
+        turn.work.handlers += 1;
+    }
+
+    /// Gives up on all calls.
+    pub(super) fn cancel_all<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>) {
+        for (session, number) in turn.guard.open_calls(turn.host) {
+            let tx = self.io.split().1;
+            let mut tap = Tap {
+                now_ns: turn.now_ns,
+                tx,
+                watch: None,
+            };
+            let cancelled = self.protocol.cancel(turn.now_ns, session, number, &mut tap);
+            let (tag, message) = cancelled.expect("the protocol has every call that is open");
+            self.protocol.recycle(message);
+            let serial = (tag >> 64) as u64;
+            hold(turn.guard.ended(turn.host, serial, None, turn.now_ns));
+        }
+    }
+
+    pub(super) fn close_all(&mut self, now_ns: u64, channels: &mut [Channel]) {
+        for session in channels.iter_mut().filter_map(|it| it.session.take()) {
+            let mut tap = Tap {
+                now_ns,
+                tx: self.io.split().1,
+                watch: None,
+            };
+            self.protocol.close(now_ns, session, &mut tap);
+        }
+    }
+
+    pub(super) fn drain<A: Application + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, A>,
+        channels: &mut [Channel],
+    ) {
+        while let Some(event) = self.protocol.poll_event() {
+            match event {
+                Event::Connected { session } => {
+                    if let Some(&channel) = self.channel_of.get(&session) {
+                        let (host, now_ns) = (turn.host, turn.now_ns);
+                        turn.app.connected(host, channel, now_ns, &mut turn.calls);
+                    }
+                }
+                Event::SessionEnded { session, .. } => {
+                    if let Some(channel) = self.channel_of.remove(&session) {
+                        channels[channel].session = None;
+                    }
+                }
+                Event::RequestFailed {
+                    tag,
+                    request,
+                    error,
+                    ..
+                } => {
+                    self.protocol.recycle(request);
+                    turn.ended(tag, Err(error));
+                }
+                // Requests are answered in the turn that they arrive in.
+                Event::RequestAbandoned { .. } => {}
+                Event::PeerReleased { peer } => {
+                    if !self.protocol.refers_to(peer) {
+                        self.io.close_peer(starling_io::PeerId(peer.0));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn flush(&mut self, now_ns: u64, watch: &mut Option<Watch>) {
+        let tx = self.io.split().1;
+        let mut tap = Tap {
+            now_ns,
+            tx: &mut *tx,
+            watch: watch.as_mut(),
+        };
+        self.protocol.flush(now_ns, &mut tap);
+        tx.flush().expect("the device has no errors");
+    }
+
+    /// Ends the turn and asks for the next one.
+    pub(super) fn schedule(&mut self, host: HostId, fabric: &SharedFabric, work: Work, busy: bool) {
+        let mut fabric = fabric.borrow_mut();
+        let free_ns = fabric.end_turn(host, work);
+        let next_ns = free_ns.max(fabric.now_ns() + SHORTEST_TURN_NS);
+        if busy || fabric.receive_queue(host).0 > 0 {
+            fabric.wake_at(host, next_ns);
+        } else if let Some(at_ns) = self.protocol.next_timeout() {
+            let at_ns = fabric.when(host, at_ns);
+            fabric.wake_at(host, at_ns.max(next_ns));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a simulated process sends with.
+
+use std::net::SocketAddr;
+
+use starling_io::{PacketTx, TxError};
+use starling_proto::{FrameSink, PeerId, SinkError};
+
+use crate::io::SimTx;
+use crate::scenario::watch::Watch;
+
+/// The device's sending half as the protocol's sink, with the capture on it.
+pub(super) struct Tap<'a> {
+    pub(super) now_ns: u64,
+    pub(super) tx: &'a mut SimTx,
+    pub(super) watch: Option<&'a mut Watch>,
+}
+
+impl FrameSink for Tap<'_> {
+    fn push(
+        &mut self,
+        peer: PeerId,
+        preamble: &[u8; 8],
+        head: &[u8],
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SinkError> {
+        let peer_io = starling_io::PeerId(peer.0);
+        let now_ns = self.now_ns;
+        if self
+            .watch
+            .as_mut()
+            .is_some_and(|it| it.holds(now_ns, peer.0))
+        {
+            return Err(SinkError::Full);
+        }
+        self.tx
+            .append(peer_io, preamble, head, body, tail)
+            .map_err(|error| match error {
+                TxError::Full => SinkError::Full,
+                TxError::Gone => SinkError::Gone,
+            })?;
+        if let Some(watch) = &mut self.watch {
+            watch.sent(self.now_ns, peer.0, head);
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self, peer: PeerId) {
+        self.tx.seal(starling_io::PeerId(peer.0));
+    }
+
+    fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.tx.send_to_stranger(to, datagram);
+    }
+
+    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
+        self.tx.admit(stranger).ok().map(|peer| PeerId(peer.0))
+    }
+
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        self.tx.max_datagram(starling_io::PeerId(peer.0))
+    }
+}
