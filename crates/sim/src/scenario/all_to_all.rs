@@ -21,13 +21,19 @@ use crate::rng::Rng;
 
 pub(super) const NAME: &str = "all-to-all";
 
-/// Threads a node, and what the paper has: million requests a second and node, median latency,
-/// 99.99th percentile in us (an upper bound), retransmissions a second and node (another).
-const CASES: [(u32, [Option<f64>; 4]); 4] = [
-    (1, [None, Some(12.7), None, None]),
-    (2, [None; 4]),
-    (5, [None; 4]),
-    (10, [Some(12.3), None, Some(700.0), Some(1700.0)]),
+/// Threads a node, congestion control, and what the paper has: million requests a second and node,
+/// median latency, 99.99th percentile in us (an upper bound), retransmissions a second and node
+/// (another).
+const CASES: [(u32, Congestion, [Option<f64>; 4]); 5] = [
+    (1, Congestion::Dctcp, [None, Some(12.7), None, None]),
+    (2, Congestion::Dctcp, [None; 4]),
+    (5, Congestion::Off, [None; 4]),
+    (5, Congestion::Dctcp, [None; 4]),
+    (
+        10,
+        Congestion::Dctcp,
+        [Some(12.3), None, Some(700.0), Some(1700.0)],
+    ),
 ];
 
 const IN_FLIGHT: usize = 60;
@@ -152,10 +158,16 @@ pub(super) fn run(bench: &mut Bench<'_>) {
             points: Vec::new(),
         })
         .into();
-    for (index, &(threads, paper)) in cases.iter().enumerate() {
-        let case = format!("{threads} threads");
+    for (index, &(threads, congestion, paper)) in cases.iter().enumerate() {
+        let case = match congestion {
+            Congestion::Off => format!("{threads} threads, no cc"),
+            _ => format!("{threads} threads"),
+        };
         bench.progress(index, cases.len(), &case);
-        let latencies = measure(bench, threads, &case, paper);
+        let latencies = measure(bench, threads, congestion, &case, paper);
+        if congestion == Congestion::Off {
+            continue;
+        }
         for (curve, latency) in curves.iter_mut().zip(latencies) {
             curve.points.push((f64::from(threads), latency));
         }
@@ -170,7 +182,13 @@ pub(super) fn run(bench: &mut Bench<'_>) {
 }
 
 /// Runs one case; returns latencies in us.
-fn measure(bench: &mut Bench<'_>, threads: u32, case: &str, paper: [Option<f64>; 4]) -> [f64; 4] {
+fn measure(
+    bench: &mut Bench<'_>,
+    threads: u32,
+    congestion: Congestion,
+    case: &str,
+    paper: [Option<f64>; 4],
+) -> [f64; 4] {
     let nodes = bench
         .options
         .nodes
@@ -181,7 +199,7 @@ fn measure(bench: &mut Bench<'_>, threads: u32, case: &str, paper: [Option<f64>;
     let mut cluster = Cluster::new(fabric);
     let config = Config {
         max_sessions: 1 << 20,
-        ..node_config(Congestion::Dctcp)
+        ..node_config(congestion)
     };
     let mut hosts = Vec::new();
     for node in 0..nodes {
