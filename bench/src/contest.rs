@@ -21,6 +21,36 @@ pub struct Context {
     pub cores: Cores,
     /// How long to measure, in seconds, after a warm-up of a tenth of that.
     pub seconds: f64,
+    /// What the two sides are joined by.
+    pub network: Network,
+}
+
+/// What the two sides of a contestant are joined by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Both are on this host.
+    #[default]
+    Loopback,
+    /// Each is in a network namespace of its own: see [`crate::veth`].
+    Veth,
+}
+
+impl Network {
+    /// The client's IPv4 address.
+    pub fn client(self) -> &'static str {
+        match self {
+            Self::Loopback => "127.0.0.1",
+            Self::Veth => starling_netns::IPV4[0],
+        }
+    }
+
+    /// The server's IPv4 address.
+    pub fn server(self) -> &'static str {
+        match self {
+            Self::Loopback => "127.0.0.1",
+            Self::Veth => starling_netns::IPV4[1],
+        }
+    }
 }
 
 /// Measures one round.
@@ -299,6 +329,7 @@ mod tests {
             launcher: Launcher::new("/nonexistent".into(), &[], cores),
             cores,
             seconds: 0.001,
+            network: Network::Loopback,
         }
     }
 

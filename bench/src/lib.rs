@@ -39,6 +39,7 @@ pub mod row;
 pub mod services;
 pub mod suite;
 pub mod table;
+pub mod veth;
 
 pub use contest::{Contestant, Context, Sample};
 pub use error::BenchError;

@@ -18,9 +18,11 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use starling_netns::Pair;
 
 use crate::error::BenchError;
 use crate::pin::{Cores, pin_thread};
@@ -44,6 +46,7 @@ pub struct Launcher {
     program: PathBuf,
     leading: Vec<String>,
     cores: Cores,
+    namespace: Option<Arc<Pair>>,
 }
 
 impl Launcher {
@@ -53,6 +56,15 @@ impl Launcher {
             program,
             leading: leading.iter().map(ToString::to_string).collect(),
             cores,
+            namespace: None,
+        }
+    }
+
+    /// The same, but servers are in the namespace `b` of a pair.
+    pub(crate) fn with_servers_in(self, pair: Arc<Pair>) -> Self {
+        Self {
+            namespace: Some(pair),
+            ..self
         }
     }
 
@@ -72,15 +84,19 @@ impl Launcher {
         role: &str,
         arguments: &[&str],
     ) -> Result<RoleProcess, BenchError> {
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(&self.leading)
             .arg(role)
             .arg(core.to_string())
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(BenchError::io(format!("starting the server `{role}`")))?;
+            .stdout(Stdio::piped());
+        let spawned = match &self.namespace {
+            Some(pair) => starling_netns::inside(&pair.b, || command.spawn()),
+            None => command.spawn(),
+        };
+        let mut child = spawned.map_err(BenchError::io(format!("starting the server `{role}`")))?;
         let output = child.stdout.take().expect("the child's output is piped");
         // From here on the drop of `process` ends the child, whatever it says.
         let mut process = RoleProcess {

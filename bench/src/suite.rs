@@ -7,7 +7,7 @@ use crate::breakdown;
 use crate::contest::Contestant;
 use crate::endpoint;
 use crate::error::BenchError;
-use crate::floor::{cache_line, memcpy, ring, tcp, udp};
+use crate::floor::{cache_line, memcpy, ring, tcp, udp, xdp};
 use crate::process::begin_server;
 
 /// Sizes of the requests in [`Suite::Large`], in bytes.
@@ -141,6 +141,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     let server: fn(&[String]) -> Result<(), BenchError> = match role {
         udp::ROLE => udp::serve,
         tcp::ROLE => tcp::serve,
+        xdp::ROLE => xdp::serve,
         _ => {
             return breakdown::serve(role, arguments).or_else(|| endpoint::serve(role, arguments));
         }

@@ -48,9 +48,10 @@ struct Reader<I: Plane> {
 }
 
 impl<I: Plane> Reader<I> {
-    fn connect(address: &str, spin: Spin) -> Result<Self, BenchError> {
+    fn connect(address: &str, spin: Spin, host: &str) -> Result<Self, BenchError> {
         let watch = Clock::new(PLACES);
-        let mut endpoint = endpoint_with(I::client(), watch.clone(), EndpointConfig::default())?;
+        let mut endpoint =
+            endpoint_with(I::client(host), watch.clone(), EndpointConfig::default())?;
         let failure = Rc::new(RefCell::new(None));
         let (first, clock) = (Rc::clone(&failure), watch.clone());
         let got = endpoint.register_continuation(move |_, done| {
@@ -62,7 +63,7 @@ impl<I: Plane> Reader<I> {
             }
         });
         Ok(Self {
-            session: endpoint.connect(address).map_err(failed)?,
+            session: endpoint.connect(&I::from_client(address)).map_err(failed)?,
             endpoint,
             watch,
             got,
@@ -145,9 +146,9 @@ pub(super) struct Measured {
 /// Reads, and where the time of each went.
 pub(super) fn measure<I: Plane>(context: &Context) -> Result<Measured, BenchError> {
     let spin = Spin::on(context.cores);
-    let arguments = [I::NAME, spin.name()];
+    let arguments = [I::NAME, spin.name(), context.network.server()];
     let server = context.launcher.start(server::ROLE, &arguments)?;
-    let mut reader = Reader::<I>::connect(server.address(), spin)?;
+    let mut reader = Reader::<I>::connect(server.address(), spin, context.network.client())?;
     let bytes = Rc::new(RefCell::new(Vec::new()));
     let (told, failure) = (Rc::clone(&bytes), Rc::clone(&reader.failure));
     let collected = reader

@@ -9,6 +9,7 @@ use starling::stub::{Arena, Reader, validate};
 use starling_endpoint::{Endpoint, Handler, MethodId, Status};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
 
 use super::stage::server as place;
 use super::stamps::{Places, Stamping};
@@ -19,7 +20,7 @@ use crate::floor::Spin;
 use crate::process::announce;
 use crate::services::api::kv::{GetRequest, GetResponse};
 
-/// Role of the server; its arguments are the plane, and how to wait.
+/// Role of the server; its arguments are the plane, how to wait, and the host.
 pub(super) const ROLE: &str = "breakdown-server";
 
 /// Reads a record.
@@ -53,22 +54,23 @@ pub(super) fn value(number: usize) -> [u8; VALUE_BYTES] {
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let bad = || BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected a plane, and `spin` or `yield`".into(),
+        why: "expected a plane, `spin` or `yield`, and a host".into(),
     };
-    let [plane, spin] = arguments else {
+    let [plane, spin, host] = arguments else {
         return Err(bad());
     };
     let spin = Spin::from_name(spin).ok_or_else(bad)?;
     match plane.as_str() {
-        UdpIo::NAME => serve_on::<UdpIo>(spin),
-        ShmIo::NAME => serve_on::<ShmIo>(spin),
+        UdpIo::NAME => serve_on::<UdpIo>(spin, host),
+        ShmIo::NAME => serve_on::<ShmIo>(spin, host),
+        XdpIo::NAME => serve_on::<XdpIo>(spin, host),
         _ => Err(bad()),
     }
 }
 
-fn serve_on<I: Plane>(spin: Spin) -> Result<(), BenchError> {
+fn serve_on<I: Plane>(spin: Spin, host: &str) -> Result<(), BenchError> {
     let clock = Clock::new(PLACES);
-    let mut endpoint = endpoint_with(I::server(), clock.clone(), Default::default())?;
+    let mut endpoint = endpoint_with(I::server(host), clock.clone(), Default::default())?;
     register(&mut endpoint, clock.clone());
     let rows = Rc::new(RefCell::new(Vec::<Row>::with_capacity(BLOCK)));
     let (collected, stamping) = (Rc::clone(&rows), clock.clone());

@@ -22,7 +22,8 @@ pub(super) fn start_server<I: Plane>(
     settings: Settings,
 ) -> Result<RoleProcess, BenchError> {
     let spin = Spin::on(context.cores).name();
-    let arguments = [I::NAME, spin, &settings.to_argument()];
+    let host = context.network.server();
+    let arguments = [I::NAME, spin, &settings.to_argument(), host];
     context.launcher.start(server::ROLE, &arguments)
 }
 
@@ -84,16 +85,17 @@ pub(super) struct Caller<I: Plane> {
 }
 
 impl<I: Plane> Caller<I> {
-    pub(super) fn new(settings: Settings, spin: Spin) -> Result<Self, BenchError> {
+    pub(super) fn new(settings: Settings, spin: Spin, host: &str) -> Result<Self, BenchError> {
         Ok(Self {
-            endpoint: endpoint(I::client(), settings.config())?,
+            endpoint: endpoint(I::client(host), settings.config())?,
             failure: Failure::default(),
             spin,
         })
     }
 
     pub(super) fn connect(&mut self, address: &str) -> Result<SessionId, BenchError> {
-        self.endpoint.connect(address).map_err(failed)
+        let address = I::from_client(address);
+        self.endpoint.connect(&address).map_err(failed)
     }
 
     /// Calls that ended, since the endpoint was made.
@@ -122,8 +124,13 @@ struct OneByOne<I: Plane> {
 }
 
 impl<I: Plane> OneByOne<I> {
-    fn connect(address: &str, settings: Settings, spin: Spin) -> Result<Self, BenchError> {
-        let mut caller = Caller::<I>::new(settings, spin)?;
+    fn connect(
+        address: &str,
+        settings: Settings,
+        spin: Spin,
+        host: &str,
+    ) -> Result<Self, BenchError> {
+        let mut caller = Caller::<I>::new(settings, spin, host)?;
         let failure = caller.failure.clone();
         let echoed = caller.endpoint.register_continuation(move |_, done| {
             failure.check(I::NAME, &done, &small(done.tag));
@@ -190,7 +197,12 @@ impl<I: Plane> OneByOne<I> {
 pub(super) fn latencies<I: Plane>(context: &Context) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
-    let mut client = OneByOne::<I>::connect(server.address(), settings, Spin::on(context.cores))?;
+    let mut client = OneByOne::<I>::connect(
+        server.address(),
+        settings,
+        Spin::on(context.cores),
+        context.network.client(),
+    )?;
     let warm_up = Period::warm_up(context);
     while !warm_up.over() {
         client.echo()?;
@@ -213,7 +225,12 @@ pub(super) fn latencies<I: Plane>(context: &Context) -> Result<Sample, BenchErro
 pub(super) fn throughput<I: Plane>(context: &Context, size: usize) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
-    let mut client = OneByOne::<I>::connect(server.address(), settings, Spin::on(context.cores))?;
+    let mut client = OneByOne::<I>::connect(
+        server.address(),
+        settings,
+        Spin::on(context.cores),
+        context.network.client(),
+    )?;
     let request = Bytes::from(vec![FILLING; size]);
     let mut run = |period: Period| {
         let mut count = 0;
@@ -247,7 +264,8 @@ mod tests {
         let (ready, address) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut server = endpoint::<UdpIo>(UdpIo::server(), settings.config()).unwrap();
+                let mut server =
+                    endpoint::<UdpIo>(UdpIo::server("127.0.0.1"), settings.config()).unwrap();
                 register(&mut server);
                 ready.send(server.local_address()).unwrap();
                 server
@@ -255,7 +273,7 @@ mod tests {
                     .unwrap();
             });
             let address = address.recv().unwrap();
-            client(&mut OneByOne::connect(&address, settings, spin).unwrap());
+            client(&mut OneByOne::connect(&address, settings, spin, "127.0.0.1").unwrap());
         });
     }
 

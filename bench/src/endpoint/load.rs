@@ -175,7 +175,8 @@ pub(super) fn rate<I: Plane>(
     shape: Shape,
 ) -> Result<Sample, BenchError> {
     let server = start_server::<I>(context, *settings)?;
-    let mut caller = Caller::<I>::new(*settings, Spin::on(context.cores))?;
+    let mut caller =
+        Caller::<I>::new(*settings, Spin::on(context.cores), context.network.client())?;
     let sessions = open(&mut caller, server.address(), shape.sessions)?;
     start(&mut caller, sessions, shape.batch)?;
     run(&mut caller, Period::warm_up(context))?;
@@ -210,7 +211,8 @@ mod tests {
         let (ready, address) = std::sync::mpsc::channel();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let server = std::thread::spawn(move || {
-            let mut server = endpoint::<UdpIo>(UdpIo::server(), settings.config()).unwrap();
+            let mut server =
+                endpoint::<UdpIo>(UdpIo::server("127.0.0.1"), settings.config()).unwrap();
             register(&mut server);
             ready.send(server.local_address()).unwrap();
             while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
@@ -220,7 +222,8 @@ mod tests {
             server.stats().requests
         });
         let address = address.recv().unwrap();
-        let mut caller = Caller::new(settings, Spin::from_name("yield").unwrap()).unwrap();
+        let mut caller =
+            Caller::new(settings, Spin::from_name("yield").unwrap(), "127.0.0.1").unwrap();
         let sessions = open(&mut caller, &address, sessions).unwrap();
         start(&mut caller, sessions, batch).unwrap();
         while caller.completions() < calls {

@@ -25,7 +25,7 @@ use super::caller::{Caller, start_server};
 use super::load;
 use super::plane::Plane;
 use super::settings::Settings;
-use crate::contest::{Context, Sample};
+use crate::contest::{Context, Network, Sample};
 use crate::error::BenchError;
 use crate::floor::{IN_FLIGHT, Period, Spin};
 use crate::process::announce;
@@ -105,7 +105,7 @@ pub(super) fn hold(arguments: &[String]) -> Result<(), BenchError> {
 }
 
 fn hold_on<I: Plane>(spin: Spin, address: &str, sessions: usize) -> Result<(), BenchError> {
-    let mut caller = Caller::<I>::new(Settings::default(), spin)?;
+    let mut caller = Caller::<I>::new(Settings::default(), spin, Network::Loopback.client())?;
     let first = load::open(&mut caller, address, IN_FLIGHT as usize)?;
     load::start(&mut caller, first, 1)?;
     load::run(&mut caller, Period::seconds(WARM_UP_SECONDS))?;

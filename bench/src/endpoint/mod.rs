@@ -41,7 +41,7 @@ const BATCHES: [u64; 3] = [1, 3, 11];
 /// The size of the batches in the suite of factors, as in eRPC's table 3.
 const FACTORS_BATCH: u64 = 3;
 
-/// Starling's contestants of a suite, on each plane.
+/// Starling's contestants of a suite, on each plane of this host.
 pub fn contestants(suite: Suite) -> Vec<Contestant> {
     let mut contestants = on::<UdpIo>(suite);
     contestants.extend(on::<ShmIo>(suite));
@@ -57,7 +57,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     }
 }
 
-fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
+pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
     match suite {
         Suite::Rtt => vec![Contestant::new(I::NAME, SYSTEM, "", caller::latencies::<I>)],
         Suite::Rate => {

@@ -5,6 +5,7 @@ use starling_endpoint::{Endpoint, EndpointConfig, Secrets};
 use starling_io::{Clock, IoError, MonotonicClock, PacketIo};
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_io_udp::{UdpConfig, UdpIo};
+use starling_io_xdp::{XdpConfig, XdpIo};
 
 use super::SYSTEM;
 use crate::error::BenchError;
@@ -17,35 +18,57 @@ pub(crate) trait Plane: PacketIo + Sized + 'static {
     /// Its name in rows.
     const NAME: &'static str;
 
-    /// A device that clients on this host can reach.
-    fn server() -> Result<Self, IoError>;
+    /// A device that clients can reach at `host`, an address of this namespace.
+    fn server(host: &str) -> Result<Self, IoError>;
 
-    /// A device for a client on this host.
-    fn client() -> Result<Self, IoError>;
+    /// A device for a client that has `host`.
+    fn client(host: &str) -> Result<Self, IoError>;
+
+    /// What a client calls a server by that announced this address.
+    fn from_client(address: &str) -> String {
+        address.to_owned()
+    }
 }
 
 impl Plane for UdpIo {
     const NAME: &'static str = "udp";
 
-    fn server() -> Result<Self, IoError> {
-        UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default())
+    fn server(host: &str) -> Result<Self, IoError> {
+        UdpIo::bind(&format!("udp://{host}:0"), UdpConfig::default())
     }
 
-    fn client() -> Result<Self, IoError> {
-        Self::server()
+    fn client(host: &str) -> Result<Self, IoError> {
+        Self::server(host)
     }
 }
 
 impl Plane for ShmIo {
     const NAME: &'static str = "shm";
 
-    fn server() -> Result<Self, IoError> {
+    fn server(_: &str) -> Result<Self, IoError> {
         let name = format!("shm://starling-bench-{}", std::process::id());
         ShmIo::bind(&name, ShmConfig::default())
     }
 
-    fn client() -> Result<Self, IoError> {
+    fn client(_: &str) -> Result<Self, IoError> {
         ShmIo::client(ShmConfig::default())
+    }
+}
+
+impl Plane for XdpIo {
+    const NAME: &'static str = "xdp";
+
+    fn server(host: &str) -> Result<Self, IoError> {
+        XdpIo::bind(&format!("xdp://vb/{host}:0"), XdpConfig::default())
+    }
+
+    fn client(host: &str) -> Result<Self, IoError> {
+        XdpIo::bind(&format!("xdp://va/{host}:0"), XdpConfig::default())
+    }
+
+    /// By its own interface.
+    fn from_client(address: &str) -> String {
+        address.replace("xdp://vb/", "xdp://va/")
     }
 }
 

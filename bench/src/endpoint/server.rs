@@ -3,6 +3,7 @@
 use starling_endpoint::{Handler, MethodId};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
 
 use super::plane::{Plane, Raw, endpoint, failed};
 use super::settings::Settings;
@@ -10,7 +11,7 @@ use crate::error::BenchError;
 use crate::floor::{SMALL_BYTES, Spin};
 use crate::process::announce;
 
-/// Role of the server; its arguments are the plane, how to wait, and the settings.
+/// Role of the server; its arguments are the plane, how to wait, the settings, and the host.
 pub(super) const ROLE: &str = "starling-server";
 
 /// Answers with what it was sent.
@@ -31,23 +32,24 @@ pub(super) fn receipt(length: usize, first: u8, last: u8) -> [u8; SMALL_BYTES] {
 /// The server.
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [plane, spin, settings] => Spin::from_name(spin)
+        [plane, spin, settings, host] => Spin::from_name(spin)
             .zip(Settings::from_argument(settings))
-            .map(|(spin, settings)| (plane.as_str(), spin, settings)),
+            .map(|(spin, settings)| (plane.as_str(), spin, settings, host)),
         _ => None,
     };
     match parsed {
-        Some((UdpIo::NAME, spin, settings)) => serve_on::<UdpIo>(spin, settings),
-        Some((ShmIo::NAME, spin, settings)) => serve_on::<ShmIo>(spin, settings),
+        Some((UdpIo::NAME, spin, settings, host)) => serve_on::<UdpIo>(spin, settings, host),
+        Some((ShmIo::NAME, spin, settings, host)) => serve_on::<ShmIo>(spin, settings, host),
+        Some((XdpIo::NAME, spin, settings, host)) => serve_on::<XdpIo>(spin, settings, host),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),
-            why: "expected a plane, `spin` or `yield`, and SLOTS,CREDITS,OFF".into(),
+            why: "expected a plane, `spin` or `yield`, SLOTS,CREDITS,OFF, and a host".into(),
         }),
     }
 }
 
-fn serve_on<I: Plane>(spin: Spin, settings: Settings) -> Result<(), BenchError> {
-    let mut endpoint = endpoint::<I>(I::server(), settings.config())?;
+fn serve_on<I: Plane>(spin: Spin, settings: Settings, host: &str) -> Result<(), BenchError> {
+    let mut endpoint = endpoint::<I>(I::server(host), settings.config())?;
     register(&mut endpoint);
     announce(&endpoint.local_address())?;
     loop {
@@ -86,9 +88,9 @@ mod tests {
     fn the_role_wants_a_plane_how_to_wait_and_settings() {
         assert!(serve(&[]).is_err());
         for arguments in [
-            ["xdp", "spin", "8,32,nothing"],
-            ["udp", "sleep", "8,32,nothing"],
-            ["udp", "spin", "8"],
+            ["rdma", "spin", "8,32,nothing", "127.0.0.1"],
+            ["udp", "sleep", "8,32,nothing", "127.0.0.1"],
+            ["udp", "spin", "8", "127.0.0.1"],
         ] {
             let error = serve(&arguments.map(String::from)).unwrap_err();
             assert!(error.to_string().contains("starling-server"), "{error}");

@@ -9,6 +9,7 @@ pub mod memcpy;
 pub mod ring;
 pub mod tcp;
 pub mod udp;
+pub mod xdp;
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -13,8 +13,8 @@ use crate::error::BenchError;
 use crate::process::announce;
 use crate::row::Metric;
 
-/// Role of the server; its arguments are the size of a request in bytes, [`Waiting::name`] and how
-/// to wait between two tries.
+/// Role of the server; its arguments are the size of a request in bytes, [`Waiting::name`], how to
+/// wait between two tries, and the host to bind.
 pub const ROLE: &str = "tcp-sink";
 
 /// How both sides wait for the stream.
@@ -45,21 +45,21 @@ const READ_BYTES: usize = 256 << 10;
 /// The server: takes one connection.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parse = || match arguments {
-        [size, waiting, spin] => {
+        [size, waiting, spin, host] => {
             let size = size.parse().ok().filter(|&size: &usize| size > 0)?;
             let waiting = Waiting::ALL.into_iter().find(|w| w.name() == waiting)?;
-            Some((size, waiting, Spin::from_name(spin)?))
+            Some((size, waiting, Spin::from_name(spin)?, host.as_str()))
         }
         _ => None,
     };
-    let (size, waiting, spin) = parse().ok_or_else(|| BenchError::BadRoleArguments {
+    let (size, waiting, spin, host) = parse().ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected the size of a request in bytes, `blocking` or `polling`, and `spin` or \
-              `yield`"
-            .into(),
+        why:
+            "expected the size of a request in bytes, `blocking` or `polling`, `spin` or `yield`, \
+              and a host"
+                .into(),
     })?;
-    let listener =
-        TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("binding a TCP socket"))?;
+    let listener = TcpListener::bind((host, 0)).map_err(BenchError::io("binding a TCP socket"))?;
     let address = listener
         .local_addr()
         .map_err(BenchError::io("asking for the socket's address"))?;
@@ -137,7 +137,8 @@ fn sink(mut stream: Stream, size: usize) -> io::Result<()> {
 /// Throughput of requests of `size` bytes.
 pub fn throughput(context: &Context, size: usize, waiting: Waiting) -> Result<Sample, BenchError> {
     let spin = Spin::on(context.cores);
-    let arguments = [&size.to_string(), waiting.name(), spin.name()];
+    let host = context.network.server();
+    let arguments = [&size.to_string(), waiting.name(), spin.name(), host];
     let server = context.launcher.start(ROLE, &arguments)?;
     let failed = || BenchError::io("exchanging over TCP");
     let mut stream = TcpStream::connect(server.address())

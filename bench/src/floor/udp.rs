@@ -19,17 +19,19 @@ const TRIES: u32 = 1000;
 
 type Message = [u8; SMALL_BYTES];
 
-/// The echo server: answers the first client that it hears. Its argument is `Spin::name`.
+/// The echo server: answers the first client that it hears. Its arguments are `Spin::name` and the
+/// host to bind.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
-    let spin = match arguments {
-        [name] => Spin::from_name(name),
+    let parsed = match arguments {
+        [name, host] => Spin::from_name(name).map(|spin| (spin, host)),
         _ => None,
     };
-    let spin = spin.ok_or_else(|| BenchError::BadRoleArguments {
+    let (spin, host) = parsed.ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected `spin` or `yield`".into(),
+        why: "expected `spin` or `yield`, and a host".into(),
     })?;
-    let socket = UdpSocket::bind("127.0.0.1:0").map_err(BenchError::io("binding a UDP socket"))?;
+    let socket =
+        UdpSocket::bind((host.as_str(), 0)).map_err(BenchError::io("binding a UDP socket"))?;
     let address = socket
         .local_addr()
         .map_err(BenchError::io("asking for the socket's address"))?;
@@ -83,9 +85,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(server: &str, spin: Spin) -> Result<Self, BenchError> {
-        let socket =
-            UdpSocket::bind("127.0.0.1:0").map_err(BenchError::io("binding a UDP socket"))?;
+    fn new(server: &str, spin: Spin, host: &str) -> Result<Self, BenchError> {
+        let socket = UdpSocket::bind((host, 0)).map_err(BenchError::io("binding a UDP socket"))?;
         socket
             .connect(server)
             .and_then(|()| socket.set_nonblocking(true))
@@ -160,8 +161,10 @@ impl Client {
 /// Latencies of single round trips.
 pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
     let spin = Spin::on(context.cores);
-    let server = context.launcher.start(ROLE, &[spin.name()])?;
-    let mut client = Client::new(server.address(), spin)?;
+    let server = context
+        .launcher
+        .start(ROLE, &[spin.name(), context.network.server()])?;
+    let mut client = Client::new(server.address(), spin, context.network.client())?;
     let warm_up = Period::warm_up(context);
     while !warm_up.over() {
         client.round_trip()?;
@@ -180,8 +183,10 @@ pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
 /// Rate with [`IN_FLIGHT`] messages in flight.
 pub fn rate(context: &Context) -> Result<Sample, BenchError> {
     let spin = Spin::on(context.cores);
-    let server = context.launcher.start(ROLE, &[spin.name()])?;
-    let mut client = Client::new(server.address(), spin)?;
+    let server = context
+        .launcher
+        .start(ROLE, &[spin.name(), context.network.server()])?;
+    let mut client = Client::new(server.address(), spin, context.network.client())?;
     client.round_trip()?;
     for _ in 0..IN_FLIGHT {
         client.send()?;
@@ -218,7 +223,7 @@ mod tests {
         let spin = Spin { yields: true };
         std::thread::scope(|scope| {
             scope.spawn(|| echo(&server, spin, 100).unwrap());
-            let mut client = Client::new(&address, spin).unwrap();
+            let mut client = Client::new(&address, spin, "127.0.0.1").unwrap();
             for _ in 0..100 {
                 client.round_trip().unwrap();
             }
@@ -229,14 +234,15 @@ mod tests {
     #[test]
     fn the_role_wants_to_know_how_to_wait() {
         assert!(serve(&[]).is_err());
-        assert!(serve(&["sleep".into()]).is_err());
+        assert!(serve(&["sleep".into(), "127.0.0.1".into()]).is_err());
+        assert!(serve(&["spin".into()]).is_err());
     }
 
     #[test]
     fn an_answer_out_of_turn_is_an_error() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap().to_string();
-        let mut client = Client::new(&address, Spin { yields: true }).unwrap();
+        let mut client = Client::new(&address, Spin { yields: true }, "127.0.0.1").unwrap();
         client.send().unwrap();
         let (_, from) = server.recv_from(&mut [0; SMALL_BYTES]).unwrap();
         server.send_to(&[9; SMALL_BYTES], from).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_bench::contest::{self, Only, Plan};
+use starling_bench::contest::{self, Network, Only, Plan};
 use starling_bench::pin::{Cores, pin_thread};
 use starling_bench::process::Launcher;
 use starling_bench::row::Metric;
@@ -104,17 +104,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         launcher: Launcher::new(program, &[role::NAME], cores),
         cores,
         seconds: arguments.seconds.unwrap_or(seconds),
+        network: Network::Loopback,
     };
     let plan = Plan {
         rounds: arguments.repetitions.map_or(rounds, usize::from),
         only: arguments.only.clone(),
     };
+    let veth = starling_bench::veth::is_possible()
+        .inspect_err(|problem| eprintln!("left out: xdp, and all over veth ({problem})"))
+        .is_ok();
     pin_thread(cores.client)?;
     for suite in arguments.suites.iter().flat_map(|suites| &suites.0) {
         let bar = progress_bar(arguments.json);
         let rows = contest::run(
             suite.name(),
-            contestants(*suite),
+            contestants(*suite, veth),
             &plan,
             &context,
             &mut |progress| {
@@ -151,9 +155,12 @@ fn draw(arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
 }
 
 /// Whoever takes part in a suite.
-fn contestants(suite: Suite) -> Vec<Contestant> {
+fn contestants(suite: Suite, veth: bool) -> Vec<Contestant> {
     let mut contestants = suite.floors();
     contestants.extend(starling_bench::endpoint::contestants(suite));
+    if veth {
+        contestants.extend(starling_bench::veth::contestants(suite));
+    }
     contestants.extend(starling_bench_tonic::contestants(suite));
     contestants
 }
@@ -161,7 +168,10 @@ fn contestants(suite: Suite) -> Vec<Contestant> {
 fn list() -> String {
     let mut text = String::new();
     for suite in Suite::ALL {
-        let names: Vec<String> = contestants(suite).iter().map(ToString::to_string).collect();
+        let names: Vec<String> = contestants(suite, true)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let _ = writeln!(text, "{suite}: {}", suite.about());
         let _ = writeln!(text, "    {}", names.join(", "));
     }

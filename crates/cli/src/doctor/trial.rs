@@ -1,6 +1,6 @@
 //! Calls over a plane, for a tenth of a second: what the suite `rtt` measures.
 
-use starling_bench::contest::{self, Plan};
+use starling_bench::contest::{self, Network, Plan};
 use starling_bench::pin::{Cores, pin_thread};
 use starling_bench::process::Launcher;
 use starling_bench::row::Metric;
@@ -30,6 +30,7 @@ pub(super) fn of(plane: &str) -> Result<Option<Finding>, CliError> {
         launcher: Launcher::new(program, &[role::NAME], cores),
         cores,
         seconds: SECONDS,
+        network: Network::Loopback,
     };
     let plan = Plan {
         rounds: 1,

@@ -1,0 +1,150 @@
+//! Contestants over a veth pair: client and server are each in a network namespace of its own, which
+//! this process makes and which go with it. It is the smallest network with a path through a driver,
+//! and the only one on which AF_XDP can be compared with anything here.
+//!
+//! The interfaces are those of [`starling_netns`]. While a contestant of AF_XDP runs, they have an XDP
+//! program; while another does, they have none, for it would cost that one its offloads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use starling_io_udp::UdpIo;
+use starling_io_xdp::{XdpConfig, XdpIo};
+use starling_netns::{Pair, Shape, Stay};
+
+use crate::contest::{Contestant, Context, Network};
+use crate::endpoint;
+use crate::error::BenchError;
+use crate::floor::{tcp, udp, xdp};
+use crate::suite::{LARGE_BYTES, Suite, size_case};
+
+/// What an ordinary network takes in a packet, in bytes.
+const USUAL_MTU: u32 = 1500;
+
+/// Packet sizes, in bytes, that large requests are measured with: the usual one, that of networks
+/// that large requests go over, and about the largest that a device takes.
+const MTUS: [u32; 3] = [USUAL_MTU, 9000, 57_000];
+
+/// Whether there can be such contestants here, and if not, why.
+pub fn is_possible() -> Result<(), String> {
+    let pair = pair(USUAL_MTU)?;
+    let bind = || XdpIo::bind("xdp://va/0.0.0.0:0", XdpConfig::default()).map(drop);
+    starling_netns::inside(&pair.a, bind).map_err(|error| error.to_string())
+}
+
+/// The contestants of a suite that are on a veth pair.
+pub fn contestants(suite: Suite) -> Vec<Contestant> {
+    let mut contestants = endpoint::on::<XdpIo>(suite);
+    match suite {
+        Suite::Rtt => {
+            contestants.insert(0, Contestant::new("xdp", "raw", "", xdp::latencies));
+            contestants.push(named(
+                "veth",
+                Contestant::new("udp", "raw", "", udp::latencies),
+            ));
+            contestants.extend(named_all("veth", endpoint::on::<UdpIo>(suite)));
+        }
+        Suite::Rate => {
+            contestants.insert(0, Contestant::new("xdp", "raw", "", xdp::rate));
+            contestants.extend(named_all("veth", endpoint::on::<UdpIo>(suite)));
+        }
+        Suite::Large => {
+            let of_mtu = |mtu| {
+                let mut contestants = endpoint::on::<XdpIo>(suite);
+                contestants.extend(endpoint::on::<UdpIo>(suite));
+                contestants.extend(LARGE_BYTES.map(|size| {
+                    let waiting = tcp::Waiting::Polling;
+                    let case = format!("{} {}", size_case(size), waiting.name());
+                    Contestant::new("tcp", "tcp", case, move |context| {
+                        tcp::throughput(context, size, waiting)
+                    })
+                }));
+                let mtu_case = format!("veth mtu={mtu}");
+                let named = named_all(&mtu_case, contestants).into_iter();
+                named.map(move |contestant| over(mtu, contestant))
+            };
+            return MTUS.into_iter().flat_map(of_mtu).collect();
+        }
+        // What these ask depends on the device only by its speed.
+        Suite::Sessions | Suite::Factors => return vec![],
+        Suite::Breakdown => {}
+    }
+    let over = |contestant| over(USUAL_MTU, contestant);
+    contestants.into_iter().map(over).collect()
+}
+
+/// A contestant with one more word in its case.
+fn named(word: &str, contestant: Contestant) -> Contestant {
+    let case = format!("{} {word}", contestant.case);
+    Contestant {
+        case: case.trim_start().to_owned(),
+        ..contestant
+    }
+}
+
+fn named_all(word: &str, contestants: Vec<Contestant>) -> Vec<Contestant> {
+    contestants
+        .into_iter()
+        .map(|contestant| named(word, contestant))
+        .collect()
+}
+
+/// Has a contestant be measured over a pair of this MTU.
+fn over(mtu: u32, contestant: Contestant) -> Contestant {
+    let mut measure = contestant.measure;
+    let measure = move |context: &Context| {
+        let what = "making a veth pair";
+        let pair =
+            pair(mtu).map_err(|problem| BenchError::io(what)(std::io::Error::other(problem)))?;
+        let context = Context {
+            launcher: context.launcher.clone().with_servers_in(Arc::clone(&pair)),
+            network: Network::Veth,
+            ..context.clone()
+        };
+        let _stay = Stay::in_namespace(&pair.a).map_err(BenchError::io("entering a namespace"))?;
+        measure(&context)
+    };
+    Contestant {
+        measure: Box::new(measure),
+        ..contestant
+    }
+}
+
+/// The pair of this MTU, which is made when it is first asked for.
+fn pair(mtu: u32) -> Result<Arc<Pair>, String> {
+    static PAIRS: Mutex<Vec<(u32, Arc<Pair>)>> = Mutex::new(Vec::new());
+    let mut pairs = PAIRS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, pair)) = pairs.iter().find(|(known, _)| *known == mtu) {
+        return Ok(Arc::clone(pair));
+    }
+    let pair = Arc::new(Pair::with_shape(Shape {
+        mtu,
+        ..Shape::default()
+    })?);
+    pairs.push((mtu, Arc::clone(&pair)));
+    Ok(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_say_what_they_were_measured_over() {
+        let names =
+            |suite| -> Vec<String> { contestants(suite).iter().map(ToString::to_string).collect() };
+        assert_eq!(
+            names(Suite::Rtt),
+            [
+                "raw/xdp",
+                "starling/xdp",
+                "raw/udp veth",
+                "starling/udp veth"
+            ]
+        );
+        let large = names(Suite::Large);
+        assert_eq!(large.len(), MTUS.len() * 3 * LARGE_BYTES.len());
+        assert_eq!(large[0], "starling/xdp 64KiB veth mtu=1500");
+        assert_eq!(large[17], "tcp/tcp 8MiB polling veth mtu=9000");
+        assert!(names(Suite::Sessions).is_empty());
+    }
+}
