@@ -418,6 +418,7 @@ fn the_program_goes_with_the_last_process_that_is_killed() {
 
 #[test]
 fn what_is_missing_is_named() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
     let Some(net) = Net::new("what_is_missing_is_named") else {
         return;
@@ -438,6 +439,14 @@ fn what_is_missing_is_named() {
         };
         std::thread::scope(|scope| scope.spawn(attempt).join().expect("no panic"))
     };
+    // Other tests are not held to the limit: they have the capability.
+    let limit = Rlimit {
+        current: Some(1 << 20),
+        maximum: getrlimit(Resource::Memlock).maximum,
+    };
+    setrlimit(Resource::Memlock, limit).expect("lower is always allowed");
+    let text = ["register packet memory", "ulimit -l", "CAP_IPC_LOCK"];
+    assert_says(without(CapabilitySet::IPC_LOCK), Fault::Host, &text);
     let text = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF"];
     assert_says(without(CapabilitySet::NET_RAW), Fault::Host, &text);
     assert_says(

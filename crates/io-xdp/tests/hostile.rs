@@ -1,0 +1,134 @@
+//! Frames that nobody should send: they reach the device's interface as they are, and change
+//! nothing but counts.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use common::{Net, receive};
+use starling_io::{PacketIo, PacketRx};
+use starling_io_xdp::{Drops, XdpIo};
+use starling_netns::inside;
+
+/// Hardware addresses, an Ethernet type, and the headers of a datagram of eight bytes from
+/// 10.77.0.1:1000 to the device's port at 10.77.0.2; its checksum is left out, which IPv4 allows.
+const GOOD: [u8; 50] = [
+    2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
+    0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0x66, 0x2d, 10, 77, 0, 1, 10, 77, 0, 2, // IPv4
+    3, 232, 0x23, 0x28, 0, 16, 0, 0, // UDP: port 9000
+    b'g', b'o', b'o', b'd', b' ', b'o', b'n', b'e',
+];
+
+/// Sends frames as they are, from `va`.
+struct Sender(OwnedFd);
+
+impl Sender {
+    fn new(namespace: &File) -> Self {
+        let open = || {
+            // SAFETY: no memory is involved.
+            let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            // SAFETY: it was just made.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            // SAFETY: the name ends with a zero; all zeros are an address.
+            let (index, mut address): (_, libc::sockaddr_ll) =
+                unsafe { (libc::if_nametoindex(c"va".as_ptr()), std::mem::zeroed()) };
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_ifindex = index as i32;
+            // SAFETY: the pointer is good for the length beside it.
+            let bound = unsafe {
+                let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+                libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len)
+            };
+            assert_eq!(bound, 0, "{}", io::Error::last_os_error());
+            Self(fd)
+        };
+        inside(namespace, open)
+    }
+
+    /// False: the kernel does not take such a frame.
+    fn send(&self, frame: &[u8]) -> bool {
+        rustix::net::send(&self.0, frame, rustix::net::SendFlags::empty()).is_ok()
+    }
+}
+
+/// Takes what is there, and forgets it.
+fn drain(device: &mut XdpIo) {
+    while device.split().0.rx_burst().expect("a healthy device") > 0 {}
+}
+
+#[test]
+fn bad_frames_are_dropped_and_counted() {
+    let Some(net) = Net::new("bad_frames_are_dropped_and_counted") else {
+        return;
+    };
+    let mut device = net.at_b("xdp://vb/10.77.0.2:9000");
+    let sender = Sender::new(&net.a);
+
+    assert!(sender.send(&GOOD));
+    assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
+    assert_eq!(device.drops(), Drops::default());
+
+    // What the program lets through to the device, which looks closer.
+    let changed = |changes: &[(usize, u8)]| {
+        let mut frame = GOOD;
+        for &(at, value) in changes {
+            frame[at] = value;
+        }
+        assert!(sender.send(&frame));
+    };
+    changed(&[(40, 1)]); // A checksum, and a wrong one.
+    changed(&[(24, 0)]); // The same of the IP header.
+    changed(&[(39, 200)]); // Longer than its packet.
+    changed(&[(39, 7)]); // Shorter than its header.
+    changed(&[(17, 200), (25, 0x89), (24, 0x65)]); // An IP packet longer than the frame.
+    changed(&[(34, 0), (35, 0)]); // From port 0.
+    assert!(sender.send(&GOOD));
+    assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
+    let expected = Drops {
+        udp_checksum: 1,
+        header_checksum: 1,
+        length: 2,
+        truncated: 1,
+        source: 1,
+        ..Drops::default()
+    };
+    assert_eq!(device.drops(), expected);
+}
+
+#[test]
+fn random_frames_change_nothing() {
+    let Some(net) = Net::new("random_frames_change_nothing") else {
+        return;
+    };
+    let mut device = net.at_b("xdp://vb/10.77.0.2:9000");
+    let sender = Sender::new(&net.a);
+    // xorshift64 (Marsaglia, 2003): the same frames in each run.
+    let mut state = 0x5eed_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize
+    };
+    for round in 0..5000 {
+        let mut frame = GOOD.to_vec();
+        frame.resize(14 + random() % 1400, 0);
+        for _ in 0..random() % 8 {
+            let at = random() % frame.len().min(64);
+            frame[at] = random() as u8;
+        }
+        // The kernel takes no frame that is too short.
+        let _ = sender.send(&frame);
+        if round % 100 == 0 {
+            drain(&mut device);
+        }
+    }
+    drain(&mut device);
+    assert!(device.drops().udp_checksum + device.drops().header_checksum > 0);
+    assert!(sender.send(&GOOD));
+    assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
+}
