@@ -41,6 +41,9 @@ use crate::net::{
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
 
+/// So many hosts are in no cache all together.
+const CROWD: usize = 16;
+
 /// Datagrams of a queue that are asked for before they are read.
 const AHEAD: usize = 8;
 
@@ -396,6 +399,8 @@ impl Fabric {
             let (packets, hosts, turns) = (&self.packets, &self.hosts, &mut self.turns_ahead);
             let happening = self.events.pop_ahead(|soon| match *soon {
                 Happening::Arrival(packet) => packets.prefetch(packet),
+                // Few hosts stay in a cache.
+                _ if hosts.len() < CROWD => {}
                 Happening::Look(host) => {
                     prefetch(&hosts[host.0 as usize]);
                     turns.push(host);

@@ -31,7 +31,8 @@ const COPIED_BYTES: usize = 1024;
 /// A host without a cost model is given one turn in so many ns.
 const SHORTEST_TURN_NS: u64 = 100;
 
-/// A host with more channels than this looks at a session's books once in so many turns.
+/// A host with more channels than this looks at a session's books once in so many turns, and asks
+/// for its sessions' memory ahead.
 const CROWD: usize = 64;
 const CROWD_TURNS: u32 = 16;
 

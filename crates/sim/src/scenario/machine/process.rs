@@ -5,7 +5,7 @@ use starling_io::{Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
 use starling_proto::{Body, Event, Incoming, Msgbuf, PeerId, Prefix, SessionId, Source, Upcoming};
 
 use super::tap::Tap;
-use super::{Application, COPIED_BYTES, Call, Channel, Process, SHORTEST_TURN_NS, Turn};
+use super::{Application, COPIED_BYTES, CROWD, Call, Channel, Process, SHORTEST_TURN_NS, Turn};
 use crate::ahead::prefetch;
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
@@ -61,15 +61,15 @@ impl Process {
         let Self {
             io,
             protocol,
+            channel_of,
             answer,
             ..
         } = self;
         let (rx, tx) = io.split();
         let count = rx.rx_burst().expect("the device has no errors");
-        for index in 0..count {
-            prefetch(rx.datagram(index).bytes);
-        }
-        for index in 0..count {
+        // What few sessions need stays in a cache.
+        let asked = if channel_of.len() > CROWD { count } else { 0 };
+        for index in 0..asked {
             let datagram = rx.datagram(index);
             if let starling_io::Source::Peer(peer) = datagram.source {
                 tx.prefetch(peer);
