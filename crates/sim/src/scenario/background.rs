@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use starling_proto::{Congestion, RequestError};
 
 use super::cluster::{Cluster, LARGEST};
+use super::fair_share::Ideal;
 use super::incast::{cx4, node_config};
 use super::machine::{Answer, Application, Call};
 use super::watch::{Watch, times};
@@ -21,6 +22,8 @@ pub(super) const NAME: &str = "background";
 
 const CLIENTS: u32 = 100;
 const BYTES: usize = 64 << 10;
+/// What a link carries of them, headers aside: that of an incast without congestion control.
+const LINK_GBPS: f64 = 23.0;
 
 /// Congestion control, whether there is an incast, and the paper's 99th percentile in us.
 const CASES: [(Congestion, bool, &str, Option<f64>); 5] = [
@@ -103,26 +106,58 @@ impl Application for Both {
 pub(super) fn run(bench: &mut Bench<'_>) {
     for (index, (congestion, incast, case, paper)) in CASES.into_iter().enumerate() {
         bench.progress(index, CASES.len(), case);
-        measure(bench, congestion, incast, case, paper);
+        let shortest_ns = measure(bench, congestion, incast, case, paper);
+        if index == 0 {
+            ideal(bench, shortest_ns);
+        }
     }
 }
 
+/// The same calls on a network that shares its links fairly, at once, and without a queue, and
+/// whose delays are those of the shortest call that was seen.
+fn ideal(bench: &mut Bench<'_>, shortest_ns: u64) {
+    let (warm_up_ns, measured_ns) = times_of(bench);
+    let rate = LINK_GBPS / 8.0;
+    let bytes = BYTES as f64;
+    let ideal = Ideal {
+        threads: threads_of(bench) as usize,
+        bytes,
+        rate,
+        delay_ns: (shortest_ns as f64 - 2.0 * bytes / rate).max(1.0),
+    };
+    let mut rng = Rng::new(bench.options.seed);
+    let until_ns = (warm_up_ns + measured_ns) as f64;
+    let latency_ns = ideal.latencies(&mut rng, warm_up_ns as f64, until_ns);
+    let us = |quantile: f64| latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+    let case = "no incast, ideal";
+    bench.row(case, "64 kB RPC p50", "us", us(0.5), None);
+    bench.row(case, "64 kB RPC p99", "us", us(0.99), None);
+}
+
+fn threads_of(bench: &Bench<'_>) -> u32 {
+    let nodes = bench.options.nodes;
+    nodes.map_or(CLIENTS, |nodes| nodes.max(4) - 1)
+}
+
+/// Before anything is measured, and while it is.
+fn times_of(bench: &Bench<'_>) -> (u64, u64) {
+    if bench.options.quick {
+        (MS, MS)
+    } else {
+        (WARM_UP_NS, MEASURED_NS)
+    }
+}
+
+/// Returns the shortest time that an RPC took, ns.
 fn measure(
     bench: &mut Bench<'_>,
     congestion: Congestion,
     incast: bool,
     case: &str,
     paper: Option<f64>,
-) {
-    let clients = bench
-        .options
-        .nodes
-        .map_or(CLIENTS, |nodes| nodes.max(4) - 1);
-    let (warm_up_ns, measured_ns) = if bench.options.quick {
-        (MS, MS)
-    } else {
-        (WARM_UP_NS, MEASURED_NS)
-    };
+) -> u64 {
+    let clients = threads_of(bench);
+    let (warm_up_ns, measured_ns) = times_of(bench);
     let mut cluster = Cluster::new(cx4(bench.options.seed, clients + 1));
     let config = node_config(congestion);
     let server = cluster.add(&config);
@@ -167,4 +202,5 @@ fn measure(
     let gbps = bytes as f64 * 8.0 / measured_ns as f64;
     bench.row(case, "incast bandwidth", "Gb/s", gbps, None);
     bench.finish(&mut cluster);
+    app.latency_ns.min()
 }

@@ -13,6 +13,7 @@ mod all_to_all;
 mod background;
 mod cluster;
 mod descheduled;
+mod fair_share;
 #[cfg(test)]
 mod fairness;
 mod guard;

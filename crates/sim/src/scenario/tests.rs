@@ -96,6 +96,19 @@ fn long_paths_are_no_queues_and_queues_are_short_without_marks() {
 }
 
 #[test]
+fn calls_that_meet_take_longer_even_on_an_ideal_network() {
+    let findings = quick("background", 1);
+    let of = |case| value(&findings, case, "64 kB RPC p99");
+    let ideal_us = of("no incast, ideal");
+    // Alone they take 62 us.
+    assert!(ideal_us > 100.0, "{ideal_us}");
+    for case in ["no incast, no cc", "no incast, dctcp"] {
+        let share = of(case) / ideal_us;
+        assert!((0.8..1.5).contains(&share), "{case}: {share}");
+    }
+}
+
+#[test]
 fn threads_of_all_nodes_do_their_millions() {
     let findings = quick("all-to-all", 1);
     let rate = value(&findings, "1 threads", "rate a node");
