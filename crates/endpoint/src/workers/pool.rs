@@ -119,8 +119,18 @@ impl ThreadPool {
         job.worker = worker;
         let pushed = self.shared.seats[worker].push(job);
         assert!(pushed.is_ok(), "a seat holds whatever a worker may have");
-        self.threads[worker].thread().unpark();
         fence(Ordering::SeqCst);
+        // While all work, nobody's line is looked at but the seat's: each is another core's.
+        if self.shared.sleepers.load(Ordering::Relaxed) > 0 {
+            self.wake(worker);
+        }
+    }
+
+    /// Somebody sleeps: the worker itself, or one that may look into its seat.
+    fn wake(&self, worker: usize) {
+        if self.shared.asleep[worker].swap(false, Ordering::Relaxed) {
+            self.threads[worker].thread().unpark();
+        }
         let may_wait =
             self.policy.load(worker) > 1 || !self.shared.idle[worker].load(Ordering::Relaxed);
         if may_wait {
