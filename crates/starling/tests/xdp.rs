@@ -73,7 +73,7 @@ fn check(client: &TestClient<Channel>) {
 #[test]
 fn calls_of_all_sizes_over_both_versions() {
     let test = "calls_of_all_sizes_over_both_versions";
-    for mtu in [1500, 9000] {
+    for mtu in [1500, 9000, 57_000] {
         let Some(pair) = pair(
             test,
             Shape {
