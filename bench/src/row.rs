@@ -19,6 +19,8 @@ pub enum Metric {
     Throughput,
     /// Bytes of memory.
     Memory,
+    /// Time of a thread that something costs, ns.
+    Cost,
     /// What a stage of a call takes, ns.
     Stage(Stage),
     /// All stages of a call together, ns.
@@ -39,6 +41,7 @@ impl Metric {
             Self::Rate => "rate",
             Self::Throughput => "throughput",
             Self::Memory => "memory",
+            Self::Cost => "cost",
             Self::Stage(stage) => stage.name(),
             Self::StagesSum => "sum of stages",
             Self::RoundTrip => "round trip",
@@ -52,6 +55,7 @@ impl Metric {
             Self::P50
             | Self::P99
             | Self::P999
+            | Self::Cost
             | Self::Stage(_)
             | Self::StagesSum
             | Self::RoundTrip

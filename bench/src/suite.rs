@@ -36,17 +36,21 @@ pub enum Suite {
     Factors,
     /// Where the time of a small read goes, on client and server: see [`crate::breakdown`].
     Breakdown,
+    /// What it costs the dispatch thread to have a worker run a handler (RPCValet, ASPLOS'19, has
+    /// hardware for it).
+    Dispatch,
 }
 
 impl Suite {
     /// Every suite, in the order that they are run in.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
         Self::Sessions,
         Self::Factors,
         Self::Breakdown,
+        Self::Dispatch,
     ];
 
     /// Its name on the command line and in rows.
@@ -58,6 +62,7 @@ impl Suite {
             Self::Sessions => "sessions",
             Self::Factors => "factors",
             Self::Breakdown => "breakdown",
+            Self::Dispatch => "dispatch",
         }
     }
 
@@ -69,6 +74,7 @@ impl Suite {
             Self::Large => "throughput of 64 KiB, 1 MiB and 8 MiB requests",
             Self::Sessions => "rate over 1, 100 and 20000 sessions, and bytes of an idle session",
             Self::Factors => "rate in batches of 3, with each optimisation off in turn",
+            Self::Dispatch => "what a worker costs the thread that dispatches, for each request",
             Self::Breakdown => "where the time of a read of 100 bytes goes, stage by stage",
         }
     }
@@ -101,7 +107,7 @@ impl Suite {
                     tcp.into_iter().chain([memcpy])
                 })
                 .collect(),
-            Self::Sessions | Self::Factors | Self::Breakdown => vec![],
+            Self::Sessions | Self::Factors | Self::Breakdown | Self::Dispatch => vec![],
         }
     }
 }
@@ -160,7 +166,7 @@ mod tests {
         }
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
-            error.contains("rtt, rate, large, sessions, factors, breakdown"),
+            error.contains("rtt, rate, large, sessions, factors, breakdown, dispatch"),
             "{error}"
         );
     }

@@ -65,7 +65,7 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
             return MTUS.into_iter().flat_map(of_mtu).collect();
         }
         // What these ask depends on the device only by its speed.
-        Suite::Sessions | Suite::Factors => return vec![],
+        Suite::Sessions | Suite::Factors | Suite::Dispatch => return vec![],
         Suite::Breakdown => {}
     }
     let over = |contestant| over(USUAL_MTU, contestant);

@@ -8,15 +8,18 @@
 //! | `server` | the server's process |
 //! | `caller` | a client's endpoint and the check of its answers; one call at a time |
 //! | `load` | many calls in flight, on any number of sessions |
+//! | `dispatch` | what a worker costs the thread that dispatches |
 //! | `memory` | what an idle session costs, measured from outside |
 
 mod caller;
+mod dispatch;
 mod load;
 mod memory;
 pub(crate) mod plane;
 mod server;
 mod settings;
 
+use starling_endpoint::Idle;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 
@@ -38,11 +41,17 @@ const SYSTEM: &str = "starling";
 /// Sizes of the batches that requests are issued in (eRPC, section 6.2, figure 4).
 const BATCHES: [u64; 3] = [1, 3, 11];
 
+/// Requests that a worker has at a time.
+const DEPTHS: [u8; 3] = [1, 2, 8];
+
 /// The size of the batches in the suite of factors, as in eRPC's table 3.
 const FACTORS_BATCH: u64 = 3;
 
 /// Starling's contestants of a suite, on each plane of this host.
 pub fn contestants(suite: Suite) -> Vec<Contestant> {
+    if suite == Suite::Dispatch {
+        return workers();
+    }
     let mut contestants = on::<UdpIo>(suite);
     contestants.extend(on::<ShmIo>(suite));
     contestants
@@ -95,7 +104,25 @@ pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
             contestants
         }
         Suite::Breakdown => vec![breakdown::contestant::<I>()],
+        // The device is the same in all of its cases.
+        Suite::Dispatch => vec![],
     }
+}
+
+/// Workers that have more or less at a time, and wait for it in one way or the other.
+fn workers() -> Vec<Contestant> {
+    let idle = [("spin", Idle::Spin), ("adaptive", Idle::default())];
+    let cases = DEPTHS
+        .into_iter()
+        .flat_map(|depth| idle.map(|(name, idle)| (depth, name, idle)));
+    cases
+        .map(|(depth, name, idle)| {
+            let case = format!("depth={depth} {name}");
+            Contestant::new(ShmIo::NAME, SYSTEM, case, move |context| {
+                dispatch::cost(context, depth, idle)
+            })
+        })
+        .collect()
 }
 
 fn rate<I: Plane>(case: &str, settings: &Settings, shape: Shape) -> Contestant {
@@ -144,7 +171,11 @@ mod tests {
 
     #[test]
     fn both_planes_take_part_in_every_suite() {
-        for suite in Suite::ALL {
+        // That of workers is not about a plane.
+        for suite in Suite::ALL
+            .into_iter()
+            .filter(|suite| *suite != Suite::Dispatch)
+        {
             let names = names(suite);
             for plane in ["starling/udp", "starling/shm"] {
                 let of_plane = names.iter().filter(|name| name.starts_with(plane));

@@ -68,6 +68,7 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
         ("factors", "starling", "shm"),
         ("breakdown", "starling", "udp"),
         ("breakdown", "starling", "shm"),
+        ("dispatch", "starling", "shm"),
     ] {
         let row = (bench.to_string(), system.to_string(), plane.to_string());
         assert!(seen.contains(&row), "no row of {row:?} in {seen:?}");
@@ -147,7 +148,9 @@ fn a_breakdown_names_every_stage_adds_them_up_and_draws_them() {
 fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
     let output = starling(&["bench", "speed"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("rtt, rate, large, sessions, factors, breakdown"));
+    assert!(
+        text(&output.stderr).contains("rtt, rate, large, sessions, factors, breakdown, dispatch")
+    );
     assert_eq!(starling(&["bench"]).status.code(), Some(2));
     assert_eq!(
         starling(&["bench", "rtt", "--seconds", "-1"]).status.code(),

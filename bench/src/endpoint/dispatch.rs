@@ -1,0 +1,156 @@
+//! What it costs the dispatch thread to hand a request over to a worker and to take it back.
+//!
+//! Client and server share one thread, the worker has the other core. The pool that ships is asked
+//! through a wrapper that reads the processor's counter before and after; what a reading takes is
+//! measured just before and taken off. Only what the pool does is counted: choosing the worker
+//! (`jbsq`), and the way there and back through the caches of two cores. Copying the request and
+//! sending the answer are done for any handler that does not answer at once.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use starling_endpoint::{
+    Dispatch, Idle, Job, ThreadPool, WorkerConfig, WorkerReply, WorkerRequest,
+};
+use starling_io::{MonotonicClock, PacketIo as _};
+use starling_io_shm::{ShmConfig, ShmIo};
+
+use super::caller::Caller;
+use super::load::start;
+use super::plane::{endpoint, failed};
+use super::server::ECHO;
+use super::settings::Settings;
+use crate::contest::{Context, Sample};
+use crate::error::BenchError;
+use crate::floor::{Period, Spin};
+use crate::pin::pin_thread;
+use crate::row::Metric;
+
+/// Turns of client and server between two readings of the clock.
+const TURNS: usize = 64;
+
+/// Ticks of the counter that the pool took, and the requests that came back.
+#[derive(Debug, Default)]
+struct Spent {
+    ticks: Cell<u64>,
+    completed: Cell<u64>,
+}
+
+/// A pool, and how long it takes.
+struct Timed {
+    pool: ThreadPool,
+    counter: quanta::Clock,
+    spent: Rc<Spent>,
+}
+
+impl Timed {
+    fn add_since(&self, begun: u64) {
+        let ticks = self.counter.raw().wrapping_sub(begun);
+        self.spent.ticks.set(self.spent.ticks.get() + ticks);
+    }
+}
+
+impl Dispatch for Timed {
+    fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
+        let begun = self.counter.raw();
+        let result = self.pool.submit(job);
+        self.add_since(begun);
+        result
+    }
+
+    fn poll(&mut self) -> Option<Box<Job>> {
+        let begun = self.counter.raw();
+        let job = self.pool.poll();
+        // To have found nothing is how the thread spends its idle time.
+        if job.is_some() {
+            self.add_since(begun);
+            self.spent.completed.set(self.spent.completed.get() + 1);
+        }
+        job
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pool.in_flight()
+    }
+}
+
+/// What a reading of the counter adds to what is between two of them, in ticks: the median.
+fn reading(counter: &quanta::Clock) -> u64 {
+    let mut gaps: [u64; 1001] = std::array::from_fn(|_| {
+        let begun = counter.raw();
+        counter.raw().wrapping_sub(begun)
+    });
+    gaps.sort_unstable();
+    gaps[gaps.len() / 2]
+}
+
+/// What the pool takes of the dispatch thread for each request, with at most `depth` of them with
+/// the worker, which waits for more in the way of `idle`.
+pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, BenchError> {
+    let settings = Settings::one_session();
+    let address = format!("shm://starling-bench-dispatch-{}", std::process::id());
+    let device = ShmIo::bind(&address, ShmConfig::default()).map_err(failed)?;
+    let waker = device.waker();
+    let mut server = endpoint(Ok(device), settings.config())?;
+    let echo = |request: &mut WorkerRequest, reply: &mut WorkerReply| {
+        reply.buffer().extend_from_slice(request.body());
+    };
+    server.register_worker(ECHO, Arc::new(echo));
+    let mut config = WorkerConfig::new(1, 1024);
+    (config.depth, config.idle) = (depth, idle);
+    // A thread begins on the core of whoever starts it.
+    pin_thread(context.cores.server)?;
+    let pool = ThreadPool::new(&config, &MonotonicClock::new(), &waker).map_err(failed);
+    pin_thread(context.cores.client)?;
+    let spent = Rc::new(Spent::default());
+    let counter = quanta::Clock::new();
+    let reading = reading(&counter);
+    server.set_dispatch(Box::new(Timed {
+        pool: pool?,
+        counter: counter.clone(),
+        spent: Rc::clone(&spent),
+    }));
+
+    let spin = Spin::on(context.cores);
+    let mut caller = Caller::<ShmIo>::new(settings, spin, context.network.client())?;
+    let session = caller.connect(&address)?;
+    start(&mut caller, vec![session], 1)?;
+    let mut run = |period: Period| {
+        let (ticks, completed) = (spent.ticks.get(), spent.completed.get());
+        while !period.over() || spent.completed.get() == completed {
+            for _ in 0..TURNS {
+                server.poll().map_err(failed)?;
+                caller.turn()?;
+            }
+            caller.failure.take()?;
+        }
+        let requests = spent.completed.get() - completed;
+        // Two calls of the pool for each request.
+        let ticks = (spent.ticks.get() - ticks).saturating_sub(2 * reading * requests);
+        Ok::<_, BenchError>(counter.delta_as_nanos(0, ticks) as f64 / requests as f64)
+    };
+    run(Period::warm_up(context))?;
+    Ok(vec![(Metric::Cost, run(Period::measured(context))?)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_calls_that_did_something_count() {
+        let device = ShmIo::client(ShmConfig::default()).expect("a device");
+        let config = WorkerConfig::new(1, 1);
+        let pool = ThreadPool::new(&config, &MonotonicClock::new(), &device.waker());
+        let spent = Rc::new(Spent::default());
+        let mut timed = Timed {
+            pool: pool.expect("a thread"),
+            counter: quanta::Clock::new(),
+            spent: Rc::clone(&spent),
+        };
+        assert!(timed.poll().is_none());
+        assert_eq!((spent.ticks.get(), spent.completed.get()), (0, 0));
+        assert_eq!(timed.in_flight(), 0);
+    }
+}
