@@ -29,7 +29,9 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
     match suite {
         Suite::Rtt => vec![Contestant::new("grpc", SYSTEM, "", echo::latencies)],
         Suite::Rate => vec![Contestant::new("grpc", SYSTEM, "", echo::rate)],
-        Suite::Large | Suite::Sessions | Suite::Factors | Suite::Breakdown | Suite::Dispatch => vec![],
+        Suite::Large | Suite::Sessions | Suite::Factors | Suite::Breakdown | Suite::Dispatch => {
+            vec![]
+        }
     }
 }
 
