@@ -19,6 +19,9 @@ use starling_io::{Clock, PacketIo};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_proto::Congestion;
 
+/// Stretches until the speed is that of the marks.
+const SETTLING: usize = 20;
+
 const ECHO: MethodId = MethodId(1);
 const BODY: [u8; 32] = [7; 32];
 /// Calls in flight, of a stretch, and so many turns that a stretch takes far fewer.
@@ -137,6 +140,10 @@ fn a_session_slows_down_while_its_path_marks_and_no_longer() {
             assert_eq!(pair.marks(), 0);
 
             marker.mark_one_in(1);
+            // Each round trip takes a little more away.
+            for _ in 0..SETTLING {
+                pair.stretch();
+            }
             let marked_ns = pair.stretch();
             let case = format!("{interface}, v6 {v6}: {free_ns} ns free, {marked_ns} ns marked");
             assert!(marker.marked() > 0 && pair.marks() > 0, "{case}");

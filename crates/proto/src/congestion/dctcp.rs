@@ -41,6 +41,8 @@ const MOST_CUT: f64 = 0.5;
 /// loses a packet in a thousand four percent more, and in front of buffers too small to queue
 /// anything it makes more timeouts, not fewer.
 const LOSS_CUT: f64 = 0.3;
+/// A round trip of less is taken for one of this.
+const LEAST_RTT_NS: f64 = 1000.0;
 /// Weight of a new round-trip time.
 const RTT_GAIN: f64 = 0.125;
 
@@ -168,13 +170,13 @@ impl Algorithm for Dctcp {
         }
         Some(Pace {
             window: self.window.ceil() as u16,
-            rate_bps: self.window * self.packet_bytes * 8e9 / self.rtt_ns.max(1000.0),
+            rate_bps: self.window * self.packet_bytes * 8e9 / self.rtt_ns.max(LEAST_RTT_NS),
             slack_ns: (self.rtt_ns / 4.0) as u64,
         })
     }
 
     fn on_wake(&mut self, now: u64) {
-        if now > self.heard_at + IDLE_ROUNDS * self.rtt_ns as u64 {
+        if now > self.heard_at + IDLE_ROUNDS * self.rtt_ns.max(LEAST_RTT_NS) as u64 {
             self.be_full();
         }
     }
