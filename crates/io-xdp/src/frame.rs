@@ -137,7 +137,9 @@ fn parse_ipv4(packet: &[u8], local: &SocketAddrV4) -> Result<Received, Drop> {
     if destination != *local.ip() {
         return Err(Drop::NotOurs);
     }
-    if source.is_unspecified() || source.is_multicast() || source.is_broadcast() {
+    // As the kernel does: 0/8 and 127/8 are this host, 240/4 is nobody's.
+    let is_nobody = matches!(source.octets()[0], 0 | 127 | 240..);
+    if is_nobody || source.is_multicast() || source == *local.ip() {
         return Err(Drop::Source);
     }
     let addresses = sum(&header[12..20]);
@@ -169,7 +171,8 @@ fn parse_ipv6(packet: &[u8], local: &SocketAddrV6) -> Result<Received, Drop> {
     if destination != *local.ip() {
         return Err(Drop::NotOurs);
     }
-    if source.is_unspecified() || source.is_multicast() || source.to_ipv4_mapped().is_some() {
+    let is_this_host = source.is_unspecified() || source.is_loopback() || source == *local.ip();
+    if is_this_host || source.is_multicast() || source.to_ipv4_mapped().is_some() {
         return Err(Drop::Source);
     }
     let (port, len) = parse_udp(body, sum(&header[8..40]), local.port(), false)?;

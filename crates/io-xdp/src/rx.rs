@@ -153,8 +153,12 @@ impl XdpRx {
         self.fill.publish();
     }
 
-    /// A burst is there without waiting.
+    /// A burst is there without waiting. What an empty burst held goes back to the kernel: it may
+    /// have been all that there is, and then nothing could be received that ends a sleep.
     pub(crate) fn is_ready(&mut self) -> bool {
+        if self.burst_len == 0 {
+            self.give_back();
+        }
         self.udp.has_leftovers() || self.rx.available() > 0
     }
 
@@ -272,9 +276,6 @@ impl XdpRx {
     /// Puts together a frame that came in several chunks.
     #[cold]
     fn assemble(&mut self, first: u32, parts: u32) {
-        if self.burst_len == 0 {
-            self.assembled.clear();
-        }
         let begin = self.assembled.len();
         let mut is_whole = true;
         for part in first..first + parts {
@@ -344,6 +345,7 @@ impl PacketRx for XdpRx {
     fn rx_burst(&mut self) -> Result<usize, IoError> {
         self.give_back();
         self.burst_len = 0;
+        self.assembled.clear();
         self.is_from_socket = false;
         if self.socket_is_due() && self.receive_from_socket()? > 0 {
             return Ok(self.burst_len);

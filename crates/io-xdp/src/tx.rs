@@ -88,9 +88,9 @@ impl XdpTx {
         }
     }
 
-    /// Something waits for the kernel to have room.
+    /// Something waits for the kernel to have room, or would if it came.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.queue.is_empty() || !self.tx.is_consumed()
+        !self.queue.is_empty() || self.free.is_empty() || !self.tx.is_consumed()
     }
 
     /// Has a peer of the socket's be one of this half.

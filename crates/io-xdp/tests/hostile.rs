@@ -7,11 +7,12 @@ mod common;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use common::{Net, receive};
 use starling_io::{PacketIo, PacketRx};
-use starling_io_xdp::{Drops, XdpIo};
-use starling_netns::inside;
+use starling_io_xdp::{Drops, XdpConfig, XdpIo};
+use starling_netns::{Shape, inside};
 
 /// Hardware addresses, an Ethernet type, and the headers of a datagram of eight bytes from
 /// 10.77.0.1:1000 to the device's port at 10.77.0.2; its checksum is left out, which IPv4 allows.
@@ -86,6 +87,8 @@ fn bad_frames_are_dropped_and_counted() {
     changed(&[(39, 7)]); // Shorter than its header.
     changed(&[(17, 200), (25, 0x89), (24, 0x65)]); // An IP packet longer than the frame.
     changed(&[(34, 0), (35, 0)]); // From port 0.
+    changed(&[(26, 127), (24, 0xf1), (25, 0x2c)]); // From 127.77.0.1, which would be this host.
+    changed(&[(29, 2), (25, 0x2c)]); // From the device's own address.
     assert!(sender.send(&GOOD));
     assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
     let expected = Drops {
@@ -93,7 +96,7 @@ fn bad_frames_are_dropped_and_counted() {
         header_checksum: 1,
         length: 2,
         truncated: 1,
-        source: 1,
+        source: 3,
         ..Drops::default()
     };
     assert_eq!(device.drops(), expected);
@@ -131,4 +134,95 @@ fn random_frames_change_nothing() {
     assert!(device.drops().udp_checksum + device.drops().header_checksum > 0);
     assert!(sender.send(&GOOD));
     assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
+}
+
+/// Bad frames fill all of the packet memory, and whoever waits for good ones sleeps.
+#[test]
+fn a_flood_of_bad_frames_leaves_nobody_deaf() {
+    let Some(net) = Net::new("a_flood_of_bad_frames_leaves_nobody_deaf") else {
+        return;
+    };
+    let config = XdpConfig {
+        rx_frames: 64,
+        ..XdpConfig::default()
+    };
+    let bind = || XdpIo::bind("xdp://vb/10.77.0.2:9000", config);
+    let mut device = inside(&net.b, bind).expect("a device");
+    let sender = Sender::new(&net.a);
+    let mut bad = GOOD;
+    bad[40] = 1;
+    for _ in 0..64 {
+        assert!(sender.send(&bad));
+    }
+    while device.drops().udp_checksum < 64 {
+        assert_eq!(device.split().0.rx_burst().expect("a healthy device"), 0);
+    }
+    // It comes while the device sleeps, with nothing given back by a further burst.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(sender.send(&GOOD));
+        });
+        assert_eq!(receive_after_wait(&mut device), b"good one");
+    });
+}
+
+/// Sleeps first, then takes the one datagram that there is.
+fn receive_after_wait(device: &mut XdpIo) -> Vec<u8> {
+    device
+        .wait(Some(Duration::from_secs(20)))
+        .expect("a healthy device");
+    receive(device, 1).remove(0).bytes
+}
+
+/// Small frames before large ones, burst after burst: what is put together takes no more memory
+/// than a burst's.
+#[test]
+fn memory_for_large_frames_is_used_again() {
+    let shape = Shape {
+        mtu: 9000,
+        ..Shape::default()
+    };
+    let Some(net) = Net::with_shape("memory_for_large_frames_is_used_again", shape) else {
+        return;
+    };
+    let mut device = net.at_b("xdp://vb/10.77.0.2:9000");
+    let sender = Sender::new(&net.a);
+    let large = large_frame(8000);
+    let mut round = || {
+        assert!(sender.send(&GOOD) && sender.send(&large));
+        let received = receive(&mut device, 2);
+        assert_eq!(received[1].bytes.len(), 8000);
+    };
+    (0..100).for_each(|_| round());
+    let before = resident_bytes();
+    (0..12_000).for_each(|_| round());
+    let grown = resident_bytes().saturating_sub(before);
+    // Other tests run in this process, and take some for their devices.
+    assert!(grown < 48 << 20, "{grown} bytes more for 96 MB received");
+}
+
+/// A frame like [`GOOD`] with so many bytes.
+fn large_frame(bytes: usize) -> Vec<u8> {
+    let mut frame = GOOD[..42].to_vec();
+    frame.resize(42 + bytes, 7);
+    let (ip, udp) = ((28 + bytes) as u16, (8 + bytes) as u16);
+    frame[16..18].copy_from_slice(&ip.to_be_bytes());
+    frame[38..40].copy_from_slice(&udp.to_be_bytes());
+    frame[24..26].fill(0);
+    let words = frame[14..34].chunks(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+/// Memory of this process that is not swapped out.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+    let pages = statm.split(' ').nth(1).expect("its second figure");
+    // Of the smallest size that Linux has.
+    pages.parse::<usize>().expect("a number") * 4096
 }
