@@ -270,6 +270,7 @@ impl Watcher {
                 self.handle_events();
             }
             if last_look.elapsed() >= LOOK_EVERY {
+                self.look_for_devices();
                 self.look_after_some();
                 last_look = Instant::now();
             }
@@ -278,7 +279,9 @@ impl Watcher {
 
     fn handle_events(&mut self) {
         let Ok(events) = self.events.events() else {
-            // Some were lost.
+            // Some were lost; with an interface go all of its neighbours, and the word of it is
+            // the last.
+            self.look_for_devices();
             return self.look_at(usize::MAX);
         };
         let mut routes_changed = false;
@@ -298,13 +301,8 @@ impl Watcher {
                 }
                 // A bridge says so, too, of an interface that only leaves it; that has a family.
                 libc::RTM_DELLINK if event.body.first() == Some(&(libc::AF_UNSPEC as u8)) => {
-                    let index = parse_link(&event.body).map(|link| link.index);
-                    let table = lock(&self.table);
-                    let devices = table.devices.iter().filter_map(Weak::upgrade);
-                    for device in devices.filter(|device| Some(device.interface) == index) {
-                        device.is_gone.store(true, Ordering::Relaxed);
-                        device.waker.wake();
-                    }
+                    let gone = parse_link(&event.body).map(|link| link.index);
+                    self.tell_devices(|interface| Some(interface) == gone);
                 }
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => routes_changed = true,
                 _ => {}
@@ -312,6 +310,26 @@ impl Watcher {
         }
         if routes_changed {
             self.look_at(usize::MAX);
+        }
+    }
+
+    /// Sees whether the devices' interfaces are still there.
+    fn look_for_devices(&mut self) {
+        // If the kernel does not say, the next look will tell.
+        let Ok(links) = self.questions.links() else {
+            return;
+        };
+        let there: Vec<u32> = links.iter().map(|(_, link)| link.index).collect();
+        self.tell_devices(|interface| !there.contains(&interface));
+    }
+
+    /// Tells the devices whose interface is gone.
+    fn tell_devices(&self, is_gone: impl Fn(u32) -> bool) {
+        let table = lock(&self.table);
+        let devices = table.devices.iter().filter_map(Weak::upgrade);
+        for device in devices.filter(|device| is_gone(device.interface)) {
+            device.is_gone.store(true, Ordering::Relaxed);
+            device.waker.wake();
         }
     }
 

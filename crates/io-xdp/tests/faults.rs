@@ -213,6 +213,38 @@ fn a_link_that_goes_down_and_comes_back_works_again() {
     }
 }
 
+/// With an interface the kernel forgets its neighbours, and says so of each before it says that the
+/// interface is gone: more news than a socket has room for.
+#[test]
+fn an_interface_with_many_neighbours_is_missed_when_it_is_removed() {
+    let test = "an_interface_with_many_neighbours_is_missed_when_it_is_removed";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    let batch = std::env::temp_dir().join(format!("starling-neighbours-{}", std::process::id()));
+    let lines: String = (0..20_000)
+        .map(|n| {
+            let (high, low) = (n / 250, n % 250 + 1);
+            format!("neigh add 10.78.{high}.{low} lladdr 2:0:0:0:1:1 nud permanent dev vb\n")
+        })
+        .collect();
+    std::fs::write(&batch, lines).expect("a temporary file");
+    let added = run(&net.b, &format!("ip -batch {}", batch.display()));
+    std::fs::remove_file(&batch).expect("it was just written");
+    added.expect("neighbours");
+    let mut device = net.at_b("xdp://vb/0.0.0.0:0");
+    let sleeper = std::thread::spawn(move || {
+        loop {
+            if let Err(error) = device.split().0.rx_burst().and_then(|_| device.wait(None)) {
+                return error;
+            }
+        }
+    });
+    run(&net.b, "ip link delete vb").expect("it is there");
+    let error = sleeper.join().expect("no panic").to_string();
+    assert!(error.contains("was removed"), "{error}");
+}
+
 #[test]
 fn an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not() {
     let test = "an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not";
