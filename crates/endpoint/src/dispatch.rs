@@ -20,6 +20,7 @@ use crate::header::{
 use crate::local::Command;
 use crate::metadata::MetadataView;
 use crate::methods::{Handler, HandlerKind, Methods};
+use crate::panics;
 use crate::payload::{Payload, PayloadBytes};
 use crate::server::{Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Request, RequestInfo};
 use crate::sink::io_peer;
@@ -299,7 +300,10 @@ impl<I: PacketIo> Tables<I> {
     ) {
         match std::mem::take(&mut self.running) {
             Running::Endpoint => resume_unwind(panic),
-            Running::Handler => finish_uncommon(core, tx, &mut self.reply, true),
+            Running::Handler => {
+                finish_uncommon(core, tx, &mut self.reply, true);
+                panics::discard(panic);
+            }
             // The caller's own fault, so the caller gets it, but not before the turn is over:
             // the rest of the burst would be lost.
             Running::Continuation => {

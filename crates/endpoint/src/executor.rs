@@ -10,6 +10,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use starling_io::Wake;
 
 use crate::local::{LocalFuture, MAX_FUTURES, Shared};
+use crate::panics::discard;
 use crate::slab::Slab;
 
 /// The key of the future that [`crate::Endpoint::block_on`] runs.
@@ -147,7 +148,8 @@ impl Executor {
             match catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx))) {
                 Ok(Poll::Pending) => {}
                 Ok(Poll::Ready(())) => drop(self.tasks.remove(key)),
-                Err(_) => {
+                Err(panic) => {
+                    discard(panic);
                     panics += 1;
                     drop(self.tasks.remove(key));
                 }

@@ -31,6 +31,7 @@ mod local;
 mod metadata;
 mod methods;
 mod options;
+mod panics;
 mod payload;
 mod pending;
 mod server;

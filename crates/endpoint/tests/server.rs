@@ -267,6 +267,38 @@ fn workers_answer_and_survive_panics() {
     assert_eq!(pair.take_ends()[0].1.as_ref().unwrap().body(), large);
 }
 
+/// What it panics with panics once more when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a bug in a destructor (expected in this test)");
+    }
+}
+
+#[test]
+fn a_panic_with_something_that_panics_when_dropped_ends_only_its_call() {
+    let mut pair = Pair::new();
+    pair.server
+        .start_workers(&WorkerConfig::new(1, 16))
+        .unwrap();
+    pair.server
+        .register_worker(MethodId(1), Arc::new(|_, _| std::panic::panic_any(Bomb)));
+    pair.server.register(
+        MethodId(2),
+        Handler::inline(|_, _, _| std::panic::panic_any(Bomb)),
+    );
+    for round in 0..2 {
+        pair.call(1, b"", 2 * round);
+        pair.call(2, b"", 2 * round + 1);
+        settle_workers(&mut pair);
+        let ends = pair.take_ends();
+        assert_eq!(ends.len(), 2);
+        assert!(ends.iter().all(|(_, end)| code(end) == Code::Internal));
+    }
+    assert_eq!(pair.server.stats().panics, 4);
+}
+
 #[test]
 fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
     let mut pair = Pair::new();

@@ -26,6 +26,7 @@ use crate::admission::{Late, Timing};
 use crate::header::MethodId;
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
+use crate::panics;
 use crate::payload::OwnedMessage;
 use crate::server::{
     Answer, GaveUp, NEVER, RequestFlags, RequestInfo, answer_writers, request_getters,
@@ -214,7 +215,10 @@ impl Job {
                     None => JobEnd::Answered,
                     Some(status) => JobEnd::Failed(status),
                 },
-                Err(_) => JobEnd::Panicked,
+                Err(panic) => {
+                    panics::discard(panic);
+                    JobEnd::Panicked
+                }
             }
         });
     }
