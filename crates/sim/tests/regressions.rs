@@ -213,3 +213,13 @@ fn a_single_credit_on_six_links_may_take_its_time() {
     let part = "calls=5".parse().expect("a part");
     keeps_every_promise(&Part::of(&part, &Scenario::from_seed(10_000_104_129)));
 }
+
+/// A host was paused beyond the end of the load, and its late calls came after the probes had begun:
+/// the harness took a call that was refused for a probe, and closed before the probe was answered.
+#[test]
+fn a_late_call_is_no_probe() {
+    let part = "hosts=5/calls=77,81,84-85,94,96,98-100"
+        .parse()
+        .expect("a part");
+    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(31_000_023_596)));
+}

@@ -428,7 +428,7 @@ impl Host {
         now_ns: u64,
     ) -> Result<Option<Tag>, Violation> {
         let Some(mut session) = self.session(plan.channel)? else {
-            self.unheard.remove(&plan.channel);
+            self.cannot_probe(plan.channel, probe);
             return Ok(None);
         };
         let id = self.id;
@@ -494,9 +494,17 @@ impl Host {
             }
             Err(_) => {
                 books.borrow_mut().rejected(id, tag)?;
-                self.unheard.remove(&plan.channel);
+                self.cannot_probe(plan.channel, probe);
                 Ok(None)
             }
+        }
+    }
+
+    /// A call was not taken. If it was a probe, the channel is not waited for any more; if it was a
+    /// late one of the scenario's own, its probe is still to come.
+    fn cannot_probe(&mut self, channel: usize, probe: Option<u32>) {
+        if probe.is_some() {
+            self.unheard.remove(&channel);
         }
     }
 
