@@ -46,6 +46,25 @@ pub struct CallPlan {
     pub runs: Runs,
 }
 
+impl CallPlan {
+    /// A call that asks for next to nothing: one to see whether a channel works, or one that a
+    /// handler makes.
+    pub(super) fn short(at_ns: u64, channel: usize) -> Self {
+        Self {
+            at_ns,
+            channel,
+            request_len: 32,
+            response_len: 32,
+            delay_us: 0,
+            cancel_after_ns: None,
+            tail_len: 0,
+            via: None,
+            timeout_ns: None,
+            runs: Runs::Inline,
+        }
+    }
+}
+
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Runs {

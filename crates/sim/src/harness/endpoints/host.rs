@@ -326,7 +326,7 @@ impl Host {
                     deferred,
                     via: Some(channel),
                 } if self.channels[channel].client == self.id => {
-                    match self.call(&short(now_ns, channel), None, now_ns)? {
+                    match self.call(&CallPlan::short(now_ns, channel), None, now_ns)? {
                         Some(tag) => {
                             self.process().relays.insert(tag, deferred);
                         }
@@ -375,7 +375,7 @@ impl Host {
             Task::Call(plan) => self.call(&plan, None, now_ns).map(|_| ()),
             Task::Probe { channel, attempt } => {
                 let probe = Some(attempt);
-                self.call(&short(now_ns, channel), probe, now_ns)
+                self.call(&CallPlan::short(now_ns, channel), probe, now_ns)
                     .map(|_| ())
             }
             Task::Close(channel) => {
@@ -580,20 +580,4 @@ fn response(order: Order) -> Vec<u8> {
     let mut bytes = Vec::new();
     content::respond(order, &mut bytes);
     bytes
-}
-
-/// A call that asks for next to nothing.
-fn short(at_ns: u64, channel: usize) -> CallPlan {
-    CallPlan {
-        at_ns,
-        channel,
-        request_len: 32,
-        response_len: 32,
-        delay_us: 0,
-        cancel_after_ns: None,
-        tail_len: 0,
-        via: None,
-        timeout_ns: None,
-        runs: Runs::Inline,
-    }
 }

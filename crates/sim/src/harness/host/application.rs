@@ -9,7 +9,7 @@ use crate::check::{Tag, Violation};
 use crate::harness::agenda::Task;
 use crate::harness::ledger::Ledger;
 use crate::harness::sink::Sink;
-use crate::harness::{CallPlan, Runs, Sabotage};
+use crate::harness::{CallPlan, Sabotage};
 
 impl Host {
     /// Does what the application has to do by now.
@@ -21,7 +21,7 @@ impl Host {
                     self.call(&plan, None, ledger)?;
                 }
                 Task::Probe { channel, attempt } => {
-                    self.call(&short(now_ns, channel), Some(attempt), ledger)?;
+                    self.call(&CallPlan::short(now_ns, channel), Some(attempt), ledger)?;
                 }
                 Task::Relay {
                     incarnation,
@@ -124,7 +124,7 @@ impl Host {
         ledger: &mut Ledger,
     ) -> Result<(), Violation> {
         let now_ns = ledger.now_ns();
-        match self.call(&short(now_ns, channel), None, ledger)? {
+        match self.call(&CallPlan::short(now_ns, channel), None, ledger)? {
             Some(tag) => {
                 let process = self.process.as_mut().expect("within a turn");
                 process.relays.insert(tag, relay);
@@ -206,21 +206,5 @@ pub(super) fn prefix_of(order: Order) -> Prefix {
     Prefix {
         ext: ext_of(order),
         len: 0,
-    }
-}
-
-/// A small call, now.
-fn short(at_ns: u64, channel: usize) -> CallPlan {
-    CallPlan {
-        at_ns,
-        channel,
-        request_len: 32,
-        response_len: 32,
-        delay_us: 0,
-        cancel_after_ns: None,
-        tail_len: 0,
-        via: None,
-        timeout_ns: None,
-        runs: Runs::Inline,
     }
 }
