@@ -34,9 +34,10 @@ impl Sender {
             assert!(fd >= 0, "{}", io::Error::last_os_error());
             // SAFETY: it was just made.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            // SAFETY: the name ends with a zero; all zeros are an address.
-            let (index, mut address): (_, libc::sockaddr_ll) =
-                unsafe { (libc::if_nametoindex(c"va".as_ptr()), std::mem::zeroed()) };
+            // SAFETY: the name ends with a zero.
+            let index = unsafe { libc::if_nametoindex(c"va".as_ptr()) };
+            // SAFETY: all zeros are an address.
+            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_ifindex = index as i32;
             // SAFETY: the pointer is good for the length beside it.
