@@ -61,7 +61,8 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
 fn build(source: &Path, object: &Path) -> io::Result<()> {
     let folder = source.parent().unwrap_or(Path::new("."));
     let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let arguments = "-O2 -g -target bpf -Wall -Wextra -Werror -fdebug-compilation-dir=.";
+    // The third version of the instructions has atomic ones that answer (Linux 5.12).
+    let arguments = "-O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Werror -fdebug-compilation-dir=.";
     let mut command = Command::new("clang");
     command
         .current_dir(folder)

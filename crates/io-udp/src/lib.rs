@@ -33,3 +33,4 @@ pub use device::{MAX_PEERS, UdpConfig, UdpIo};
 pub use rx::UdpRx;
 pub use shared::Directory;
 pub use tx::UdpTx;
+pub use wake::Waker;

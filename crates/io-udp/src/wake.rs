@@ -26,13 +26,17 @@ const ASLEEP: u8 = 1;
 const WOKEN: u8 = 2;
 
 /// State shared by the one thread that sleeps and all that may wake it.
-pub(crate) struct Waker {
+pub struct Waker {
     state: AtomicU8,
     event: OwnedFd,
 }
 
 impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// One that nobody sleeps with.
+    ///
+    /// # Errors
+    /// If the process has as many open files as it may.
+    pub fn new() -> io::Result<Self> {
         Ok(Self {
             state: AtomicU8::new(AWAKE),
             event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
@@ -41,24 +45,24 @@ impl Waker {
 
     /// The sleeper announces that it is about to poll. False if it was woken already: it must
     /// not sleep. In both cases [`Waker::end_sleep`] follows.
-    pub(crate) fn begin_sleep(&self) -> bool {
+    pub fn begin_sleep(&self) -> bool {
         self.state
             .compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
     /// The sleeper is awake; whoever calls [`Wake::wake`] from now on means the next sleep.
-    pub(crate) fn end_sleep(&self) {
+    pub fn end_sleep(&self) {
         self.state.store(AWAKE, Ordering::SeqCst);
     }
 
     /// What to poll for readability; [`Waker::drain`] when it is readable.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
     /// Makes the eventfd unreadable again.
-    pub(crate) fn drain(&self) {
+    pub fn drain(&self) {
         // The only possible error is that the counter is zero, and then there is nothing to do.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use starling_io::{Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Wake};
-use starling_io_udp::{UdpConfig, UdpControl, UdpIo};
+use starling_io::{
+    Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Steered, Wake, WorkerIo,
+};
+use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
 use crate::address::XdpAddress;
 use crate::drops::Drops;
@@ -16,10 +18,13 @@ use crate::neighbour::{Neighbours, check_route};
 use crate::netlink::{Link, Netlink};
 use crate::program::{MAX_QUEUES, Program};
 use crate::rx::XdpRx;
+use crate::senders::Senders;
 use crate::shared::Shared;
 use crate::socket::{Mode, Place, Sizes, Socket};
+use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::tx::XdpTx;
 use crate::umem::{Cut, Umem};
+use crate::worker::{Parts, XdpWorker};
 
 /// Bytes of Ethernet header.
 const ETHERNET: usize = 14;
@@ -32,6 +37,10 @@ const MAX_FRAME: usize = 15 * 3840;
 
 /// How long to sleep at most while frames wait for the kernel to have room.
 const RETRY: Duration = Duration::from_millis(1);
+
+/// Frames that wait for one worker, and answers of it that wait to be sent: far more than it is
+/// given while the counts are right.
+const WORKER_FRAMES: u32 = 64;
 
 /// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +75,8 @@ pub struct XdpIo {
     control: UdpControl,
     capabilities: Capabilities,
     address: XdpAddress,
+    /// Workers have sockets of their own.
+    is_steered: bool,
 }
 
 impl XdpIo {
@@ -169,6 +180,7 @@ impl XdpIo {
         let sizes = Sizes {
             rx: config.rx_frames,
             tx: config.tx_frames * cut.slot_chunks.next_power_of_two() as u32,
+            completion: (cut.bytes() / cut.chunk).next_power_of_two() as u32,
         };
         let is_large = max_frame > cut.rx_room();
         let (socket, rings) = Socket::open(&place, &umem, sizes, is_large)?;
@@ -189,15 +201,17 @@ impl XdpIo {
             presence,
             interface: interface.to_owned(),
             index: link.index,
+            queue: place.queue,
             mac: link.mac,
             local,
+            largest_frame: max_frame,
             largest,
             ecn: config.ecn,
         });
         let frames = config.rx_frames as usize / max_frame.div_ceil(cut.rx_room());
-        let directory = control.directory();
+        let senders = Senders::new(control.directory());
         Ok(Self {
-            rx: XdpRx::new(Arc::clone(&shared), udp_rx, directory, rings.rx, rings.fill),
+            rx: XdpRx::new(Arc::clone(&shared), udp_rx, senders, rings.rx, rings.fill),
             tx: XdpTx::new(
                 Arc::clone(&shared),
                 udp_tx,
@@ -214,6 +228,7 @@ impl XdpIo {
                 max_datagram: largest,
             },
             address: address.at(local),
+            is_steered: false,
             shared,
             control,
         })
@@ -227,6 +242,11 @@ impl XdpIo {
     /// The address that the device receives at.
     pub fn local_socket_address(&self) -> SocketAddr {
         self.shared.local
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(crate) fn halves(&mut self) -> (&mut XdpRx, &mut XdpTx) {
@@ -347,6 +367,75 @@ impl PacketIo for XdpIo {
 
     fn waker(&self) -> Arc<dyn Wake> {
         self.control.waker()
+    }
+
+    /// Whole requests of one packet, without extension of their header, go to the workers' own
+    /// sockets on this queue.
+    ///
+    /// # Errors
+    /// If there are no workers or more than 63, or `depth` is not 1 to 8; if sockets cannot be made;
+    /// if the device has workers already.
+    fn steer(&mut self, workers: usize, depth: u8) -> Result<Steered, IoError> {
+        let attempt = format!("have {} hand requests to workers", self.address);
+        let fail = |problem: String, remedy: &str| {
+            Err(IoError::new(
+                Fault::Caller,
+                attempt.as_str(),
+                problem,
+                remedy,
+            ))
+        };
+        if !(1..=MAX_WORKERS).contains(&workers) {
+            return fail(
+                format!("{workers} workers are too few or too many"),
+                "have 1 to 63, or another dispatch mode",
+            );
+        }
+        if !(1..=MAX_DEPTH).contains(&depth) {
+            let problem = format!("{depth} requests are too few or too many for one worker");
+            return fail(problem, "let it have 1 to 8");
+        }
+        if self.is_steered {
+            return fail("it does already".to_owned(), "ask for it once");
+        }
+        let shared = &self.shared;
+        let place = Place {
+            interface: &shared.interface,
+            index: shared.index,
+            queue: shared.queue,
+            mode: self.address.mode(),
+            is_generic: shared.program.is_generic,
+        };
+        let exchange = Arc::new(Exchange::new(shared.umem.cut.rx_chunks));
+        let mut parts: Vec<Parts> = Vec::new();
+        let host = |error| {
+            let remedy = "raise the limits on memory and open files, or use another dispatch mode";
+            IoError::from_os(Fault::Host, attempt.as_str(), error, remedy)
+        };
+        for index in 0..workers {
+            let (socket, rings) = shared.socket.open_another(&place, WORKER_FRAMES)?;
+            parts.push(Parts {
+                shared: Arc::clone(shared),
+                exchange: Arc::clone(&exchange),
+                index,
+                socket,
+                rx: rings.rx,
+                tx: rings.tx,
+                senders: Senders::new(self.control.directory()),
+                dispatcher: self.control.waker(),
+                waker: Arc::new(Waker::new().map_err(host)?),
+            });
+        }
+        let sockets = parts.iter().map(|parts| parts.socket.as_fd());
+        let steering = XdpSteering::start(shared, sockets, depth).map_err(host)?;
+        self.is_steered = true;
+        self.rx.share_with_workers(Arc::clone(&exchange));
+        self.tx.share_with_workers(exchange);
+        let boxed = |parts| Box::new(XdpWorker::new(parts)) as Box<dyn WorkerIo>;
+        Ok(Steered {
+            steering: Box::new(steering),
+            workers: parts.into_iter().map(boxed).collect(),
+        })
     }
 }
 

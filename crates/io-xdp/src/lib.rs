@@ -21,6 +21,7 @@
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `steering`, `worker` | workers with sockets of their own, which the program gives whole requests |
 //! | `inspect` | what interfaces can do, without a device |
 //! | `reflect` | what the device is measured by |
 //!
@@ -43,10 +44,13 @@ mod program;
 mod reflect;
 mod ring;
 mod rx;
+mod senders;
 mod shared;
 mod socket;
+mod steering;
 mod tx;
 mod umem;
+mod worker;
 
 pub use address::XdpAddress;
 pub use device::{XdpConfig, XdpIo};

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::Ebpf;
@@ -21,14 +21,13 @@ use crate::bpf;
 use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
+use crate::steering::{Counts, SOCKETS};
 
 /// The program's name in its object, and, as it is short enough, in the kernel.
 pub(crate) const NAME: &str = "starling_steer";
 
 /// Queues of an interface that can have a device: the length of the program's table.
 pub(crate) const MAX_QUEUES: u32 = 64;
-/// Sockets that the program knows for each queue.
-const SOCKETS: u32 = 64;
 /// Ports whose passed datagrams are counted: all.
 const PORTS: usize = 1 << 16;
 
@@ -56,6 +55,7 @@ pub(crate) struct Program {
     queues: OwnedFd,
     sockets: OwnedFd,
     passed: Mapping,
+    steering: Mapping,
     pub(crate) is_generic: bool,
 }
 
@@ -94,8 +94,7 @@ impl Program {
             }
             match result {
                 Ok((link, is_generic)) => {
-                    let [queues, sockets, passed] = own.maps;
-                    return Self::new(link, queues, sockets, &passed, is_generic).map_err(refused);
+                    return Self::new(link, own.maps, is_generic).map_err(refused);
                 }
                 // Another has been faster.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
@@ -144,33 +143,36 @@ impl Program {
         let Some(held) = bpf::link_of(id).map_err(failed)? else {
             return Ok(None);
         };
-        let mut maps = [None, None, None];
+        let mut maps = [None, None, None, None];
         for id in there.maps {
             let (name, fd) = bpf::map(id).map_err(failed)?;
             if let Some(at) = MAPS.iter().position(|known| *known == name) {
                 maps[at] = Some(fd);
             }
         }
-        let [Some(queues), Some(sockets), Some(passed)] = maps else {
+        let [Some(queues), Some(sockets), Some(passed), Some(steering)] = maps else {
             return Err(failed(io::ErrorKind::InvalidData.into()));
         };
-        let program = Self::new(held, queues, sockets, &passed, link.is_generic);
+        let maps = [queues, sockets, passed, steering];
+        let program = Self::new(held, maps, link.is_generic);
         program.map(Some).map_err(failed)
     }
 
     fn new(
         link: OwnedFd,
-        queues: OwnedFd,
-        sockets: OwnedFd,
-        passed: &OwnedFd,
+        [queues, sockets, passed, steering]: [OwnedFd; 4],
         is_generic: bool,
     ) -> io::Result<Self> {
         let len = PORTS * size_of::<u64>();
+        let passed = Mapping::of_file(passed.as_fd(), 0, len, ProtFlags::READ)?;
+        let len = MAX_QUEUES as usize * size_of::<Counts>();
+        let both = ProtFlags::READ | ProtFlags::WRITE;
         Ok(Self {
             _link: link,
             queues,
             sockets,
-            passed: Mapping::of_file(passed.as_fd(), 0, len, ProtFlags::READ)?,
+            passed,
+            steering: Mapping::of_file(steering.as_fd(), 0, len, both)?,
             is_generic,
         })
     }
@@ -198,9 +200,19 @@ impl Program {
                 entry.family = ETHERTYPE_IPV6;
             }
         }
+        self.counts(queue).clear();
         bpf::update(self.queues.as_fd(), queue, &entry)?;
-        let socket = socket.as_raw_fd();
-        bpf::update(self.sockets.as_fd(), queue * SOCKETS, &socket)
+        self.set_socket(queue * SOCKETS, socket.as_raw_fd())
+    }
+
+    /// The program knows the socket by its place in the table of all queues' sockets.
+    pub(crate) fn set_socket(&self, place: u32, socket: RawFd) -> io::Result<()> {
+        bpf::update(self.sockets.as_fd(), place, &socket)
+    }
+
+    /// What the program goes by when it chooses a worker of a queue.
+    pub(crate) fn counts(&self, queue: u32) -> &Counts {
+        Counts::of_queue(&self.steering, queue)
     }
 
     /// How many datagrams for `port` went on into the kernel. Without a system call.
@@ -217,13 +229,13 @@ impl Program {
 }
 
 /// The maps of the program.
-const MAPS: [&str; 3] = ["queues", "sockets", "passed"];
+const MAPS: [&str; 4] = ["queues", "sockets", "passed", "steering"];
 
 /// The program, loaded but attached to nothing.
 struct Own {
     program: OwnedFd,
     tag: [u8; 8],
-    maps: [OwnedFd; 3],
+    maps: [OwnedFd; 4],
 }
 
 impl Own {
@@ -243,11 +255,11 @@ impl Own {
         let program = program.fd().expect("it is loaded").as_fd();
         let program = program.try_clone_to_owned().map_err(failed)?;
         let maps = MAPS.map(|name| map_fd(ebpf.map(name).expect("in the object")));
-        let [queues, sockets, passed] = maps.map(|map| map.map_err(failed));
+        let [queues, sockets, passed, steering] = maps.map(|map| map.map_err(failed));
         Ok(Self {
             tag: bpf::program_info(program.as_fd()).map_err(failed)?.tag,
             program,
-            maps: [queues?, sockets?, passed?],
+            maps: [queues?, sockets?, passed?, steering?],
         })
     }
 }

@@ -7,17 +7,18 @@
 //!
 //! The chunks of a burst go back to the kernel when the next one is taken.
 
-use std::cell::Cell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
-use starling_io_udp::{Directory, UdpRx};
+use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx};
+use starling_io_udp::UdpRx;
 
 use crate::drops::Counts;
 use crate::frame::{Drop as Reason, Received, parse, swap_ends};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
+use crate::senders::{NOBODY, Senders};
 use crate::shared::Shared;
+use crate::steering::Exchange;
 
 /// After the program has passed something on, how many times the socket is asked in vain: the
 /// kernel's stack takes some microseconds to bring it there.
@@ -26,14 +27,11 @@ const TRIES: u32 = 32;
 /// How many bursts after the last time the socket is asked anyway.
 const ASK_EVERY: u32 = 1024;
 
-/// Entries of the cache of look-ups.
-const CACHED: usize = 256;
-
 /// The receiving half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpRx {
     shared: Arc<Shared>,
     pub(crate) udp: UdpRx,
-    directory: Directory,
+    senders: Senders,
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     /// Chunks of the burst, to be given back.
@@ -46,12 +44,12 @@ pub struct XdpRx {
     is_from_socket: bool,
     /// Frames of several chunks, put together.
     assembled: Vec<u8>,
-    /// Senders looked up lately, by a hash of their address.
-    cache: Box<[Cell<LookUp>]>,
     passed: u64,
     tries: u32,
     until_asked: u32,
     pub(crate) counts: Counts,
+    /// What goes between this half and workers, if there are any.
+    exchange: Option<Arc<Exchange>>,
 }
 
 /// A datagram of the burst.
@@ -70,21 +68,11 @@ enum Memory {
     Assembled,
 }
 
-/// What `address` was when the directory had `version`.
-#[derive(Clone, Copy)]
-struct LookUp {
-    address: SocketAddr,
-    version: u32,
-    peer: Option<PeerId>,
-}
-
-const NOBODY: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
-
 impl XdpRx {
     pub(crate) fn new(
         shared: Arc<Shared>,
         udp: UdpRx,
-        directory: Directory,
+        senders: Senders,
         rx: Consumer<Descriptor>,
         mut fill: Producer<u64>,
     ) -> Self {
@@ -102,15 +90,9 @@ impl XdpRx {
             source: NOBODY,
             ecn: Ecn::NotCapable,
         };
-        // No datagram comes from that address, so these entries are never hit.
-        let nobody = LookUp {
-            address: NOBODY,
-            version: 0,
-            peer: None,
-        };
         Self {
             udp,
-            directory,
+            senders,
             rx,
             fill,
             held: Vec::with_capacity(MAX_BURST),
@@ -119,13 +101,18 @@ impl XdpRx {
             burst_len: 0,
             is_from_socket: false,
             assembled: Vec::new(),
-            cache: (0..CACHED).map(|_| Cell::new(nobody)).collect(),
             passed: shared.program.passed(shared.local.port()),
             tries: 0,
             until_asked: ASK_EVERY,
             counts: Counts::default(),
+            exchange: None,
             shared,
         }
+    }
+
+    /// From now on there are workers.
+    pub(crate) fn share_with_workers(&mut self, exchange: Arc<Exchange>) {
+        self.exchange = Some(exchange);
     }
 
     pub(crate) fn ring(&mut self) -> &mut Consumer<Descriptor> {
@@ -159,7 +146,9 @@ impl XdpRx {
         if self.burst_len == 0 {
             self.give_back();
         }
-        self.udp.has_leftovers() || self.rx.available() > 0
+        let exchange = self.exchange.as_ref();
+        let handed_over = exchange.is_some_and(|exchange| !exchange.handed_over.is_empty());
+        handed_over || self.udp.has_leftovers() || self.rx.available() > 0
     }
 
     /// The socket may have something.
@@ -239,6 +228,27 @@ impl XdpRx {
         if taken > 0 {
             self.rx.release(taken);
         }
+        if let Some(exchange) = &self.exchange {
+            self.receive_from_workers(&Arc::clone(exchange));
+        }
+    }
+
+    /// Takes what workers handed over, and what they answered in is received into again.
+    fn receive_from_workers(&mut self, exchange: &Exchange) {
+        let mut refilled = false;
+        while let Some(chunk) = exchange.answered.pop() {
+            self.fill.push(chunk);
+            refilled = true;
+        }
+        if refilled {
+            self.fill.publish();
+        }
+        while self.burst_len < MAX_BURST {
+            let Some(descriptor) = exchange.handed_over.pop() else {
+                break;
+            };
+            self.take_frame(descriptor);
+        }
     }
 
     /// The chunk is ours from now on; false if it is no chunk.
@@ -309,33 +319,6 @@ impl XdpRx {
         };
         self.burst_len += 1;
     }
-
-    #[inline]
-    fn source(&self, address: SocketAddr) -> Source {
-        let version = self.directory.version();
-        let place = &self.cache[hash(&address)];
-        let mut known = place.get();
-        if known.address != address || known.version != version {
-            known = LookUp {
-                address,
-                version,
-                peer: self.directory.find(address),
-            };
-            place.set(known);
-        }
-        known.peer.map_or(Source::Stranger(address), Source::Peer)
-    }
-}
-
-/// A place in the cache: who can choose addresses gains no more than misses.
-#[inline]
-fn hash(address: &SocketAddr) -> usize {
-    let low = match address {
-        SocketAddr::V4(v4) => v4.ip().to_bits(),
-        SocketAddr::V6(v6) => v6.ip().to_bits() as u32,
-    };
-    let mixed = (low ^ u32::from(address.port()) << 16).wrapping_mul(0x9e37_79b9);
-    (mixed >> 24) as usize % CACHED
 }
 
 impl PacketRx for XdpRx {
@@ -370,7 +353,7 @@ impl PacketRx for XdpRx {
         let place = &self.burst[index];
         let (start, len) = (place.start as usize, place.len as usize);
         Datagram {
-            source: self.source(place.source),
+            source: self.senders.source(place.source),
             ecn: place.ecn,
             bytes: match place.memory {
                 // SAFETY: its chunk is held until the next burst, which needs `self` alone.

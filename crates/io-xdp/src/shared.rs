@@ -9,6 +9,7 @@ use crate::frame::Mac;
 use crate::neighbour::{Neighbours, Presence};
 use crate::program::Program;
 use crate::socket::Socket;
+use crate::steering::Counts;
 use crate::umem::Umem;
 
 /// Nothing here changes while the device lives.
@@ -20,8 +21,11 @@ pub(crate) struct Shared {
     pub(crate) presence: Arc<Presence>,
     pub(crate) interface: String,
     pub(crate) index: u32,
+    pub(crate) queue: u32,
     pub(crate) mac: Mac,
     pub(crate) local: SocketAddr,
+    /// The largest frame, in bytes.
+    pub(crate) largest_frame: usize,
     /// The largest payload of a datagram, in bytes.
     pub(crate) largest: usize,
     pub(crate) ecn: bool,
@@ -35,6 +39,11 @@ impl Shared {
             return Err(self.gone());
         }
         Ok(())
+    }
+
+    /// What the program goes by when it chooses a worker.
+    pub(crate) fn counts(&self) -> &Counts {
+        self.program.counts(self.queue)
     }
 
     /// The error of a device whose interface is not there any more.

@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags, XdpRingOffset,
+    XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::net::{bind, recv, send, socket_with};
@@ -71,14 +73,22 @@ pub(crate) struct Rings {
     pub(crate) completion: Consumer<u64>,
 }
 
+/// The rings of a further socket on a queue, which has fill and completion ring already.
+pub(crate) struct WorkerRings {
+    pub(crate) rx: Consumer<Descriptor>,
+    pub(crate) tx: Producer<Descriptor>,
+}
+
 /// Numbers of entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     /// Of the rx ring. The fill ring has twice as many: the kernel shows a frame before it shows
     /// that it has taken the chunk out of the fill ring, and by then the chunk may be given back.
     pub(crate) rx: u32,
-    /// Of tx and completion rings.
+    /// Of the tx ring.
     pub(crate) tx: u32,
+    /// Of the completion ring: as many as there are chunks, for workers send from all of them.
+    pub(crate) completion: u32,
 }
 
 impl Socket {
@@ -147,23 +157,16 @@ impl Socket {
         sockopt::set_xdp_umem_reg(&fd, registration).map_err(at("register packet memory"))?;
         let sized = sockopt::set_xdp_umem_fill_ring_size(&fd, 2 * sizes.rx)
             .and_then(|()| sockopt::set_xdp_rx_ring_size(&fd, sizes.rx))
-            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.tx))
+            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.completion))
             .and_then(|()| sockopt::set_xdp_tx_ring_size(&fd, sizes.tx));
         sized.map_err(at("make rings"))?;
         let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(at("find the rings"))?;
         let mapped = |error| ("map the rings", error);
-        let map = |page: u64, ring: &XdpRingOffset, size: u32, entry: usize| {
-            let layout = layout(ring);
-            let len = layout.entries + size as usize * entry;
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            Mapping::of_file(fd.as_fd(), page, len, protection).map(|map| (map, layout, size))
-        };
-        let rx_page = libc::XDP_PGOFF_RX_RING as u64;
-        let tx_page = libc::XDP_PGOFF_TX_RING as u64;
+        let map = |page, ring, size, entry| map(&fd, page, ring, size, entry);
         let descriptor = size_of::<Descriptor>();
         let rings = Rings {
-            rx: consumer(map(rx_page, &offsets.rx, sizes.rx, descriptor).map_err(mapped)?),
-            tx: producer(map(tx_page, &offsets.tx, sizes.tx, descriptor).map_err(mapped)?),
+            rx: consumer(map(RX_PAGE, &offsets.rx, sizes.rx, descriptor).map_err(mapped)?),
+            tx: producer(map(TX_PAGE, &offsets.tx, sizes.tx, descriptor).map_err(mapped)?),
             fill: producer(
                 map(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, 2 * sizes.rx, 8)
                     .map_err(mapped)?,
@@ -172,7 +175,7 @@ impl Socket {
                 map(
                     libc::XDP_UMEM_PGOFF_COMPLETION_RING,
                     &offsets.cr,
-                    sizes.tx,
+                    sizes.completion,
                     8,
                 )
                 .map_err(mapped)?,
@@ -196,10 +199,39 @@ impl Socket {
         Ok((socket, rings))
     }
 
-    /// Has the kernel send what is in the tx ring, or a part of it.
-    #[inline]
-    pub(crate) fn kick_tx(&self) -> rustix::io::Result<()> {
-        send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
+    /// A further socket on the queue of this one, with its packet memory, fill and completion
+    /// rings, and `entries` of each other ring.
+    pub(crate) fn open_another(
+        &self,
+        place: &Place<'_>,
+        entries: u32,
+    ) -> Result<(OwnedFd, WorkerRings), IoError> {
+        let open = || {
+            let at = |step| move |error: rustix::io::Errno| (step, io::Error::from(error));
+            let family = AddressFamily::XDP;
+            let fd = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)
+                .map_err(at("make a socket"))?;
+            sockopt::set_xdp_rx_ring_size(&fd, entries)
+                .and_then(|()| sockopt::set_xdp_tx_ring_size(&fd, entries))
+                .map_err(at("make rings"))?;
+            let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(at("find the rings"))?;
+            let mapped = |error| ("map the rings", error);
+            let entry = size_of::<Descriptor>();
+            let rx = map(&fd, RX_PAGE, &offsets.rx, entries, entry).map_err(mapped)?;
+            let tx = map(&fd, TX_PAGE, &offsets.tx, entries, entry).map_err(mapped)?;
+            let rings = WorkerRings {
+                rx: consumer(rx),
+                tx: producer(tx),
+            };
+            let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
+            let address = SocketAddrXdpWithSharedUmem {
+                addr: SocketAddrXdp::new(flags, place.index, place.queue),
+                shared_umem_fd: self.fd.as_fd(),
+            };
+            bind(&fd, &address).map_err(at("bind a worker's socket"))?;
+            Ok((fd, rings))
+        };
+        open().map_err(|(step, error)| open_error(place, step, error))
     }
 
     /// Has the driver see the fill ring.
@@ -207,6 +239,48 @@ impl Socket {
         // It has been told, whatever the call returns.
         let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
+}
+
+const RX_PAGE: u64 = libc::XDP_PGOFF_RX_RING as u64;
+const TX_PAGE: u64 = libc::XDP_PGOFF_TX_RING as u64;
+
+/// The most system calls to have one ring sent: each takes 32 descriptors at least.
+const KICKS: usize = 64;
+
+/// The socket is bound to nothing any more.
+#[derive(Debug)]
+pub(crate) struct Unbound;
+
+/// Has the kernel send what is in a tx ring, until it has taken everything or has no room.
+#[inline]
+pub(crate) fn kick(socket: &OwnedFd, tx: &Producer<Descriptor>) -> Result<(), Unbound> {
+    for _ in 0..KICKS {
+        if tx.is_consumed() || !tx.needs_wakeup() {
+            return Ok(());
+        }
+        match send(socket, &[], SendFlags::DONTWAIT) {
+            // In copy mode that was its share; there is more.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::NXIO) => return Err(Unbound),
+            // No room, or the interface is down: the next time.
+            Ok(_) | Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Maps a ring of a socket.
+fn map(
+    fd: &OwnedFd,
+    page: u64,
+    ring: &XdpRingOffset,
+    size: u32,
+    entry: usize,
+) -> io::Result<(Mapping, Layout, u32)> {
+    let layout = layout(ring);
+    let len = layout.entries + size as usize * entry;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    Mapping::of_file(fd.as_fd(), page, len, protection).map(|map| (map, layout, size))
 }
 
 /// Somebody has the queue, or had it a moment ago.

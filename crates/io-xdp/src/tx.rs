@@ -8,7 +8,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rustix::io::Errno;
 use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
@@ -18,6 +17,8 @@ use crate::netlink::Netlink;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::rx::XdpRx;
 use crate::shared::Shared;
+use crate::socket::kick;
+use crate::steering::Exchange;
 use crate::umem::SLOT_MARGIN;
 
 /// Index of a slot.
@@ -25,9 +26,6 @@ type Slot = u16;
 
 /// No slot.
 const NONE: Slot = Slot::MAX;
-
-/// The most system calls of one flush: each takes 32 descriptors at least.
-const KICKS: usize = 64;
 
 /// The sending half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpTx {
@@ -41,6 +39,8 @@ pub struct XdpTx {
     /// Slots with something to send, oldest first.
     queue: Vec<Slot>,
     peers: Vec<Option<Peer>>,
+    /// What goes between the device and workers, if there are any.
+    exchange: Option<Arc<Exchange>>,
 }
 
 #[derive(Clone, Copy)]
@@ -85,7 +85,13 @@ impl XdpTx {
             free: (0..slots as Slot).rev().collect(),
             queue: Vec::with_capacity(slots),
             peers: Vec::new(),
+            exchange: None,
         }
+    }
+
+    /// From now on there are workers.
+    pub(crate) fn share_with_workers(&mut self, exchange: Arc<Exchange>) {
+        self.exchange = Some(exchange);
     }
 
     /// Something waits for the kernel to have room, or would if it came.
@@ -182,7 +188,19 @@ impl XdpTx {
     /// Takes back the slots that the kernel is done with.
     #[inline]
     fn reclaim(&mut self) {
-        self.reclaim_all(|_| false);
+        let Some(exchange) = self.exchange.clone() else {
+            return self.reclaim_all(|_| false);
+        };
+        let cut = self.shared.umem.cut;
+        self.reclaim_all(|address| {
+            let is_of_rx = address < cut.tx_start() as u64;
+            if is_of_rx {
+                // A worker answered in it. There is room: as much as there are chunks.
+                let pushed = exchange.answered.push(address & !(cut.chunk as u64 - 1));
+                debug_assert!(pushed.is_ok(), "a chunk came back twice");
+            }
+            is_of_rx
+        });
     }
 
     #[inline]
@@ -294,20 +312,7 @@ impl XdpTx {
     /// Wakes the kernel, until it has taken everything or has no room.
     #[inline]
     pub(crate) fn kick(&self) -> Result<(), IoError> {
-        for _ in 0..KICKS {
-            if self.tx.is_consumed() || !self.tx.needs_wakeup() {
-                return Ok(());
-            }
-            match self.shared.socket.kick_tx() {
-                // In copy mode that was its share; there is more.
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                // The socket is bound to nothing any more.
-                Err(Errno::NXIO) => return Err(self.shared.gone()),
-                // No room, or the interface is down: at the next flush again.
-                Ok(()) | Err(_) => return Ok(()),
-            }
-        }
-        Ok(())
+        kick(&self.shared.socket.fd, &self.tx).map_err(|_| self.shared.gone())
     }
 }
 
@@ -374,6 +379,8 @@ impl PacketTx for XdpTx {
     fn flush(&mut self) -> Result<(), IoError> {
         if !self.queue.is_empty() || !self.tx.is_consumed() {
             self.send_queued()?;
+        } else if self.exchange.is_some() {
+            self.reclaim();
         }
         self.udp.flush()
     }

@@ -21,6 +21,7 @@
 
 mod clock;
 mod error;
+mod steer;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 pub use clock::{Clock, Mark, MonotonicClock};
 pub use error::{Fault, IoError};
+pub use steer::{Steered, Steering, WorkerIo};
 
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.
 pub const MAX_BURST: usize = 64;
@@ -163,6 +165,21 @@ pub trait PacketIo {
 
     /// A handle for other threads to end a [`PacketIo::wait`].
     fn waker(&self) -> Arc<dyn Wake>;
+
+    /// Has the device itself hand whole requests to `workers` workers, each of which has at most
+    /// `depth` at a time. Once for a device.
+    ///
+    /// # Errors
+    /// If it cannot, which most devices cannot.
+    fn steer(&mut self, workers: usize, depth: u8) -> Result<Steered, IoError> {
+        let _ = (workers, depth);
+        Err(IoError::new(
+            Fault::Caller,
+            format!("have {} hand requests to workers", self.local_address()),
+            format!("{} has no such devices", self.capabilities().scheme),
+            "use an xdp:// address, or another dispatch mode",
+        ))
+    }
 }
 
 /// The receiving half of a device.

@@ -1,0 +1,250 @@
+//! A worker's part of a device: a socket of its own on the device's queue.
+//!
+//! What it receives it answers in place, in the chunk that the request came in, or hands over to
+//! the device's receiving half. It has one frame at a time; those that wait are in its rx ring.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use starling_io::{Datagram, Fault, IoError, Wake, WorkerIo};
+use starling_io_udp::Waker;
+
+use crate::frame::{Mac, Received, Template, parse};
+use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
+use crate::senders::Senders;
+use crate::shared::Shared;
+use crate::socket::kick;
+use crate::steering::Exchange;
+
+/// How long a worker that has nothing sleeps although something is counted for it.
+const DOUBT: Duration = Duration::from_millis(2);
+
+/// One worker's part of an [`XdpIo`](crate::XdpIo).
+pub(crate) struct XdpWorker {
+    shared: Arc<Shared>,
+    exchange: Arc<Exchange>,
+    /// Which worker.
+    index: usize,
+    socket: OwnedFd,
+    rx: Consumer<Descriptor>,
+    tx: Producer<Descriptor>,
+    senders: Senders,
+    current: Option<(Descriptor, Received)>,
+    dispatcher: Arc<dyn Wake>,
+    waker: Arc<Waker>,
+    /// What was counted for it when it began to have nothing.
+    doubted: Option<u32>,
+}
+
+/// What makes one.
+pub(crate) struct Parts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) index: usize,
+    pub(crate) socket: OwnedFd,
+    pub(crate) rx: Consumer<Descriptor>,
+    pub(crate) tx: Producer<Descriptor>,
+    pub(crate) senders: Senders,
+    pub(crate) dispatcher: Arc<dyn Wake>,
+    pub(crate) waker: Arc<Waker>,
+}
+
+impl XdpWorker {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts {
+            shared,
+            exchange,
+            index,
+            socket,
+            rx,
+            tx,
+            senders,
+            dispatcher,
+            waker,
+        } = parts;
+        Self {
+            shared,
+            exchange,
+            index,
+            socket,
+            rx,
+            tx,
+            senders,
+            current: None,
+            dispatcher,
+            waker,
+            doubted: None,
+        }
+    }
+
+    /// The dispatcher gets a chunk, whatever is in it.
+    fn give_away(&self, descriptor: Descriptor) {
+        let pushed = self.exchange.handed_over.push(descriptor);
+        assert!(pushed.is_ok(), "there is room for all chunks");
+        self.dispatcher.wake();
+    }
+
+    /// Where the chunk of a frame ends.
+    fn chunk_end(&self, descriptor: Descriptor) -> u64 {
+        let chunk = self.shared.umem.cut.chunk as u64;
+        (descriptor.address & !(chunk - 1)) + chunk
+    }
+
+    /// Sees to it that what is counted for a worker that has nothing is nothing. A frame for which
+    /// the kernel had no chunk was counted, and somebody else may have written to the counts.
+    fn reconsider(&mut self, slept_through: bool) {
+        let counts = self.shared.counts();
+        let now = counts.outstanding(self.index);
+        if slept_through
+            && let Some(taken) = now
+            && self.doubted == now
+        {
+            counts.forget(self.index, taken);
+            self.doubted = None;
+            return;
+        }
+        self.doubted = now;
+    }
+}
+
+impl WorkerIo for XdpWorker {
+    fn receive(&mut self) -> bool {
+        assert!(self.current.is_none(), "the last one was dealt with");
+        while self.rx.available() > 0 {
+            let descriptor = self.rx.get(0);
+            self.rx.release(1);
+            let (address, len) = (descriptor.address as usize, descriptor.len as usize);
+            let end = descriptor.address.checked_add(descriptor.len.into());
+            let is_whole = end.is_some_and(|end| end <= self.chunk_end(descriptor))
+                && descriptor.address < self.shared.umem.cut.tx_start() as u64
+                && descriptor.options & CONTINUED == 0;
+            if is_whole {
+                // SAFETY: the kernel gave the chunk to this socket, so it is this worker's.
+                let frame = unsafe { self.shared.umem.bytes(address, len) };
+                if let Ok(received) = parse(frame, &self.shared.local) {
+                    self.current = Some((descriptor, received));
+                    return true;
+                }
+            }
+            // The device knows what to do with it, and counts it.
+            self.give_away(descriptor);
+            self.complete();
+        }
+        false
+    }
+
+    fn datagram(&self) -> Datagram<'_> {
+        let (descriptor, received) = self.current.as_ref().expect("a datagram was received");
+        let start = descriptor.address as usize + received.start;
+        Datagram {
+            source: self.senders.source(received.source),
+            ecn: received.ecn,
+            // SAFETY: the chunk is this worker's until it is answered or handed over, which needs
+            // `self` alone.
+            bytes: unsafe { self.shared.umem.bytes(start, received.len) },
+        }
+    }
+
+    fn answer(&mut self, parts: [&[u8]; 3]) -> bool {
+        let (descriptor, received) = self.current.expect("a datagram was received");
+        let shared = &*self.shared;
+        let payload: usize = parts.iter().map(|part| part.len()).sum();
+        // The headers of an answer are as long as those of the request.
+        let len = received.start + payload;
+        let room = (self.chunk_end(descriptor) - descriptor.address) as usize;
+        if len > room || payload > shared.largest || self.tx.room(1) == 0 {
+            return false;
+        }
+        let address = descriptor.address as usize;
+        // SAFETY: as in `datagram`; the parts are no part of it, for `self` is borrowed alone.
+        let frame = unsafe { shared.umem.bytes_mut(address, len) };
+        let sender: Mac = frame[6..12].try_into().expect("6 bytes");
+        let mut rest = &mut frame[received.start..];
+        for part in parts {
+            let (here, after) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = after;
+        }
+        let template = Template::new(shared.mac, &shared.local, &received.source, shared.ecn);
+        template.write(sender, frame);
+        self.tx.push(Descriptor {
+            address: descriptor.address,
+            len: len as u32,
+            options: 0,
+        });
+        self.tx.publish();
+        self.current = None;
+        // What could not be sent now is in the ring; that the interface is gone is found out by
+        // who waits.
+        let _ = kick(&self.socket, &self.tx);
+        true
+    }
+
+    fn hand_over(&mut self) {
+        let (descriptor, _) = self.current.take().expect("a datagram was received");
+        self.give_away(descriptor);
+    }
+
+    fn complete(&mut self) {
+        self.shared.counts().complete(self.index);
+    }
+
+    /// # Errors
+    /// If the interface was removed, or the system is out of memory.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
+        if self.rx.available() > 0 {
+            return Ok(());
+        }
+        kick(&self.socket, &self.tx).map_err(|_| self.shared.gone())?;
+        self.reconsider(false);
+        let in_doubt = self.doubted.is_some() || !self.tx.is_consumed();
+        let timeout = match in_doubt {
+            true => Some(timeout.map_or(DOUBT, |timeout| timeout.min(DOUBT))),
+            false => timeout,
+        };
+        let timeout = timeout.map(|duration| Timespec {
+            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: duration.subsec_nanos().into(),
+        });
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
+        ];
+        let slept = match self.waker.begin_sleep() {
+            true => poll(&mut fds, timeout.as_ref()).map(Some),
+            false => Ok(None),
+        };
+        self.waker.end_sleep();
+        if !fds[1].revents().is_empty() {
+            self.waker.drain();
+        }
+        match slept {
+            Ok(Some(0)) => self.reconsider(in_doubt),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                return Err(IoError::from_os(
+                    Fault::Host,
+                    format!("wait as a worker on {}", self.shared.interface),
+                    error.into(),
+                    "free some memory of this host",
+                ));
+            }
+        }
+        self.shared.check()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.waker) as Arc<dyn Wake>
+    }
+}
+
+impl Drop for XdpWorker {
+    /// Chunks that it has go back to the device.
+    fn drop(&mut self) {
+        if let Some((descriptor, _)) = self.current.take() {
+            self.give_away(descriptor);
+        }
+    }
+}
