@@ -27,6 +27,7 @@ pub mod net;
 pub mod rng;
 pub mod scenario;
 pub mod trace;
+mod workers;
 
 pub use cpu::{CpuModel, Work};
 pub use fabric::{

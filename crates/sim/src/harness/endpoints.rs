@@ -8,7 +8,6 @@
 
 mod books;
 mod host;
-mod pool;
 
 use super::{HostFaultKind, MS, Outcomes, Sabotage, Scenario};
 use crate::check::{Violation, no_overflow};

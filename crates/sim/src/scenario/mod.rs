@@ -25,7 +25,6 @@ mod overload;
 mod paths;
 mod slo;
 mod watch;
-mod workers;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -11,23 +11,25 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use starling_endpoint::{
     CallOptions, ContinuationId, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
-    SessionId,
+    SessionId, WorkerReply, WorkerRequest,
 };
 use starling_proto::Congestion;
 
 use super::incast::{cx4, node_config};
 use super::watch::times;
-use super::workers::Workers;
 use super::{Bench, Curve, MS, Plot, US};
 use crate::cpu::Work;
 use crate::fabric::{Fabric, HostId, SharedFabric, Step};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
+use crate::workers::Workers;
 
 pub(super) const NAME: &str = "overload";
 
@@ -85,10 +87,10 @@ impl Ends {
     }
 }
 
-pub(super) type SharedEnds = Rc<RefCell<Ends>>;
+type SharedEnds = Rc<RefCell<Ends>>;
 
 /// When the call was made, by the fabric's clock: the first bytes of its request.
-pub(super) fn issued_ns(body: &[u8]) -> u64 {
+fn issued_ns(body: &[u8]) -> u64 {
     let bytes = body.first_chunk().expect("a request of this scenario");
     u64::from_le_bytes(*bytes)
 }
@@ -133,10 +135,7 @@ fn start_server(
 ) -> (Host, Option<Workers>) {
     let mut server = start(fabric, id, rng);
     if in_workers {
-        let handler_ns = WORKERS * HANDLER_NS;
-        let workers = Workers::new(fabric, id, WORKERS, WORKER_QUEUE, handler_ns, ends);
-        server.register_worker(ECHO, workers.handler());
-        server.set_dispatch(Box::new(workers.clone()));
+        let workers = workers_of(fabric, id, &mut server, ends);
         return (server, Some(workers));
     }
     let (ends, ran, fabric) = (ends.clone(), ran.clone(), fabric.clone());
@@ -152,6 +151,31 @@ fn start_server(
         }),
     );
     (server, None)
+}
+
+/// Workers that echo.
+fn workers_of(
+    fabric: &SharedFabric,
+    id: HostId,
+    server: &mut Host,
+    ends: &SharedEnds,
+) -> Workers {
+    // One more than when the call was made whose handler ran last; zero: taken note of.
+    let ran = Arc::new(AtomicU64::new(0));
+    let (handler_ran, ends) = (Arc::clone(&ran), ends.clone());
+    let handler = move |request: &mut WorkerRequest, reply: &mut WorkerReply| {
+        handler_ran.store(issued_ns(request.body()) + 1, Ordering::Relaxed);
+        reply.buffer().extend_from_slice(request.body());
+    };
+    server.register_worker(ECHO, Arc::new(handler));
+    let takes_ns = Box::new(move |clock_ns| {
+        let issued_ns = ran.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        ends.borrow_mut().begin(clock_ns, issued_ns);
+        Some(WORKERS * HANDLER_NS)
+    });
+    let workers = Workers::new(fabric, id, WORKERS as usize, WORKER_QUEUE, takes_ns);
+    server.set_dispatch(Box::new(workers.clone()));
+    workers
 }
 
 impl World {
@@ -229,9 +253,6 @@ impl World {
         }
         let end = clients + WORKERS;
         self.fabric.borrow_mut().alarm(until_ns + COOL_DOWN_NS, end);
-        if let Some(workers) = &self.workers {
-            workers.set_first_alarm(clients);
-        }
         loop {
             let step = self.fabric.borrow_mut().step();
             match step.expect("the end is an alarm") {
@@ -239,7 +260,8 @@ impl World {
                 Step::Alarm(word) if word == end => return,
                 Step::Alarm(word) if word >= clients => {
                     let workers = self.workers.as_ref().expect("whose alarm it is");
-                    workers.finish(word - clients);
+                    workers.finish((word - clients) as usize);
+                    self.await_workers();
                 }
                 Step::Alarm(client) => self.call(client, until_ns),
             }
@@ -264,6 +286,16 @@ impl World {
             host.wait(None).expect("the device has no errors");
         } else {
             self.fabric.borrow_mut().wake_at(id, free_ns);
+        }
+        self.await_workers();
+    }
+
+    /// Sets the alarms of workers that began something; their words come after the clients'.
+    fn await_workers(&mut self) {
+        let begun = self.workers.as_ref().map(Workers::take_begun);
+        for (worker, done_ns) in begun.unwrap_or_default() {
+            let word = self.clients.len() as u64 + worker as u64;
+            self.fabric.borrow_mut().alarm(done_ns, word);
         }
     }
 

@@ -8,23 +8,25 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use starling_endpoint::{
     CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
     Handler, Idle, MethodId, Msgbuf, OpenError, Secrets, SessionId, SessionState,
+    WorkerHandler,
 };
 
 use super::super::scenario::Runs;
 use super::super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
 use super::books::SharedBooks;
-use super::pool::Workers;
 use crate::check::content::{self, Order};
 use crate::check::{Remains, Tag, Violation, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
+use crate::workers::Workers;
 
 const INLINE: MethodId = MethodId(1);
 const WORKER: MethodId = MethodId(2);
@@ -160,9 +162,16 @@ impl Host {
         let mut endpoint = endpoint.expect("scenarios draw sound configurations");
         let (id, inbox) = (self.id, Inbox::default());
         let (threads, queue) = self.workers;
-        let workers = Workers::new(&self.fabric, id, &self.books, threads, queue);
+        let seen = Seen::default();
+        endpoint.register_worker(WORKER, worker_handler(&seen));
+        let books = self.books.clone();
+        let takes_ns = Box::new(move |_| {
+            let (body, deadline_ns) = seen.lock().expect("one thread").take()?;
+            let order = books.borrow_mut().execute(id, &body, deadline_ns);
+            Some(u64::from(order.delay_us) * US)
+        });
+        let workers = Workers::new(&self.fabric, id, threads, queue, takes_ns);
         endpoint.set_dispatch(Box::new(workers.clone()));
-        endpoint.register_worker(WORKER, workers.handler());
         let (books, fabric) = (self.books.clone(), self.fabric.clone());
         let inline = Handler::inline(move |_, request, mut reply| {
             let order = (books.borrow_mut()).execute(id, request.body(), request.deadline_ns());
@@ -574,6 +583,20 @@ fn make(
     let message = Msgbuf::from_parts(head, Some(tail.to_vec().into()));
     let called = endpoint.call_message(session, method, options, message, *continuation, tag);
     called.map_err(|rejected| rejected.error)
+}
+
+/// What a worker's handler was given last: the handler must be `Send`, so it leaves that here for
+/// who has the books.
+type Seen = Arc<Mutex<Option<(Vec<u8>, Option<u64>)>>>;
+
+fn worker_handler(seen: &Seen) -> WorkerHandler {
+    let seen = Arc::clone(seen);
+    Arc::new(move |request, reply| {
+        let order = content::read_request(request.body());
+        reply.buffer().extend(order.map(response).unwrap_or_default());
+        let saw = (request.body().to_vec(), request.deadline_ns());
+        *seen.lock().expect("one thread") = Some(saw);
+    })
 }
 
 fn response(order: Order) -> Vec<u8> {

@@ -1,90 +1,76 @@
 //! A simulated host's worker threads, given jobs by the policy that
 //! [`ThreadPool`](starling_endpoint::ThreadPool) ships with, in virtual time.
+//!
+//! A handler runs at once, when its worker begins with it; its worker is busy for as long as the
+//! handler is said to take. Who drives the host takes what was begun, and says when it is over.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
-use starling_endpoint::{Dispatch, Job, WorkerConfig, WorkerHandler};
+use starling_endpoint::{Dispatch, Job, WorkerConfig};
 
-use super::overload::{SharedEnds, issued_ns};
 use crate::fabric::{HostId, SharedFabric};
+
+/// Asked, with the host's time, after a job was run: how long its handler takes, ns. `None`: there
+/// was nothing to run any more.
+type TakesNs = Box<dyn FnMut(u64) -> Option<u64>>;
 
 struct Pool {
     fabric: SharedFabric,
     host: HostId,
-    handler_ns: u64,
     policy: Jbsq<Box<Job>>,
     capacity: usize,
     /// What each worker has and has not begun.
     seats: Vec<VecDeque<Box<Job>>>,
-    /// What each worker does, until its alarm.
+    /// What each worker does.
     running: Vec<Option<Box<Job>>>,
     /// What was run, and by whom.
     done: VecDeque<(usize, Box<Job>)>,
     in_flight: usize,
-    /// The word of the first worker's alarm.
-    first_alarm: u64,
-    /// One more than when the call was made whose handler ran last; zero: taken note of.
-    ran: Arc<AtomicU64>,
-    ends: SharedEnds,
+    takes_ns: TakesNs,
+    /// Workers that began something, and when it will be over.
+    begun: Vec<(usize, u64)>,
 }
 
 /// The workers of one host.
 #[derive(Clone)]
-pub(super) struct Workers(Rc<RefCell<Pool>>);
+pub(crate) struct Workers(Rc<RefCell<Pool>>);
 
 impl Workers {
-    pub(super) fn new(
+    /// `threads` of them behind one queue of `queue` jobs.
+    pub(crate) fn new(
         fabric: &SharedFabric,
         host: HostId,
-        threads: u64,
+        threads: usize,
         queue: usize,
-        handler_ns: u64,
-        ends: &SharedEnds,
+        takes_ns: TakesNs,
     ) -> Self {
+        let depth = WorkerConfig::new(1, 0).depth;
         Self(Rc::new(RefCell::new(Pool {
             fabric: fabric.clone(),
             host,
-            handler_ns,
-            policy: Jbsq::new(
-                Mode::SingleQueue,
-                threads as usize,
-                WorkerConfig::new(1, 0).depth,
-                queue,
-            ),
-            capacity: queue + threads as usize,
+            policy: Jbsq::new(Mode::SingleQueue, threads, depth, queue),
+            capacity: queue + threads,
             seats: (0..threads).map(|_| VecDeque::new()).collect(),
             running: (0..threads).map(|_| None).collect(),
             done: VecDeque::new(),
             in_flight: 0,
-            first_alarm: 0,
-            ran: Arc::default(),
-            ends: ends.clone(),
+            takes_ns,
+            begun: Vec::new(),
         })))
     }
 
-    pub(super) fn set_first_alarm(&self, word: u64) {
-        self.0.borrow_mut().first_alarm = word;
-    }
-
-    /// What the workers run: an echo. How long it takes is the pool's business.
-    pub(super) fn handler(&self) -> WorkerHandler {
-        let ran = Arc::clone(&self.0.borrow().ran);
-        Arc::new(move |request, reply| {
-            ran.store(issued_ns(request.body()) + 1, Ordering::Relaxed);
-            reply.buffer().extend_from_slice(request.body());
-        })
+    /// Workers that began a job since the last time, and when each will be done.
+    pub(crate) fn take_begun(&self) -> Vec<(usize, u64)> {
+        std::mem::take(&mut self.0.borrow_mut().begun)
     }
 
     /// A worker's handler is over.
-    pub(super) fn finish(&self, worker: u64) {
+    pub(crate) fn finish(&self, worker: usize) {
         let pool = &mut *self.0.borrow_mut();
-        let job = pool.running[worker as usize].take();
-        let worker = worker as usize;
+        let job = pool.running[worker].take();
         pool.done.push_back((worker, job.expect("its alarm")));
         pool.start(worker);
         let now_ns = pool.fabric.borrow().now_ns();
@@ -103,16 +89,17 @@ impl Pool {
     /// An idle worker takes jobs until it has one that runs.
     fn start(&mut self, worker: usize) {
         while let Some(mut job) = self.seats[worker].pop_front() {
-            let now_ns = self.fabric.borrow().host_now_ns(self.host);
-            job.run(now_ns);
-            if let Some(issued_ns) = self.ran.swap(0, Ordering::Relaxed).checked_sub(1) {
-                self.ends.borrow_mut().begin(now_ns, issued_ns);
+            let (now_ns, clock_ns) = {
+                let fabric = self.fabric.borrow();
+                (fabric.now_ns(), fabric.host_now_ns(self.host))
+            };
+            job.run(clock_ns);
+            if let Some(takes_ns) = (self.takes_ns)(clock_ns) {
                 self.running[worker] = Some(job);
-                let word = self.first_alarm + worker as u64;
-                let done_ns = now_ns + self.handler_ns;
-                return self.fabric.borrow_mut().alarm(done_ns, word);
+                return self.begun.push((worker, now_ns + takes_ns));
             }
             self.done.push_back((worker, job));
+            self.fabric.borrow_mut().wake_at(self.host, now_ns);
         }
     }
 }
