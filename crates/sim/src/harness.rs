@@ -1,5 +1,5 @@
-//! The harness: hosts that run the protocol in a fabric, a random scenario for them, the
-//! checkers around them.
+//! The harness: hosts that run the protocol, or whole endpoints, in a fabric, a random scenario
+//! for them, the checkers around them.
 //!
 //! ```text
 //!  seed ──▶ Scenario ──▶ run ──▶ Report          all promises held
@@ -13,19 +13,16 @@
 //! asked for, and servers have to forget the sessions that their clients have given up.
 //! *Close*: all sessions are closed, and after a while nothing may be left anywhere.
 
-mod agenda;
 mod endpoints;
 mod failure;
-mod host;
-mod ledger;
+mod protocols;
 mod sabotage;
 mod scenario;
 mod shrink;
-mod sink;
 mod world;
 
 pub use failure::Failure;
-pub use ledger::Outcomes;
+pub use protocols::Outcomes;
 pub use sabotage::Sabotage;
 pub use scenario::{
     CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Runs, Scenario, StrayPlan,

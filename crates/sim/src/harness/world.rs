@@ -4,14 +4,12 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use super::agenda::Task;
+use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
-use super::host::Host;
-use super::ledger::{Ledger, Outcomes};
-use super::{Failure, HostFaultKind, MS, Sabotage, Scenario, endpoints};
+use super::protocols::Protocols;
+use super::{CallPlan, Failure, HostFaultKind, MS, Outcomes, Sabotage, Scenario};
 use crate::check::{Remains, Violation, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
-use crate::rng::Rng;
 
 /// Steps after which a run is taken for one that goes on for ever.
 const MOST_STEPS: u64 = 4_000_000;
@@ -43,11 +41,13 @@ pub fn run_sabotaged(
 ) -> Result<Report, Box<Failure>> {
     let fabric = Rc::new(RefCell::new(Fabric::new(scenario.fabric.clone())));
     let result = catch_unwind(AssertUnwindSafe(|| {
+        let ids = scenario.lay_out(&mut fabric.borrow_mut());
         if scenario.endpoints {
-            return endpoints::run(&fabric, scenario, sabotage);
+            let endpoints = Endpoints::new(&fabric, scenario, sabotage, ids);
+            return World::new(&fabric, scenario, endpoints).run();
         }
-        let mut world = World::new(&fabric, scenario, sabotage);
-        world.run().map(|()| world.ledger.outcomes)
+        let protocols = Protocols::new(&fabric, scenario, sabotage, ids);
+        World::new(&fabric, scenario, protocols).run()
     }));
     let result = result.unwrap_or_else(|payload| Err(Violation::of_panic(payload)));
     let fabric = fabric.borrow();
@@ -69,12 +69,72 @@ pub fn run_sabotaged(
     }
 }
 
+/// A worker of one incarnation of a host, which is busy until then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Busy {
+    pub(super) host: HostId,
+    pub(super) incarnation: u32,
+    pub(super) worker: usize,
+    pub(super) until_ns: u64,
+}
+
+/// What runs on the hosts of a scenario, with the books that are kept of it.
+pub(super) trait Population {
+    /// `host` is to make a call when its plan says so.
+    fn call(&mut self, host: HostId, plan: CallPlan);
+
+    /// `host` is to close its end of a channel.
+    fn close(&mut self, host: HostId, channel: usize, at_ns: u64);
+
+    /// `host` is to ask for a sign of life on a channel, and again if there is none.
+    fn probe(&mut self, host: HostId, channel: usize, at_ns: u64);
+
+    /// One turn of `host`. Returns workers that began something.
+    fn turn(&mut self, host: HostId) -> Result<Vec<Busy>, Violation>;
+
+    /// A worker's time is over. Returns workers that began something.
+    fn finish(&mut self, _: Busy) -> Vec<Busy> {
+        Vec::new()
+    }
+
+    /// The process on `host` dies.
+    fn crash(&mut self, host: HostId);
+
+    /// The process on `host` drains, if it can.
+    fn drain(&mut self, host: HostId, at_ns: u64);
+
+    /// Another process takes the place of one that died or drained.
+    fn restart(&mut self, host: HostId);
+
+    /// Whether no call is overdue.
+    fn check_overdue(&self, now_ns: u64) -> Result<(), Violation>;
+
+    /// Calls that have not ended.
+    fn open_calls(&self) -> usize;
+
+    /// Whether every probe has ended.
+    fn is_heard(&self) -> bool;
+
+    /// Sessions that `host` serves.
+    fn served(&self, host: HostId) -> usize;
+
+    /// Sessions with `host` that its clients know of.
+    fn known(&self, host: HostId) -> usize;
+
+    /// What each host still holds.
+    fn remains(&self) -> Vec<Remains>;
+
+    /// How the calls ended, all of which have: no buffer of theirs may be missing.
+    fn outcomes(&self) -> Result<Outcomes, Violation>;
+}
+
 /// What an alarm of the fabric means.
 #[derive(Clone, Copy)]
 enum Alarm {
     Fault(usize),
     Restart(HostId),
     Stray(usize),
+    Worker(Busy),
     /// Looks whether the current phase is over.
     Tick,
 }
@@ -91,29 +151,21 @@ enum Phase {
     Close { until_ns: u64 },
 }
 
-struct World<'a> {
+struct World<'a, P> {
     scenario: &'a Scenario,
     fabric: SharedFabric,
-    hosts: Vec<Host>,
-    ledger: Ledger,
+    population: P,
     alarms: Vec<Alarm>,
     phase: Phase,
     tick_ns: u64,
 }
 
-impl<'a> World<'a> {
-    fn new(fabric: &SharedFabric, scenario: &'a Scenario, sabotage: Option<Sabotage>) -> Self {
-        let mut rng = Rng::new(scenario.seed);
-        let ids = scenario.lay_out(&mut fabric.borrow_mut());
-        let hosts = ids
-            .iter()
-            .map(|&id| Host::new(fabric, id, scenario, rng.fork()))
-            .collect();
+impl<'a, P: Population> World<'a, P> {
+    fn new(fabric: &SharedFabric, scenario: &'a Scenario, population: P) -> Self {
         let mut world = Self {
             scenario,
             fabric: fabric.clone(),
-            hosts,
-            ledger: Ledger::new(fabric.clone(), scenario, sabotage),
+            population,
             alarms: Vec::new(),
             phase: Phase::Load,
             tick_ns: (scenario.heal_ns / 8).max(MS),
@@ -126,11 +178,11 @@ impl<'a> World<'a> {
     fn plan(&mut self) {
         for call in &self.scenario.calls {
             let client = self.scenario.channels[call.channel].client;
-            self.host(client).plan(call.at_ns, Task::Call(call.clone()));
+            self.population.call(client, call.clone());
         }
         for (index, channel) in self.scenario.channels.iter().enumerate() {
             if let Some(at_ns) = channel.close_at_ns {
-                self.host(channel.client).plan(at_ns, Task::Close(index));
+                self.population.close(channel.client, index, at_ns);
             }
         }
         for (index, fault) in self.scenario.host_faults.iter().enumerate() {
@@ -142,37 +194,46 @@ impl<'a> World<'a> {
         self.alarm(self.scenario.heal_ns, Alarm::Tick);
     }
 
-    fn run(&mut self) -> Result<(), Violation> {
+    fn run(mut self) -> Result<Outcomes, Violation> {
         for _ in 0..MOST_STEPS {
             let step = self.fabric.borrow_mut().step();
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
                 Some(Step::Turn(host)) => {
-                    self.hosts[host.0 as usize].turn(&mut self.ledger)?;
+                    let busy = self.population.turn(host)?;
+                    self.await_workers(busy);
                 }
                 Some(Step::Alarm(word)) => {
                     if self.ring(self.alarms[word as usize])? {
-                        return self.check_end();
+                        return self.end();
                     }
                 }
             }
         }
-        Err(Violation::new(
-            "progress",
-            format!("{MOST_STEPS} steps and no end"),
-        ))
+        let text = format!("{MOST_STEPS} steps and no end");
+        Err(Violation::new("progress", text))
+    }
+
+    fn await_workers(&mut self, busy: Vec<Busy>) {
+        for busy in busy {
+            self.alarm(busy.until_ns, Alarm::Worker(busy));
+        }
     }
 
     /// True if the run is over.
     fn ring(&mut self, alarm: Alarm) -> Result<bool, Violation> {
         match alarm {
             Alarm::Fault(index) => self.strike(index),
-            Alarm::Restart(host) => self.hosts[host.0 as usize].restart(&self.ledger),
+            Alarm::Restart(host) => self.population.restart(host),
             Alarm::Stray(index) => {
                 let stray = &self.scenario.strays[index];
                 let source = "192.0.2.1:9".parse().expect("an address");
                 let mut fabric = self.fabric.borrow_mut();
                 fabric.inject(stray.at_ns, source, stray.to, stray.bytes.clone());
+            }
+            Alarm::Worker(busy) => {
+                let busy = self.population.finish(busy);
+                self.await_workers(busy);
             }
             Alarm::Tick => return self.tick(),
         }
@@ -182,10 +243,14 @@ impl<'a> World<'a> {
     fn strike(&mut self, index: usize) {
         let fault = &self.scenario.host_faults[index];
         let host = fault.host;
-        let now_ns = self.ledger.now_ns();
+        let now_ns = self.now_ns();
         match fault.kind {
-            HostFaultKind::Crash { for_ns } | HostFaultKind::Drain { for_ns } => {
-                self.hosts[host.0 as usize].crash(&mut self.ledger);
+            HostFaultKind::Crash { for_ns } => {
+                self.population.crash(host);
+                self.alarm(now_ns + for_ns, Alarm::Restart(host));
+            }
+            HostFaultKind::Drain { for_ns } => {
+                self.population.drain(host, now_ns);
                 self.alarm(now_ns + for_ns, Alarm::Restart(host));
             }
             kind => kind.befall(&mut self.fabric.borrow_mut(), host),
@@ -194,22 +259,26 @@ impl<'a> World<'a> {
 
     /// Checks deadlines, and goes on to the next phase when this one is over.
     fn tick(&mut self) -> Result<bool, Violation> {
-        let now_ns = self.ledger.now_ns();
-        self.ledger.calls.check(now_ns)?;
-        let quiet = self.ledger.calls.open_count() == 0;
+        let now_ns = self.now_ns();
+        self.population.check_overdue(now_ns)?;
+        let quiet = self.population.open_calls() == 0;
         match self.phase {
             Phase::Load if quiet && now_ns > self.scenario.heal_ns => {
-                self.ledger.check_all_ended()?;
-                self.probe(now_ns);
+                self.population.outcomes()?;
+                for (channel, plan) in self.scenario.channels.iter().enumerate() {
+                    self.population.probe(plan.client, channel, now_ns);
+                }
                 self.phase = Phase::Probe;
             }
-            Phase::Probe if quiet && self.hosts.iter().all(|host| host.unheard.is_empty()) => {
+            Phase::Probe if quiet && self.population.is_heard() => {
                 let until_ns = now_ns + 2 * self.scenario.forgetting_ns();
                 self.phase = Phase::Keep { until_ns };
             }
             Phase::Keep { until_ns } if now_ns >= until_ns => {
                 self.check_acquaintance()?;
-                self.close(now_ns);
+                for (channel, plan) in self.scenario.channels.iter().enumerate() {
+                    self.population.close(plan.client, channel, now_ns);
+                }
                 let retention = self.scenario.hosts.iter();
                 let retention = retention.map(|config| config.response_retention_ns).max();
                 let until_ns = now_ns + 2 * self.scenario.forgetting_ns() + retention.unwrap_or(0);
@@ -222,53 +291,34 @@ impl<'a> World<'a> {
         Ok(false)
     }
 
-    fn probe(&mut self, now_ns: u64) {
-        for (channel, plan) in self.scenario.channels.iter().enumerate() {
-            let host = self.host(plan.client);
-            host.unheard.insert(channel);
-            host.plan(
-                now_ns,
-                Task::Probe {
-                    channel,
-                    attempt: 1,
-                },
-            );
-        }
-    }
-
-    fn close(&mut self, now_ns: u64) {
-        for (channel, plan) in self.scenario.channels.iter().enumerate() {
-            self.host(plan.client).plan(now_ns, Task::Close(channel));
-        }
-    }
-
     /// Servers have no sessions that their clients do not know.
     fn check_acquaintance(&self) -> Result<(), Violation> {
-        for (index, host) in self.hosts.iter().enumerate() {
-            let id = HostId(index as u32);
-            let known: usize = self.hosts.iter().map(|host| host.sessions_with(id)).sum();
-            let counts = vec![(
-                "sessions that no client knows",
-                host.server_sessions().saturating_sub(known) as u64,
-            )];
-            Remains { host: id.0, counts }.check()?;
+        for host in (0..self.scenario.hosts.len() as u32).map(HostId) {
+            let (served, known) = (self.population.served(host), self.population.known(host));
+            let unknown = served.saturating_sub(known) as u64;
+            let counts = vec![("sessions that no client knows", unknown)];
+            Remains {
+                host: host.0,
+                counts,
+            }
+            .check()?;
         }
         Ok(())
     }
 
-    fn check_end(&self) -> Result<(), Violation> {
-        self.ledger.check_all_ended()?;
-        for host in &self.hosts {
-            host.remains().check()?;
+    fn end(&self) -> Result<Outcomes, Violation> {
+        let outcomes = self.population.outcomes()?;
+        for remains in self.population.remains() {
+            remains.check()?;
         }
         if self.scenario.is_faultless() && self.scenario.is_survivable() {
             no_overflow(self.fabric.borrow().counters())?;
         }
-        Ok(())
+        Ok(outcomes)
     }
 
-    fn host(&mut self, id: HostId) -> &mut Host {
-        &mut self.hosts[id.0 as usize]
+    fn now_ns(&self) -> u64 {
+        self.fabric.borrow().now_ns()
     }
 
     fn alarm(&mut self, at_ns: u64, alarm: Alarm) {

@@ -154,12 +154,7 @@ fn start_server(
 }
 
 /// Workers that echo.
-fn workers_of(
-    fabric: &SharedFabric,
-    id: HostId,
-    server: &mut Host,
-    ends: &SharedEnds,
-) -> Workers {
+fn workers_of(fabric: &SharedFabric, id: HostId, server: &mut Host, ends: &SharedEnds) -> Workers {
     // One more than when the call was made whose handler ran last; zero: taken note of.
     let ran = Arc::new(AtomicU64::new(0));
     let (handler_ran, ends) = (Arc::clone(&ran), ends.clone());

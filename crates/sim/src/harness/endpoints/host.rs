@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use starling_endpoint::{
     CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
-    Handler, Idle, MethodId, Msgbuf, OpenError, Secrets, SessionId, SessionState,
-    WorkerHandler,
+    Handler, Idle, MethodId, Msgbuf, OpenError, Secrets, SessionId, SessionState, WorkerHandler,
 };
 
 use super::super::scenario::Runs;
+use super::super::world::Busy;
 use super::super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
 use super::books::SharedBooks;
 use crate::check::content::{self, Order};
@@ -252,8 +252,8 @@ impl Host {
         self.process.as_mut().expect("only called within a turn")
     }
 
-    /// One turn. Returns workers that began something, and when it will be over.
-    pub(super) fn turn(&mut self) -> Result<Vec<(usize, u64)>, Violation> {
+    /// One turn. Returns workers that began something.
+    pub(super) fn turn(&mut self) -> Result<Vec<Busy>, Violation> {
         if self.process.is_none() {
             return Ok(Vec::new());
         }
@@ -282,7 +282,6 @@ impl Host {
             waited.expect("the device has no errors");
         }
         let slept = process.endpoint.io().waits() > waits;
-        let begun = process.workers.take_begun();
         if !slept {
             self.fabric.borrow_mut().wake_at(self.id, next_ns);
         }
@@ -297,7 +296,7 @@ impl Host {
         }
         self.wake_for_agenda(next_ns);
         self.check()?;
-        Ok(begun)
+        Ok(self.busy())
     }
 
     fn wake_for_agenda(&mut self, least_ns: u64) {
@@ -316,13 +315,27 @@ impl Host {
         queue_within(fabric.config().receive, fabric.receive_queue(self.id))
     }
 
-    /// Worker `worker` of the present incarnation is done.
-    pub(super) fn finish(&mut self, worker: usize) -> Vec<(usize, u64)> {
-        let Some(process) = &self.process else {
-            return Vec::new();
-        };
-        process.workers.finish(worker);
-        process.workers.take_begun()
+    /// A worker's time is over, unless it died with its process.
+    pub(super) fn finish(&mut self, busy: Busy) -> Vec<Busy> {
+        match &self.process {
+            Some(process) if busy.incarnation == self.incarnation => {
+                process.workers.finish(busy.worker);
+                self.busy()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Workers that began something since the last time.
+    fn busy(&mut self) -> Vec<Busy> {
+        let begun = self.process().workers.take_begun();
+        let busy = begun.into_iter().map(|(worker, until_ns)| Busy {
+            host: self.id,
+            incarnation: self.incarnation,
+            worker,
+            until_ns,
+        });
+        busy.collect()
     }
 
     fn read_news(&mut self, now_ns: u64) -> Result<(), Violation> {
@@ -542,6 +555,19 @@ impl Host {
         }
     }
 
+    /// Channels to `server` that have a session here.
+    pub(super) fn sessions_with(&self, server: HostId) -> usize {
+        let sessions = self.process.iter().flat_map(|it| it.sessions.keys());
+        let to_server = |&&channel: &&usize| self.channels[channel].server == server;
+        sessions.filter(to_server).count()
+    }
+
+    /// Sessions that it serves.
+    pub(super) fn server_sessions(&self) -> usize {
+        let process = self.process.as_ref();
+        process.map_or(0, |it| it.endpoint.protocol().session_counts().1)
+    }
+
     /// What it still holds.
     pub(super) fn remains(&self) -> Remains {
         let endpoint = self.process.as_ref().map(|process| &process.endpoint);
@@ -593,7 +619,9 @@ fn worker_handler(seen: &Seen) -> WorkerHandler {
     let seen = Arc::clone(seen);
     Arc::new(move |request, reply| {
         let order = content::read_request(request.body());
-        reply.buffer().extend(order.map(response).unwrap_or_default());
+        reply
+            .buffer()
+            .extend(order.map(response).unwrap_or_default());
         let saw = (request.body().to_vec(), request.deadline_ns());
         *seen.lock().expect("one thread") = Some(saw);
     })

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError, SessionId};
 
 use super::host::ext_of;
-use super::{Sabotage, Scenario};
 use crate::check::content::{self, Order};
 use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
+use crate::harness::{Sabotage, Scenario};
 
 /// How the calls of a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,11 +19,11 @@ use starling_proto::{
 use super::agenda::{Agenda, Task};
 use super::ledger::Ledger;
 use super::sink::{Sent, Sink};
-use super::{ChannelPlan, Sabotage, Scenario, US};
 use crate::check::content::{self, Order};
 use crate::check::{Credits, Remains, Tag, Violation, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
+use crate::harness::{ChannelPlan, Sabotage, Scenario, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
 use application::prefix_of;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use starling_proto::{Msgbuf, RequestId};
 
-use super::CallPlan;
 use crate::check::Tag;
 use crate::check::content::Order;
+use crate::harness::CallPlan;
 
 /// What a host's application is going to do.
 #[derive(Debug)]

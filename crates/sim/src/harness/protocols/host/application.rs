@@ -6,9 +6,9 @@ use starling_proto::{ConnectError, Msgbuf, PeerId, Prefix, SessionId};
 use super::{Host, Relay, ext_of, key_of, respond, sink};
 use crate::check::content::{self, Order};
 use crate::check::{Tag, Violation};
-use crate::harness::agenda::Task;
-use crate::harness::ledger::Ledger;
-use crate::harness::sink::Sink;
+use crate::harness::protocols::agenda::Task;
+use crate::harness::protocols::ledger::Ledger;
+use crate::harness::protocols::sink::Sink;
 use crate::harness::{CallPlan, Sabotage};
 
 impl Host {
