@@ -24,6 +24,7 @@ mod faults;
 pub mod harness;
 mod io;
 pub mod net;
+pub mod queueing;
 pub mod rng;
 pub mod scenario;
 pub mod trace;

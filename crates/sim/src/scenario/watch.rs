@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 pub(super) use crate::check::jain;
+pub(super) use crate::queueing::times;
 
 const PREAMBLE: usize = 8;
 const HEADER: usize = 16;
@@ -42,11 +43,6 @@ pub(super) struct Watch {
 
 /// For how long the others wait after each frame for the peer that is favoured, ns.
 const FAVOUR_NS: u64 = 100_000;
-
-/// The present value of a histogram of times: up to 100 s, three digits.
-pub(super) fn times() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("sound bounds")
-}
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..at + 4)?;

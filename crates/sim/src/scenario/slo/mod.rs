@@ -6,26 +6,28 @@
 //! the policy's modes stands the ideal: one queue that costs nothing.
 
 mod model;
-mod service;
+
+use std::convert::Infallible;
 
 use starling_endpoint::jbsq::Mode;
 
-use self::service::{MEAN_NS, Service, arrivals};
 use super::{Bench, Curve, Plot};
+use crate::queueing::{self, Search, Service, arrivals};
 use crate::rng::mix;
 
 pub(super) const NAME: &str = "slo";
 
-/// The 99th percentile may be so many times the mean service time.
-const SLO: f64 = 10.0;
+/// Mean time of a handler, ns.
+const MEAN_NS: f64 = 10_000.0;
 /// Requests a worker may have.
 const DEPTH: u8 = 2;
 /// Requests of one run.
 const REQUESTS: usize = 200_000;
-/// Steps of the load before the limit is looked for between two of them.
-const STEPS: u32 = 20;
-/// Halvings of the step that holds the limit.
-const HALVINGS: u32 = 5;
+/// How finely the limit is looked for.
+const SEARCH: Search = Search {
+    steps: 20,
+    halvings: 5,
+};
 
 /// A system that is compared.
 #[derive(Clone, Copy)]
@@ -47,9 +49,9 @@ impl System {
 
     /// The 99th percentile in multiples of the mean service time.
     fn p99(self, service: Service, workers: usize, load: f64, seed: u64, count: usize) -> f64 {
-        let arrivals = arrivals(service, workers, load, seed);
+        let arrivals = arrivals(service, MEAN_NS, workers, load, seed);
         let latencies_ns = match self {
-            Self::Ideal => model::ideal(workers, arrivals, count),
+            Self::Ideal => queueing::ideal(workers, arrivals, count),
             Self::Policy(mode) => model::dispatched(mode, DEPTH, workers, arrivals, count),
         };
         latencies_ns.value_at_quantile(0.99) as f64 / MEAN_NS
@@ -68,16 +70,18 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         System::Policy(Mode::Grouped(4)),
         System::Policy(Mode::Partitioned),
     ];
-    let total = sizes.len() * service::ALL.len();
+    let total = sizes.len() * Service::ALL.len();
     for (at, &workers) in sizes.iter().enumerate() {
-        for (index, service) in service::ALL.into_iter().enumerate() {
+        for (index, service) in Service::ALL.into_iter().enumerate() {
             let case = format!("{}/{workers}", service.name());
-            bench.progress(at * service::ALL.len() + index, total, &case);
+            bench.progress(at * Service::ALL.len() + index, total, &case);
             let mut curves = Vec::new();
             let mut ideal = 0.0;
             for system in systems {
                 let name = system.name(workers);
-                let (limit, points) = sweep(bench.options.seed, system, service, workers, count);
+                let seed = bench.options.seed;
+                let tail = |load| Ok(system.p99(service, workers, load, seed, count));
+                let Ok::<_, Infallible>((limit, points)) = SEARCH.run(tail);
                 let case = format!("{}/{name}/{workers}", service.name());
                 bench.row(&case, "throughput_under_slo", "of capacity", limit, None);
                 match system {
@@ -101,34 +105,4 @@ pub(super) fn run(bench: &mut Bench<'_>) {
             });
         }
     }
-}
-
-/// Raises the load until the tail is too long. Returns the highest load at which it is not, and
-/// the tail at each.
-fn sweep(
-    seed: u64,
-    system: System,
-    service: Service,
-    workers: usize,
-    count: usize,
-) -> (f64, Vec<(f64, f64)>) {
-    let p99 = |load| system.p99(service, workers, load, seed, count);
-    let (mut within, mut points) = (0.0, Vec::new());
-    for step in 1..STEPS {
-        let load = f64::from(step) / f64::from(STEPS);
-        let tail = p99(load);
-        points.push((load, tail));
-        if tail > SLO {
-            break;
-        }
-        within = load;
-    }
-    let mut step = 1.0 / f64::from(STEPS);
-    for _ in 0..HALVINGS {
-        step /= 2.0;
-        if p99(within + step) <= SLO {
-            within += step;
-        }
-    }
-    (within, points)
 }

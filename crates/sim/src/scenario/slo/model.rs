@@ -1,4 +1,4 @@
-//! Workers behind the dispatch code that ships, and behind none: an ideal single queue.
+//! Workers behind the dispatch code that ships.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -6,8 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use hdrhistogram::Histogram;
 use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
 
-use super::service::Arrival;
-use crate::scenario::watch::times;
+use crate::queueing::{Arrival, times};
 
 /// What the dispatcher does to a request: half when it comes, half when it is done. Measured on the
 /// thread pool, with two requests a worker, where two cores are near: `starling bench dispatch`.
@@ -150,45 +149,17 @@ pub(super) fn dispatched(
     machine.latencies_ns
 }
 
-/// The same for workers that take from one queue at no cost (M/G/n, first come first served), by
-/// the recurrence of Kiefer and Wolfowitz (1955): a request begins when it has come and the first
-/// worker is free. It shares no code with the above.
-pub(super) fn ideal(
-    workers: usize,
-    arrivals: impl Iterator<Item = Arrival>,
-    count: usize,
-) -> Histogram<u64> {
-    let mut latencies_ns = times();
-    let mut free_ns: BinaryHeap<Reverse<u64>> = (0..workers).map(|_| Reverse(0)).collect();
-    for (index, arrival) in arrivals.take(count).enumerate() {
-        let Reverse(first_ns) = free_ns.pop().expect("at least one worker");
-        let done_ns = first_ns.max(arrival.at_ns) + arrival.service_ns;
-        free_ns.push(Reverse(done_ns));
-        if index >= count / 10 {
-            latencies_ns.saturating_record(done_ns - arrival.at_ns);
-        }
-    }
-    latencies_ns
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::service::{MEAN_NS, Service, arrivals};
+    use super::super::MEAN_NS;
     use super::*;
+    use crate::queueing::{Service, arrivals};
 
-    /// M/M/1: the time in the system is exponential with a mean of 1 / (1 - load).
+    /// Each of many workers that share nothing is M/M/1, with a mean of 1 / (1 - load).
     #[test]
-    fn one_worker_has_the_textbooks_latency() {
-        let count = 1_000_000;
-        let load = arrivals(Service::Exponential, 1, 0.5, 1);
-        let latencies = ideal(1, load, count);
-        let mean = latencies.mean() / MEAN_NS;
-        assert!((mean - 2.0).abs() < 0.05, "{mean}");
-        let p99 = latencies.value_at_quantile(0.99) as f64 / MEAN_NS;
-        assert!((p99 - 2.0 * 100_f64.ln()).abs() < 0.3, "{p99}");
-        // So is every one of many workers that share nothing.
-        let load = arrivals(Service::Exponential, 16, 0.5, 1);
-        let parted = dispatched(Mode::Partitioned, 2, 16, load, count);
+    fn partitioned_workers_have_the_textbooks_latency() {
+        let load = arrivals(Service::Exponential, MEAN_NS, 16, 0.5, 1);
+        let parted = dispatched(Mode::Partitioned, 2, 16, load, 1_000_000);
         assert!((parted.mean() / MEAN_NS - 2.0).abs() < 0.05);
     }
 
@@ -202,6 +173,5 @@ mod tests {
         let run = |count| dispatched(Mode::SingleQueue, 2, 4, std::iter::once(lone), count);
         let expected = 1_000 + DISPATCH_NS / 2 + HANDOVER_NS;
         assert!(run(1).equivalent(run(1).max(), expected));
-        assert!(ideal(4, std::iter::once(lone), 1).equivalent(1_000, 1_000));
     }
 }

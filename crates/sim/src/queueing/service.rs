@@ -2,12 +2,9 @@
 
 use crate::rng::Rng;
 
-/// Mean time of a handler, ns.
-pub(super) const MEAN_NS: f64 = 10_000.0;
-
 /// A distribution of service times, all with the same mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub enum Service {
     /// Always the mean.
     Fixed,
     /// Anything up to twice the mean.
@@ -21,16 +18,18 @@ pub(super) enum Service {
     Bimodal,
 }
 
-pub(super) const ALL: [Service; 5] = [
-    Service::Fixed,
-    Service::Uniform,
-    Service::Exponential,
-    Service::Extreme,
-    Service::Bimodal,
-];
-
 impl Service {
-    pub(super) const fn name(self) -> &'static str {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Fixed,
+        Self::Uniform,
+        Self::Exponential,
+        Self::Extreme,
+        Self::Bimodal,
+    ];
+
+    /// Its name in cases.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
             Self::Uniform => "uniform",
@@ -41,7 +40,7 @@ impl Service {
     }
 
     /// The time of one request, ns.
-    pub(super) fn draw(self, rng: &mut Rng) -> u64 {
+    fn draw(self, mean_ns: f64, rng: &mut Rng) -> u64 {
         let unit = unit(rng);
         let times_the_mean = match self {
             Self::Fixed => 1.0,
@@ -58,35 +57,40 @@ impl Service {
                 if unit <= 0.01 { 10.0 * short } else { short }
             }
         };
-        (times_the_mean * MEAN_NS) as u64
+        (times_the_mean * mean_ns) as u64
     }
 }
 
 /// A request of the offered load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
-    pub(super) at_ns: u64,
-    pub(super) service_ns: u64,
-    pub(super) flow: u64,
+pub struct Arrival {
+    /// When it comes, after the beginning, ns.
+    pub at_ns: u64,
+    /// How long its handler takes, ns.
+    pub service_ns: u64,
+    /// Whose it is: anything, at random.
+    pub flow: u64,
 }
 
-/// Poisson arrivals that ask for `load` of what `workers` can do.
-pub(super) fn arrivals(
+/// Poisson arrivals that ask for `load` of what `workers` can do, with handlers that take `mean_ns`
+/// on average. Another load brings the same requests in the same order, closer to or further from
+/// one another.
+pub fn arrivals(
     service: Service,
+    mean_ns: f64,
     workers: usize,
     load: f64,
     seed: u64,
 ) -> impl Iterator<Item = Arrival> {
     let mut dice = Rng::new(seed);
-    // Dice of their own, so that a load changes only how close the same requests are.
     let (mut gaps, mut times, mut flows) = (dice.fork(), dice.fork(), dice.fork());
-    let mean_gap_ns = MEAN_NS / (workers as f64 * load);
+    let mean_gap_ns = mean_ns / (workers as f64 * load);
     let mut at_ns = 0.0;
     std::iter::repeat_with(move || {
         at_ns -= unit(&mut gaps).ln() * mean_gap_ns;
         Arrival {
             at_ns: at_ns as u64,
-            service_ns: service.draw(&mut times),
+            service_ns: service.draw(mean_ns, &mut times),
             flow: flows.next_u64(),
         }
     })
@@ -101,11 +105,15 @@ fn unit(rng: &mut Rng) -> f64 {
 mod tests {
     use super::*;
 
+    const MEAN_NS: f64 = 10_000.0;
+
     #[test]
     fn every_distribution_has_the_mean() {
-        for service in ALL {
+        for service in Service::ALL {
             let mut rng = Rng::new(1);
-            let mut drawn: Vec<u64> = (0..1_000_000).map(|_| service.draw(&mut rng)).collect();
+            let mut drawn: Vec<u64> = (0..1_000_000)
+                .map(|_| service.draw(MEAN_NS, &mut rng))
+                .collect();
             if service == Service::Extreme {
                 // Its mean settles slowly, its median does not: 404.4 of 600.9 cycles.
                 drawn.sort_unstable();
@@ -120,7 +128,7 @@ mod tests {
 
     #[test]
     fn arrivals_come_at_the_rate_of_the_load() {
-        let last = arrivals(Service::Fixed, 16, 0.5, 3).nth(200_000 - 1);
+        let last = arrivals(Service::Fixed, MEAN_NS, 16, 0.5, 3).nth(200_000 - 1);
         let seconds = last.expect("it never ends").at_ns as f64 / 1e9;
         let asked = 200_000.0 * MEAN_NS / 1e9 / seconds / 16.0;
         assert!((asked - 0.5).abs() < 0.005, "{asked}");
