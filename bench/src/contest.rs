@@ -67,6 +67,8 @@ pub struct Contestant {
     pub case: String,
     /// Measures one round.
     pub measure: Measure,
+    /// Whether its figures depend on how far the two cores are apart: see [`Mode`].
+    pub by_mode: bool,
 }
 
 impl Contestant {
@@ -82,6 +84,16 @@ impl Contestant {
             system,
             case: case.into(),
             measure: Box::new(measure),
+            by_mode: plane == "shm",
+        }
+    }
+
+    /// The same, but its figures do not depend on the machine's mode.
+    #[must_use]
+    pub fn in_any_mode(self) -> Self {
+        Self {
+            by_mode: false,
+            ..self
         }
     }
 }
@@ -145,27 +157,31 @@ impl Mode {
     }
 }
 
-/// A selection by `system`, or `system/plane`.
+/// A selection by `system`, `system/plane`, or `system/plane/` and how the case begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Only {
     system: String,
     plane: Option<String>,
+    case: String,
 }
 
 impl std::str::FromStr for Only {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (system, plane) = match text.split_once('/') {
-            Some((system, plane)) => (system, Some(plane)),
-            None => (text, None),
-        };
-        if system.is_empty() || plane.is_some_and(|plane| plane.is_empty() || plane.contains('/')) {
-            return Err("expected SYSTEM or SYSTEM/PLANE, such as raw or starling/udp".into());
+        let mut parts = text.splitn(3, '/');
+        let (system, plane, case) = (parts.next().unwrap_or(""), parts.next(), parts.next());
+        if [Some(system), plane, case].contains(&Some("")) {
+            return Err(
+                "expected SYSTEM, SYSTEM/PLANE or SYSTEM/PLANE/CASE, such as raw, starling/udp or \
+                 starling/shm/batch=3"
+                    .into(),
+            );
         }
         Ok(Self {
             system: system.into(),
             plane: plane.map(Into::into),
+            case: case.unwrap_or("").into(),
         })
     }
 }
@@ -177,6 +193,7 @@ impl Only {
                 .plane
                 .as_ref()
                 .is_none_or(|plane| plane == contestant.plane)
+            && contestant.case.starts_with(&self.case)
     }
 }
 
@@ -202,7 +219,7 @@ pub struct Plan {
 
 /// Takes contestants in rounds and returns their figures, in their order.
 ///
-/// Beside each measurement on the plane `shm` the cache-line round trip is taken, just before and
+/// Beside each measurement that depends on it (those on the plane `shm` do) the cache-line round trip is taken, just before and
 /// just after; it decides the mode under which the figures are filed, and is itself filed as a row
 /// of system `raw` whose case ends with `ping-pong`.
 pub fn run(
@@ -244,7 +261,7 @@ pub fn run(
             };
             figures.entry(key).or_default().push(value);
         };
-        if contestant.plane == "shm" {
+        if contestant.by_mode {
             let before_ns = cache_line::round_trip_ns(context.cores)?;
             let sample = (contestant.measure)(context)?;
             let after_ns = cache_line::round_trip_ns(context.cores)?;
@@ -399,7 +416,14 @@ mod tests {
             vec![
                 constant("udp", "raw", &[1.0]),
                 constant("grpc", "raw", &[2.0]),
-                constant("udp", "tonic", &[3.0]),
+                Contestant {
+                    case: "batch=3 more".into(),
+                    ..constant("udp", "tonic", &[3.0])
+                },
+                Contestant {
+                    case: "batch=11".into(),
+                    ..constant("udp", "tonic", &[4.0])
+                },
             ]
         };
         let values = |only: &[&str]| -> Vec<f64> {
@@ -414,7 +438,8 @@ mod tests {
                 .collect()
         };
         assert_eq!(values(&["raw"]), [1.0, 2.0]);
-        assert_eq!(values(&["raw/grpc", "tonic"]), [2.0, 3.0]);
+        assert_eq!(values(&["raw/grpc", "tonic"]), [2.0, 3.0, 4.0]);
+        assert_eq!(values(&["tonic/udp/batch=3"]), [3.0]);
     }
 
     #[test]
@@ -434,7 +459,7 @@ mod tests {
         assert!(error.to_string().contains("raw/udp"), "{error}");
         assert!("/udp".parse::<Only>().is_err());
         assert!("raw/".parse::<Only>().is_err());
-        assert!("a/b/c".parse::<Only>().is_err());
+        assert!("a/b/".parse::<Only>().is_err());
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod pin;
 pub mod process;
 pub mod row;
 pub mod services;
+mod slo;
 pub mod suite;
 pub mod table;
 pub mod veth;

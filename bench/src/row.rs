@@ -19,6 +19,19 @@ pub enum Metric {
     Throughput,
     /// Bytes of memory.
     Memory,
+    /// The highest load, of capacity, at which the 99th percentile is within ten service times.
+    ThroughputUnderSlo,
+    /// The same, in percent of the ideal's.
+    OfIdeal,
+    /// The 99th percentile at a load of so many tenths of capacity, in mean service times.
+    Tail {
+        /// 1 to 9.
+        tenths: u8,
+    },
+    /// How much longer than they asked for workers held requests, ns.
+    HeldLonger,
+    /// Processor time of a server, in percent of a core's, where it was most.
+    Busy,
     /// Time of a thread that something costs, ns.
     Cost,
     /// What a stage of a call takes, ns.
@@ -31,6 +44,19 @@ pub enum Metric {
     Stamps,
 }
 
+/// Names of [`Metric::Tail`].
+const TAILS: [&str; 9] = [
+    "p99 at 10%",
+    "p99 at 20%",
+    "p99 at 30%",
+    "p99 at 40%",
+    "p99 at 50%",
+    "p99 at 60%",
+    "p99 at 70%",
+    "p99 at 80%",
+    "p99 at 90%",
+];
+
 impl Metric {
     /// Its name in a row.
     pub fn name(self) -> &'static str {
@@ -41,6 +67,11 @@ impl Metric {
             Self::Rate => "rate",
             Self::Throughput => "throughput",
             Self::Memory => "memory",
+            Self::ThroughputUnderSlo => "throughput_under_slo",
+            Self::OfIdeal => "of the ideal",
+            Self::Tail { tenths } => TAILS[usize::from(tenths).clamp(1, TAILS.len()) - 1],
+            Self::HeldLonger => "held longer",
+            Self::Busy => "server busy",
             Self::Cost => "cost",
             Self::Stage(stage) => stage.name(),
             Self::StagesSum => "sum of stages",
@@ -55,11 +86,15 @@ impl Metric {
             Self::P50
             | Self::P99
             | Self::P999
+            | Self::HeldLonger
             | Self::Cost
             | Self::Stage(_)
             | Self::StagesSum
             | Self::RoundTrip
             | Self::Stamps => "ns",
+            Self::ThroughputUnderSlo => "of capacity",
+            Self::OfIdeal | Self::Busy => "%",
+            Self::Tail { .. } => "mean service times",
             Self::Rate => "per_s",
             Self::Throughput => "bytes_per_s",
             Self::Memory => "bytes",
@@ -94,6 +129,11 @@ pub struct Row {
 impl Row {
     /// The row as one line of JSON. The spread is for people and is left out.
     pub fn to_json(&self) -> String {
+        // Finer than any figure here is known: a tenth of a unit, but of a part of one.
+        let finest = match self.metric {
+            Metric::ThroughputUnderSlo => 1e4,
+            _ => 10.0,
+        };
         json!({
             "bench": self.bench,
             "plane": self.plane,
@@ -101,8 +141,7 @@ impl Row {
             "case": self.case,
             "metric": self.metric.name(),
             "unit": self.metric.unit(),
-            // A tenth of a unit is finer than any figure here is known.
-            "value": (self.value * 10.0).round() / 10.0,
+            "value": (self.value * finest).round() / finest,
         })
         .to_string()
     }

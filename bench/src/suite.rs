@@ -39,11 +39,14 @@ pub enum Suite {
     /// What it costs the dispatch thread to have a worker run a handler (RPCValet, ASPLOS'19, has
     /// hardware for it).
     Dispatch,
+    /// How much 16 workers can take within a tail of ten service times, end to end, by who hands
+    /// requests to them (RPCValet, ASPLOS'19, figures 2 and 9): see [`crate::slo`].
+    Slo,
 }
 
 impl Suite {
     /// Every suite, in the order that they are run in.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -51,6 +54,7 @@ impl Suite {
         Self::Factors,
         Self::Breakdown,
         Self::Dispatch,
+        Self::Slo,
     ];
 
     /// Its name on the command line and in rows.
@@ -63,6 +67,7 @@ impl Suite {
             Self::Factors => "factors",
             Self::Breakdown => "breakdown",
             Self::Dispatch => "dispatch",
+            Self::Slo => "slo",
         }
     }
 
@@ -75,6 +80,7 @@ impl Suite {
             Self::Sessions => "rate over 1, 100 and 20000 sessions, and bytes of an idle session",
             Self::Factors => "rate in batches of 3, with each optimisation off in turn",
             Self::Dispatch => "what a worker costs the thread that dispatches, for each request",
+            Self::Slo => "how much 16 workers can take within a tail of ten service times",
             Self::Breakdown => "where the time of a read of 100 bytes goes, stage by stage",
         }
     }
@@ -107,7 +113,9 @@ impl Suite {
                     tcp.into_iter().chain([memcpy])
                 })
                 .collect(),
-            Self::Sessions | Self::Factors | Self::Breakdown | Self::Dispatch => vec![],
+            Self::Sessions | Self::Factors | Self::Breakdown | Self::Dispatch | Self::Slo => {
+                vec![]
+            }
         }
     }
 }
@@ -166,7 +174,7 @@ mod tests {
         }
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
-            error.contains("rtt, rate, large, sessions, factors, breakdown, dispatch"),
+            error.contains("rtt, rate, large, sessions, factors, breakdown, dispatch, slo"),
             "{error}"
         );
     }

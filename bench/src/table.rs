@@ -77,6 +77,9 @@ pub fn human(metric: Metric, value: f64) -> String {
         Metric::Rate => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
         Metric::Throughput => scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1.0, "B/s")]),
         Metric::Memory => scaled(value, &[(1_048_576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")]),
+        Metric::ThroughputUnderSlo => format!("{value:.3}"),
+        Metric::Tail { .. } => format!("{value:.1}"),
+        Metric::OfIdeal | Metric::Busy => format!("{value:.0}%"),
         // All others are times.
         _ => scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")]),
     }

@@ -15,6 +15,7 @@ use crate::contest::{Contestant, Context, Network};
 use crate::endpoint;
 use crate::error::BenchError;
 use crate::floor::{tcp, udp, xdp};
+use crate::slo;
 use crate::suite::{LARGE_BYTES, Suite, size_case};
 
 /// What an ordinary network takes in a packet, in bytes.
@@ -67,6 +68,7 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
         // What these ask depends on the device only by its speed.
         Suite::Sessions | Suite::Factors | Suite::Dispatch => return vec![],
         Suite::Breakdown => {}
+        Suite::Slo => contestants = slo::contestants_over_veth(),
     }
     let over = |contestant| over(USUAL_MTU, contestant);
     contestants.into_iter().map(over).collect()

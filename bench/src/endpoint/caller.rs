@@ -39,7 +39,7 @@ const FILLING: u8 = 7;
 
 /// The first thing that went wrong with any call, set by continuations.
 #[derive(Clone, Default)]
-pub(super) struct Failure(Rc<RefCell<Option<BenchError>>>);
+pub(crate) struct Failure(Rc<RefCell<Option<BenchError>>>);
 
 impl Failure {
     /// Compares an answer with the right one; false if it is another one or none.
@@ -53,7 +53,7 @@ impl Failure {
     }
 
     #[cold]
-    fn put_answer(&self, plane: &'static str, done: &Completion<'_>) {
+    pub(crate) fn put_answer(&self, plane: &'static str, done: &Completion<'_>) {
         let error = match &done.result {
             Err(status) => failed(status),
             Ok(response) => BenchError::WrongEcho {
@@ -72,7 +72,7 @@ impl Failure {
     }
 
     /// The error, if there was one.
-    pub(super) fn take(&self) -> Result<(), BenchError> {
+    pub(crate) fn take(&self) -> Result<(), BenchError> {
         self.0.borrow_mut().take().map_or(Ok(()), Err)
     }
 }

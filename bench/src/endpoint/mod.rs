@@ -11,7 +11,7 @@
 //! | `dispatch` | what a worker costs the thread that dispatches |
 //! | `memory` | what an idle session costs, measured from outside |
 
-mod caller;
+pub(crate) mod caller;
 mod dispatch;
 mod load;
 mod memory;
@@ -28,6 +28,7 @@ use crate::contest::Contestant;
 use crate::error::BenchError;
 use crate::floor::IN_FLIGHT;
 use crate::process::{begin_client, begin_server};
+use crate::slo;
 use crate::suite::{LARGE_BYTES, SESSIONS, Suite, size_case};
 
 use load::Shape;
@@ -36,7 +37,7 @@ use plane::Plane;
 use settings::{Factor, Settings};
 
 /// The name of this system in rows and errors.
-const SYSTEM: &str = "starling";
+pub(crate) const SYSTEM: &str = "starling";
 
 /// Sizes of the batches that requests are issued in (eRPC, section 6.2, figure 4).
 const BATCHES: [u64; 3] = [1, 3, 11];
@@ -49,8 +50,10 @@ const FACTORS_BATCH: u64 = 3;
 
 /// Starling's contestants of a suite, on each plane of this host.
 pub fn contestants(suite: Suite) -> Vec<Contestant> {
-    if suite == Suite::Dispatch {
-        return workers();
+    match suite {
+        Suite::Dispatch => return workers(),
+        Suite::Slo => return slo::contestants(),
+        _ => {}
     }
     let mut contestants = on::<UdpIo>(suite);
     contestants.extend(on::<ShmIo>(suite));
@@ -62,7 +65,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     match role {
         server::ROLE => Some(begin_server(role, arguments).and_then(|rest| server::serve(&rest))),
         memory::ROLE => Some(begin_client(role, arguments).and_then(|rest| memory::hold(&rest))),
-        _ => None,
+        _ => slo::serve(role, arguments),
     }
 }
 
@@ -104,8 +107,8 @@ pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
             contestants
         }
         Suite::Breakdown => vec![breakdown::contestant::<I>()],
-        // The device is the same in all of its cases.
-        Suite::Dispatch => vec![],
+        // Theirs differ by more than the device.
+        Suite::Dispatch | Suite::Slo => vec![],
     }
 }
 
@@ -171,10 +174,10 @@ mod tests {
 
     #[test]
     fn both_planes_take_part_in_every_suite() {
-        // That of workers is not about a plane.
+        // That of workers is not about a plane, and that of tails has an ideal beside.
         for suite in Suite::ALL
             .into_iter()
-            .filter(|suite| *suite != Suite::Dispatch)
+            .filter(|suite| !matches!(suite, Suite::Dispatch | Suite::Slo))
         {
             let names = names(suite);
             for plane in ["starling/udp", "starling/shm"] {

@@ -29,7 +29,12 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
     match suite {
         Suite::Rtt => vec![Contestant::new("grpc", SYSTEM, "", echo::latencies)],
         Suite::Rate => vec![Contestant::new("grpc", SYSTEM, "", echo::rate)],
-        Suite::Large | Suite::Sessions | Suite::Factors | Suite::Breakdown | Suite::Dispatch => {
+        Suite::Large
+        | Suite::Sessions
+        | Suite::Factors
+        | Suite::Breakdown
+        | Suite::Dispatch
+        | Suite::Slo => {
             vec![]
         }
     }

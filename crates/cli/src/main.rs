@@ -5,6 +5,7 @@
 
 mod bench;
 mod call;
+mod curves;
 mod demo;
 mod doctor;
 mod error;

@@ -11,7 +11,7 @@
 //!   fabric:  links ── rules (faults) ── receive queues ── heap of (time, sequence) ── trace
 //! ```
 //!
-//! Nothing that ships depends on this crate.
+//! Nothing that ships depends on this crate but the command line and its benchmarks.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! `starling bench`: runs suites and prints their figures.
 
-mod plot;
+mod breakdown;
+mod slo;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -18,7 +19,13 @@ use crate::error::CliError;
 use crate::{output, role};
 
 /// Seconds of one measurement, and rounds, unless told otherwise.
-const USUAL: (f64, usize) = (0.4, 5);
+fn usual(suite: Suite) -> (f64, usize) {
+    match suite {
+        // A measurement is one load of some twelve, and a tail wants many requests.
+        Suite::Slo => (0.8, 1),
+        _ => (0.4, 5),
+    }
+}
 
 /// The same with `--quick`: enough to see that everything runs.
 const QUICK: (f64, usize) = (0.05, 1);
@@ -39,23 +46,29 @@ pub(crate) struct Arguments {
     /// Runs everything once and short: figures to be believed by nobody.
     #[arg(long)]
     quick: bool,
-    /// How long each measurement takes.
+    /// How long each measurement takes; in the suite `slo`, each load of some twelve.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     seconds: Option<f64>,
     /// How many rounds the contestants take turns for. Figures are medians over them.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repetitions: Option<u16>,
-    /// Runs only these, by what `--list` shows. May be repeated.
-    #[arg(long, value_name = "SYSTEM[/PLANE]")]
+    /// Runs only these, by what `--list` shows and how the case begins. May be repeated.
+    #[arg(long, value_name = "SYSTEM[/PLANE[/CASE]]")]
     only: Vec<Only>,
-    /// Where the picture of the suite `breakdown` goes. With --json there is none unless this is
-    /// given.
+    /// Where the picture of the suite `breakdown` or `slo` goes. With --json there is none unless
+    /// this is given.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
-/// Where the picture goes unless told otherwise.
-const SVG: &str = "starling-breakdown.svg";
+/// Where the picture of a suite goes unless told otherwise; not all have one.
+fn picture(suite: Suite) -> Option<&'static str> {
+    match suite {
+        Suite::Breakdown => Some("starling-breakdown.svg"),
+        Suite::Slo => Some("starling-slo.svg"),
+        _ => None,
+    }
+}
 
 const HELP: &str = "\
 The client runs on the first core and the server on the second; keep both free of other work.
@@ -64,8 +77,15 @@ Compare figures of one run only: what a virtual machine's cores can do changes w
 On the plane `shm` the case names the mode that the machine was in: `near` (a cache line goes to
 the other core and back within 130 ns), `far` (300 ns and more) or `mixed`.
 
+In `slo` the workers sleep for as long as each request says, 2 ms on average, so that two cores stand
+for sixteen. A case is a distribution of these times and who hands out requests: 1x16 any worker may
+run any, 4x4 four groups by flow, 16x1 each flow has its worker. `throughput_under_slo` is the highest
+load, of capacity, whose 99th percentile is within ten mean service times; `of the ideal` compares it
+with one queue that costs nothing and gets the same requests. It takes ten minutes and more in all.
+
 Examples:
   starling bench rtt
+  starling bench slo --only ideal --only starling/xdp/gev
   starling bench rate --only starling --only raw/shm --repetitions 9
   starling bench breakdown --svg breakdown.svg
   starling bench all --json > figures.jsonl";
@@ -98,23 +118,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if cores.shared() {
         eprintln!("warning: only one core may be used; client and server share it");
     }
-    let (seconds, rounds) = if arguments.quick { QUICK } else { USUAL };
+    let suites = || arguments.suites.iter().flat_map(|suites| &suites.0);
+    let pictures: Vec<&Suite> = suites()
+        .filter(|suite| picture(**suite).is_some())
+        .collect();
+    if let (Some(_), [first, second, ..]) = (&arguments.svg, &pictures[..]) {
+        return Err(CliError::Usage(format!(
+            "--svg is for one picture, and {first} and {second} have one each: run them apart"
+        )));
+    }
     let program = std::env::current_exe().map_err(CliError::OwnPath)?;
     let context = Context {
         launcher: Launcher::new(program, &[role::NAME], cores),
         cores,
-        seconds: arguments.seconds.unwrap_or(seconds),
+        seconds: 0.0,
         network: Network::Loopback,
-    };
-    let plan = Plan {
-        rounds: arguments.repetitions.map_or(rounds, usize::from),
-        only: arguments.only.clone(),
     };
     let veth = starling_bench::veth::is_possible()
         .inspect_err(|problem| eprintln!("left out: xdp, and all over veth ({problem})"))
         .is_ok();
     pin_thread(cores.client)?;
-    for suite in arguments.suites.iter().flat_map(|suites| &suites.0) {
+    for suite in suites() {
+        let (seconds, rounds) = if arguments.quick {
+            QUICK
+        } else {
+            usual(*suite)
+        };
+        let context = Context {
+            seconds: arguments.seconds.unwrap_or(seconds),
+            ..context.clone()
+        };
+        let plan = Plan {
+            rounds: arguments.repetitions.map_or(rounds, usize::from),
+            only: arguments.only.clone(),
+        };
         let bar = progress_bar(arguments.json);
         let rows = contest::run(
             suite.name(),
@@ -130,21 +167,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         bar.finish_and_clear();
         let rows = rows?;
         output::print(&report(*suite, &rows, arguments.json))?;
-        if *suite == Suite::Breakdown {
-            draw(arguments, &rows)?;
+        if let Some(usual) = picture(*suite) {
+            draw(*suite, usual, arguments, &rows)?;
         }
     }
     Ok(())
 }
 
-/// Draws the suite `breakdown`, and says where.
-fn draw(arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
+/// Draws a suite, and says where.
+fn draw(suite: Suite, usual: &str, arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
+    let svg = match suite {
+        Suite::Slo => slo::svg(rows),
+        _ => breakdown::svg(rows),
+    };
     let file = match &arguments.svg {
         Some(file) => file,
         None if arguments.json => return Ok(()),
-        None => Path::new(SVG),
+        None => Path::new(usual),
     };
-    std::fs::write(file, plot::svg(rows)).map_err(|source| CliError::File {
+    std::fs::write(file, svg).map_err(|source| CliError::File {
         path: file.to_owned(),
         source,
     })?;
@@ -184,6 +225,12 @@ fn report(suite: Suite, rows: &[Row], json: bool) -> String {
     }
     let table = match suite {
         Suite::Breakdown => table::render_by_metric(rows, Metric::RoundTrip),
+        Suite::Slo => {
+            // How it comes to that is in the picture, and for programs.
+            let is_tail = |row: &&Row| matches!(row.metric, Metric::Tail { .. });
+            let rows: Vec<Row> = rows.iter().filter(|row| !is_tail(row)).cloned().collect();
+            table::render(&rows)
+        }
         _ => table::render(rows),
     };
     format!("{suite}: {}\n{table}\n", suite.about())

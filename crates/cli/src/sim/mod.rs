@@ -4,7 +4,6 @@
 //! random runs until its time is over.
 
 mod hunt;
-mod plot;
 mod random;
 mod table;
 
@@ -17,7 +16,7 @@ use starling_sim::harness::{Part, Sabotage};
 use starling_sim::scenario::{self, Named, Options, Plot};
 
 use crate::error::CliError;
-use crate::output;
+use crate::{curves, output};
 
 /// The scenario that a seed stands for, as a name.
 const RANDOM: &str = "random";
@@ -190,7 +189,7 @@ fn write_plots(arguments: &Run, name: &str, plots: &[Plot]) -> Result<Vec<PathBu
             format!("-{}", index + 1)
         };
         let path = directory.join(format!("starling-sim-{name}{number}.svg"));
-        std::fs::write(&path, plot::svg(plot)).map_err(|source| CliError::File {
+        std::fs::write(&path, curves::svg(plot)).map_err(|source| CliError::File {
             path: path.clone(),
             source,
         })?;

@@ -1,4 +1,4 @@
-//! A scenario's plot as SVG: curves over two axes, each linear or logarithmic.
+//! A plot as SVG: curves over two axes, each linear or logarithmic; and several on a page.
 
 use std::fmt::Write as _;
 
@@ -92,8 +92,33 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
+/// Several pictures on one page, so many side by side.
+pub(crate) fn page(plots: &[Plot], columns: usize) -> String {
+    let wide = LEFT + FIELD.0 + LEGEND;
+    let high = TOP + FIELD.1 + BELOW;
+    let lines = plots.len().div_ceil(columns).max(1);
+    let (all_wide, all_high) = (
+        wide * columns.min(plots.len()).max(1) as f64,
+        high * lines as f64,
+    );
+    let mut page = format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {all_wide} {all_high}" width="{all_wide}" height="{all_high}">
+"#
+    );
+    for (index, plot) in plots.iter().enumerate() {
+        let x = wide * (index % columns) as f64;
+        let y = high * (index / columns) as f64;
+        let _ = write!(
+            page,
+            "<g transform=\"translate({x} {y})\">\n{}</g>\n",
+            svg(plot)
+        );
+    }
+    page + "</svg>\n"
+}
+
 /// The picture.
-pub(super) fn svg(plot: &Plot) -> String {
+pub(crate) fn svg(plot: &Plot) -> String {
     let points = || plot.curves.iter().flat_map(|curve| &curve.points);
     let x = Axis::of(points().map(|point| point.0), plot.log.0);
     let y = Axis::of(points().map(|point| point.1), plot.log.1);
@@ -197,5 +222,23 @@ mod tests {
         assert_eq!(picture.matches("<polyline").count(), 2);
         assert!(picture.contains(">two<") && picture.contains("a &lt; b"));
         assert!(!picture.contains("NaN"));
+    }
+
+    #[test]
+    fn a_page_has_its_pictures_in_lines() {
+        let plot = Plot {
+            title: "t".into(),
+            x: "x",
+            y: "y",
+            log: (false, false),
+            curves: vec![],
+        };
+        let page = page(&vec![plot; 3], 2);
+        let places: Vec<&str> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("<g transform=\"translate("))
+            .collect();
+        assert_eq!(places, ["0 0)\">", "828 0)\">", "0 424)\">"]);
+        assert!(page.contains("viewBox=\"0 0 1656 848\""), "{page}");
     }
 }

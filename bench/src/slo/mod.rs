@@ -1,0 +1,225 @@
+//! How much a server of 16 workers can take before its tail is too long, end to end: the simulated
+//! scenario `slo` (after RPCValet, ASPLOS 2019, figures 2 and 9) with a real server.
+//!
+//! ```text
+//!  core 0                                       core 1
+//!  arrivals ─▶ 89 endpoints ══ plane ══▶ endpoint ─▶ jbsq ─▶ 16 workers that sleep
+//!     │         (a flow each)                                     │
+//!     └──── when each was to be sent ─▶ latency ◀── answer ◀──────┘
+//! ```
+//!
+//! A worker holds a request by sleeping, so that two cores stand for as many as there are workers:
+//! what is compared is who runs what, not how fast a core is. Requests are sent when the arrivals
+//! say so, whether or not others were answered, and a latency begins when its request was to be
+//! sent. Each round has arrivals of its own; within a round all systems, and the ideal, get the
+//! same.
+//!
+//! Requests are told apart by whom they come from. Numbers of peers count up, which
+//! [`starling_endpoint::jbsq`] spreads most evenly when their count is a number of Fibonacci: of 89
+//! each worker has five or six.
+
+mod client;
+mod server;
+
+use std::time::{Duration, Instant};
+
+use starling_endpoint::jbsq::Mode;
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
+use starling_sim::queueing::{self, Search, Service, arrivals};
+
+use crate::contest::{Contestant, Context, Sample};
+use crate::endpoint::plane::Plane;
+use crate::error::BenchError;
+use crate::process::begin_server;
+use crate::row::Metric;
+
+/// Workers of the server.
+const WORKERS: usize = 16;
+
+/// Mean time that a worker holds a request, ns: long beside what a request costs the server's core
+/// (some 50 us with all system calls and five changes of threads), so that this core is not what
+/// limits the rate, and beside how late a sleep ends (about as much).
+const MEAN_NS: f64 = 4_000_000.0;
+
+/// Endpoints of the client, each of which is a flow of its own to the server.
+const FLOWS: usize = 89;
+
+/// A shorter run says nothing of a server's processor time, which is counted in steps of 10 ms.
+const LONG_ENOUGH: Duration = Duration::from_millis(250);
+
+/// How finely the limit is looked for.
+const SEARCH: Search = Search {
+    steps: 10,
+    halvings: 3,
+};
+
+/// How a server hands requests to its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct System {
+    /// As RPCValet calls it: queues, by workers that take from each.
+    name: &'static str,
+    mode: Mode,
+}
+
+const SYSTEMS: [System; 3] = [
+    System {
+        name: "1x16",
+        mode: Mode::SingleQueue,
+    },
+    System {
+        name: "4x4",
+        mode: Mode::Grouped(4),
+    },
+    System {
+        name: "16x1",
+        mode: Mode::Partitioned,
+    },
+];
+
+/// The ideal, and Starling on the planes within this host.
+pub(crate) fn contestants() -> Vec<Contestant> {
+    let ideals = Service::ALL.map(|service| {
+        let mut round = 0;
+        Contestant::new(
+            "model",
+            "ideal",
+            service.name(),
+            move |context: &Context| {
+                round += 1;
+                Ok(ideal(service, context.seconds, round))
+            },
+        )
+    });
+    let mut contestants = Vec::from(ideals);
+    contestants.extend(on::<ShmIo, ShmIo>());
+    contestants.extend(on::<UdpIo, UdpIo>());
+    contestants
+}
+
+/// Starling over a veth pair. Only one device can have an interface's queue, so the clients, of
+/// which there are many, have the kernel's sockets.
+pub(crate) fn contestants_over_veth() -> Vec<Contestant> {
+    on::<XdpIo, UdpIo>()
+}
+
+fn on<S: Plane, C: Plane>() -> Vec<Contestant> {
+    let cases = Service::ALL
+        .into_iter()
+        .flat_map(|service| SYSTEMS.map(|system| (service, system)));
+    cases
+        .map(|(service, system)| {
+            let case = format!("{}/{}", service.name(), system.name);
+            let mut round = 0;
+            let contestant =
+                Contestant::new(S::NAME, crate::endpoint::SYSTEM, case, move |context| {
+                    round += 1;
+                    measure::<S, C>(context, service, system, round)
+                });
+            // Sleeps take milliseconds: they do not ask how far a cache line has to go.
+            contestant.in_any_mode()
+        })
+        .collect()
+}
+
+/// Runs the process of a role that this module has. `None`: the role is not one of them.
+pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
+    (role == server::ROLE)
+        .then(|| begin_server(role, arguments).and_then(|rest| server::serve(&rest)))
+}
+
+/// Requests of a load's run, which takes `seconds`; some, however short it is.
+fn requests(load: f64, seconds: f64) -> usize {
+    let per_second = 1e9 / MEAN_NS * WORKERS as f64 * load;
+    ((per_second * seconds) as usize).max(4)
+}
+
+/// The tail of the ideal, in mean service times.
+fn ideal_tail(service: Service, load: f64, seconds: f64, seed: u64) -> f64 {
+    let arrivals = arrivals(service, MEAN_NS, WORKERS, load, seed);
+    let latencies_ns = queueing::ideal(WORKERS, arrivals, requests(load, seconds));
+    latencies_ns.value_at_quantile(0.99) as f64 / MEAN_NS
+}
+
+fn ideal(service: Service, seconds: f64, seed: u64) -> Sample {
+    let Ok::<_, std::convert::Infallible>(found) =
+        SEARCH.run(|load| Ok(ideal_tail(service, load, seconds, seed)));
+    sample(found)
+}
+
+/// The limit, and the tail at each step, as figures.
+fn sample((limit, points): (f64, Vec<(f64, f64)>)) -> Sample {
+    let mut sample = vec![(Metric::ThroughputUnderSlo, limit)];
+    sample.extend(points.into_iter().map(|(load, tail)| {
+        let tenths = (load * 10.0).round() as u8;
+        (Metric::Tail { tenths }, tail)
+    }));
+    sample
+}
+
+fn measure<S: Plane, C: Plane>(
+    context: &Context,
+    service: Service,
+    system: System,
+    seed: u64,
+) -> Result<Sample, BenchError> {
+    let arguments = [S::NAME, system.name, context.network.server()];
+    let server = context.launcher.start(server::ROLE, &arguments)?;
+    let mut client = client::Client::<C>::connect(context.network.client(), server.address())?;
+    let mut busy: f64 = 0.0;
+    let found = SEARCH.run(|load| {
+        let arrivals = arrivals(service, MEAN_NS, WORKERS, load, seed);
+        let (begin_ns, begin) = (server.cpu_ns(), Instant::now());
+        let tail_ns = client.run(arrivals, requests(load, context.seconds))?;
+        let (used_ns, took) = (server.cpu_ns() - begin_ns, begin.elapsed());
+        if took > LONG_ENOUGH {
+            busy = busy.max(used_ns as f64 / took.as_nanos() as f64);
+        }
+        Ok::<_, BenchError>(tail_ns / MEAN_NS)
+    })?;
+    let limit = found.0;
+    let ideal = ideal(service, context.seconds, seed)[0].1;
+    let mut sample = sample(found);
+    // What is above the grid's last step is not told apart, of either.
+    sample.push((Metric::OfIdeal, 100.0 * limit / ideal));
+    sample.push((Metric::HeldLonger, client.held_longer_ns()));
+    if busy > 0.0 {
+        sample.push((Metric::Busy, 100.0 * busy));
+    }
+    Ok(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ideal_gets_what_a_system_gets_and_takes_nearly_all() {
+        let figures = ideal(Service::Fixed, 0.5, 1);
+        let (metric, limit) = figures[0];
+        assert_eq!(metric, Metric::ThroughputUnderSlo);
+        assert!(limit > 0.9, "{limit}");
+        let tails: Vec<f64> = figures[1..].iter().map(|(_, tail)| *tail).collect();
+        assert_eq!(tails.len(), 9, "{figures:?}");
+        assert!(tails[0] >= 0.999 && tails[0] < 1.2, "{tails:?}");
+        assert_eq!(figures[9].0, Metric::Tail { tenths: 9 });
+    }
+
+    #[test]
+    fn cases_say_the_distribution_and_who_hands_out() {
+        let names: Vec<String> = contestants().iter().map(ToString::to_string).collect();
+        assert_eq!(names[0], "ideal/model fixed");
+        assert_eq!(names[5], "starling/shm fixed/1x16");
+        assert_eq!(names[19], "starling/shm bimodal/16x1");
+        assert_eq!(names[20], "starling/udp fixed/1x16");
+        let over_veth = contestants_over_veth();
+        assert_eq!(over_veth[1].to_string(), "starling/xdp fixed/4x4");
+    }
+
+    #[test]
+    fn some_requests_come_of_any_time() {
+        assert_eq!(requests(0.5, 1.0), 2000);
+        assert_eq!(requests(0.1, 0.0), 4);
+    }
+}
