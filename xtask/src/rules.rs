@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 const TOO_MANY_LINES: usize = 800;
 
 /// Folders of the packages that may allow `unsafe`.
-const UNSAFE_PACKAGES: [&str; 4] = [
+const UNSAFE_PACKAGES: [&str; 5] = [
+    "crates/handoff",
     "crates/io-udp",
     "crates/io-shm",
     "crates/io-xdp",

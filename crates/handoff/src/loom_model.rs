@@ -1,0 +1,162 @@
+//! Every interleaving of a desk with its workers.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p starling-handoff --lib --release loom
+//! ```
+//!
+//! The code under test is the one that runs, over loom's atomics. Items are cells that loom guards,
+//! so that an access that no slot orders is found, not only one that goes wrong; and loom tells of
+//! items that are never dropped. It knows no `membarrier`, so the sleepers are checked with the two
+//! real fences that stand where there is none; that one `membarrier` does as well is the kernel's
+//! promise.
+
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+use crate::{Desk, Seats, Sleepers, Taken, desk};
+
+/// An item whose every access loom sees, and which it misses if it leaks.
+struct Item {
+    number: UnsafeCell<u64>,
+    _alive: Arc<()>,
+}
+
+impl Item {
+    fn new(number: u64) -> Box<Self> {
+        Box::new(Self {
+            number: UnsafeCell::new(number),
+            _alive: Arc::new(()),
+        })
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        self.number.with(|number| unsafe { *number })
+    }
+
+    fn add(&self, more: u64) {
+        // SAFETY: loom checks that nobody else has access meanwhile.
+        self.number.with_mut(|number| unsafe { *number += more });
+    }
+}
+
+fn add(taken: Taken<'_, Item>, more: u64) {
+    taken.add(more);
+}
+
+fn take_all_back(desk: &mut Desk<Item>, many: usize) -> Vec<u64> {
+    let mut back = Vec::new();
+    while back.len() < many {
+        match desk.take_back() {
+            Some(one) => back.push(one.item.read()),
+            None => thread::yield_now(),
+        }
+    }
+    back
+}
+
+#[test]
+fn loom_items_go_there_and_back_through_the_same_slots() {
+    loom::model(|| {
+        let (mut desk, seats) = desk::<Item>(1);
+        let worker = thread::spawn(move || {
+            let (mut first, mut seen) = (0, 0);
+            while seen < 2 {
+                match seats.take(0, first) {
+                    Some(taken) => {
+                        assert_eq!(taken.read(), seen, "in order");
+                        first = taken.slot();
+                        seen += 1;
+                        add(taken, 10);
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        for number in 0..2 {
+            desk.give(0, Item::new(number));
+            assert_eq!(take_all_back(&mut desk, 1), [number + 10]);
+        }
+        worker.join().expect("no panic");
+    });
+}
+
+#[test]
+fn loom_two_workers_do_not_take_the_same_item() {
+    loom::model(|| {
+        let (mut desk, seats) = desk::<Item>(1);
+        desk.give(0, Item::new(0));
+        desk.give(0, Item::new(1));
+        let workers: [_; 2] = std::array::from_fn(|_| {
+            let seats = seats.clone();
+            thread::spawn(move || {
+                let mut took = 0;
+                while let Some(taken) = seats.take(0, 0) {
+                    took += 1;
+                    add(taken, 10);
+                }
+                took
+            })
+        });
+        let took = workers.map(|worker| worker.join().expect("no panic"));
+        assert_eq!(took[0] + took[1], 2);
+        let mut back = take_all_back(&mut desk, 2);
+        back.sort_unstable();
+        assert_eq!(back, [10, 11]);
+    });
+}
+
+/// The end of either side, at any moment: loom reports what was not dropped.
+#[test]
+fn loom_nothing_leaks_when_the_desk_goes_away() {
+    loom::model(|| {
+        let (mut desk, seats) = desk::<Item>(1);
+        desk.give(0, Item::new(0));
+        desk.give(0, Item::new(1));
+        let worker = thread::spawn(move || {
+            if let Some(taken) = seats.take(0, 0) {
+                add(taken, 10);
+            }
+        });
+        drop(desk.take_back());
+        drop(desk);
+        worker.join().expect("no panic");
+    });
+}
+
+/// Until it has run `many` items, by turns awake and asleep.
+fn work_and_sleep(seats: &Seats<Item>, sleepers: &Sleepers, bell: &Notify, many: u64) {
+    for _ in 0..many {
+        let taken = loop {
+            let found = seats.take(0, 0);
+            let found = found.or_else(|| sleepers.sleep(0, || seats.take(0, 0), |_| bell.wait()));
+            if let Some(found) = found {
+                break found;
+            }
+        };
+        add(taken, 10);
+    }
+}
+
+/// A wake-up that is lost would leave the worker parked for ever: loom reports the deadlock.
+#[test]
+fn loom_a_worker_that_sleeps_is_woken() {
+    let mut model = loom::model::Builder::new();
+    // All interleavings would take hours: those in which each thread is interrupted now and then.
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (mut desk, seats) = desk::<Item>(1);
+        let shared = Arc::new((Sleepers::new(1), Notify::new()));
+        let its = Arc::clone(&shared);
+        let worker = thread::spawn(move || work_and_sleep(&seats, &its.0, &its.1, 2));
+        for number in 0..2 {
+            desk.give(0, Item::new(number));
+            if shared.0.any() && shared.0.call(0) {
+                shared.1.notify();
+            }
+        }
+        worker.join().expect("no panic");
+        assert_eq!(take_all_back(&mut desk, 2).len(), 2);
+    });
+}
