@@ -5,6 +5,9 @@
 //! measured just before and taken off. Only what the pool does is counted: choosing the worker
 //! (`jbsq`), and the way there and back through the caches of two cores. Copying the request and
 //! sending the answer are done for any handler that does not answer at once.
+//!
+//! The rate is that of whole calls, the client's part and the readings of the counter included: what
+//! the pool leaves to others to wait for (the lines of a request that comes back) is in it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -70,6 +73,10 @@ impl Dispatch for Timed {
         job
     }
 
+    fn prefetch(&self) {
+        self.pool.prefetch();
+    }
+
     fn in_flight(&self) -> usize {
         self.pool.in_flight()
     }
@@ -126,12 +133,14 @@ pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, B
             caller.failure.take()?;
         }
         let requests = spent.completed.get() - completed;
+        let rate = period.rate_of(requests);
         // Two calls of the pool for each request.
         let ticks = (spent.ticks.get() - ticks).saturating_sub(2 * reading * requests);
-        Ok::<_, BenchError>(counter.delta_as_nanos(0, ticks) as f64 / requests as f64)
+        let cost = counter.delta_as_nanos(0, ticks) as f64 / requests as f64;
+        Ok::<_, BenchError>(vec![(Metric::Cost, cost), (Metric::Rate, rate)])
     };
     run(Period::warm_up(context))?;
-    Ok(vec![(Metric::Cost, run(Period::measured(context))?)])
+    run(Period::measured(context))
 }
 
 #[cfg(test)]

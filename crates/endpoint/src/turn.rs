@@ -355,6 +355,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             ..
         } = self.core.stats;
         self.apply_registrations();
+        if let Some(dispatch) = &self.dispatch {
+            dispatch.prefetch();
+        }
         let mut events = 0;
         if datagrams > 0 {
             if !std::mem::take(&mut self.pace.time_is_known) {

@@ -127,8 +127,6 @@ pub struct Job {
     end: Option<JobEnd>,
     /// Memory of the request, whoever has it by now.
     request_bytes: usize,
-    /// The worker that it was given to.
-    worker: usize,
 }
 
 impl fmt::Debug for Job {
@@ -161,7 +159,6 @@ impl Job {
             },
             end: None,
             request_bytes: 0,
-            worker: 0,
         })
     }
 
@@ -248,7 +245,13 @@ pub trait Dispatch {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>>;
 
     /// A job that was run with [`Job::run`]. After the endpoint's waker was used there may be one.
+    /// To be asked until there is none: a look at all workers may go on from where the last call
+    /// has left it, and ends with `None`.
     fn poll(&mut self) -> Option<Box<Job>>;
+
+    /// Told some time before [`Dispatch::poll`], in which the processor can get hold of what that
+    /// will look at.
+    fn prefetch(&self) {}
 
     /// Jobs submitted and not yet polled.
     fn in_flight(&self) -> usize;

@@ -1,13 +1,13 @@
 //! Threads that run jobs, given to them as [`jbsq`](super::jbsq) says.
 //!
 //! ```text
-//!              ┌─▶ seat 0 (bounded) ─▶ worker 0 ─┐
-//!  Jbsq ─ give ┼─▶ seat 1 (bounded) ─▶ worker 1 ─┼─▶ done (bounded) ─▶ poll ─▶ Jbsq
-//!              └─▶ seat 2 (bounded) ─▶ worker 2 ─┘
+//!              ┌─▶ seat 0 ─▶ worker 0 ─┐
+//!  Jbsq ─ give ┼─▶ seat 1 ─▶ worker 1 ─┼─ drops what it ran: back in its seat ─▶ poll ─▶ Jbsq
+//!              └─▶ seat 2 ─▶ worker 2 ─┘
 //! ```
 //!
-//! No queue has more than one taker in the usual case, none can be full when it is put into, and no
-//! lock is taken but by the operating system when a thread sleeps or is woken.
+//! A seat has room for as many jobs as a worker may have ([`starling_handoff`]), so nothing waits
+//! for room, and no lock is taken but by the operating system when a thread sleeps or is woken.
 //!
 //! A handler may block, even on a request that was given to its own thread and waits behind it. So
 //! a worker with nothing to do looks into its companions' seats before it sleeps. Whenever something
@@ -16,25 +16,35 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::{Backoff, CachePadded};
+use starling_handoff::{Back, Desk, SLOTS, Seats, Sleepers, Taken, desk};
 use starling_io::{Clock, Wake};
 
-use super::jbsq::{Jbsq, Placed};
+use super::jbsq::{Jbsq, MAX_DEPTH, Placed};
 use super::{Dispatch, Job};
 use crate::options::{Idle, WorkerConfig};
+
+const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
 
 /// Requests that are with the workers of one pool or wait for them take at most so much memory,
 /// unless it is a single one: a queue of the largest requests would take all that there is.
 const MAX_BYTES: usize = 512 << 20;
 
+/// How long a thread sleeps where the kernel does not let it be sure that it will be woken.
+const UNSURE_SLEEP: Duration = Duration::from_millis(1);
+
 /// Threads that run worker handlers.
 pub struct ThreadPool {
     policy: Jbsq<Box<Job>>,
+    desk: Desk<Job>,
+    /// Memory of the request in each slot of each seat, so that no job is looked at for it: its
+    /// lines come from another core.
+    bytes: Vec<[usize; SLOTS]>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
@@ -44,13 +54,7 @@ pub struct ThreadPool {
 
 /// What all of its threads see.
 struct Shared {
-    /// What was given to each worker and is not begun.
-    seats: Vec<CachePadded<ArrayQueue<Box<Job>>>>,
-    /// What was run.
-    done: ArrayQueue<Box<Job>>,
-    /// Which workers sleep, or are about to and look for the last time; and how many.
-    asleep: Vec<CachePadded<AtomicBool>>,
-    sleepers: CachePadded<AtomicUsize>,
+    sleepers: Sleepers,
     /// Which workers have found their seat empty and have taken nothing since.
     idle: Vec<CachePadded<AtomicBool>>,
     /// To wake them.
@@ -78,19 +82,18 @@ impl ThreadPool {
     ) -> std::io::Result<Self> {
         let count = config.threads.max(1);
         let policy = Jbsq::new(config.mode, count, config.depth, config.queue);
-        let depth = usize::from(policy.depth());
-        let seat = || CachePadded::new(ArrayQueue::new(depth));
+        let (desk, seats) = desk(count);
+        let idle = std::iter::repeat_with(CachePadded::default);
         let shared = Arc::new(Shared {
-            seats: std::iter::repeat_with(seat).take(count).collect(),
-            done: ArrayQueue::new(count * depth),
-            asleep: flags(count),
-            sleepers: CachePadded::default(),
-            idle: flags(count),
+            sleepers: Sleepers::new(count),
+            idle: idle.take(count).collect(),
             threads: OnceLock::new(),
             stop: AtomicBool::new(false),
         });
         let mut pool = Self {
             policy,
+            desk,
+            bytes: vec![[0; SLOTS]; count],
             shared,
             threads: Vec::with_capacity(count),
             in_flight: 0,
@@ -101,6 +104,7 @@ impl ThreadPool {
             let worker = Worker {
                 index,
                 companions: pool.policy.companions(index),
+                seats: seats.clone(),
                 shared: Arc::clone(&pool.shared),
                 idle: config.idle,
             };
@@ -115,20 +119,20 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    fn give(&mut self, worker: usize, mut job: Box<Job>) {
-        job.worker = worker;
-        let pushed = self.shared.seats[worker].push(job);
-        assert!(pushed.is_ok(), "a seat holds whatever a worker may have");
-        fence(Ordering::SeqCst);
-        // While all work, nobody's line is looked at but the seat's: each is another core's.
-        if self.shared.sleepers.load(Ordering::Relaxed) > 0 {
+    fn give(&mut self, worker: usize, job: Box<Job>) {
+        let bytes = job.request_bytes;
+        let slot = self.desk.give(worker, job);
+        self.bytes[worker][slot] = bytes;
+        // While all work, no line is looked at but the seat's: each is another core's.
+        if self.shared.sleepers.any() {
             self.wake(worker);
         }
     }
 
     /// Somebody sleeps: the worker itself, or one that may look into its seat.
+    #[cold]
     fn wake(&self, worker: usize) {
-        if self.shared.asleep[worker].swap(false, Ordering::Relaxed) {
+        if self.shared.sleepers.call(worker) {
             self.threads[worker].thread().unpark();
         }
         let may_wait =
@@ -139,23 +143,13 @@ impl ThreadPool {
     }
 }
 
-fn flags(count: usize) -> Vec<CachePadded<AtomicBool>> {
-    std::iter::repeat_with(CachePadded::default)
-        .take(count)
-        .collect()
-}
-
 impl Shared {
     /// Has a worker that sleeps look at what was given to its group. Between a change of the
     /// seats and this stands a fence, as between a sleeper's word that it sleeps and its last
     /// look: one of the two sees the other.
     fn wake_one_of(&self, group: Range<usize>) {
-        if self.sleepers.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        // Taken back, so that the next one wakes another worker.
-        let sleeps = |worker: &usize| self.asleep[*worker].swap(false, Ordering::Relaxed);
-        if let (Some(worker), Some(threads)) = (group.clone().find(sleeps), self.threads.get()) {
+        let called = self.sleepers.call_one_of(group);
+        if let (Some(worker), Some(threads)) = (called, self.threads.get()) {
             threads[worker].unpark();
         }
     }
@@ -178,13 +172,17 @@ impl Dispatch for ThreadPool {
     }
 
     fn poll(&mut self) -> Option<Box<Job>> {
-        let job = self.shared.done.pop()?;
+        let Back { seat, slot, item } = self.desk.take_back()?;
         self.in_flight -= 1;
-        self.in_flight_bytes -= job.request_bytes;
-        if let Some(next) = self.policy.complete(job.worker) {
-            self.give(job.worker, next);
+        self.in_flight_bytes -= self.bytes[seat][slot];
+        if let Some(next) = self.policy.complete(seat) {
+            self.give(seat, next);
         }
-        Some(job)
+        Some(item)
+    }
+
+    fn prefetch(&self) {
+        self.desk.prefetch();
     }
 
     fn in_flight(&self) -> usize {
@@ -200,8 +198,11 @@ impl Drop for ThreadPool {
         for thread in &self.threads {
             thread.thread().unpark();
         }
-        while self.shared.done.pop().is_some() {
-            self.in_flight -= 1;
+        // A look that was under way, and a whole one.
+        for _ in 0..2 {
+            while self.desk.take_back().is_some() {
+                self.in_flight -= 1;
+            }
         }
         if self.in_flight == 0 {
             for thread in self.threads.drain(..) {
@@ -216,6 +217,7 @@ impl Drop for ThreadPool {
 struct Worker {
     index: usize,
     companions: Range<usize>,
+    seats: Seats<Job>,
     shared: Arc<Shared>,
     idle: Idle,
 }
@@ -225,10 +227,13 @@ impl Worker {
         let mut backoff = Backoff::new();
         // Whether it may have been woken for something else than what it finds.
         let mut searched = false;
+        // The slot of its seat that comes next.
+        let mut next = 0;
         while !self.shared.stop.load(Ordering::Acquire) {
-            let own = self.shared.seats[self.index].pop();
-            if own.is_none() {
-                self.shared.idle[self.index].store(true, Ordering::Relaxed);
+            let own = self.seats.take(self.index, next);
+            match &own {
+                Some(job) => next = job.slot() + 1,
+                None => self.shared.idle[self.index].store(true, Ordering::Relaxed),
             }
             let Some(job) = own.or_else(|| self.pause(&backoff, &mut searched)) else {
                 continue;
@@ -236,25 +241,22 @@ impl Worker {
             self.shared.idle[self.index].store(false, Ordering::Relaxed);
             if std::mem::take(&mut searched) {
                 fence(Ordering::SeqCst);
-                if self.seats().iter().any(|seat| !seat.is_empty()) {
+                if !self
+                    .companions
+                    .clone()
+                    .all(|seat| self.seats.is_empty(seat))
+                {
                     self.shared.wake_one_of(self.companions.clone());
                 }
             }
-            self.run(job, clock, waker);
+            run(job, clock, waker);
             backoff = Backoff::new();
         }
     }
 
-    fn run(&self, mut job: Box<Job>, clock: &impl Clock, waker: &dyn Wake) {
-        job.run(clock.now_ns());
-        let pushed = self.shared.done.push(job);
-        assert!(pushed.is_ok(), "`done` holds whatever all workers may have");
-        waker.wake();
-    }
-
     /// There was nothing: looks on for a moment, then for what others do not get to, then sleeps.
     /// To be told of a job between the look and the sleep is not lost: it ends the sleep at once.
-    fn pause(&self, backoff: &Backoff, searched: &mut bool) -> Option<Box<Job>> {
+    fn pause(&self, backoff: &Backoff, searched: &mut bool) -> Option<Taken<'_, Job>> {
         match self.idle {
             Idle::Spin => backoff.spin(),
             Idle::Adaptive { .. } if !backoff.is_completed() => {
@@ -267,27 +269,26 @@ impl Worker {
         if self.idle == Idle::Spin {
             return self.rescue();
         }
-        let shared = &*self.shared;
-        shared.asleep[self.index].store(true, Ordering::Relaxed);
-        shared.sleepers.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let job = self.rescue();
-        if job.is_none() && !shared.stop.load(Ordering::Acquire) {
-            std::thread::park();
-        }
-        shared.sleepers.fetch_sub(1, Ordering::Relaxed);
-        shared.asleep[self.index].store(false, Ordering::Relaxed);
-        job
+        let park = |sure| match sure {
+            _ if self.shared.stop.load(Ordering::Acquire) => {}
+            true => std::thread::park(),
+            false => std::thread::park_timeout(UNSURE_SLEEP),
+        };
+        let sleepers = &self.shared.sleepers;
+        sleepers.sleep(self.index, || self.rescue(), park)
     }
 
     /// What was given to one of the group and is not begun.
-    fn rescue(&self) -> Option<Box<Job>> {
-        self.seats().iter().find_map(|seat| seat.pop())
+    fn rescue(&self) -> Option<Taken<'_, Job>> {
+        let mut seats = self.companions.clone();
+        seats.find_map(|seat| self.seats.take(seat, 0))
     }
+}
 
-    fn seats(&self) -> &[CachePadded<ArrayQueue<Box<Job>>>] {
-        &self.shared.seats[self.companions.clone()]
-    }
+fn run(mut job: Taken<'_, Job>, clock: &impl Clock, waker: &dyn Wake) {
+    job.run(clock.now_ns());
+    drop(job);
+    waker.wake();
 }
 
 #[cfg(test)]
@@ -331,6 +332,11 @@ mod tests {
         )
     }
 
+    /// The rest of a look that is under way, then a whole one.
+    fn look(pool: &mut ThreadPool) -> Option<Box<Job>> {
+        pool.poll().or_else(|| pool.poll())
+    }
+
     fn job(bytes: usize, handler: WorkerHandler) -> Box<Job> {
         // Zeros that nobody touches take no memory.
         let mut message = Msgbuf::from_vec(vec![0; bytes]);
@@ -370,12 +376,12 @@ mod tests {
         assert!(pool.submit(job(1)).is_err());
         gate.wait();
         rung.recv().unwrap();
-        assert!(pool.poll().is_some());
+        assert!(look(&mut pool).is_some());
         assert!(pool.submit(job(MAX_BYTES / 4)).is_ok());
         for _ in 0..4 {
             gate.wait();
             rung.recv().unwrap();
-            assert!(pool.poll().is_some());
+            assert!(look(&mut pool).is_some());
         }
     }
 
@@ -404,7 +410,7 @@ mod tests {
             let mut done = 0;
             while done < 6 {
                 rung.recv().expect("something was run");
-                while pool.poll().is_some() {
+                while look(&mut pool).is_some() {
                     done += 1;
                 }
             }
@@ -430,7 +436,7 @@ mod tests {
             begins.recv().expect("it begins");
             assert!(pool.submit(job(1, Arc::new(|_, _| ()))).is_ok());
             rung.recv().expect("it was run");
-            while pool.shared.sleepers.load(Ordering::Relaxed) == 0 {
+            while !pool.shared.sleepers.any() {
                 std::thread::yield_now();
             }
             assert!(pool.submit(job(1, Arc::new(|_, _| ()))).is_ok());
@@ -470,7 +476,7 @@ mod tests {
                     continue;
                 }
                 rung.recv().expect("a job was run");
-                while let Some(mut job) = pool.poll() {
+                while let Some(mut job) = look(&mut pool) {
                     back[job.request_bytes - 1] += 1;
                     let (_, answer, end) = job.take_parts();
                     match end {
