@@ -11,7 +11,7 @@ use crate::run::{cargo, command, succeeds, succeeds_with_lines};
 use crate::{instructions, recorded};
 
 /// Packages with tests under `--cfg loom`, which tries all interleavings of their threads.
-const LOOM_PACKAGES: [&str; 2] = ["starling-handoff", "starling-io-shm"];
+const LOOM_PACKAGES: [&str; 3] = ["starling-handoff", "starling-io-shm", "starling-proto"];
 
 /// What came of everything so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod claims;
 mod client;
 mod config;
 mod congestion;
@@ -44,6 +45,7 @@ mod transfer;
 mod wheel;
 mod wire;
 
+pub use claims::{Candidate, Claim, Claims};
 pub use config::{Config, ConfigError, Congestion, Factors, Secrets};
 pub use error::{
     ConnectError, DeviceRefusal, Event, Refusal, RejectReason, Rejected, Rejection, RequestError,

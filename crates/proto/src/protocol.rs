@@ -1,7 +1,9 @@
 //! The protocol of one endpoint: what arrives and what is asked for goes in, frames come out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::claims::{Claim, Claims};
 use crate::client::Client;
 use crate::cookie::Jar;
 use crate::incoming::{Body, Incoming};
@@ -66,6 +68,7 @@ impl Protocol {
     /// If the configuration cannot work.
     pub fn new(config: Config, secrets: Secrets, now: u64) -> Result<Self, ConfigError> {
         config.check()?;
+        let short_way = config.factors.zero_copy_requests;
         Ok(Self {
             overdue_at: now + TICK_NS + config.keepalive_ns,
             client: Client::new(config.max_sessions, now),
@@ -82,6 +85,7 @@ impl Protocol {
                 stats: Stats::default(),
                 reassembling: 0,
                 retained: 0,
+                short_way,
                 mark: 0,
             },
             next_tick: now + TICK_NS,
@@ -361,11 +365,7 @@ impl Protocol {
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
         let first = frames.rest.first()?;
         Some(match (&frames.sender, Kind::from_wire(*first)) {
-            (Sender::Peer(_), Some(Kind::Request))
-                if self.shared.config.factors.zero_copy_requests =>
-            {
-                Upcoming::Requests
-            }
+            (Sender::Peer(_), Some(Kind::Request)) if self.shared.short_way => Upcoming::Requests,
             (Sender::Peer(_), Some(Kind::Response)) => Upcoming::Responses,
             _ => Upcoming::Other,
         })
@@ -495,14 +495,20 @@ impl Protocol {
             return None;
         }
         match kind {
-            Kind::Request => return server.copy_request(shared, now, peer, frame, sink),
+            Kind::Request => {
+                server.claim(shared, now, peer, &frame);
+                return server.request_the_long_way(shared, now, peer, frame, sink);
+            }
             Kind::RequestFragment => {
                 return server.on_request_fragment(shared, now, peer, frame, sink);
             }
             Kind::ResponseFragment => {
                 return client.on_response_fragment(shared, now, peer, frame, sink);
             }
-            Kind::Cancel => return server.on_cancel(shared, peer, frame, sink),
+            Kind::Cancel => {
+                server.claim(shared, now, peer, &frame);
+                return server.on_cancel(shared, peer, frame, sink);
+            }
             Kind::CreditReturn => client.on_credit_return(shared, now, peer, frame, sink),
             Kind::RequestForResponse => {
                 server.on_request_for_response(shared, now, peer, frame, sink);
@@ -570,6 +576,36 @@ impl Protocol {
     ) -> Result<(), RespondReason> {
         self.server
             .respond(&mut self.shared, now, id, message, prefix, sink)
+    }
+
+    /// From now on requests may be claimed by workers: threads that receive datagrams, too. Whoever
+    /// claims runs the request and tells the dispatcher, the thread that has this endpoint, which
+    /// claims what it is given in the same way. Sessions beyond the first `places` stay the
+    /// dispatcher's. Once for an endpoint.
+    pub fn share_claims(&mut self, places: usize) -> Arc<Claims> {
+        self.server.share_claims(&mut self.shared, places)
+    }
+
+    /// A worker ran a request that it had claimed, and sent `message` as the answer, with the head
+    /// that the claim gave for it. From here on it is as if this endpoint had done that: the answer
+    /// is kept, and sent again if the client asks again. `message` is exchanged as in
+    /// [`Protocol::respond`].
+    ///
+    /// # Errors
+    /// Nobody waits for it any more.
+    pub fn answered(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        message: &mut Msgbuf,
+    ) -> Result<(), RespondReason> {
+        self.server.answered(&mut self.shared, now, claim, message)
+    }
+
+    /// A worker claimed a request, and has not sent the answer itself: [`Protocol::respond`] is to
+    /// follow. False: nobody waits for it any more.
+    pub fn adopt(&mut self, now: u64, claim: &Claim) -> bool {
+        self.server.adopt(&mut self.shared, now, claim)
     }
 
     /// Whether the client still waits for the answer to `id`.

@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) reassembling: usize,
     /// Memory of bulky responses that are kept.
     pub(crate) retained: usize,
+    /// Requests of one packet go the short way: in the receive buffer, and to nobody else.
+    pub(crate) short_way: bool,
     /// [`crate::wire::flags::ECHO`] if the datagram that is being read has a congestion mark, else zero.
     pub(crate) mark: u8,
 }

@@ -181,6 +181,7 @@ impl Server {
                 slots: Slots::new(slots),
             })
             .expect("the table is not full");
+        self.open_claims(id);
         self.granted += usize::from(granted);
         let before = self
             .by_client

@@ -3,12 +3,15 @@
 //! It only answers: it keeps no timers for requests and sends nothing again unasked.
 
 mod admit;
+mod claimed;
 mod credits;
 mod session;
 mod slot;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use crate::claims::Claims;
 use crate::msgbuf::Msgbuf;
 use crate::peer::{Role, preamble};
 use crate::shared::Shared;
@@ -54,6 +57,8 @@ pub(crate) struct Server {
     pub(crate) draining: bool,
     /// Peers below this one were told that this endpoint is shut down.
     told: u32,
+    /// What workers claim, if they do.
+    claims: Option<Arc<Claims>>,
 }
 
 impl Server {
@@ -70,6 +75,7 @@ impl Server {
             kept: VecDeque::new(),
             draining: false,
             told: 0,
+            claims: None,
         }
     }
 
@@ -116,8 +122,8 @@ impl Server {
         Some(request)
     }
 
-    /// A whole request, to be copied out of the receive buffer.
-    pub(crate) fn copy_request<'a, S: FrameSink>(
+    /// A whole request that is copied out of the receive buffer, or that workers might have had.
+    pub(crate) fn request_the_long_way<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -126,13 +132,19 @@ impl Server {
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
         let id = self.on_request(shared, now, peer, frame, sink)?;
-        let mut copy = shared.pool.take();
-        copy.head_mut().extend_from_slice(frame.payload);
+        let body = match shared.config.factors.zero_copy_requests {
+            true => Body::Borrowed(frame.payload),
+            false => {
+                let mut copy = shared.pool.take();
+                copy.head_mut().extend_from_slice(frame.payload);
+                Body::Owned(copy)
+            }
+        };
         Some(Incoming::Request {
             id,
             peer,
             ext: frame.ext(),
-            body: Body::Owned(copy),
+            body,
         })
     }
 
@@ -206,6 +218,13 @@ impl Server {
                 // The slot stays as it is: the next fragment is answered in the same way.
                 let session = self.sessions.get_mut(id).expect("just found");
                 session.push_reject(index, number, why, sink);
+                return None;
+            }
+            self.claim(shared, now, peer, &frame);
+            let session = self.sessions.get_mut(id).expect("just found");
+            if number <= session.slots[index].number {
+                shared.unreserve(fragment.total);
+                self.on_duplicate(shared, id, index, number, sink);
                 return None;
             }
             self.receiving.push_back((id, index as u8, number));
@@ -679,6 +698,9 @@ impl Server {
         }
         for slot in session.slots.iter_mut() {
             slot.forget(shared);
+        }
+        if let Some(claims) = &self.claims {
+            claims.close(id);
         }
         self.granted -= usize::from(session.granted);
         self.by_client

@@ -1,5 +1,6 @@
 //! The protocol between hosts, in virtual time: one test for each thing that PROTOCOL.md says.
 
+mod claims;
 mod congestion;
 mod faults;
 mod hostile;

@@ -1,0 +1,103 @@
+//! Every interleaving of workers and the dispatcher over one slot.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p starling-proto --lib --release loom
+//! ```
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::*;
+
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(check);
+}
+
+fn facts(uses: u8) -> Facts {
+    let id = SessionId::new(0, uses);
+    Facts {
+        name: Name { id, round: 0 },
+        peer: PeerId(uses.into()),
+        remote: 100 + u32::from(uses),
+        token: 200 + u32::from(uses),
+        single: 300 + u32::from(uses),
+    }
+}
+
+fn opened() -> Arc<Claims> {
+    let claims = Claims::new(9, 1, 1);
+    claims.open(&facts(0), [0].into_iter());
+    Arc::new(claims)
+}
+
+/// A request on the session at the only place, of that generation.
+fn candidate(uses: u8, number: u64) -> Candidate<'static> {
+    let header = Header {
+        kind: Kind::Request,
+        flags: 0,
+        slot: 0,
+        session: facts(uses).name.id.to_wire(),
+        number,
+    };
+    Candidate {
+        peer: PeerId(uses.into()),
+        frame: Frame {
+            header,
+            payload: &[],
+        },
+    }
+}
+
+#[test]
+fn loom_of_two_workers_and_the_dispatcher_one_has_a_request() {
+    model(|| {
+        let claims = opened();
+        let workers = [0, 1].map(|_| {
+            let claims = Arc::clone(&claims);
+            thread::spawn(move || claims.claim(&candidate(0, 1), false).is_some())
+        });
+        let dispatcher = claims.raise(facts(0).name.id, 0, 1) < 1;
+        let winners = workers.map(|worker| worker.join().unwrap());
+        let count = winners.into_iter().filter(|won| *won).count();
+        assert_eq!(count + usize::from(dispatcher), 1);
+    });
+}
+
+#[test]
+fn loom_numbers_only_grow() {
+    model(|| {
+        let claims = opened();
+        let other = Arc::clone(&claims);
+        // A worker that has an old request and then a new one, and one that has them late.
+        let worker = thread::spawn(move || {
+            let first = other.claim(&candidate(0, 1), false).is_some();
+            (first, other.claim(&candidate(0, 3), false).is_some())
+        });
+        let before = claims.raise(facts(0).name.id, 0, 2);
+        let (first, third) = worker.join().unwrap();
+        // Whoever comes to 1 after 2 was claimed does not get it.
+        assert_eq!(first, before != 0);
+        // A step that another one came between fails: the dispatcher has it then.
+        assert!(third || before < 3);
+        let highest = if third { 3 } else { 2 };
+        assert_eq!(claims.raise(facts(0).name.id, 0, 0), highest);
+    });
+}
+
+#[test]
+fn loom_a_claim_knows_its_own_session() {
+    for uses in [0, 1] {
+        model(move || {
+            let claims = opened();
+            let other = Arc::clone(&claims);
+            let worker = thread::spawn(move || other.claim(&candidate(uses, 1), false));
+            claims.close(facts(0).name.id);
+            claims.open(&facts(1), [0].into_iter());
+            if let Some(claim) = worker.join().unwrap() {
+                assert_eq!(claim.facts, facts(uses));
+            }
+        });
+    }
+}

@@ -1,0 +1,127 @@
+use super::*;
+
+fn facts(index: usize, round: u32) -> Facts {
+    Facts {
+        name: Name {
+            id: SessionId::new(index, 3),
+            round,
+        },
+        peer: PeerId(7),
+        remote: 11,
+        token: 13,
+        single: 100,
+    }
+}
+
+fn datagram(session: SessionId, slot: u8, number: u64, flags: u8) -> Vec<u8> {
+    let header = Header {
+        kind: Kind::Request,
+        flags,
+        slot,
+        session: session.to_wire(),
+        number,
+    };
+    [&preamble(9)[..], &header.to_bytes(4), b"body"].concat()
+}
+
+fn claim(claims: &Claims, datagram: &[u8]) -> Option<Claim> {
+    let candidate = claims.look(PeerId(7), datagram)?;
+    assert_eq!(candidate.payload(), b"body");
+    claims.claim(&candidate, true)
+}
+
+#[test]
+fn a_request_is_claimed_once_and_never_an_older_one() {
+    let claims = Claims::new(9, 2, 2);
+    let facts = facts(1, 256);
+    let id = facts.name.id;
+    assert!(
+        claim(&claims, &datagram(id, 0, 1, 0)).is_none(),
+        "no session"
+    );
+    claims.open(&facts, [0, 40].into_iter());
+    let first = claim(&claims, &datagram(id, 0, 5, 0)).expect("nobody had it");
+    assert_eq!(first.id(), RequestId::new(id, 256, 0, 5));
+    for number in [0, 4, 5] {
+        assert!(claim(&claims, &datagram(id, 0, number, 0)).is_none());
+    }
+    assert!(claim(&claims, &datagram(id, 1, 40, 0)).is_none());
+    assert!(claim(&claims, &datagram(id, 1, 41, 0)).is_some());
+    // The dispatcher's look tells what workers had; its own claims keep them away.
+    assert_eq!(claims.raise(id, 0, 4), 5);
+    assert_eq!(claims.raise(id, 0, 6), 5);
+    assert!(claim(&claims, &datagram(id, 0, 6, 0)).is_none());
+    // What is no slot, no place or another session's.
+    assert!(claim(&claims, &datagram(id, 2, 7, 0)).is_none());
+    assert_eq!(claims.raise(id, 2, 7), 0);
+    assert!(claim(&claims, &datagram(SessionId::new(2, 3), 0, 7, 0)).is_none());
+    assert!(claim(&claims, &datagram(SessionId::new(1, 4), 0, 7, 0)).is_none());
+    let stranger = datagram(id, 0, 7, 0);
+    let stranger = claims.look(PeerId(8), &stranger).expect("well-formed");
+    assert!(claims.claim(&stranger, false).is_none());
+    claims.close(id);
+    assert!(claim(&claims, &datagram(id, 0, 7, 0)).is_none());
+    assert_eq!(claims.raise(id, 0, 7), 0);
+    claims.open(&facts, [0, 0].into_iter());
+    assert!(
+        claim(&claims, &datagram(id, 0, 1, 0)).is_some(),
+        "it begins anew"
+    );
+}
+
+#[test]
+fn numbers_beyond_reason_are_the_dispatchers() {
+    let claims = Claims::new(9, 1, 1);
+    let facts = facts(0, 0);
+    let id = facts.name.id;
+    claims.open(&facts, [LAST_NUMBER - 1].into_iter());
+    assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER + 1, 0)).is_none());
+    assert!(claim(&claims, &datagram(id, 0, u64::MAX, 0)).is_none());
+    assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER, 0)).is_some());
+    assert_eq!(claims.raise(id, 0, u64::MAX), LAST_NUMBER);
+    assert_eq!(claims.raise(id, 0, u64::MAX), 0, "it knows itself");
+    claims.close(id);
+    claims.open(&facts, [u64::MAX].into_iter());
+    assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER, 0)).is_none());
+}
+
+#[test]
+fn only_whole_plain_requests_are_candidates() {
+    let claims = Claims::new(9, 1, 1);
+    let good = datagram(SessionId::new(0, 3), 0, 1, 0);
+    let is_one = |datagram: &[u8]| claims.look(PeerId(7), datagram).is_some();
+    assert!(is_one(&good));
+    assert!(is_one(&datagram(SessionId::new(0, 3), 0, 1, flags::ECHO)));
+    for flag in [flags::EXT, flags::WANT] {
+        assert!(!is_one(&datagram(SessionId::new(0, 3), 0, 1, flag)));
+    }
+    for len in 0..good.len() {
+        assert!(!is_one(&good[..len]));
+    }
+    assert!(!is_one(&[&good[..], &good[8..]].concat()));
+    for (at, bit) in (0..8).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+        let mut other = good.clone();
+        other[at] ^= 1 << bit;
+        assert!(!is_one(&other), "another preamble");
+    }
+}
+
+#[test]
+fn a_response_that_fits_has_a_head() {
+    let claims = Claims::new(9, 1, 1);
+    let facts = facts(0, 0);
+    claims.open(&facts, [0].into_iter());
+    let claim = claim(&claims, &datagram(facts.name.id, 0, 1, 0)).expect("nobody had it");
+    let (start, head) = claim
+        .head_of(&Msgbuf::from_vec(vec![0; 100]))
+        .expect("fits");
+    assert_eq!(start, preamble(13));
+    assert_eq!(head[0], Kind::Response as u8 | flags::LATE | flags::ECHO);
+    assert_eq!(head[4..8], 11_u32.to_le_bytes());
+    assert!(claim.head_of(&Msgbuf::from_vec(vec![0; 101])).is_none());
+    assert!(
+        claim
+            .head_of(&Msgbuf::from_vec(Vec::with_capacity(8192)))
+            .is_none()
+    );
+}

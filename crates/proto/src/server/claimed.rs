@@ -1,0 +1,133 @@
+//! Requests that workers claimed ([`crate::Claims`]): what they did becomes the server's state, as
+//! if it had received and answered the requests itself.
+
+use std::sync::Arc;
+
+use super::session::ServerSession;
+use super::slot::Phase;
+use super::{Server, stale};
+use crate::claims::{Claim, Claims, Facts};
+use crate::shared::Shared;
+use crate::wire::{Frame, flags};
+use crate::{Msgbuf, PeerId, Prefix, RequestNumber, RespondReason, SessionId};
+
+impl Server {
+    /// From now on workers may claim requests of the sessions at the first `places` places.
+    pub(crate) fn share_claims(&mut self, shared: &mut Shared, places: usize) -> Arc<Claims> {
+        shared.short_way = false;
+        let claims = Arc::new(Claims::new(shared.token, places, shared.config.slots));
+        for (_, session) in self.sessions.iter() {
+            claims.open(&session.facts(), session.numbers());
+        }
+        self.claims = Some(Arc::clone(&claims));
+        claims
+    }
+
+    /// A session of this name begins.
+    pub(super) fn open_claims(&self, id: SessionId) {
+        if let Some(claims) = &self.claims {
+            let session = self.sessions.get(id).expect("just opened");
+            claims.open(&session.facts(), session.numbers());
+        }
+    }
+
+    /// Claims the request of a frame for the dispatcher. If a worker has it or a later one, the
+    /// slot says so afterwards.
+    pub(crate) fn claim(&mut self, shared: &mut Shared, now: u64, peer: PeerId, frame: &Frame<'_>) {
+        let Some(claims) = &self.claims else {
+            return;
+        };
+        let (id, index) = (frame.session(), usize::from(frame.header.slot));
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if session.peer == peer && session.slots.enter(index).is_some() {
+            let before = claims.raise(id, index, frame.header.number);
+            session.note_claim(shared, now, index, before, 0);
+        }
+    }
+
+    /// Takes note of a request that a worker claimed: it is being executed, as far as anybody
+    /// waits for it. False: nobody does.
+    pub(crate) fn adopt(&mut self, shared: &mut Shared, now: u64, claim: &Claim) -> bool {
+        shared.stats.requests_received += 1;
+        let id = claim.id();
+        let session = match self.sessions.get_mut(id.session()) {
+            Some(session) if session.name.round == id.round() => session,
+            _ => return false,
+        };
+        shared.peers.heard(claim.peer(), now);
+        session.active_at = session.active_at.max(now);
+        let index = usize::from(id.slot());
+        if session.slots.enter(index).is_none() {
+            return false;
+        }
+        session.note_claim(shared, now, index, id.number, claim.mark);
+        let slot = &session.slots[index];
+        slot.number == id.number && slot.phase == Phase::Executing
+    }
+
+    /// Takes note of the answer that a worker sent: `message`, for which its claim had a head. It is
+    /// kept as an answer of this endpoint's own.
+    pub(crate) fn answered(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        claim: &Claim,
+        message: &mut Msgbuf,
+    ) -> Result<(), RespondReason> {
+        debug_assert!(claim.head_of(message).is_some(), "it was sent");
+        if !self.adopt(shared, now, claim) {
+            return Err(stale(shared));
+        }
+        let session = self.sessions.get_mut(claim.id().session());
+        let slot = &mut session.expect("adopted").slots[usize::from(claim.id().slot())];
+        slot.phase = Phase::Done;
+        slot.flags = claim.flags() & flags::ECHO | slot.flags_of_answer(now, Prefix::NONE.ext);
+        // Sent again, it would be as late as it was.
+        slot.flags |= flags::LATE;
+        slot.keep(message);
+        shared.stats.responses_sent += 1;
+        Ok(())
+    }
+}
+
+impl ServerSession {
+    fn facts(&self) -> Facts {
+        Facts {
+            name: self.name,
+            peer: self.peer,
+            remote: self.remote,
+            token: self.token,
+            single: self.single,
+        }
+    }
+
+    /// The highest request numbers of its slots.
+    fn numbers(&self) -> impl Iterator<Item = RequestNumber> {
+        let number = |index| self.slots.get(index).map_or(0, |slot| slot.number);
+        (0..self.slots.count()).map(number)
+    }
+
+    /// Request `number` in a slot was claimed: if it is one that the slot does not know of, a
+    /// worker has it.
+    fn note_claim(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        index: usize,
+        number: RequestNumber,
+        mark: u8,
+    ) {
+        let slot = &mut self.slots[index];
+        if number <= slot.number {
+            return;
+        }
+        slot.recycle(shared);
+        slot.number = number;
+        slot.phase = Phase::Executing;
+        slot.arrived_at = now;
+        slot.fragments = 0;
+        slot.flags = mark;
+    }
+}

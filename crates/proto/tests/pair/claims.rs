@@ -1,0 +1,204 @@
+//! Workers that claim requests beside the dispatcher: whoever is first runs a request, and nobody
+//! else does, whatever is repeated, cancelled or reported late.
+
+use std::sync::Arc;
+
+use starling_proto::{Claim, Claims, Msgbuf, PeerId, SessionId};
+
+use crate::net::{Net, Seen};
+
+/// A client with a session, and a server with workers; what the client sends is lost from now on,
+/// unless it is taken from the log.
+fn pair() -> (Net, SessionId, Arc<Claims>) {
+    let mut net = Net::pair();
+    let claims = net.hosts[1].protocol.share_claims(4);
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1].echo = false;
+    net.fate = Box::new(|_, from, _| from);
+    (net, session, claims)
+}
+
+/// The datagram that the client sent last.
+fn last_of_client(net: &Net) -> Vec<u8> {
+    let sent = net.log.iter().rfind(|(from, _)| *from == 0);
+    sent.expect("it sent something").1.clone()
+}
+
+/// Makes a request, which a worker claims.
+fn claimed(net: &mut Net, session: SessionId, claims: &Claims, tag: u128) -> (Claim, Vec<u8>) {
+    net.request(0, session, tag, b"question");
+    net.run_until(net.now + 1);
+    let datagram = last_of_client(net);
+    let candidate = claims.look(PeerId(0), &datagram).expect("a plain request");
+    assert_eq!(candidate.payload(), b"question");
+    let claim = claims.claim(&candidate, false).expect("nobody had it");
+    assert!(claims.claim(&candidate, false).is_none(), "once");
+    (claim, datagram)
+}
+
+/// The worker sends an answer and reports it.
+fn answer(net: &mut Net, claim: &Claim) -> bool {
+    let mut message = Msgbuf::from_vec(b"answer".to_vec());
+    let (preamble, head) = claim.head_of(&message).expect("it is small");
+    net.inject(1, 0, [&preamble[..], &head, b"answer"].concat());
+    let now = net.now;
+    net.hosts[1]
+        .protocol
+        .answered(now, claim, &mut message)
+        .is_ok()
+}
+
+fn answers(net: &Net, tag: u128) -> usize {
+    let is_it =
+        |seen: &&Seen| matches!(seen, Seen::Answer(of, bytes) if *of == tag && bytes == b"answer");
+    net.hosts[0].seen.iter().filter(is_it).count()
+}
+
+#[test]
+fn what_a_worker_answered_is_kept_and_sent_again_but_never_run_again() {
+    let (mut net, session, claims) = pair();
+    let (claim, datagram) = claimed(&mut net, session, &claims, 1);
+    assert!(answer(&mut net, &claim));
+    net.run_ms(1);
+    assert_eq!(answers(&net, 1), 1);
+    let before = net.datagrams();
+    for _ in 0..3 {
+        net.inject(0, 1, datagram.clone());
+        net.run_ms(1);
+    }
+    assert_eq!(net.datagrams(), before + 3, "each is answered");
+    assert!(net.hosts[1].ran.is_empty());
+    assert_eq!(net.hosts[1].protocol.stats().duplicates, 3);
+    assert_eq!(net.hosts[1].protocol.stats().requests_received, 1);
+}
+
+#[test]
+fn a_client_hears_that_a_worker_is_at_it() {
+    let (mut net, session, claims) = pair();
+    let (claim, _) = claimed(&mut net, session, &claims, 1);
+    // All that it repeats reaches the dispatcher, for longer than it would wait without a word.
+    net.fate = Box::new(|_, _, _| 1);
+    net.run_ms(6_000);
+    assert!(net.hosts[1].ran.is_empty());
+    assert!(net.hosts[1].protocol.stats().duplicates > 5);
+    let now = net.now;
+    assert!(net.hosts[1].protocol.adopt(now, &claim), "the client waits");
+    assert!(net.hosts[1].respond(now, claim.id(), b"answer"));
+    net.run_ms(1);
+    assert_eq!(answers(&net, 1), 1);
+}
+
+#[test]
+fn the_dispatcher_s_claim_keeps_workers_away() {
+    let (mut net, session, claims) = pair();
+    net.fate = Box::new(|_, _, _| 1);
+    net.request(0, session, 1, b"question");
+    net.run_until(net.now + 1);
+    let datagram = last_of_client(&net);
+    net.run_ms(1);
+    assert_eq!(net.hosts[1].ran.len(), 1);
+    let candidate = claims.look(PeerId(0), &datagram).expect("well-formed");
+    assert!(claims.claim(&candidate, false).is_none());
+    let (now, id) = (net.now, net.hosts[1].ran[0].0);
+    assert!(net.hosts[1].respond(now, id, b"answer"));
+    net.run_ms(1);
+    assert_eq!(answers(&net, 1), 1);
+    assert!(claims.claim(&candidate, false).is_none());
+}
+
+#[test]
+fn what_was_cancelled_is_over_whoever_runs_it() {
+    let (mut net, session, claims) = pair();
+    // A cancellation that comes before the request has it never run.
+    let number = net.request(0, session, 1, b"question");
+    net.run_until(net.now + 1);
+    let datagram = last_of_client(&net);
+    net.fate = Box::new(|_, _, _| 1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    assert!(
+        host.protocol
+            .cancel(now, session, number, &mut host.wire)
+            .is_some()
+    );
+    net.run_ms(1);
+    let candidate = claims.look(PeerId(0), &datagram).expect("well-formed");
+    assert!(claims.claim(&candidate, false).is_none());
+    // One that comes while a worker is at it makes its answer stale.
+    net.fate = Box::new(|_, from, _| from);
+    let (claim, _) = claimed(&mut net, session, &claims, 2);
+    net.fate = Box::new(|_, _, _| 1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let number = claim.id().number();
+    assert!(
+        host.protocol
+            .cancel(now, session, number, &mut host.wire)
+            .is_some()
+    );
+    net.run_ms(1);
+    assert!(!answer(&mut net, &claim));
+    net.run_ms(1);
+    assert_eq!(answers(&net, 2), 0);
+    assert!(net.hosts[1].ran.is_empty());
+}
+
+#[test]
+fn reports_may_come_late_and_in_any_order() {
+    let (mut net, session, claims) = pair();
+    let (first, _) = claimed(&mut net, session, &claims, 1);
+    // Its answer arrives, so the client uses the slot again, before the dispatcher hears of it.
+    let message = Msgbuf::from_vec(b"answer".to_vec());
+    let (preamble, head) = first.head_of(&message).expect("it is small");
+    net.inject(1, 0, [&preamble[..], &head, b"answer"].concat());
+    net.run_ms(1);
+    let (second, _) = claimed(&mut net, session, &claims, 2);
+    assert!(answer(&mut net, &second));
+    assert!(!answer(&mut net, &first), "the slot has a later one");
+    net.run_ms(1);
+    assert_eq!((answers(&net, 1), answers(&net, 2)), (1, 1));
+    // The session is over when a report comes.
+    let (third, _) = claimed(&mut net, session, &claims, 3);
+    net.fate = Box::new(|_, _, _| 1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    host.protocol.close(now, session, &mut host.wire);
+    net.run_ms(1);
+    assert!(!answer(&mut net, &third));
+    assert_eq!(net.hosts[1].protocol.session_counts().1, 0);
+}
+
+#[test]
+fn a_large_request_does_not_take_the_slot_of_a_later_one() {
+    let (mut net, session, claims) = pair();
+    net.fate = Box::new(|_, _, _| 1);
+    net.hosts[1].echo = true;
+    let body: Vec<u8> = (0..20_000_u32).map(|n| n as u8).collect();
+    net.request(0, session, 1, &body);
+    net.run_ms(2);
+    assert_eq!(net.hosts[1].ran.len(), 1);
+    let first = net
+        .log
+        .iter()
+        .find(|(from, bytes)| *from == 0 && bytes.len() > 1000);
+    let first = first.expect("fragments").1.clone();
+    net.hosts[1].echo = false;
+    net.fate = Box::new(|_, from, _| from);
+    let (claim, _) = claimed(&mut net, session, &claims, 2);
+    // Fragments of the request before, and one with the number of the claimed request.
+    net.inject(0, 1, first.clone());
+    let mut other = first;
+    other[16..24].copy_from_slice(&claim.id().number().to_le_bytes());
+    net.inject(0, 1, other);
+    net.run_ms(1);
+    assert_eq!(
+        net.hosts[1].protocol.reassembling(),
+        0,
+        "nothing is promised"
+    );
+    assert!(answer(&mut net, &claim));
+    net.run_ms(1);
+    assert_eq!(answers(&net, 2), 1);
+    assert_eq!(net.hosts[1].ran.len(), 1);
+}
