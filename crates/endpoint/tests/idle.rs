@@ -140,3 +140,33 @@ fn the_end_of_a_session_that_a_flush_finds_is_not_slept_through() {
     assert_eq!(state, Some(SessionState::Ended(timeout)));
     assert!(wire.clock().now_ns() < limit_ns, "it slept");
 }
+
+#[test]
+fn a_device_that_stays_full_is_looked_at_now_and_then_and_does_not_keep_a_core_busy() {
+    let mut pair = Pair::new();
+    pair.server
+        .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    pair.settle();
+    pair.wire.fill(true);
+    pair.call(1, b"", 7);
+    let from_ns = pair.wire.clock().now_ns();
+    let mut spins = 0;
+    while pair.wire.clock().now_ns() < from_ns + 5_000_000 {
+        pair.client.poll().unwrap();
+        let before_ns = pair.wire.clock().now_ns();
+        pair.client.wait(None).unwrap();
+        if pair.wire.clock().now_ns() == before_ns {
+            spins += 1;
+            pair.wire.clock().advance(Duration::from_micros(1));
+        }
+    }
+    // The default spins for 50 us after work, and looks for room for 100 us in all.
+    assert!((99..=101).contains(&spins), "{spins} turns without a sleep");
+    pair.wire.fill(false);
+    pair.client.wait(Some(ms(1))).unwrap();
+    let slept_ns = pair.wire.clock().now_ns() - from_ns - 5_000_000;
+    assert!(slept_ns <= 100_000, "it slept for {slept_ns} ns");
+    pair.settle();
+    let ends = pair.take_ends();
+    assert!(matches!(&ends[..], [(7, Ok(_))]), "{ends:?}");
+}

@@ -658,15 +658,23 @@ impl Protocol {
 
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.
     pub fn next_timeout(&self) -> Option<u64> {
+        if self.is_held_up() {
+            return Some(self.last_turn);
+        }
+        self.next_timer()
+    }
+
+    /// Whether there is something to send that the last [`Protocol::flush`] found no room for, or
+    /// that came since. Nothing tells when a full device has room again.
+    pub fn is_held_up(&self) -> bool {
+        self.client.is_held_up() || self.server.is_held_up()
+    }
+
+    /// [`Protocol::next_timeout`], were nothing held up.
+    pub fn next_timer(&self) -> Option<u64> {
         let tick = (!self.shared.peers.is_empty()).then_some(self.next_tick);
-        [
-            tick,
-            self.client.next_timeout(self.last_turn),
-            self.server.next_timeout(self.last_turn),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let timers = [tick, self.client.next_timer(), self.server.next_timer()];
+        timers.into_iter().flatten().min()
     }
 
     /// Whether [`Protocol::poll_event`] would return something.

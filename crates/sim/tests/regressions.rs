@@ -223,3 +223,11 @@ fn a_late_call_is_no_probe() {
         .expect("a part");
     keeps_every_promise(&Part::of(&part, &Scenario::from_seed(31_000_023_596)));
 }
+
+/// A link of 1 Gb/s had megabytes of retransmissions in the queue of its device, and the endpoint
+/// looked for room in it without a pause for as long as they took.
+#[test]
+fn a_full_device_is_no_reason_to_spin() {
+    let part = "rules=5/calls=33,35,43-44,48".parse().expect("a part");
+    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(50_100_062_974)));
+}

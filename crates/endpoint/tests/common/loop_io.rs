@@ -45,6 +45,7 @@ struct Ports {
 pub struct Wire {
     ports: Rc<RefCell<Ports>>,
     cut: Rc<Cell<bool>>,
+    full: Rc<Cell<bool>>,
     clock: ManualClock,
 }
 
@@ -52,6 +53,11 @@ impl Wire {
     /// Loses everything from now on, or no longer does.
     pub fn cut(&self, cut: bool) {
         self.cut.set(cut);
+    }
+
+    /// Devices have no room for anything from now on, or have it again.
+    pub fn fill(&self, full: bool) {
+        self.full.set(full);
     }
 
     pub fn clock(&self) -> ManualClock {
@@ -310,6 +316,9 @@ impl PacketTx for LoopTx {
         let index = peer.0 as usize;
         if self.peers.borrow()[index] == NOWHERE {
             return Err(TxError::Gone);
+        }
+        if self.wire.full.get() {
+            return Err(TxError::Full);
         }
         while self.open.len() <= index {
             self.open.push(Vec::with_capacity(MAX_DATAGRAM));

@@ -353,11 +353,13 @@ impl Client {
             .sum()
     }
 
-    /// When `flush` has something to do next.
-    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
-        if !self.blocked.is_empty() || !self.asking.is_empty() || !self.connecting.is_empty() {
-            return Some(now);
-        }
+    /// Whether something found the sink full, or was not flushed yet.
+    pub(crate) fn is_held_up(&self) -> bool {
+        !self.blocked.is_empty() || !self.asking.is_empty() || !self.connecting.is_empty()
+    }
+
+    /// When `flush` has something to do next because of the time.
+    pub(crate) fn next_timer(&self) -> Option<u64> {
         match (self.timers.next(), self.pacer.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

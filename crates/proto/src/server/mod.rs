@@ -653,11 +653,13 @@ impl Server {
         }
     }
 
-    /// When `flush` has something to do next.
-    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
-        if !self.blocked.is_empty() || !self.acking.is_empty() {
-            return Some(now);
-        }
+    /// Whether something found the sink full, or was not flushed yet.
+    pub(crate) fn is_held_up(&self) -> bool {
+        !self.blocked.is_empty() || !self.acking.is_empty()
+    }
+
+    /// When `flush` has something to do next because of the time.
+    pub(crate) fn next_timer(&self) -> Option<u64> {
         self.kept.front().map(|(until, ..)| *until)
     }
 
