@@ -190,7 +190,7 @@ impl XdpIo {
         };
         let largest = max_frame - ETHERNET - headers;
         program
-            .serve(place.queue, &local, max_frame, &socket.fd)
+            .serve(place.queue, &local, link.mac, max_frame, &socket.fd)
             .map_err(host)?;
 
         let shared = Arc::new(Shared {

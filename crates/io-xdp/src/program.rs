@@ -18,7 +18,7 @@ use rustix::mm::ProtFlags;
 use starling_io::{Fault, IoError};
 
 use crate::bpf;
-use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 use crate::steering::{Counts, SOCKETS};
@@ -28,8 +28,9 @@ pub(crate) const NAME: &str = "starling_steer";
 
 /// Queues of an interface that can have a device: the length of the program's table.
 pub(crate) const MAX_QUEUES: u32 = 64;
-/// Ports whose passed datagrams are counted: all.
-const PORTS: usize = 1 << 16;
+/// Counts of passed datagrams: one for each port, and one of those whose port was not seen.
+const PASSED: usize = UNSEEN + 1;
+const UNSEEN: usize = 1 << 16;
 
 /// Attach in generic mode (`XDP_FLAGS_SKB_MODE`), or in the driver (`XDP_FLAGS_DRV_MODE`).
 const GENERIC: u32 = 1 << 1;
@@ -46,6 +47,8 @@ struct Queue {
     max_frame: u32,
     port: [u8; 2],
     family: [u8; 2],
+    mac: Mac,
+    is_generic: u16,
 }
 
 /// The program on an interface, as long as this lives.
@@ -163,7 +166,7 @@ impl Program {
         [queues, sockets, passed, steering]: [OwnedFd; 4],
         is_generic: bool,
     ) -> io::Result<Self> {
-        let len = PORTS * size_of::<u64>();
+        let len = PASSED * size_of::<u64>();
         let passed = Mapping::of_file(passed.as_fd(), 0, len, ProtFlags::READ)?;
         let len = MAX_QUEUES as usize * size_of::<Counts>();
         let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -177,16 +180,20 @@ impl Program {
         })
     }
 
-    /// From now on the datagrams for `local` that arrive on `queue` go to `socket`.
+    /// From now on the datagrams for `local` that arrive on `queue` at the hardware address `mac`
+    /// go to `socket`.
     pub(crate) fn serve(
         &self,
         queue: u32,
         local: &SocketAddr,
+        mac: Mac,
         max_frame: usize,
         socket: &OwnedFd,
     ) -> io::Result<()> {
         let mut entry = Queue {
             max_frame: max_frame as u32,
+            mac,
+            is_generic: self.is_generic.into(),
             port: local.port().to_be_bytes(),
             ..Queue::default()
         };
@@ -215,16 +222,16 @@ impl Program {
         Counts::of_queue(&self.steering, queue)
     }
 
-    /// How many datagrams for `port` went on into the kernel. Without a system call.
+    /// How many datagrams for `port`, or for whichever, went on into the kernel. Without a system
+    /// call.
     #[inline]
     pub(crate) fn passed(&self, port: u16) -> u64 {
-        let count = |port: usize| {
-            let word = self.passed.at(port * 8, 8).cast::<AtomicU64>();
+        let count = |of: usize| {
+            let word = self.passed.at(of * 8, 8).cast::<AtomicU64>();
             // SAFETY: within the map and aligned; all who write to it do so atomically.
             unsafe { (*word).load(Ordering::Relaxed) }
         };
-        // What has no port that the program saw is counted for port 0.
-        count(usize::from(port)).wrapping_add(count(0))
+        count(usize::from(port)).wrapping_add(count(UNSEEN))
     }
 }
 
@@ -338,4 +345,70 @@ fn join_error(attempt: &str, error: io::Error) -> IoError {
     let remedy = "to share the interface with another process that uses it, run both with \
                   CAP_SYS_ADMIN; or use another interface, or udp://";
     IoError::from_os(Fault::Host, attempt, error, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
+    use rustix::net::{sendto, socket_with};
+    use starling_io::{PacketIo, PacketRx};
+    use starling_netns::{Pair, inside};
+
+    use crate::{XdpConfig, XdpIo};
+
+    /// A socket is asked only when something may be there for it.
+    #[test]
+    fn only_what_may_be_for_a_port_is_counted_for_it() {
+        let name = "only_what_may_be_for_a_port_is_counted_for_it";
+        let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
+        let (pair, mut device) = match Pair::new().and_then(|pair| {
+            let device = inside(&pair.b, bind).map_err(|error| error.to_string());
+            Ok((pair, device?))
+        }) {
+            Ok(made) => made,
+            Err(problem) => {
+                println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+                return;
+            }
+        };
+        let send = |family, protocol: u32, packet: &[u8], to: &str| {
+            let to: std::net::SocketAddr = to.parse().expect("an address");
+            let protocol = Protocol::from_raw(protocol.try_into().expect("not zero"));
+            let flags = SocketFlags::CLOEXEC;
+            inside(&pair.a, || {
+                let socket = socket_with(family, SocketType::RAW, flags, Some(protocol));
+                let socket = socket.expect("root");
+                sendto(&socket, packet, SendFlags::empty(), &to).expect("a route");
+            });
+        };
+        let shared = std::sync::Arc::clone(device.shared());
+        let port = device.local_socket_address().port();
+        let udp = |to: u16| {
+            let mut packet = [0; 16];
+            packet[..2].copy_from_slice(&1000_u16.to_be_bytes());
+            packet[2..4].copy_from_slice(&to.to_be_bytes());
+            packet[5] = 16;
+            packet
+        };
+        let mut seen = |what: &str, count: u64| {
+            // What is received comes behind what was sent before.
+            send(AddressFamily::INET, 17, &udp(port), "10.77.0.2:0");
+            while device.split().0.rx_burst().expect("a healthy device") == 0 {}
+            assert_eq!(shared.program.passed(port), count, "{what}");
+        };
+        let before = shared.program.passed(port);
+        seen("its own datagram", before);
+        send(AddressFamily::INET, 17, &udp(0), "10.77.0.2:0");
+        seen("one for port 0", before);
+        for protocol in [47, 50, 89, 132] {
+            send(AddressFamily::INET6, protocol, &[0; 16], "[fd77::2]:0");
+        }
+        seen("other protocols over IPv6", before);
+        // A fragment of nothing in particular, and options without meaning.
+        for protocol in [44, 60] {
+            let packet = [17, 0, 0, 0, 0, 0, 0, 0];
+            send(AddressFamily::INET6, protocol, &packet, "[fd77::2]:0");
+        }
+        seen("what may have UDP behind it", before + 2);
+    }
 }

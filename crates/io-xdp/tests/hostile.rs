@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Net, receive};
 use starling_io::{PacketIo, PacketRx};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
-use starling_netns::{Shape, inside};
+use starling_netns::{Shape, inside, run};
 
 /// Hardware addresses, an Ethernet type, and the headers of a datagram of eight bytes from
 /// 10.77.0.1:1000 to the device's port at 10.77.0.2; its checksum is left out, which IPv4 allows.
@@ -101,6 +101,66 @@ fn bad_frames_are_dropped_and_counted() {
         ..Drops::default()
     };
     assert_eq!(device.drops(), expected);
+}
+
+/// An interface that listens to all sees them, and one in such a switch's path now and then.
+#[test]
+fn frames_for_other_hardware_are_not_received() {
+    let Some(net) = Net::new("frames_for_other_hardware_are_not_received") else {
+        return;
+    };
+    run(&net.b, "ip link set vb promisc on").expect("it is there");
+    let mut device = net.at_b("xdp://vb/10.77.0.2:9000");
+    let sender = Sender::new(&net.a);
+    for at in 0..6 {
+        let mut other = GOOD;
+        other[at] ^= 1 << at;
+        assert!(sender.send(&other));
+    }
+    assert!(sender.send(&GOOD));
+    // Those for groups come by the kernel, if it takes them.
+    assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
+    assert_eq!(device.drops(), Drops::default());
+}
+
+/// In generic mode the kernel may have merged datagrams before the program sees them.
+#[test]
+fn merged_datagrams_are_received_one_by_one() {
+    let Some(net) = Net::new("merged_datagrams_are_received_one_by_one") else {
+        return;
+    };
+    for (mode, address, from) in [
+        ("generic", "10.77.0.2", "10.77.0.1:0"),
+        ("generic", "[fd77::2]", "[fd77::1]:0"),
+        ("driver", "10.77.0.2", "10.77.0.1:0"),
+    ] {
+        let mut device = net.at_b(&format!("xdp://vb/{address}:0?mode={mode}"));
+        let socket = inside(&net.a, || std::net::UdpSocket::bind(from)).expect("its address");
+        let segment: libc::c_int = 100;
+        // SAFETY: the pointer is good for the length beside it.
+        let set = unsafe {
+            let len = size_of::<libc::c_int>() as libc::socklen_t;
+            let value = (&raw const segment).cast();
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_UDP,
+                libc::UDP_SEGMENT,
+                value,
+                len,
+            )
+        };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        // Together no larger than a packet may be.
+        let five: Vec<u8> = (0..500_usize).map(|at| (at / 100) as u8).collect();
+        socket
+            .send_to(&five, device.local_socket_address())
+            .expect("a route");
+        let received = receive(&mut device, 5);
+        for (number, datagram) in received.iter().enumerate() {
+            assert_eq!(datagram.bytes, [number as u8; 100], "{mode} {address}");
+        }
+        assert_eq!(device.drops(), Drops::default());
+    }
 }
 
 #[test]

@@ -50,6 +50,10 @@ struct queue {
 	__be16 port;
 	// The Ethernet type of the address.
 	__be16 family;
+	// The interface's hardware address.
+	__be16 mac[3];
+	// The program runs behind what merges datagrams: see is_unfinished().
+	__u16 is_generic;
 };
 
 // The workers of the device on a queue, written by its process but for `taken`, which both write.
@@ -105,23 +109,51 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-// Datagrams passed on to the kernel by destination port; those whose port is not seen, because
-// they have options or extension headers or are fragments, count for port 0.
+// Where those are counted whose port is not seen.
+#define UNSEEN 65536
+
+// Datagrams passed on to the kernel by destination port. The port of those that have options or
+// extension headers or are fragments is not seen: they may be for any.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 65536);
+	__uint(max_entries, UNSEEN + 1);
 	__type(key, __u32);
 	__type(value, __u64);
 } passed SEC(".maps");
 
-static __always_inline int pass(__be16 port)
+static __always_inline int pass_counted(__u32 key)
 {
-	__u32 key = bpf_ntohs(port);
 	__u64 *count = bpf_map_lookup_elem(&passed, &key);
 	if (count)
 		__sync_fetch_and_add(count, 1);
 	return XDP_PASS;
+}
+
+static __always_inline int pass(__be16 port)
+{
+	return pass_counted(bpf_ntohs(port));
+}
+
+// Whether UDP may be behind what an IPv6 header names next: options for routers or the
+// destination, a route, a fragment, authentication.
+static __always_inline int may_hide_udp(__u8 next)
+{
+	return next == IPPROTO_HOPOPTS || next == IPPROTO_DSTOPTS || next == IPPROTO_ROUTING ||
+	       next == IPPROTO_FRAGMENT || next == IPPROTO_AH;
+}
+
+// Whether a datagram's checksum is not there yet but for the sum of the pseudo header. In generic mode
+// it may then be several of one flow, merged by the host that sent them or by this one, which nothing
+// else tells from one that is as large. The kernel knows, and takes them apart.
+static __always_inline int is_unfinished(struct udphdr *udp, __u16 *addresses, __u32 words)
+{
+	__u32 sum = bpf_htons(IPPROTO_UDP) + udp->len;
+	for (__u32 word = 0; word < words; word++)
+		sum += addresses[word];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return udp->check == sum;
 }
 
 // Bytes of a datagram's payload before the call: preamble and frame header.
@@ -184,24 +216,30 @@ int starling_steer(struct xdp_md *xdp)
 	if ((void *)(eth + 1) > data_end)
 		return XDP_PASS;
 	__u64 address[2] = {};
+	__u16 *addresses;
+	__u32 words;
 	struct udphdr *udp;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		struct iphdr *v4 = (void *)(eth + 1);
 		if ((void *)(v4 + 1) > data_end || v4->protocol != IPPROTO_UDP)
 			return XDP_PASS;
 		if (v4->version != 4 || v4->ihl != 5 || v4->frag_off & bpf_htons(IP_FRAGMENT))
-			return pass(0);
+			return pass_counted(UNSEEN);
 		address[0] = v4->daddr;
+		addresses = (void *)&v4->saddr;
+		words = 4;
 		udp = (void *)(v4 + 1);
 	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *v6 = (void *)(eth + 1);
 		if ((void *)(v6 + 1) > data_end || v6->version != 6)
 			return XDP_PASS;
-		if (v6->nexthdr == IPPROTO_TCP || v6->nexthdr == IPPROTO_ICMPV6)
-			return XDP_PASS;
+		if (may_hide_udp(v6->nexthdr))
+			return pass_counted(UNSEEN);
 		if (v6->nexthdr != IPPROTO_UDP)
-			return pass(0);
+			return XDP_PASS;
 		__builtin_memcpy(address, &v6->daddr, sizeof(address));
+		addresses = (void *)&v6->saddr;
+		words = 16;
 		udp = (void *)(v6 + 1);
 	} else {
 		return XDP_PASS;
@@ -214,8 +252,14 @@ int starling_steer(struct xdp_md *xdp)
 		return pass(udp->dest);
 	if (address[0] != queue->address[0] || address[1] != queue->address[1])
 		return pass(udp->dest);
-	// What is for a group of hosts, or too large for the device, is the kernel's.
-	if (eth->h_dest[0] & 1 || bpf_xdp_get_buff_len(xdp) > queue->max_frame)
+	// What is for a group of hosts or another one, which an interface sees that listens to all, or
+	// too large for the device, is the kernel's.
+	__be16 *to = (void *)eth->h_dest;
+	if (to[0] != queue->mac[0] || to[1] != queue->mac[1] || to[2] != queue->mac[2])
+		return pass(udp->dest);
+	if (bpf_xdp_get_buff_len(xdp) > queue->max_frame)
+		return pass(udp->dest);
+	if (queue->is_generic && is_unfinished(udp, addresses, words))
 		return pass(udp->dest);
 	__u32 worker = worker_for(xdp, udp, data_end, index);
 	if (worker && bpf_redirect_map(&sockets, index * SOCKETS + worker, XDP_PASS) == XDP_REDIRECT)
