@@ -36,8 +36,8 @@ pub struct XdpRx {
     fill: Producer<u64>,
     /// Chunks of the burst, to be given back.
     held: Vec<u64>,
-    /// Chunks that the kernel has: in the fill ring, the rx ring or between.
-    at_kernel: usize,
+    /// Which chunks are in `held`.
+    is_held: Box<[bool]>,
     burst: [Place; MAX_BURST],
     burst_len: usize,
     /// The burst is one of the socket's.
@@ -83,6 +83,10 @@ impl XdpRx {
             fill.push((chunk * cut.chunk) as u64);
         }
         fill.publish();
+        if fill.needs_wakeup() {
+            // Since it was bound the driver found nothing to receive into.
+            shared.socket.kick_rx();
+        }
         let nowhere = Place {
             memory: Memory::Packet,
             start: 0,
@@ -96,7 +100,7 @@ impl XdpRx {
             rx,
             fill,
             held: Vec::with_capacity(MAX_BURST),
-            at_kernel: cut.rx_chunks,
+            is_held: vec![false; cut.rx_chunks].into(),
             burst: [nowhere; MAX_BURST],
             burst_len: 0,
             is_from_socket: false,
@@ -164,10 +168,16 @@ impl XdpRx {
         // There is room for all, if the kernel keeps its word; what there is none for waits.
         let room = self.fill.room(self.held.len() as u32) as usize;
         for chunk in self.held.drain(..room.min(self.held.len())) {
+            self.is_held[chunk as usize / self.shared.umem.cut.chunk] = false;
             self.fill.push(chunk);
-            self.at_kernel += 1;
         }
         self.fill.publish();
+        self.wake_driver();
+    }
+
+    /// A driver that stopped, because it found nothing to receive into, goes on.
+    #[inline]
+    fn wake_driver(&self) {
         if self.fill.needs_wakeup() {
             self.shared.socket.kick_rx();
         }
@@ -251,22 +261,25 @@ impl XdpRx {
         }
     }
 
-    /// The chunk is ours from now on; false if it is no chunk.
+    /// The chunk is ours from now on; false if it is no chunk, or is ours already.
     #[inline]
-    fn hold(&mut self, descriptor: Descriptor) -> bool {
+    pub(crate) fn hold(&mut self, descriptor: Descriptor) -> bool {
         let cut = self.shared.umem.cut;
         let chunk = descriptor.address & !(cut.chunk as u64 - 1);
-        let end = descriptor.address.checked_add(descriptor.len.into());
-        let is_inside = chunk < cut.tx_start() as u64
-            && end.is_some_and(|end| end <= chunk + cut.chunk as u64)
-            && self.at_kernel > 0;
-        if is_inside {
-            self.held.push(chunk);
-            self.at_kernel -= 1;
-        } else {
-            self.counts.count(Reason::Descriptor);
+        let end = descriptor.address - chunk + u64::from(descriptor.len);
+        let is_inside = end <= cut.chunk as u64;
+        let is_held = self.is_held.get_mut(chunk as usize / cut.chunk);
+        match is_held.filter(|is_held| is_inside && !**is_held) {
+            Some(is_held) => {
+                *is_held = true;
+                self.held.push(chunk);
+                true
+            }
+            None => {
+                self.counts.count(Reason::Descriptor);
+                false
+            }
         }
-        is_inside
     }
 
     #[inline]
@@ -329,12 +342,20 @@ impl PacketRx for XdpRx {
         self.give_back();
         self.burst_len = 0;
         self.assembled.clear();
-        self.is_from_socket = false;
-        if self.socket_is_due() && self.receive_from_socket()? > 0 {
-            return Ok(self.burst_len);
+        // However much the socket has, after a burst of it the ring is looked at first.
+        let ring_first = std::mem::take(&mut self.is_from_socket);
+        if ring_first {
+            self.receive_from_ring();
         }
-        self.receive_from_ring();
+        if self.burst_len == 0 && self.socket_is_due() {
+            self.receive_from_socket()?;
+        }
+        if self.burst_len == 0 && !ring_first {
+            self.receive_from_ring();
+        }
         if self.burst_len == 0 {
+            // It may have stopped since chunks were given back, and waits for nobody.
+            self.wake_driver();
             self.shared.check()?;
         }
         Ok(self.burst_len)
@@ -365,13 +386,90 @@ impl PacketRx for XdpRx {
 }
 
 impl Drop for XdpRx {
-    /// Every chunk is somewhere.
+    /// Every chunk that was taken goes back, once.
     fn drop(&mut self) {
-        let chunks = self.shared.umem.cut.rx_chunks;
-        debug_assert_eq!(
-            self.held.len() + self.at_kernel,
-            chunks,
-            "chunks are conserved"
-        );
+        self.give_back();
+        let kept = self.is_held.iter().filter(|is_held| **is_held).count();
+        debug_assert_eq!(kept, self.held.len(), "chunks are conserved");
+        debug_assert_eq!(kept, 0, "the fill ring has room for all chunks");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_io::{PacketIo, PacketRx};
+    use starling_netns::{Pair, inside};
+
+    use super::*;
+    use crate::{XdpConfig, XdpIo};
+
+    /// A device in `b`, or a word of why not.
+    fn device(test: &str) -> Option<(Pair, XdpIo)> {
+        let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
+        let made = Pair::new().and_then(|pair| {
+            let device = inside(&pair.b, bind).map_err(|error| error.to_string());
+            Ok((pair, device?))
+        });
+        if let Err(problem) = &made {
+            println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+        }
+        made.ok()
+    }
+
+    #[test]
+    fn a_chunk_has_one_owner() {
+        let Some((_pair, mut device)) = device("a_chunk_has_one_owner") else {
+            return;
+        };
+        let rx = device.split().0;
+        let of = |address| Descriptor {
+            address,
+            len: 100,
+            options: 0,
+        };
+        assert!(rx.hold(of(256)));
+        assert!(!rx.hold(of(256)), "it is held");
+        assert!(!rx.hold(of(300)), "the same chunk");
+        let chunk = rx.shared.umem.cut.chunk as u64;
+        assert!(rx.hold(of(chunk + 256)));
+        assert!(!rx.hold(of(2 * chunk - 50)), "beyond its chunk");
+        let slots = rx.shared.umem.cut.tx_start() as u64;
+        for address in [slots, u64::MAX, u64::MAX - 100] {
+            assert!(!rx.hold(of(address)), "no chunk");
+        }
+        assert_eq!(rx.counts.drops().descriptor, 6);
+        rx.give_back();
+        assert!(rx.hold(of(256)), "it was given back");
+    }
+
+    /// What this host sends to itself comes by the socket, as fast as it likes.
+    #[test]
+    fn a_flood_by_the_socket_leaves_the_ring_its_turn() {
+        let Some((pair, mut device)) = device("a_flood_by_the_socket_leaves_the_ring_its_turn")
+        else {
+            return;
+        };
+        starling_netns::run(&pair.b, "ip link set lo up").expect("every namespace has it");
+        let socket = |namespace| {
+            let bind = || std::net::UdpSocket::bind("0.0.0.0:0");
+            inside(namespace, bind).expect("a free port")
+        };
+        let (itself, other) = (socket(&pair.b), socket(&pair.a));
+        let address = device.local_socket_address();
+        for _ in 0..500 {
+            itself.send_to(b"by the socket", address).expect("a route");
+        }
+        device.wait(None).expect("a healthy device");
+        other.send_to(b"by the ring", address).expect("a route");
+        let mut bursts = 0;
+        loop {
+            let rx = device.split().0;
+            let count = rx.rx_burst().expect("a healthy device");
+            bursts += usize::from(count > 0);
+            if (0..count).any(|index| rx.datagram(index).bytes == b"by the ring") {
+                break;
+            }
+        }
+        assert!(bursts <= 4, "it came after {bursts} bursts");
     }
 }
