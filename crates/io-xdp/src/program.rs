@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Map, MapData};
@@ -36,8 +37,10 @@ const UNSEEN: usize = 1 << 16;
 const GENERIC: u32 = 1 << 1;
 const DRIVER: u32 = 1 << 2;
 
-/// How often to look again when others come and go on the interface.
+/// How often to look again when others come and go on the interface, and how long after the last
+/// time.
 const TRIES: usize = 20;
+const RETRY: Duration = Duration::from_millis(5);
 
 /// What the device on a queue takes: `struct queue` of the program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,7 +76,10 @@ impl Program {
         let attempt = format!("put the XDP program on interface {name}");
         let refused = |error| attach_error(&attempt, error);
         let own = Own::load(&attempt)?;
-        for _ in 0..TRIES {
+        for attempts in 0..TRIES {
+            if attempts > 0 {
+                std::thread::sleep(RETRY);
+            }
             let link = netlink.link(name).map_err(refused)?;
             if let Some(id) = link.program {
                 match Self::join(&link, id, &own, &attempt, generic)? {

@@ -207,8 +207,14 @@ impl<E: Entry> Producer<E> {
     /// The kernel has taken everything that was published.
     #[inline]
     pub(crate) fn is_consumed(&self) -> bool {
+        self.waiting() == 0
+    }
+
+    /// How much of what was published the kernel has not taken.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
         let consumer = self.ring.word(self.ring.layout.consumer);
-        consumer.load(Ordering::Acquire) == self.next
+        self.next.wrapping_sub(consumer.load(Ordering::Acquire))
     }
 
     /// Nothing is taken without a system call.

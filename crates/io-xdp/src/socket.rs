@@ -19,7 +19,8 @@ use starling_io::{Fault, IoError};
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
 use crate::umem::Umem;
 
-/// The kernel gives a queue free some time after its socket was closed, in the background.
+/// The kernel gives a queue and locked memory free some time after their socket was closed, in the
+/// background.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 /// How long to wait before the next try.
 const RETRY: Duration = Duration::from_millis(5);
@@ -119,7 +120,7 @@ impl Socket {
                 let flags = flags | multi | Flags::XDP_USE_NEED_WAKEUP;
                 let mut result = Self::try_open(place, umem, sizes, flags);
                 let begun = Instant::now();
-                while is_busy(&result) && begun.elapsed() < RELEASED_WITHIN {
+                while may_pass(&result) && begun.elapsed() < RELEASED_WITHIN {
                     std::thread::sleep(RETRY);
                     result = Self::try_open(place, umem, sizes, flags);
                 }
@@ -254,13 +255,27 @@ pub(crate) struct Unbound;
 /// Has the kernel send what is in a tx ring, until it has taken everything or has no room.
 #[inline]
 pub(crate) fn kick(socket: &OwnedFd, tx: &Producer<Descriptor>) -> Result<(), Unbound> {
+    kick_by(tx, || send(socket, &[], SendFlags::DONTWAIT))
+}
+
+#[inline]
+fn kick_by(
+    tx: &Producer<Descriptor>,
+    mut send: impl FnMut() -> rustix::io::Result<usize>,
+) -> Result<(), Unbound> {
+    let mut waiting = tx.waiting();
     for _ in 0..KICKS {
-        if tx.is_consumed() || !tx.needs_wakeup() {
+        if waiting == 0 || !tx.needs_wakeup() {
             return Ok(());
         }
-        match send(socket, &[], SendFlags::DONTWAIT) {
-            // In copy mode that was its share; there is more.
-            Err(Errno::AGAIN | Errno::INTR) => {}
+        let before = waiting;
+        let sent = send();
+        waiting = tx.waiting();
+        match sent {
+            // In copy mode that was its share, and there is more; or what it sent before is not
+            // gone yet, and the same call would find the same.
+            Err(Errno::AGAIN) if waiting < before => {}
+            Err(Errno::INTR) => {}
             Err(Errno::NXIO) => return Err(Unbound),
             // No room, or the interface is down: the next time.
             Ok(_) | Err(_) => return Ok(()),
@@ -283,9 +298,10 @@ fn map(
     Mapping::of_file(fd.as_fd(), page, len, protection).map(|map| (map, layout, size))
 }
 
-/// Somebody has the queue, or had it a moment ago.
-fn is_busy<T>(result: &Result<T, (&str, io::Error)>) -> bool {
-    matches!(result, Err((_, error)) if error.raw_os_error() == Some(libc::EBUSY))
+/// Somebody has the queue, or the memory that may be locked, or had it a moment ago.
+fn may_pass<T>(result: &Result<T, (&str, io::Error)>) -> bool {
+    let momentary = [Some(libc::EBUSY), Some(libc::ENOBUFS)];
+    matches!(result, Err((_, error)) if momentary.contains(&error.raw_os_error()))
 }
 
 fn layout(ring: &XdpRingOffset) -> Layout {
@@ -364,4 +380,56 @@ fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
     };
     let attempt = format!("open AF_XDP on queue {queue} of {interface}: {step}");
     IoError::from_os(fault, attempt, error, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    const LAYOUT: Layout = Layout {
+        producer: 0,
+        consumer: 64,
+        flags: 128,
+        entries: 192,
+    };
+
+    /// In copy mode a call takes a share of the ring, and no more once the socket's buffer is full.
+    #[test]
+    fn a_kernel_that_takes_nothing_is_asked_once() {
+        let fd = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memfd");
+        ftruncate(&fd, 4096).expect("room");
+        let map = || {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            Mapping::of_file(fd.as_fd(), 0, 4096, protection).expect("a mapping")
+        };
+        let mapping = map();
+        // SAFETY: within the mapping, aligned.
+        let word = |offset| unsafe { &*mapping.at(offset, 4).cast::<AtomicU32>() };
+        word(LAYOUT.flags).store(libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
+        let mut tx = Producer::<Descriptor>::new(map(), LAYOUT, 64);
+        (0..64).for_each(|_| tx.push(Descriptor::default()));
+        tx.publish();
+        let mut calls = 0;
+        kick_by(&tx, || {
+            calls += 1;
+            // Of the first calls each takes some.
+            word(LAYOUT.consumer).store(16 * calls.min(3), Ordering::Release);
+            Err(Errno::AGAIN)
+        })
+        .expect("it is bound");
+        assert_eq!(calls, 4);
+        calls = 0;
+        kick_by(&tx, || {
+            calls += 1;
+            word(LAYOUT.consumer).store(64, Ordering::Release);
+            Ok(0)
+        })
+        .expect("it is bound");
+        assert_eq!(calls, 1);
+        let nothing = kick_by(&tx, || panic!("there is nothing to send"));
+        nothing.expect("it is bound");
+    }
 }
