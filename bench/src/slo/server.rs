@@ -61,9 +61,7 @@ fn serve_on<I: Plane>(system: System, host: &str) -> Result<(), BenchError> {
     endpoint.register_worker(HOLD, Arc::new(hold));
     let mut config = WorkerConfig::new(WORKERS, FLOWS * usize::from(SLOTS));
     (config.mode, config.idle) = (system.mode, Idle::Block);
-    endpoint
-        .start_workers(&config)
-        .map_err(BenchError::io("starting workers"))?;
+    endpoint.start_workers(&config).map_err(failed)?;
     announce(&endpoint.local_address())?;
     endpoint.run_until(|_| false).map_err(failed)
 }

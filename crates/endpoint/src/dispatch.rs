@@ -26,6 +26,7 @@ use crate::server::{Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Reque
 use crate::sink::io_peer;
 use crate::stats::Stats;
 use crate::status::{Code, Status};
+use crate::workers::steered::WorkerMethods;
 use crate::workers::{self, Job, WorkerHandler};
 
 pub(crate) const HANDLER_PANICKED: &str = "the server's handler panicked";
@@ -54,6 +55,8 @@ pub(crate) struct Tables<I: PacketIo> {
     continuations: Vec<Box<ContinuationFn<I>>>,
     /// The same as in the core: lent to replies while the core is lent to the handler.
     abandoned: Arc<Abandoned>,
+    /// What workers that claim requests know of the methods, if there are such workers.
+    claiming: Option<Arc<WorkerMethods>>,
     /// The reply of the inline handler that runs, or the one that ran last.
     reply: ReplySlot,
     /// What is to blame if something panics now.
@@ -78,6 +81,7 @@ impl<I: PacketIo> Tables<I> {
             methods: Methods::new(),
             continuations: Vec::new(),
             abandoned,
+            claiming: None,
             reply: ReplySlot::default(),
             running: Running::Endpoint,
             began_ns: 0,
@@ -85,7 +89,20 @@ impl<I: PacketIo> Tables<I> {
     }
 
     pub(crate) fn register(&mut self, method: MethodId, handler: Handler<I>) {
+        if let Some(claiming) = &self.claiming {
+            claiming.set(method, handler.for_workers());
+        }
         self.methods.insert(method, handler);
+    }
+
+    /// The methods that run in workers, for threads that claim requests; kept up to date.
+    pub(crate) fn worker_methods(&mut self) -> Arc<WorkerMethods> {
+        let claiming = Arc::new(WorkerMethods::default());
+        for (method, handler) in self.methods.of_workers() {
+            claiming.set(method, Some(Arc::clone(handler)));
+        }
+        self.claiming = Some(Arc::clone(&claiming));
+        claiming
     }
 
     /// A worker's answer was taken in: so long it takes from the handler's beginning until then.
@@ -107,7 +124,7 @@ impl<I: PacketIo> Tables<I> {
     fn apply_all(&mut self, registrations: &mut Vec<Registration<I>>) {
         for registration in registrations.drain(..) {
             match registration {
-                Registration::Method(method, handler) => self.methods.insert(method, handler),
+                Registration::Method(method, handler) => self.register(method, handler),
                 Registration::Continuation(continuation) => self.continuations.push(continuation),
             }
         }

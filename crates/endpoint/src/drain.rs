@@ -21,11 +21,18 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub fn start_drain(&mut self) {
         self.core.draining = true;
         self.core.proto.drain();
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.drain();
+        }
     }
 
     /// Whether nothing is left to be done: no request is worked on, no call is outstanding.
     pub fn is_drained(&self) -> bool {
-        self.requests_pending() == 0 && self.calls_outstanding() == 0 && !self.has_work()
+        let claimed = self
+            .dispatch
+            .as_ref()
+            .map_or(0, |dispatch| dispatch.claimed());
+        self.requests_pending() + claimed == 0 && self.calls_outstanding() == 0 && !self.has_work()
     }
 
     /// Shuts down gracefully: refuses new requests, finishes those that are being worked on and

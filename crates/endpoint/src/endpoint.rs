@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use starling_io::{Clock, PacketIo, Wake};
+use starling_io::{Clock, Fault, IoError, PacketIo, Wake};
 use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
@@ -22,7 +22,13 @@ use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::turn::{Cadence, Pace};
+use crate::workers::jbsq::Mode;
+use crate::workers::steered::SteeredPool;
 use crate::workers::{Dispatch, ThreadPool, WorkerHandler};
+
+/// Sessions whose requests workers may claim: so many that were opened first, or took the places
+/// of those. What they share takes about a hundred bytes for each.
+const CLAIMED_SESSIONS: usize = 4096;
 
 /// One thread's end of everything: its sessions, calls and handlers, over one device.
 ///
@@ -109,11 +115,48 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Starts threads for worker handlers. Requests that find their queue full are refused with
     /// RESOURCE_EXHAUSTED.
-    pub fn start_workers(&mut self, config: &WorkerConfig) -> std::io::Result<()>
+    ///
+    /// # Errors
+    /// If there cannot be so many threads, or if the device is to hand requests to them and cannot.
+    pub fn start_workers(&mut self, config: &WorkerConfig) -> Result<(), IoError>
     where
         C: Clone + Send + 'static,
     {
-        let pool = ThreadPool::new(config, &self.clock, &self.io.waker())?;
+        if config.steered {
+            return self.start_steered_workers(config);
+        }
+        let pool = ThreadPool::new(config, &self.clock, &self.io.waker()).map_err(|error| {
+            let remedy = "raise the limit on threads, or have fewer workers";
+            IoError::from_os(Fault::Host, "start worker threads", error, remedy)
+        })?;
+        self.set_dispatch(Box::new(pool));
+        Ok(())
+    }
+
+    fn start_steered_workers(&mut self, config: &WorkerConfig) -> Result<(), IoError>
+    where
+        C: Clone + Send + 'static,
+    {
+        if config.mode != Mode::SingleQueue {
+            let address = self.local_address();
+            return Err(IoError::new(
+                Fault::Caller,
+                format!("have {address} hand requests to workers"),
+                format!("the mode is {:?}", config.mode),
+                "leave it at SingleQueue: the device knows no other",
+            ));
+        }
+        let steered = self.io.steer(config.threads, config.depth)?;
+        let claims = self.core.proto.share_claims(CLAIMED_SESSIONS);
+        let pool = SteeredPool::new(
+            config,
+            steered,
+            claims,
+            self.tables.worker_methods(),
+            &self.clock,
+            self.io.waker(),
+            self.io.capabilities().rx_queue_datagrams,
+        )?;
         self.set_dispatch(Box::new(pool));
         Ok(())
     }

@@ -35,6 +35,14 @@ impl<I: PacketIo> Handler<I> {
     pub fn worker(handler: WorkerHandler) -> Self {
         Self(HandlerKind::Worker(handler))
     }
+
+    /// What workers run, if it runs in workers.
+    pub(crate) fn for_workers(&self) -> Option<WorkerHandler> {
+        match &self.0 {
+            HandlerKind::Inline(_) => None,
+            HandlerKind::Worker(handler) => Some(WorkerHandler::clone(handler)),
+        }
+    }
 }
 
 struct Bucket<I: PacketIo> {
@@ -111,6 +119,16 @@ impl<I: PacketIo> Methods<I> {
             handler: Some(handler.0),
             run_time: RunTime::default(),
         };
+    }
+
+    /// The methods that run in workers.
+    pub(crate) fn of_workers(&self) -> impl Iterator<Item = (MethodId, &WorkerHandler)> {
+        self.buckets.iter().filter_map(|bucket| {
+            let HandlerKind::Worker(handler) = bucket.handler.as_ref()? else {
+                return None;
+            };
+            Some((MethodId(bucket.method), handler))
+        })
     }
 
     /// How long a method's handler runs when it is called with a deadline.

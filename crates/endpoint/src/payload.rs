@@ -87,6 +87,15 @@ pub struct OwnedMessage {
 pub type OwnedResponse = OwnedMessage;
 
 impl OwnedMessage {
+    /// Nothing but a body.
+    pub(crate) fn of_body(body: Vec<u8>) -> Self {
+        Self {
+            message: Msgbuf::from_vec(body),
+            fields_at: 0,
+            body_at: 0,
+        }
+    }
+
     /// The body.
     #[inline]
     pub fn body(&self) -> &[u8] {

@@ -19,6 +19,8 @@ pub struct Stats {
     pub cancelled: u64,
     /// Requests that arrived, each once.
     pub requests: u64,
+    /// Those among them that workers claimed by themselves.
+    pub claimed: u64,
     /// Answers handed to the session protocol.
     pub responses: u64,
     /// Answers that nobody waited for any more.

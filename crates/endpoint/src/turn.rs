@@ -65,6 +65,8 @@ const FULL_SLEEP_NS: u64 = 50_000;
 
 /// What a burst gave rise to is flushed before its end after so much work.
 pub(crate) const FLUSH_NS: u64 = 20_000;
+/// Reports of workers that one turn takes in, at most.
+const CLAIMED_A_TURN: usize = 1024;
 /// Frames between two looks at the clock within a burst, at most.
 const MAX_STRIDE: u32 = 16;
 
@@ -147,6 +149,23 @@ impl Pace {
         self.skips = self.planned;
         self.looked_ns = now_ns;
         self.time_is_known = true;
+    }
+}
+
+/// How a job's request is answered.
+fn result_of(end: JobEnd, stats: &mut Stats) -> Result<(), Status> {
+    match end {
+        JobEnd::Answered => Ok(()),
+        JobEnd::Failed(status) => Err(status),
+        JobEnd::Panicked => {
+            stats.panics += 1;
+            Err(Status::internal(HANDLER_PANICKED))
+        }
+        JobEnd::Late(late) => Err(late_status(stats, late)),
+        JobEnd::Cancelled => {
+            stats.cancelled_in_queue += 1;
+            Err(Status::cancelled("cancelled before the handler ran").with_not_run())
+        }
     }
 }
 
@@ -362,6 +381,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.apply_registrations();
         if let Some(dispatch) = &self.dispatch {
             dispatch.prefetch();
+            self.take_claimed();
         }
         let mut events = 0;
         if datagrams > 0 {
@@ -628,20 +648,52 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             // As many as were in flight at once, which has a bound.
             core.spare_jobs.push(job);
             core.proto.recycle(request);
-            let result = match end {
-                JobEnd::Answered => Ok(()),
-                JobEnd::Failed(status) => Err(status),
-                JobEnd::Panicked => {
-                    core.stats.panics += 1;
-                    Err(Status::internal(HANDLER_PANICKED))
-                }
-                JobEnd::Late(late) => Err(late_status(&mut core.stats, late)),
-                JobEnd::Cancelled => {
-                    core.stats.cancelled_in_queue += 1;
-                    Err(Status::cancelled("cancelled before the handler ran").with_not_run())
-                }
-            };
+            let result = result_of(end, &mut core.stats);
             core.settle(tx, id, answer, result);
+        }
+    }
+
+    /// Takes in what workers did that claimed requests by themselves.
+    fn take_claimed(&mut self) {
+        let Some(dispatch) = &mut self.dispatch else {
+            return;
+        };
+        let Some(mut job) = dispatch.poll_claimed() else {
+            return;
+        };
+        // The endpoint's time may be that of before a sleep.
+        let now = self.clock.now_ns();
+        let tx = self.io.split().1;
+        let core = &mut self.core;
+        for left in (0..CLAIMED_A_TURN).rev() {
+            let id = job.id;
+            let (claim, sent) = job.take_claim();
+            let (_, mut answer, end) = job.take_parts();
+            core.stats.requests += 1;
+            core.stats.claimed += 1;
+            match sent {
+                true => {
+                    match core.proto.answered(now, &claim, &mut answer.message) {
+                        Ok(()) => core.stats.responses += 1,
+                        Err(_) => core.stats.stale_responses += 1,
+                    }
+                    answer.message.clear();
+                    job.keep_buffer(answer);
+                }
+                false => {
+                    core.proto.adopt(now, &claim);
+                    let result = result_of(end, &mut core.stats);
+                    core.settle(tx, id, answer, result);
+                }
+            }
+            dispatch.reuse(job);
+            if left == 0 {
+                break;
+            }
+            let Some(next) = dispatch.poll_claimed() else {
+                break;
+            };
+            job = next;
         }
     }
 

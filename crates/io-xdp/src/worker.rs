@@ -187,6 +187,13 @@ impl WorkerIo for XdpWorker {
         self.give_away(descriptor);
     }
 
+    fn discard(&mut self) {
+        let (descriptor, _) = self.current.take().expect("a datagram was received");
+        let chunk = self.chunk_end(descriptor) - self.shared.umem.cut.chunk as u64;
+        let pushed = self.exchange.answered.push(chunk);
+        assert!(pushed.is_ok(), "there is room for all chunks");
+    }
+
     fn complete(&mut self) {
         self.shared.counts().complete(self.index);
     }

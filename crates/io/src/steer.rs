@@ -46,6 +46,9 @@ pub trait WorkerIo: Send {
     /// Gives the datagram to the dispatcher, which receives it as if it had come to it at first.
     fn hand_over(&mut self);
 
+    /// Is done with the datagram; nothing is sent.
+    fn discard(&mut self);
+
     /// The worker is done with one thing that it was given: a datagram, or what
     /// [`Steering::take`] counted.
     fn complete(&mut self);

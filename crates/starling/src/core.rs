@@ -48,9 +48,7 @@ impl<I: Plane> Core<I> {
             self.raw.register(method, I::handler(entry, &self.hub));
         }
         if registry.has_workers() {
-            self.raw
-                .start_workers(workers)
-                .map_err(|error| Error::system("start worker threads", error))?;
+            self.raw.start_workers(workers)?;
         }
         Ok(())
     }

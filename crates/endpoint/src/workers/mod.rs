@@ -7,10 +7,12 @@
 //! ```
 //!
 //! Whoever gets a job, and in what order, is the business of a [`Dispatch`]. [`ThreadPool`] is the
-//! one that ships: threads that are given jobs as [`jbsq`] says.
+//! usual one: threads that are given jobs as [`jbsq`] says. [`steered`] has threads that a device
+//! gives requests to by itself, as far as they are plain.
 
 pub mod jbsq;
 mod pool;
+pub(crate) mod steered;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,12 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_io::PeerId;
-use starling_proto::{Msgbuf, RequestId};
+use starling_io::{PeerId, WorkerIo};
+use starling_proto::{Claim, HEADER_BYTES, Msgbuf, PREAMBLE_BYTES, RequestId};
 
 pub use self::pool::ThreadPool;
 use crate::admission::{Late, Timing};
-use crate::header::MethodId;
+use crate::header::{MethodId, REQUEST_BODY_AT};
 use crate::metadata::{Metadata, MetadataView};
 use crate::options::{Encoding, StreamPosition};
 use crate::panics;
@@ -36,10 +38,16 @@ use crate::status::Status;
 /// A handler that runs in a worker thread.
 pub type WorkerHandler = Arc<dyn Fn(&mut WorkerRequest, &mut WorkerReply) + Send + Sync>;
 
+/// Where the body of a request that a worker claimed begins in its datagram.
+const IN_PLACE_BODY_AT: usize = PREAMBLE_BYTES + HEADER_BYTES + REQUEST_BODY_AT;
+
 /// A request in a worker thread.
-#[derive(Debug)]
 pub struct WorkerRequest {
+    /// Empty if the request is in a device's memory, or was taken.
     pub(crate) message: OwnedMessage,
+    /// The device that has the request in its memory, and whether it was taken out of there.
+    place: Option<Box<dyn WorkerIo>>,
+    taken: bool,
     pub(crate) info: RequestInfo,
     pub(crate) flags: Arc<RequestFlags>,
 }
@@ -49,7 +57,10 @@ impl WorkerRequest {
 
     /// The body.
     pub fn body(&self) -> &[u8] {
-        self.message.body()
+        match &self.place {
+            Some(io) if !self.taken => &io.datagram().bytes[IN_PLACE_BODY_AT..],
+            _ => self.message.body(),
+        }
     }
 
     /// What the caller sent beside the body.
@@ -80,7 +91,22 @@ impl WorkerRequest {
 
     /// To keep the request beyond the handler; it reads as empty afterwards.
     pub fn take(&mut self) -> OwnedMessage {
+        if self.place.is_some() && !self.taken {
+            // The device needs its memory again.
+            let message = OwnedMessage::of_body(self.body().to_vec());
+            self.taken = true;
+            return message;
+        }
         std::mem::take(&mut self.message)
+    }
+}
+
+impl fmt::Debug for WorkerRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerRequest")
+            .field("info", &self.info)
+            .field("body", &self.body())
+            .finish_non_exhaustive()
     }
 }
 
@@ -127,6 +153,10 @@ pub struct Job {
     end: Option<JobEnd>,
     /// Memory of the request, whoever has it by now.
     request_bytes: usize,
+    /// The worker's right to run it, if it was not given to the worker.
+    claim: Option<Claim>,
+    /// The worker has sent the answer.
+    sent: bool,
 }
 
 impl fmt::Debug for Job {
@@ -146,6 +176,8 @@ impl Job {
             handler: None,
             request: WorkerRequest {
                 message: OwnedMessage::default(),
+                place: None,
+                taken: false,
                 info: RequestInfo {
                     method: MethodId(0),
                     peer: PeerId(0),
@@ -159,6 +191,8 @@ impl Job {
             },
             end: None,
             request_bytes: 0,
+            claim: None,
+            sent: false,
         })
     }
 
@@ -183,6 +217,56 @@ impl Job {
         self.request.info = info;
         self.reply.answer = answer;
         Arc::clone(&self.request.flags)
+    }
+
+    /// Makes it stand for a request that a worker claimed and that `io` has received. The answer's
+    /// memory is that of the last one.
+    fn fill_in_place(
+        &mut self,
+        claim: Claim,
+        handler: WorkerHandler,
+        io: Box<dyn WorkerIo>,
+        info: RequestInfo,
+    ) {
+        let answer = std::mem::take(&mut self.reply.answer);
+        let id = claim.id();
+        self.fill(id, handler, OwnedMessage::default(), info, answer);
+        self.request.place = Some(io);
+        self.request.taken = false;
+        self.claim = Some(claim);
+        self.sent = false;
+    }
+
+    /// Sends the answer of a request that was run in place, if it is a plain one of one packet;
+    /// gives back the device.
+    fn answer_in_place(&mut self) -> Box<dyn WorkerIo> {
+        let mut io = self.request.place.take().expect("it was run in place");
+        let claim = self.claim.as_ref().expect("it was claimed");
+        let Answer { message, extra } = &self.reply.answer;
+        let is_plain = matches!(self.end, Some(JobEnd::Answered)) && extra.is_none();
+        if is_plain && let Some((preamble, head)) = claim.head_of(message) {
+            self.sent = io.answer([&preamble, &head, message.head()]);
+        }
+        if !self.sent {
+            io.discard();
+        }
+        io
+    }
+
+    /// Whether the worker has sent the answer.
+    fn is_sent(&self) -> bool {
+        self.sent
+    }
+
+    /// The claim of a request that a worker claimed, and whether the answer was sent.
+    pub(crate) fn take_claim(&mut self) -> (Claim, bool) {
+        let claim = self.claim.take().expect("only claimed ones are reported");
+        (claim, self.sent)
+    }
+
+    /// Memory for the next answer.
+    pub(crate) fn keep_buffer(&mut self, answer: Answer) {
+        self.reply.answer = answer;
     }
 
     /// Whose request it is: requests of one flow may share a worker ([`jbsq::Mode`]).
@@ -255,4 +339,22 @@ pub trait Dispatch {
 
     /// Jobs submitted and not yet polled.
     fn in_flight(&self) -> usize;
+
+    /// A job that a worker claimed by itself. The waker may not have been used for it.
+    fn poll_claimed(&mut self) -> Option<Box<Job>> {
+        None
+    }
+
+    /// Takes back the last job of [`Dispatch::poll_claimed`], which stands for nothing any more.
+    fn reuse(&mut self, job: Box<Job>) {
+        drop(job);
+    }
+
+    /// Workers are to claim nothing any more.
+    fn drain(&mut self) {}
+
+    /// Requests that workers claimed, or may be claiming, and that were not polled.
+    fn claimed(&self) -> usize {
+        0
+    }
 }

@@ -33,7 +33,7 @@ const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
 
 /// Requests that are with the workers of one pool or wait for them take at most so much memory,
 /// unless it is a single one: a queue of the largest requests would take all that there is.
-const MAX_BYTES: usize = 512 << 20;
+pub(super) const MAX_BYTES: usize = 512 << 20;
 
 /// How long a thread sleeps where the kernel does not let it be sure that it will be woken.
 const UNSURE_SLEEP: Duration = Duration::from_millis(1);

@@ -1,0 +1,422 @@
+//! Worker threads that a device hands requests to by itself ([`starling_io::WorkerIo`]).
+//!
+//! ```text
+//!               ┌─▶ worker: claim ─▶ run in place ─▶ answer ─▶ report ─┐
+//!  device ──────┤      ▲   └ lost: hand over ─┐                        ▼
+//!               └──────┼──▶ dispatcher ◀──────┘              poll_claimed, at leisure
+//!                      │        │ requests that came to it
+//!                      └─ given ┴─ held until a worker is free
+//! ```
+//!
+//! A request that a worker claimed is answered before the dispatcher knows of it: RPCValet's way
+//! (ASPLOS 2019, section 4). The dispatcher learns of it by a report. It is not woken for one, as
+//! long as there is room for more: it looks at least as often as it looks after its peers.
+//!
+//! What the device gave to the dispatcher (calls with a deadline, large ones, those that came when
+//! all workers had enough) is given out here, by the device's own counts, in order.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::{Backoff, CachePadded};
+use starling_io::{Clock, Ecn, Fault, IoError, Source, Steered, Steering, Wake, WorkerIo};
+use starling_proto::Claims;
+
+use super::pool::MAX_BYTES;
+use super::{Dispatch, Job, WorkerHandler};
+use crate::admission::Timing;
+use crate::header::{self, MethodId};
+use crate::options::{Idle, WorkerConfig};
+use crate::server::RequestInfo;
+use crate::sink::proto_peer;
+
+/// Jobs with one worker, or on their way back from it, that the dispatcher gave it.
+const SEAT: usize = 64;
+/// Reports of one worker that the dispatcher has not taken, at most.
+const REPORTS: usize = 256;
+/// A full queue to the dispatcher is tried again after so long.
+const RETRY: Duration = Duration::from_micros(50);
+
+/// Which methods run in workers, for threads that have to know.
+#[derive(Default)]
+pub(crate) struct WorkerMethods {
+    /// Changes with the table.
+    version: AtomicU64,
+    table: Mutex<Arc<Table>>,
+}
+
+type Table = HashMap<MethodId, WorkerHandler>;
+
+impl WorkerMethods {
+    /// The method has this handler from now on, or none that runs in workers.
+    pub(crate) fn set(&self, method: MethodId, handler: Option<WorkerHandler>) {
+        let mut table = self.lock();
+        let table = Arc::make_mut(&mut table);
+        match handler {
+            Some(handler) => table.insert(method, handler),
+            None => table.remove(&method),
+        };
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Table>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Threads that run what a device and the dispatcher give them.
+pub(crate) struct SteeredPool {
+    steering: Box<dyn Steering>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// What waits for a worker, oldest first.
+    held: VecDeque<Box<Job>>,
+    capacity: usize,
+    in_flight: usize,
+    in_flight_bytes: usize,
+    /// The worker whose reports were looked at last.
+    looked_at: usize,
+}
+
+/// What all threads see.
+struct Shared {
+    seats: Vec<CachePadded<Seat>>,
+    claims: Arc<Claims>,
+    methods: Arc<WorkerMethods>,
+    dispatcher: Arc<dyn Wake>,
+    /// Jobs that the dispatcher holds.
+    held: AtomicUsize,
+    /// Nothing is claimed any more.
+    draining: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// What goes between the dispatcher and one worker.
+struct Seat {
+    given: ArrayQueue<Box<Job>>,
+    done: ArrayQueue<Box<Job>>,
+    /// Jobs that it claimed, and empty ones for it to use again.
+    reports: ArrayQueue<Box<Job>>,
+    spare: ArrayQueue<Box<Job>>,
+    /// Requests that it claimed, or is about to, and that are not taken in.
+    claimed: AtomicU32,
+    waker: Arc<dyn Wake>,
+}
+
+impl fmt::Debug for SteeredPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteeredPool")
+            .field("threads", &self.threads.len())
+            .field("in_flight", &self.in_flight)
+            .field("held", &self.held.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SteeredPool {
+    /// `clock` reads as the endpoint's does, `dispatcher` wakes it; `methods` has been filled.
+    pub(crate) fn new<C: Clock + Clone + Send + 'static>(
+        config: &WorkerConfig,
+        steered: Steered,
+        claims: Arc<Claims>,
+        methods: Arc<WorkerMethods>,
+        clock: &C,
+        dispatcher: Arc<dyn Wake>,
+        queued_datagrams: usize,
+    ) -> Result<Self, IoError> {
+        let Steered {
+            mut steering,
+            workers,
+        } = steered;
+        // Memory that was answered in comes back when the dispatcher looks. Half of it may wait.
+        let reports = (queued_datagrams / 2 / workers.len().max(1)).clamp(8, REPORTS);
+        let seat = |io: &dyn WorkerIo| {
+            CachePadded::new(Seat {
+                given: ArrayQueue::new(SEAT),
+                done: ArrayQueue::new(SEAT),
+                reports: ArrayQueue::new(reports),
+                spare: ArrayQueue::new(reports),
+                claimed: AtomicU32::new(0),
+                waker: io.waker(),
+            })
+        };
+        for method in methods.lock().keys() {
+            steering.add_method(method.0);
+        }
+        let mut pool = Self {
+            steering,
+            shared: Arc::new(Shared {
+                seats: workers.iter().map(|io| seat(&**io)).collect(),
+                claims,
+                methods,
+                dispatcher,
+                held: AtomicUsize::new(0),
+                draining: AtomicBool::new(false),
+                stop: AtomicBool::new(false),
+            }),
+            threads: Vec::with_capacity(workers.len()),
+            held: VecDeque::new(),
+            capacity: config.queue,
+            in_flight: 0,
+            in_flight_bytes: 0,
+            looked_at: 0,
+        };
+        for (index, io) in workers.into_iter().enumerate() {
+            let mut worker = Worker {
+                index,
+                shared: Arc::clone(&pool.shared),
+                io: Some(io),
+                clock: clock.clone(),
+                idle: config.idle,
+                methods: Arc::default(),
+                version: u64::MAX,
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("starling-worker-{index}"))
+                .spawn(move || worker.work())
+                .map_err(|error| {
+                    let remedy = "raise the limit on threads, or have fewer workers";
+                    IoError::from_os(Fault::Host, "start worker threads", error, remedy)
+                })?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// Gives out what waits, as far as workers are free.
+    fn give_out(&mut self) {
+        while !self.held.is_empty() {
+            let Some(worker) = self.steering.take() else {
+                break;
+            };
+            let Some(job) = self.held.pop_front() else {
+                break;
+            };
+            let seat = &self.shared.seats[worker];
+            if let Err(job) = seat.given.push(job) {
+                // It has far more than its bound: somebody else has written to the counts.
+                self.held.push_front(job);
+                break;
+            }
+            seat.waker.wake();
+        }
+        if self.shared.held.load(Ordering::Relaxed) != self.held.len() {
+            self.shared.held.store(self.held.len(), Ordering::SeqCst);
+            self.steering.set_held(self.held.len());
+        }
+    }
+}
+
+impl Dispatch for SteeredPool {
+    fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
+        let bytes = self.in_flight_bytes + job.request_bytes;
+        if self.held.len() > self.capacity || (self.in_flight > 0 && bytes > MAX_BYTES) {
+            return Err(job);
+        }
+        self.in_flight += 1;
+        self.in_flight_bytes = bytes;
+        self.held.push_back(job);
+        self.give_out();
+        if self.held.len() > self.capacity {
+            self.in_flight -= 1;
+            let job = self.held.pop_back().expect("just put in");
+            self.in_flight_bytes -= job.request_bytes;
+            return Err(job);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Box<Job>> {
+        let job = (self.shared.seats.iter()).find_map(|seat| seat.done.pop());
+        if let Some(job) = &job {
+            self.in_flight -= 1;
+            self.in_flight_bytes -= job.request_bytes;
+        }
+        self.give_out();
+        job
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn poll_claimed(&mut self) -> Option<Box<Job>> {
+        for _ in 0..self.shared.seats.len() {
+            let seat = &self.shared.seats[self.looked_at];
+            if let Some(job) = seat.reports.pop() {
+                seat.claimed.fetch_sub(1, Ordering::SeqCst);
+                return Some(job);
+            }
+            self.looked_at = (self.looked_at + 1) % self.shared.seats.len();
+        }
+        None
+    }
+
+    fn reuse(&mut self, job: Box<Job>) {
+        // If it has as many as it can use, one is given up.
+        let _ = self.shared.seats[self.looked_at].spare.push(job);
+    }
+
+    fn drain(&mut self) {
+        self.shared.draining.store(true, Ordering::SeqCst);
+        self.steering.stop();
+    }
+
+    fn claimed(&self) -> usize {
+        let count = |seat: &CachePadded<Seat>| seat.claimed.load(Ordering::SeqCst) as usize;
+        self.shared.seats.iter().map(count).sum()
+    }
+}
+
+impl Drop for SteeredPool {
+    /// Ends the threads, but for those whose handlers still run: they end by themselves.
+    fn drop(&mut self) {
+        self.drain();
+        self.shared.stop.store(true, Ordering::Release);
+        for seat in &self.shared.seats {
+            seat.waker.wake();
+            while seat.done.pop().is_some() {
+                self.in_flight -= 1;
+            }
+            while seat.reports.pop().is_some() {
+                seat.claimed.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        if self.in_flight == self.held.len() && self.claimed() == 0 {
+            for thread in self.threads.drain(..) {
+                // A worker's panics were caught; there is nothing to learn from the result.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// One thread's view.
+struct Worker<C> {
+    index: usize,
+    shared: Arc<Shared>,
+    /// Lent to the request that runs in its memory.
+    io: Option<Box<dyn WorkerIo>>,
+    clock: C,
+    idle: Idle,
+    methods: Arc<Table>,
+    version: u64,
+}
+
+impl<C: Clock> Worker<C> {
+    fn work(&mut self) {
+        let mut backoff = Backoff::new();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if let Some(mut job) = self.shared.seats[self.index].given.pop() {
+                job.run(self.clock.now_ns());
+                self.hand_back(|seat| &seat.done, job);
+                self.shared.dispatcher.wake();
+                self.io().complete();
+            } else if self.io().receive() {
+                self.serve();
+                self.io().complete();
+                if self.shared.held.load(Ordering::SeqCst) > 0 {
+                    self.shared.dispatcher.wake();
+                }
+            } else {
+                if !self.pause(&backoff) {
+                    return;
+                }
+                continue;
+            }
+            backoff = Backoff::new();
+        }
+    }
+
+    fn io(&mut self) -> &mut dyn WorkerIo {
+        &mut **self.io.as_mut().expect("no request runs")
+    }
+
+    /// Claims the request that was received and runs it, or hands it over.
+    fn serve(&mut self) {
+        let version = self.shared.methods.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.version = version;
+            self.methods = Arc::clone(&self.shared.methods.lock());
+        }
+        let seat = &self.shared.seats[self.index];
+        let io = self.io.as_mut().expect("no request runs");
+        // Counted first: who drains sees the count, or this sees that it drains.
+        seat.claimed.fetch_add(1, Ordering::SeqCst);
+        let claimed = (|| {
+            let datagram = io.datagram();
+            let Source::Peer(peer) = datagram.source else {
+                return None;
+            };
+            let candidate = (self.shared.claims).look(proto_peer(peer), datagram.bytes)?;
+            let method = header::method_of(candidate.payload())?;
+            let handler = self.methods.get(&method)?;
+            if self.shared.draining.load(Ordering::SeqCst) {
+                return None;
+            }
+            let marked = datagram.ecn == Ecn::CongestionExperienced;
+            let claim = self.shared.claims.claim(&candidate, marked)?;
+            let now_ns = self.clock.now_ns();
+            let info = RequestInfo {
+                method,
+                peer,
+                timing: Timing::without_deadline(now_ns),
+            };
+            Some((claim, Arc::clone(handler), info))
+        })();
+        let Some((claim, handler, info)) = claimed else {
+            seat.claimed.fetch_sub(1, Ordering::SeqCst);
+            return io.hand_over();
+        };
+        let now_ns = info.timing.now_ns;
+        let io = self.io.take().expect("no request runs");
+        let mut job = seat.spare.pop().unwrap_or_else(Job::empty);
+        job.fill_in_place(claim, handler, io, info);
+        job.run(now_ns);
+        self.io = Some(job.answer_in_place());
+        let is_urgent = !job.is_sent() || self.shared.draining.load(Ordering::SeqCst);
+        let seat = &self.shared.seats[self.index];
+        self.hand_back(|seat| &seat.reports, job);
+        if is_urgent || seat.reports.len() * 2 >= seat.reports.capacity() {
+            self.shared.dispatcher.wake();
+        }
+    }
+
+    /// Gives a job to the dispatcher; waits if it has not taken the last ones.
+    fn hand_back(&self, queue: impl Fn(&Seat) -> &ArrayQueue<Box<Job>>, mut job: Box<Job>) {
+        let queue = queue(&self.shared.seats[self.index]);
+        while let Err(back) = queue.push(job) {
+            if self.shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.shared.dispatcher.wake();
+            std::thread::sleep(RETRY);
+            job = back;
+        }
+    }
+
+    /// There was nothing. False: there will be nothing any more.
+    fn pause(&mut self, backoff: &Backoff) -> bool {
+        match self.idle {
+            Idle::Spin => {
+                backoff.spin();
+                return true;
+            }
+            Idle::Adaptive { .. } if !backoff.is_completed() => {
+                backoff.snooze();
+                return true;
+            }
+            Idle::Adaptive { .. } | Idle::Block => {}
+        }
+        if self.shared.held.load(Ordering::SeqCst) > 0 {
+            // It holds something although this one is free.
+            self.shared.dispatcher.wake();
+        }
+        self.io().wait(None).is_ok()
+    }
+}
