@@ -116,7 +116,8 @@ impl XdpIo {
         let host = parsed.host().host();
         let host = host.split('%').next().unwrap_or(host);
         let remote: Option<IpAddr> = host.parse().ok();
-        let route = remote.map(|remote| check_route(netlink.route(remote, None), link.index));
+        let route =
+            remote.map(|remote| check_route(netlink.route(remote, None, link.index), link.index));
         let preferred = route.and_then(|route| route.ok()?.source);
         let own = own_addresses(&attempt, &mut netlink, &link)?;
         let is_like = |own: &&IpAddr| remote.is_none_or(|r| r.is_ipv4() == own.is_ipv4());
@@ -317,7 +318,10 @@ impl PacketIo for XdpIo {
             ));
         };
         let source = Some(self.shared.local.ip());
-        let route = self.tx.netlink.route(remote.ip(), source);
+        let route = self
+            .tx
+            .netlink
+            .route(remote.ip(), source, self.shared.index);
         check_route(route, self.shared.index).map_err(|problem| no_route(attempt(), problem))?;
         let remote = match remote {
             SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
@@ -328,7 +332,7 @@ impl PacketIo for XdpIo {
         let id = self
             .control
             .open_peer(&mut self.tx.udp, &format!("udp://{remote}"))?;
-        self.tx.add_peer(id, remote);
+        self.tx.add_peer(id, remote, true);
         Ok(id)
     }
 

@@ -11,6 +11,8 @@
 //!      │ socket, which makes it resolve                 │ now and then the kernel is told to see
 //!                                                       │ whether a stale one is still there
 //! ```
+//!
+//! Who opens a peer asks for the way at once; who admits one, as it answers a stranger, has the thread ask.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,6 +33,9 @@ use crate::netlink::{Netlink, Route, parse_link, parse_neighbour};
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How many entries are compared each time.
 const LOOK_AT: usize = 256;
+
+/// Ways that wait for the thread to ask for them; what is beyond is found when it compares.
+const WANTED: usize = 4096;
 
 /// Bit of a hop's word that says that the other 48 are its hardware address.
 const KNOWN: u64 = 1 << 48;
@@ -79,34 +84,26 @@ impl Hop {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the kernel. With `probe`, it is also told to see after a stale neighbour.
+    /// Asks the kernel. With `probe`, it is also told to see after a stale neighbour. Whoever else
+    /// asks waits, so that what is written last was asked for last.
     fn look(&self, netlink: &mut Netlink, probe: bool) {
         let Target {
             interface,
             source,
             destination,
         } = self.target;
-        let route = netlink.route(destination, Some(source));
+        let mut next = self.next();
+        let route = netlink.route(destination, Some(source), interface);
         let route = route
             .ok()
             .filter(|route| route.is_unicast && route.interface == interface);
-        let next = route.map(|route| route.gateway.unwrap_or(destination));
-        *self.next() = next;
-        // What an event says in the meantime is newer.
-        loop {
-            let before = self.word.load(Ordering::Relaxed);
-            let known = next.and_then(|next| netlink.neighbour(interface, next));
-            let after = word_of(known.and_then(|known| known.mac));
-            let result =
-                self.word
-                    .compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
-            if result.is_ok() {
-                if let Some(known) = known.filter(|known| probe && known.is_stale) {
-                    // If the kernel does not take it now, it will the next time.
-                    let _ = netlink.probe(interface, known.address);
-                }
-                return;
-            }
+        *next = route.map(|route| route.gateway.unwrap_or(destination));
+        let known = next.and_then(|next| netlink.neighbour(interface, next));
+        // If an event in the meantime says something else, it is looked at after this.
+        self.put(known.and_then(|known| known.mac));
+        if let Some(known) = known.filter(|known| probe && known.is_stale) {
+            // If the kernel does not take it now, it will the next time.
+            let _ = netlink.probe(interface, known.address);
         }
     }
 }
@@ -137,12 +134,16 @@ impl Presence {
 struct Table {
     hops: HashMap<Target, Weak<Hop>>,
     devices: Vec<Weak<Presence>>,
+    /// What the thread is to ask for.
+    wanted: Vec<Weak<Hop>>,
+    /// It is to end.
+    stop: bool,
 }
 
 /// The cache of one network namespace. Its thread ends with the last reference.
 pub(crate) struct Neighbours {
     table: Arc<Mutex<Table>>,
-    stop: Arc<OwnedFd>,
+    bell: Arc<OwnedFd>,
 }
 
 /// One cache for each network namespace, by the cookie that the kernel gives it.
@@ -169,21 +170,21 @@ impl Neighbours {
             | libc::RTMGRP_IPV6_ROUTE;
         let watcher = Watcher {
             table: Arc::default(),
-            stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             events: Netlink::new(groups as u32)?,
             questions: Netlink::new(0)?,
             position: 0,
         };
-        let (table, stop) = (Arc::clone(&watcher.table), Arc::clone(&watcher.stop));
+        let (table, bell) = (Arc::clone(&watcher.table), Arc::clone(&watcher.bell));
         std::thread::Builder::new()
             .name("starling-neigh".to_owned())
             .spawn(move || watcher.run())?;
-        Ok(Self { table, stop })
+        Ok(Self { table, bell })
     }
 
     /// The way to a destination, as the kernel knows it now; it is kept up to date as long as
-    /// anybody holds it.
-    pub(crate) fn hop(&self, target: Target, netlink: &mut Netlink) -> Arc<Hop> {
+    /// anybody holds it. Without a socket to ask by it is nowhere until the thread has asked.
+    pub(crate) fn hop(&self, target: Target, netlink: Option<&mut Netlink>) -> Arc<Hop> {
         let mut table = lock(&self.table);
         let place = table.hops.entry(target).or_default();
         if let Some(hop) = place.upgrade() {
@@ -191,10 +192,30 @@ impl Neighbours {
         }
         let hop = Arc::new(Hop::new(target));
         *place = Arc::downgrade(&hop);
-        drop(table);
-        // After it is in the table: no event is missed.
-        hop.look(netlink, false);
+        // It is asked for after it is in the table: no event is missed.
+        match netlink {
+            Some(netlink) => {
+                drop(table);
+                hop.look(netlink, false);
+            }
+            None => {
+                let is_first = table.wanted.is_empty();
+                if table.wanted.len() < WANTED {
+                    table.wanted.push(Arc::downgrade(&hop));
+                }
+                drop(table);
+                if is_first {
+                    self.ring();
+                }
+            }
+        }
         hop
+    }
+
+    /// Has the thread look what is wanted of it.
+    fn ring(&self) {
+        // The only possible error is that it is readable already.
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Whether an interface is there, from now on; when it goes, the waker is used.
@@ -213,8 +234,8 @@ impl Neighbours {
 
 impl Drop for Neighbours {
     fn drop(&mut self) {
-        // The only possible error is that it is readable already.
-        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        lock(&self.table).stop = true;
+        self.ring();
     }
 }
 
@@ -240,7 +261,7 @@ pub(crate) fn check_route(route: io::Result<Route>, interface: u32) -> Result<Ro
 /// What the thread has.
 struct Watcher {
     table: Arc<Mutex<Table>>,
-    stop: Arc<OwnedFd>,
+    bell: Arc<OwnedFd>,
     events: Netlink,
     questions: Netlink,
     /// Where the next comparison begins.
@@ -259,14 +280,15 @@ impl Watcher {
             let events = self.events.as_fd();
             let mut fds = [
                 PollFd::from_borrowed_fd(events, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
             ];
             // An error can only be a signal, and that ends a wait early.
             let _ = poll(&mut fds, Some(&timeout));
-            if !fds[1].revents().is_empty() {
+            let [has_events, is_called] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
+            if is_called && !self.handle_call() {
                 return;
             }
-            if !fds[0].revents().is_empty() {
+            if has_events {
                 self.handle_events();
             }
             if last_look.elapsed() >= LOOK_EVERY {
@@ -275,6 +297,19 @@ impl Watcher {
                 last_look = Instant::now();
             }
         }
+    }
+
+    /// Asks for what is wanted. False: it is to end.
+    fn handle_call(&mut self) -> bool {
+        // Before the look at what is wanted: a call in the meantime is not lost.
+        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+        let mut table = lock(&self.table);
+        let (wanted, stop) = (std::mem::take(&mut table.wanted), table.stop);
+        drop(table);
+        for hop in wanted.iter().filter_map(Weak::upgrade) {
+            hop.look(&mut self.questions, false);
+        }
+        !stop
     }
 
     fn handle_events(&mut self) {
@@ -397,10 +432,42 @@ mod tests {
             source: [127, 0, 0, 1].into(),
             destination: [127, 0, 0, 1].into(),
         };
-        let hop = cache.hop(target, &mut netlink);
+        let hop = cache.hop(target, Some(&mut netlink));
         assert_eq!(hop.mac(), None, "an address of this host is no next hop");
-        assert!(Arc::ptr_eq(&hop, &cache.hop(target, &mut netlink)));
+        assert!(Arc::ptr_eq(&hop, &cache.hop(target, None)));
         drop(hop);
         assert_eq!(lock(&cache.table).hops[&target].strong_count(), 0);
+    }
+
+    /// So that nobody who must not wait has to ask the kernel.
+    #[test]
+    fn a_way_is_found_without_asking() {
+        let pair = match starling_netns::Pair::new() {
+            Ok(pair) => pair,
+            Err(problem) => {
+                let test = "a_way_is_found_without_asking";
+                println!("skipped: {test} needs root and `ip` of iproute2 ({problem})");
+                return;
+            }
+        };
+        let (hops, events) = starling_netns::inside(&pair.a, || {
+            let cache = Neighbours::of_namespace(u64::MAX - 1).expect("netlink");
+            let interface = Netlink::new(0).and_then(|mut netlink| netlink.link("va"));
+            let interface = interface.expect("it is there").index;
+            let to = |host: u8| Target {
+                interface,
+                source: [10, 77, 0, 1].into(),
+                destination: [10, 77, 0, host].into(),
+            };
+            // The pair has exchanged datagrams; nobody has the other address.
+            let hops = [2, 3].map(|host| cache.hop(to(host), None));
+            let start = Instant::now();
+            while hops[0].mac().is_none() && start.elapsed() < 4 * LOOK_EVERY {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (hops.map(|hop| hop.mac()), start.elapsed())
+        });
+        assert_eq!(hops, [Some([2, 0, 0, 0, 0, 2]), None]);
+        assert!(events < LOOK_EVERY, "only when it compared: {events:?}");
     }
 }

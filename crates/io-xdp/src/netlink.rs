@@ -265,11 +265,13 @@ impl Netlink {
         Ok(found.into_iter().map(|(_, address)| address).collect())
     }
 
-    /// How a packet from `source` to `destination` leaves.
+    /// How a packet from `source` to `destination` leaves. If every interface has a network with
+    /// that destination, as they do of link-local ones, it is that of `interface`.
     pub(crate) fn route(
         &mut self,
         destination: IpAddr,
         source: Option<IpAddr>,
+        interface: u32,
     ) -> io::Result<Route> {
         let mut body = vec![0; 12];
         body[0] = family(destination);
@@ -280,6 +282,9 @@ impl Netlink {
             let bytes = octets(source);
             body[2] = (bytes.len() * 8) as u8;
             push_attribute(&mut body, libc::RTA_SRC, &bytes);
+        }
+        if matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            push_attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
         }
         let answers = self.ask(libc::RTM_GETROUTE, 0, &body)?;
         let route = answers.iter().find_map(|answer| parse_route(&answer.body));
@@ -479,6 +484,37 @@ mod tests {
         assert!(!link.is_ethernet && link.rx_queues >= 1 && link.mtu > 0);
         let error = netlink.link("no-such-if").expect_err("there is none");
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
+        let made = starling_netns::Pair::new().and_then(|pair| {
+            starling_netns::run(&pair.a, "ip link add other type dummy")?;
+            starling_netns::run(&pair.a, "ip link set other up")?;
+            Ok(pair)
+        });
+        let pair = match made {
+            Ok(pair) => pair,
+            Err(problem) => {
+                let test = "link_local_addresses_are_routed_by_the_interface_that_is_meant";
+                println!("skipped: {test} needs root and `ip` of iproute2 ({problem})");
+                return;
+            }
+        };
+        starling_netns::inside(&pair.a, || {
+            let mut netlink = Netlink::new(0).expect("netlink");
+            for name in ["va", "other"] {
+                let index = netlink.link(name).expect("it is there").index;
+                let to = "fe80::1234".parse().expect("an address");
+                let route = netlink.route(to, None, index).expect("a route");
+                assert_eq!((route.interface, route.is_unicast), (index, true), "{name}");
+            }
+            // Of all others the routes decide.
+            let other = netlink.link("other").expect("it is there").index;
+            let to = starling_netns::IPV6[1].parse().expect("an address");
+            let route = netlink.route(to, None, other).expect("a route");
+            assert_ne!(route.interface, other);
+        });
     }
 
     #[test]

@@ -99,8 +99,9 @@ impl XdpTx {
         !self.queue.is_empty() || self.free.is_empty() || !self.tx.is_consumed()
     }
 
-    /// Has a peer of the socket's be one of this half.
-    pub(crate) fn add_peer(&mut self, id: PeerId, address: SocketAddr) {
+    /// Has a peer of the socket's be one of this half. Whether to ask for the way to it now: that
+    /// takes some system calls.
+    pub(crate) fn add_peer(&mut self, id: PeerId, address: SocketAddr, now: bool) {
         let index = id.0 as usize;
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
@@ -116,7 +117,9 @@ impl XdpTx {
         };
         self.peers[index] = Some(Peer {
             template: Template::new(shared.mac, &shared.local, &address, shared.ecn),
-            hop: shared.neighbours.hop(target, &mut self.netlink),
+            hop: shared
+                .neighbours
+                .hop(target, now.then_some(&mut self.netlink)),
             open: NONE,
         });
     }
@@ -391,7 +394,7 @@ impl PacketTx for XdpTx {
 
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
         let id = self.udp.admit(stranger)?;
-        self.add_peer(id, stranger);
+        self.add_peer(id, stranger, false);
         Ok(id)
     }
 
