@@ -489,8 +489,13 @@ mod tests {
     #[test]
     fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
         let made = starling_netns::Pair::new().and_then(|pair| {
-            starling_netns::run(&pair.a, "ip link add other type dummy")?;
-            starling_netns::run(&pair.a, "ip link set other up")?;
+            for line in [
+                "ip link add other type veth peer name further",
+                "ip link set other up",
+                "ip link set further up",
+            ] {
+                starling_netns::run(&pair.a, line)?;
+            }
             Ok(pair)
         });
         let pair = match made {
