@@ -61,22 +61,37 @@ pub(crate) struct System {
     /// As RPCValet calls it: queues, by workers that take from each.
     name: &'static str,
     mode: Mode,
+    /// The device hands out, and not the endpoint's thread.
+    steered: bool,
 }
 
+impl System {
+    const fn of(name: &'static str, mode: Mode) -> Self {
+        Self {
+            name,
+            mode,
+            steered: false,
+        }
+    }
+
+    fn find(name: &str) -> Option<Self> {
+        let mut all = SYSTEMS.into_iter().chain([STEERED]);
+        all.find(|known| known.name == name)
+    }
+}
+
+/// What any plane can do.
 const SYSTEMS: [System; 3] = [
-    System {
-        name: "1x16",
-        mode: Mode::SingleQueue,
-    },
-    System {
-        name: "4x4",
-        mode: Mode::Grouped(4),
-    },
-    System {
-        name: "16x1",
-        mode: Mode::Partitioned,
-    },
+    System::of("1x16", Mode::SingleQueue),
+    System::of("4x4", Mode::Grouped(4)),
+    System::of("16x1", Mode::Partitioned),
 ];
+
+/// A single queue in effect, too, by a device that can: AF_XDP.
+const STEERED: System = System {
+    steered: true,
+    ..System::of("steered", Mode::SingleQueue)
+};
 
 /// The ideal, and Starling on the planes within this host.
 pub(crate) fn contestants() -> Vec<Contestant> {
@@ -93,21 +108,21 @@ pub(crate) fn contestants() -> Vec<Contestant> {
         )
     });
     let mut contestants = Vec::from(ideals);
-    contestants.extend(on::<ShmIo, ShmIo>());
-    contestants.extend(on::<UdpIo, UdpIo>());
+    contestants.extend(on::<ShmIo, ShmIo>(&SYSTEMS));
+    contestants.extend(on::<UdpIo, UdpIo>(&SYSTEMS));
     contestants
 }
 
 /// Starling over a veth pair. Only one device can have an interface's queue, so the clients, of
 /// which there are many, have the kernel's sockets.
 pub(crate) fn contestants_over_veth() -> Vec<Contestant> {
-    on::<XdpIo, UdpIo>()
+    on::<XdpIo, UdpIo>(&[&SYSTEMS[..], &[STEERED]].concat())
 }
 
-fn on<S: Plane, C: Plane>() -> Vec<Contestant> {
+fn on<S: Plane, C: Plane>(systems: &[System]) -> Vec<Contestant> {
     let cases = Service::ALL
         .into_iter()
-        .flat_map(|service| SYSTEMS.map(|system| (service, system)));
+        .flat_map(|service| systems.iter().map(move |&system| (service, system)));
     cases
         .map(|(service, system)| {
             let case = format!("{}/{}", service.name(), system.name);
@@ -215,6 +230,7 @@ mod tests {
         assert_eq!(names[20], "starling/udp fixed/1x16");
         let over_veth = contestants_over_veth();
         assert_eq!(over_veth[1].to_string(), "starling/xdp fixed/4x4");
+        assert_eq!(over_veth[3].to_string(), "starling/xdp fixed/steered");
     }
 
     #[test]

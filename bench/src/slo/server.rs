@@ -9,7 +9,7 @@ use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
-use super::{FLOWS, SYSTEMS, System, WORKERS};
+use super::{FLOWS, System, WORKERS};
 use crate::endpoint::plane::{Plane, endpoint, failed};
 use crate::error::BenchError;
 use crate::process::announce;
@@ -36,10 +36,7 @@ pub(super) fn config() -> EndpointConfig {
 /// The server.
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [plane, system, host] => SYSTEMS
-            .into_iter()
-            .find(|known| known.name == system)
-            .map(|system| (plane.as_str(), system, host)),
+        [plane, system, host] => System::find(system).map(|system| (plane.as_str(), system, host)),
         _ => None,
     };
     match parsed {
@@ -48,7 +45,7 @@ pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
         Some((XdpIo::NAME, system, host)) => serve_on::<XdpIo>(system, host),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),
-            why: "expected a plane, QUEUESxWORKERS, and a host".into(),
+            why: "expected a plane, QUEUESxWORKERS or `steered`, and a host".into(),
         }),
     }
 }
@@ -60,7 +57,8 @@ fn serve_on<I: Plane>(system: System, host: &str) -> Result<(), BenchError> {
     let mut endpoint = endpoint::<I>(I::server(host), config())?;
     endpoint.register_worker(HOLD, Arc::new(hold));
     let mut config = WorkerConfig::new(WORKERS, FLOWS * usize::from(SLOTS));
-    (config.mode, config.idle) = (system.mode, Idle::Block);
+    config.idle = Idle::Block;
+    (config.mode, config.steered) = (system.mode, system.steered);
     endpoint.start_workers(&config).map_err(failed)?;
     announce(&endpoint.local_address())?;
     endpoint.run_until(|_| false).map_err(failed)
