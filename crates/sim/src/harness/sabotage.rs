@@ -7,6 +7,8 @@
 pub enum Sabotage {
     /// A request is handed to its handler a second time.
     HandlerTwice,
+    /// A worker runs a request that another one has claimed.
+    ClaimIgnored,
     /// Nothing is ever sent twice: the sender's second copy of a frame is thrown away.
     LostRetransmission,
     /// A request's buffer is not given back.
@@ -27,8 +29,9 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::HandlerTwice,
+        Self::ClaimIgnored,
         Self::LostRetransmission,
         Self::LeakedBuffer,
         Self::ExchangedResponse,
@@ -43,6 +46,7 @@ impl Sabotage {
     pub fn name(self) -> &'static str {
         match self {
             Self::HandlerTwice => "handler-twice",
+            Self::ClaimIgnored => "claim-ignored",
             Self::LostRetransmission => "lost-retransmission",
             Self::LeakedBuffer => "leaked-buffer",
             Self::ExchangedResponse => "exchanged-response",
@@ -57,7 +61,7 @@ impl Sabotage {
     /// The checker that has to find it, by the name it gives itself.
     pub fn caught_by(self) -> &'static str {
         match self {
-            Self::HandlerTwice => "at most once",
+            Self::HandlerTwice | Self::ClaimIgnored => "at most once",
             Self::LostRetransmission => "no failure without a cause",
             Self::DoubleFailure | Self::ForgottenDeadline => "every call ends",
             Self::LeakedBuffer => "buffers",

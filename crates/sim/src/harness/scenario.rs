@@ -196,6 +196,8 @@ pub struct Scenario {
     pub nodes: Vec<NodeId>,
     /// Whole endpoints run, not the protocol alone.
     pub endpoints: bool,
+    /// Workers of servers claim requests beside the protocol. Only without whole endpoints.
+    pub workers: bool,
     /// What is left of what the seed stands for, if that is not all of it.
     pub part: Option<Part>,
 }
@@ -225,6 +227,7 @@ impl Scenario {
             tight: false,
             nodes: Vec::new(),
             endpoints: false,
+            workers: false,
             part: None,
         }
     }
@@ -374,6 +377,9 @@ impl fmt::Display for Scenario {
                 (true, true) => ", whole endpoints, tight limits",
             },
         )?;
+        if self.workers {
+            writeln!(f, "  with workers that claim requests")?;
+        }
         let link = self.fabric.link;
         writeln!(
             f,

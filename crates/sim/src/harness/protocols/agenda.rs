@@ -7,6 +7,7 @@ use starling_proto::{Msgbuf, RequestId};
 use crate::check::Tag;
 use crate::check::content::Order;
 use crate::harness::CallPlan;
+use crate::harness::protocols::host::Step;
 
 /// What a host's application is going to do.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(super) enum Task {
         response: Msgbuf,
         channel: usize,
     },
+    /// A worker does something.
+    Worker { incarnation: u32, step: Step },
     /// Asks for a sign of life on a channel.
     Probe { channel: usize, attempt: u32 },
 }

@@ -7,6 +7,7 @@
 //! ```
 
 mod application;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,8 @@ use crate::harness::{ChannelPlan, Sabotage, Scenario, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
 use application::prefix_of;
+pub(super) use workers::Step;
+use workers::Workers;
 
 /// Bursts read in one turn before the application gets its part.
 const BURSTS_A_TURN: usize = 4;
@@ -52,6 +55,8 @@ pub(super) struct Host {
     turns: (u64, u32),
     /// Channels that were not heard from yet since the probes began.
     pub(super) unheard: BTreeSet<usize>,
+    /// Its processes have workers that claim requests.
+    has_workers: bool,
     /// Refusals are in order: the servers have less room than is asked of them.
     tight: bool,
     /// Time between two probes of a channel, ns: what is dead is forgotten meanwhile.
@@ -72,6 +77,10 @@ struct Process {
     relays: BTreeMap<Tag, Relay>,
     released: Vec<PeerId>,
     sent: Sent,
+    /// Those that claim requests, if there are any.
+    workers: Option<Workers>,
+    /// What is received, out of the device's memory.
+    datagram: Vec<u8>,
 }
 
 impl Process {
@@ -95,6 +104,8 @@ impl Process {
             relays: BTreeMap::new(),
             released: Vec::new(),
             sent: Sent::default(),
+            workers: None,
+            datagram: Vec::new(),
         }
     }
 }
@@ -142,8 +153,12 @@ impl Host {
         mut rng: Rng,
     ) -> Self {
         let config = scenario.hosts[id.0 as usize].clone();
-        let process = Process::start(fabric, id, &config, &mut rng);
+        let mut process = Process::start(fabric, id, &config, &mut rng);
+        if scenario.workers {
+            process.start_workers(rng.fork());
+        }
         Self {
+            has_workers: scenario.workers,
             id,
             config,
             fabric: fabric.clone(),
@@ -185,7 +200,10 @@ impl Host {
         ledger.note(self.id, "restarts", 0, 0);
         self.fabric.borrow_mut().restart(self.id);
         self.incarnation += 1;
-        let process = Process::start(&self.fabric, self.id, &self.config, &mut self.rng);
+        let mut process = Process::start(&self.fabric, self.id, &self.config, &mut self.rng);
+        if self.has_workers {
+            process.start_workers(self.rng.fork());
+        }
         self.process = Some(process);
     }
 
@@ -235,18 +253,10 @@ impl Host {
                 .peer_gone(now, PeerId(peer.0), certain, &mut sink);
         }
         for _ in 0..BURSTS_A_TURN {
+            let process = self.process();
             let count = process.io.split().0.rx_burst().expect("no errors");
             for index in 0..count {
-                Self::receive_one(
-                    self.id,
-                    &self.channels,
-                    process,
-                    index,
-                    self.incarnation,
-                    &mut self.agenda,
-                    &mut self.unheard,
-                    ledger,
-                )?;
+                self.receive_one(index, ledger)?;
             }
             if count == 0 {
                 break;
@@ -255,36 +265,58 @@ impl Host {
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all that a host has but its process"
-    )]
-    fn receive_one(
-        host: HostId,
-        channels: &[ChannelPlan],
-        process: &mut Process,
-        index: usize,
-        incarnation: u32,
-        agenda: &mut Agenda,
-        unheard: &mut BTreeSet<usize>,
-        ledger: &mut Ledger,
-    ) -> Result<(), Violation> {
-        let now = process.clock.now_ns();
-        let (rx, tx) = process.io.split();
-        let datagram = rx.datagram(index);
+    /// Takes a datagram of the burst, unless it goes to a worker.
+    fn receive_one(&mut self, index: usize, ledger: &mut Ledger) -> Result<(), Violation> {
+        let process = self.process();
+        let mut bytes = std::mem::take(&mut process.datagram);
+        bytes.clear();
+        let datagram = process.io.split().0.datagram(index);
+        bytes.extend_from_slice(datagram.bytes);
         let source = match datagram.source {
             starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
             starling_io::Source::Stranger(address) => Source::Stranger(address),
         };
+        let marked = datagram.ecn == Ecn::CongestionExperienced;
+        let workers = process.workers.as_mut();
+        if let Some(peer) = workers.and_then(|workers| workers.take(source, &bytes)) {
+            let datagram = bytes.clone();
+            let step = Step::Begin {
+                peer,
+                marked,
+                datagram,
+            };
+            self.plan_step(0, step, ledger);
+        } else {
+            self.take_datagram(source, marked, &bytes, ledger)?;
+        }
+        self.process().datagram = bytes;
+        Ok(())
+    }
+
+    /// Gives a datagram to the protocol, and does what follows.
+    fn take_datagram(
+        &mut self,
+        source: Source,
+        marked: bool,
+        bytes: &[u8],
+        ledger: &mut Ledger,
+    ) -> Result<(), Violation> {
+        let Self {
+            id: host,
+            channels,
+            process,
+            incarnation,
+            agenda,
+            unheard,
+            ..
+        } = self;
+        let (host, incarnation) = (*host, *incarnation);
+        let process = process.as_mut().expect("within a turn");
+        let now = process.clock.now_ns();
+        let tx = process.io.split().1;
         let lossy = ledger.sabotage == Some(Sabotage::LostRetransmission);
         let mut sink = Sink::new(tx, lossy.then_some(&mut process.sent));
-        let opened = process.protocol.open(
-            now,
-            source,
-            datagram.ecn == Ecn::CongestionExperienced,
-            datagram.bytes,
-            &mut sink,
-        );
+        let opened = process.protocol.open(now, source, marked, bytes, &mut sink);
         let Ok(mut frames) = opened else {
             return Ok(());
         };

@@ -22,6 +22,9 @@ impl Scenario {
         let mut scenario = Self::from_seed_before_broadening(seed);
         scenario.broaden();
         scenario.draw_endpoints();
+        // Dice of their own, so that the others fall as they always did.
+        let claims = Rng::new(seed ^ 0x0063_6c61_696d).chance(300_000);
+        scenario.workers = claims && !scenario.endpoints;
         scenario
     }
 
@@ -62,6 +65,7 @@ impl Scenario {
             tight,
             nodes: Vec::new(),
             endpoints: false,
+            workers: false,
             part: None,
         };
         // One run in eight is without faults: it has to be perfect.

@@ -73,6 +73,7 @@ impl Scenario {
             calls(&|call| call.delay_us > 0),
         );
         add("hosts: whole endpoints", usize::from(self.endpoints));
+        add("hosts: workers that claim", usize::from(self.workers));
         if self.endpoints {
             add(
                 "calls: with a deadline",
@@ -183,6 +184,7 @@ mod tests {
             "calls: with a slow handler",
             "sessions: closed under load",
             "hosts: whole endpoints",
+            "hosts: workers that claim",
             "calls: with a deadline",
             "calls: in a worker",
             "calls: answered later",

@@ -39,6 +39,11 @@ impl Host {
                         self.relay(relay, channel, ledger)?;
                     }
                 }
+                Task::Worker { incarnation, step } => {
+                    if incarnation == self.incarnation {
+                        self.step(step, ledger)?;
+                    }
+                }
                 Task::Close(channel) => self.close(channel, ledger),
                 Task::Cancel(tag) => self.cancel(tag, ledger)?,
                 Task::Respond {

@@ -1,0 +1,185 @@
+//! Workers that claim requests beside the event loop of a host, as threads would to which a device
+//! gives requests by itself: they take some of its datagrams, claim at any time, answer on their
+//! own, and the event loop hears of it at any time later.
+//!
+//! ```text
+//!  rx ─ some ─▶ steered ─▶ claim ─┬─▶ runs ─▶ answers ─▶ report ─▶ the protocol
+//!   └─ others ────────────────────┴─ lost ─▶ handed over ──────────▶ the protocol
+//! ```
+//! Between any two of these passes some time.
+
+use std::sync::Arc;
+
+use starling_io::{Clock, PacketIo};
+use starling_proto::{Claim, Claims, FrameSink, Msgbuf, PeerId, Source};
+
+use super::application::prefix_of;
+use super::{Host, Process, respond, sink};
+use crate::check::Violation;
+use crate::check::content::{self, Order};
+use crate::harness::protocols::agenda::Task;
+use crate::harness::protocols::ledger::Ledger;
+use crate::harness::protocols::sink::Sink;
+use crate::harness::{Sabotage, US};
+use crate::rng::Rng;
+
+/// Sessions that workers are for: some have a place beyond.
+const PLACES: usize = 6;
+/// How many of the requests that a worker could take one gets.
+const SHARE_PPM: u32 = 700_000;
+
+pub(super) struct Workers {
+    pub(super) claims: Arc<Claims>,
+    rng: Rng,
+}
+
+/// What a worker does next.
+#[derive(Debug)]
+pub(in crate::harness::protocols) enum Step {
+    /// Looks at a datagram that it got.
+    Begin {
+        peer: PeerId,
+        marked: bool,
+        datagram: Vec<u8>,
+    },
+    /// Gives it to the event loop.
+    HandOver {
+        peer: PeerId,
+        marked: bool,
+        datagram: Vec<u8>,
+    },
+    /// Its handler returns.
+    Finish { claim: Claim, order: Order },
+    /// Its report is read.
+    Report {
+        claim: Claim,
+        order: Order,
+        response: Msgbuf,
+        sent: bool,
+    },
+}
+
+impl Workers {
+    pub(super) fn new(claims: Arc<Claims>, rng: Rng) -> Self {
+        Self { claims, rng }
+    }
+
+    /// Whether a datagram goes to one of them.
+    pub(super) fn take(&mut self, source: Source, datagram: &[u8]) -> Option<PeerId> {
+        let Source::Peer(peer) = source else {
+            return None;
+        };
+        self.claims.look(peer, datagram)?;
+        self.rng.chance(SHARE_PPM).then_some(peer)
+    }
+
+    /// How long one step takes, ns.
+    pub(super) fn delay_ns(&mut self) -> u64 {
+        match self.rng.below(4) {
+            0 | 1 => 0,
+            2 => self.rng.log_range(1, 20 * US),
+            _ => self.rng.log_range(US, 3000 * US),
+        }
+    }
+}
+
+impl Host {
+    /// Plans what a worker does next, `after_ns` and as long as such a step takes.
+    pub(super) fn plan_step(&mut self, after_ns: u64, step: Step, ledger: &Ledger) {
+        let workers = self.process().workers.as_mut().expect("one of them works");
+        let at_ns = ledger.now_ns() + after_ns + workers.delay_ns();
+        let incarnation = self.incarnation;
+        self.agenda.add(at_ns, Task::Worker { incarnation, step });
+    }
+
+    /// One step of a worker.
+    pub(super) fn step(&mut self, step: Step, ledger: &mut Ledger) -> Result<(), Violation> {
+        match step {
+            Step::Begin {
+                peer,
+                marked,
+                datagram,
+            } => {
+                let process = self.process.as_mut().expect("within a turn");
+                let workers = process.workers.as_ref().expect("one of them works");
+                let candidate = workers.claims.look(peer, &datagram);
+                let candidate = candidate.expect("looked at before");
+                let Some(claim) = workers.claims.claim(&candidate, marked) else {
+                    if ledger.saboteur_strikes(Sabotage::ClaimIgnored) {
+                        ledger.execute(self.id, candidate.payload())?;
+                    }
+                    let step = Step::HandOver {
+                        peer,
+                        marked,
+                        datagram,
+                    };
+                    self.plan_step(0, step, ledger);
+                    return Ok(());
+                };
+                ledger.note(self.id, "claims: request", claim.id().number(), 0);
+                let order = ledger.execute(self.id, candidate.payload())?;
+                ledger.check_ext(order, false)?;
+                let takes_ns = u64::from(order.delay_us) * US;
+                self.plan_step(takes_ns, Step::Finish { claim, order }, ledger);
+            }
+            Step::HandOver {
+                peer,
+                marked,
+                datagram,
+            } => self.take_datagram(Source::Peer(peer), marked, &datagram, ledger)?,
+            Step::Finish { claim, order } => {
+                let process = self.process.as_mut().expect("within a turn");
+                let mut response = process.protocol.buffer();
+                content::respond(order, response.head_mut());
+                let head = claim.head_of(&response).filter(|_| !prefix_of(order).ext);
+                let sent = head.is_some_and(|(preamble, head)| {
+                    let mut sink = sink!(process, ledger);
+                    let (peer, body) = (claim.peer(), response.head());
+                    // In a datagram of its own.
+                    sink.seal(peer);
+                    let pushed = sink.push(peer, &preamble, &head, body, &[]);
+                    sink.seal(peer);
+                    pushed.is_ok()
+                });
+                let step = Step::Report {
+                    claim,
+                    order,
+                    response,
+                    sent,
+                };
+                self.plan_step(0, step, ledger);
+            }
+            Step::Report {
+                claim,
+                order,
+                mut response,
+                sent,
+            } => {
+                let process = self.process.as_mut().expect("within a turn");
+                let now = process.clock.now_ns();
+                let protocol = &mut process.protocol;
+                if sent {
+                    // It may be that nobody waits any more.
+                    let _ = protocol.answered(now, &claim, &mut response);
+                    protocol.recycle(response);
+                } else {
+                    protocol.adopt(now, &claim);
+                    response.clear();
+                    let id = claim.id();
+                    let mut sink = sink!(process, ledger);
+                    let protocol = &mut process.protocol;
+                    respond(protocol, now, id, order, response, &mut sink, ledger);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    /// Has workers from now on.
+    pub(super) fn start_workers(&mut self, rng: Rng) {
+        let claims = self.protocol.share_claims(PLACES);
+        self.workers = Some(Workers::new(claims, rng));
+    }
+}
