@@ -33,6 +33,9 @@ pub struct Interface {
     pub rx_queues: u32,
     /// The XDP program on it.
     pub program: Option<Occupant>,
+    /// VLANs that this host has on it. Of a card that takes the tags off, their datagrams for a
+    /// device's address and port look like others to its XDP program, and are taken.
+    pub vlans: usize,
     /// What its driver can do. None: the kernel does not say, being older than 6.3.
     pub features: Option<Features>,
 }
@@ -101,6 +104,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         let family = netlink.family(FAMILY)?;
         Ok((netlink, family))
     });
+    let vlans: Vec<u32> = links.iter().filter_map(|(_, link)| link.vlan_of).collect();
     let interface = |(name, link): (String, Link)| Interface {
         name,
         is_up: link.is_up,
@@ -108,6 +112,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         mtu: link.mtu,
         rx_queues: link.rx_queues,
         program: link.program.map(occupant),
+        vlans: vlans.iter().filter(|lower| **lower == link.index).count(),
         features: (generic.as_mut().ok())
             .and_then(|(netlink, family)| netlink.xdp_features(*family, link.index).ok()?)
             .map(Features::of_bits),
@@ -134,7 +139,7 @@ mod tests {
         let lo = interfaces.iter().find(|interface| interface.name == "lo");
         let lo = lo.expect("every host has it");
         assert!(!lo.is_ethernet && lo.mtu > 0 && lo.rx_queues >= 1, "{lo:?}");
-        assert_eq!(lo.program, None);
+        assert_eq!((lo.program.as_ref(), lo.vlans), (None, 0));
     }
 
     #[test]
@@ -148,6 +153,7 @@ mod tests {
                 mtu: 1500,
                 rx_queues: 1,
                 program: None,
+                vlans: 0,
                 features,
             };
             interface.mode().expect("features are known")

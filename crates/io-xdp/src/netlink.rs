@@ -28,6 +28,8 @@ const MAX_READS: usize = 1 << 12;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
+/// What is in `IFLA_LINKINFO`: what kind of interface it is.
+const IFLA_INFO_KIND: u16 = 1;
 /// `IFLA_XDP_ATTACHED`: the program runs on `sk_buff`s, whatever the driver can.
 const XDP_ATTACHED_SKB: u8 = 2;
 
@@ -71,6 +73,8 @@ pub(crate) struct Link {
     pub(crate) program: Option<u32>,
     /// That program runs in generic mode.
     pub(crate) is_generic: bool,
+    /// The interface whose VLAN it is.
+    pub(crate) vlan_of: Option<u32>,
 }
 
 /// How packets to an address leave.
@@ -401,12 +405,19 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
         rx_queues: 1,
         program: None,
         is_generic: false,
+        vlan_of: None,
     };
+    let (mut lower, mut is_vlan) = (None, false);
     for (kind, value) in attributes(rest) {
         match kind {
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_MTU => link.mtu = number(value)? as usize,
             libc::IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
+            libc::IFLA_LINK => lower = number(value),
+            libc::IFLA_LINKINFO => {
+                let mut kinds = attributes(value).filter(|(kind, _)| *kind == IFLA_INFO_KIND);
+                is_vlan = kinds.any(|(_, name)| name.strip_suffix(&[0]) == Some(b"vlan"));
+            }
             IFLA_XDP => {
                 for (kind, value) in attributes(value) {
                     match kind {
@@ -421,6 +432,7 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    link.vlan_of = lower.filter(|_| is_vlan);
     Some(link)
 }
 
@@ -520,6 +532,21 @@ mod tests {
             let route = netlink.route(to, None, other).expect("a route");
             assert_ne!(route.interface, other);
         });
+    }
+
+    #[test]
+    fn a_vlan_names_the_interface_that_it_is_on() {
+        let of_kind = |kind: &[u8]| {
+            let mut body = vec![0; 16];
+            let mut info = Vec::new();
+            push_attribute(&mut info, IFLA_INFO_KIND, kind);
+            push_attribute(&mut body, libc::IFLA_LINKINFO, &info);
+            push_attribute(&mut body, libc::IFLA_LINK, &7_u32.to_ne_bytes());
+            parse_link(&body).expect("a link").vlan_of
+        };
+        assert_eq!(of_kind(b"vlan\0"), Some(7));
+        assert_eq!(of_kind(b"veth\0"), None, "its link is its peer");
+        assert_eq!(of_kind(b"vlan"), None, "names end with a zero");
     }
 
     #[test]

@@ -162,13 +162,24 @@ fn of_interface(interface: &Interface) -> Finding {
             format!("end what put it there, or: ip link set dev {name} xdp off"),
         );
     }
+    if interface.vlans > 0 {
+        return Finding::note(
+            about(&format!(
+                "{} VLANs on it, whose datagrams for a device's address and port it may take as well",
+                interface.vlans
+            )),
+            format!("have their tags left where they are: ethtool -K {name} rxvlan off"),
+        );
+    }
     match interface.mode() {
         Some(Mode::ZeroCopy) => Finding::ok(about(
             "zero-copy: the card writes into the process's memory",
         )),
         Some(Mode::Driver) => Finding::ok(about("driver mode: one copy of each packet")),
         Some(Mode::Generic) => Finding::note(
-            about("generic mode only: little faster than udp://"),
+            about(
+                "generic mode only: little faster than udp://, and no faster for datagrams that may be merged",
+            ),
             "use a card whose driver has XDP for more",
         ),
         None => Finding::ok(about("its driver's modes are seen when a device is made")),
@@ -219,6 +230,7 @@ mod tests {
             mtu: 1500,
             rx_queues: 2,
             program: None,
+            vlans: 0,
             features: Some(Features {
                 driver: true,
                 zero_copy: false,
@@ -293,6 +305,9 @@ mod tests {
         }
         let occupied = without(|i| i.program = Some(Occupant::Other { id: 7 }));
         assert!(occupied.contains("another XDP program, 7"), "{occupied}");
+        let vlans = without(|i| i.vlans = 2);
+        assert!(vlans.contains("2 VLANs on it"), "{vlans}");
+        assert!(vlans.contains("rxvlan off"), "{vlans}");
         let generic = without(|i| {
             i.features = Some(Features {
                 driver: false,
