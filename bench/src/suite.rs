@@ -42,11 +42,14 @@ pub enum Suite {
     /// How much 16 workers can take within a tail of ten service times, end to end, by who hands
     /// requests to them (RPCValet, ASPLOS'19, figures 2 and 9): see [`crate::slo`].
     Slo,
+    /// Whether 1% of long requests make the short ones late: without them, with a worker that runs
+    /// them, and with the dispatch thread (eRPC, NSDI'19, section 7.2).
+    Interference,
 }
 
 impl Suite {
     /// Every suite, in the order that they are run in.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -55,6 +58,7 @@ impl Suite {
         Self::Breakdown,
         Self::Dispatch,
         Self::Slo,
+        Self::Interference,
     ];
 
     /// Its name on the command line and in rows.
@@ -68,6 +72,7 @@ impl Suite {
             Self::Breakdown => "breakdown",
             Self::Dispatch => "dispatch",
             Self::Slo => "slo",
+            Self::Interference => "interference",
         }
     }
 
@@ -81,6 +86,7 @@ impl Suite {
             Self::Factors => "rate in batches of 3, with each optimisation off in turn",
             Self::Dispatch => "what a worker costs the thread that dispatches, for each request",
             Self::Slo => "how much 16 workers can take within a tail of ten service times",
+            Self::Interference => "latency of short requests beside 1% that take 50 us",
             Self::Breakdown => "where the time of a read of 100 bytes goes, stage by stage",
         }
     }
@@ -113,9 +119,12 @@ impl Suite {
                     tcp.into_iter().chain([memcpy])
                 })
                 .collect(),
-            Self::Sessions | Self::Factors | Self::Breakdown | Self::Dispatch | Self::Slo => {
-                vec![]
-            }
+            Self::Sessions
+            | Self::Factors
+            | Self::Breakdown
+            | Self::Dispatch
+            | Self::Slo
+            | Self::Interference => vec![],
         }
     }
 }
@@ -174,7 +183,9 @@ mod tests {
         }
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
-            error.contains("rtt, rate, large, sessions, factors, breakdown, dispatch, slo"),
+            error.contains(
+                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference"
+            ),
             "{error}"
         );
     }

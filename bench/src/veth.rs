@@ -66,7 +66,7 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
             return MTUS.into_iter().flat_map(of_mtu).collect();
         }
         // What these ask depends on the device only by its speed.
-        Suite::Sessions | Suite::Factors | Suite::Dispatch => return vec![],
+        Suite::Sessions | Suite::Factors | Suite::Dispatch | Suite::Interference => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => contestants = slo::contestants_over_veth(),
     }

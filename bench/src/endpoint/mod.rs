@@ -9,10 +9,12 @@
 //! | `caller` | a client's endpoint and the check of its answers; one call at a time |
 //! | `load` | many calls in flight, on any number of sessions |
 //! | `dispatch` | what a worker costs the thread that dispatches |
+//! | `interference` | short requests beside long ones |
 //! | `memory` | what an idle session costs, measured from outside |
 
 pub(crate) mod caller;
 mod dispatch;
+mod interference;
 mod load;
 mod memory;
 pub(crate) mod plane;
@@ -48,11 +50,24 @@ const DEPTHS: [u8; 3] = [1, 2, 8];
 /// The size of the batches in the suite of factors, as in eRPC's table 3.
 const FACTORS_BATCH: u64 = 3;
 
+/// Requests a second in the suite of interference: a third of what one thread can do that is client
+/// and server, without bundling.
+const UDP_RATE: f64 = 40_000.0;
+
+/// The same over shared memory, where the long requests, not the short ones, are what a thread has
+/// to do: a fifth of the time of who runs them.
+const SHM_RATE: f64 = 400_000.0;
+
 /// Starling's contestants of a suite, on each plane of this host.
 pub fn contestants(suite: Suite) -> Vec<Contestant> {
     match suite {
         Suite::Dispatch => return workers(),
         Suite::Slo => return slo::contestants(),
+        Suite::Interference => {
+            let mut contestants = interference::contestants::<UdpIo>(UDP_RATE);
+            contestants.extend(interference::contestants::<ShmIo>(SHM_RATE));
+            return contestants;
+        }
         _ => {}
     }
     let mut contestants = on::<UdpIo>(suite);
@@ -108,7 +123,7 @@ pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
         }
         Suite::Breakdown => vec![breakdown::contestant::<I>()],
         // Theirs differ by more than the device.
-        Suite::Dispatch | Suite::Slo => vec![],
+        Suite::Dispatch | Suite::Slo | Suite::Interference => vec![],
     }
 }
 
@@ -177,7 +192,7 @@ mod tests {
         // That of workers is not about a plane, and that of tails has an ideal beside.
         for suite in Suite::ALL
             .into_iter()
-            .filter(|suite| !matches!(suite, Suite::Dispatch | Suite::Slo))
+            .filter(|suite| !matches!(suite, Suite::Dispatch | Suite::Slo | Suite::Interference))
         {
             let names = names(suite);
             for plane in ["starling/udp", "starling/shm"] {

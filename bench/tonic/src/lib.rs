@@ -34,7 +34,8 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
         | Suite::Factors
         | Suite::Breakdown
         | Suite::Dispatch
-        | Suite::Slo => {
+        | Suite::Slo
+        | Suite::Interference => {
             vec![]
         }
     }

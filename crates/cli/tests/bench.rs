@@ -24,7 +24,7 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    let quick = "rtt rate large sessions factors breakdown dispatch";
+    let quick = "rtt rate large sessions factors breakdown dispatch interference";
     let quick: Vec<&str> = quick.split(' ').collect();
     // All of its cases would be alike, and wait.
     let some = ["ideal", "starling/shm/gev", "starling/udp/fixed/1x16"];
@@ -73,6 +73,8 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
         ("breakdown", "starling", "udp"),
         ("breakdown", "starling", "shm"),
         ("dispatch", "starling", "shm"),
+        ("interference", "starling", "udp"),
+        ("interference", "starling", "shm"),
         ("slo", "ideal", "model"),
         ("slo", "starling", "udp"),
         ("slo", "starling", "shm"),
@@ -194,8 +196,9 @@ fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
     let output = starling(&["bench", "speed"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        text(&output.stderr)
-            .contains("rtt, rate, large, sessions, factors, breakdown, dispatch, slo")
+        text(&output.stderr).contains(
+            "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference"
+        )
     );
     assert_eq!(starling(&["bench"]).status.code(), Some(2));
     assert_eq!(
