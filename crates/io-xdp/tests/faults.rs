@@ -367,7 +367,7 @@ fn what_is_for_others_is_left_to_them() {
 /// Tells a process of this test what it has to be: a device at this address.
 const DEVICE: &str = "STARLING_XDP_TEST_DEVICE";
 
-/// Not a test but what others run: has a device until it is killed.
+/// Not a test but what others run: has a device, with workers, until it is killed.
 #[test]
 fn a_device_in_this_process() {
     let Some(address) = std::env::var_os(DEVICE) else {
@@ -375,6 +375,7 @@ fn a_device_in_this_process() {
     };
     let address = address.to_str().expect("text");
     let mut device = XdpIo::bind(address, XdpConfig::default()).expect(address);
+    let _workers = device.steer(3, 2).expect("sockets of workers");
     println!("\nbound {}", device.local_address());
     loop {
         device.wait(None).expect("a healthy device");
