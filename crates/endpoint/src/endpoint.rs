@@ -26,9 +26,9 @@ use crate::workers::jbsq::Mode;
 use crate::workers::steered::SteeredPool;
 use crate::workers::{Dispatch, ThreadPool, WorkerHandler};
 
-/// Sessions whose requests workers may claim: so many that were opened first, or took the places
-/// of those. What they share takes about a hundred bytes for each.
-const CLAIMED_SESSIONS: usize = 4096;
+/// Sessions whose requests workers may claim, at most. What they share takes about a hundred bytes
+/// for each.
+const CLAIMED_SESSIONS: usize = 1 << 16;
 
 /// One thread's end of everything: its sessions, calls and handlers, over one device.
 ///

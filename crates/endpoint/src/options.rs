@@ -118,7 +118,7 @@ pub struct WorkerConfig {
     /// The device itself hands plain requests of one packet to the threads, which answer them
     /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can; 1 to 63 threads,
     /// [`Mode::SingleQueue`]. What it does not hand out, such as calls with a timeout or metadata, is
-    /// given to the same threads as usual. A handler is not told if the caller gives up.
+    /// given to the same threads as usual.
     pub steered: bool,
     /// What a thread does with nothing to do. [`Idle::Adaptive`] yields the core a few times and
     /// then sleeps; how long is not looked at.

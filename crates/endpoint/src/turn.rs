@@ -36,7 +36,7 @@ use starling_io::{
     Clock, Ecn, IoError, IoEvent, MAX_BURST, Mark, PacketIo, PacketRx, PacketTx, PeerGone,
     PeerRefusal,
 };
-use starling_proto::{Body, DeviceRefusal, Frames, Incoming, PeerId, Upcoming};
+use starling_proto::{Body, DeviceRefusal, Event, Frames, Incoming, PeerId, Upcoming};
 
 use crate::client::CallId;
 use crate::core::Core;
@@ -325,7 +325,12 @@ fn handle_other<I: PacketIo, C: Clock>(
             tables.respond(core, tx, tag, id, ext, PayloadBytes::of(&mut body));
             body
         }
-        Incoming::Cancelled { id } => return core.handle_cancelled(id),
+        Incoming::Cancelled { id } => {
+            if let Some(workers) = workers {
+                workers.give_up(id);
+            }
+            return core.handle_cancelled(id);
+        }
     };
     if let Body::Owned(message) = body {
         core.proto.recycle(message);
@@ -453,6 +458,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let mut events = 0;
         while let Some(event) = self.core.proto.poll_event() {
             events += 1;
+            if let (Event::RequestAbandoned { id }, Some(dispatch)) = (&event, &self.dispatch) {
+                dispatch.give_up(*id);
+            }
             self.released.extend(self.core.handle_event(event));
         }
         events += self.run_futures();

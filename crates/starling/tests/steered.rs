@@ -30,6 +30,7 @@ const FAIL: u8 = 2;
 const SLEEP: u8 = 3;
 const BLOCK: u8 = 4;
 const LARGE: u8 = 5;
+const UNTIL_CANCELLED: u8 = 6;
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,6 +41,8 @@ struct Shared {
     runs: Vec<AtomicU32>,
     gate: AtomicBool,
     blocked: AtomicU64,
+    /// Handlers that heard that nobody waits.
+    cancelled: AtomicU64,
 }
 
 impl Shared {
@@ -48,6 +51,7 @@ impl Shared {
             runs: (0..requests).map(|_| AtomicU32::new(0)).collect(),
             gate: AtomicBool::new(false),
             blocked: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
         })
     }
 
@@ -55,7 +59,8 @@ impl Shared {
         let body = request.body();
         let number = u32::from_le_bytes(body[1..5].try_into().expect("a number"));
         self.runs[number as usize].fetch_add(1, Ordering::SeqCst);
-        match body[0] {
+        let asks = body[0];
+        match asks {
             PANIC => std::panic::resume_unwind(Box::new("as asked")),
             FAIL => return reply.set_status(Status::not_found("as asked")),
             SLEEP => std::thread::sleep(Duration::from_millis(120)),
@@ -65,10 +70,17 @@ impl Shared {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            UNTIL_CANCELLED => {
+                self.blocked.fetch_add(1, Ordering::SeqCst);
+                while !request.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.cancelled.fetch_add(1, Ordering::SeqCst);
+            }
             LARGE => return reply.buffer().resize(100_000, 7),
             _ => {}
         }
-        reply.buffer().extend_from_slice(body);
+        reply.buffer().extend_from_slice(request.body());
         let taken = request.take();
         assert_eq!(taken.body(), reply.buffer());
         assert!(request.body().is_empty(), "it was taken");
@@ -459,6 +471,43 @@ fn who_shuts_down_finishes_what_workers_claimed() {
     server.end();
 }
 
+#[test]
+fn a_handler_hears_that_nobody_waits() {
+    let Some(pair) = pair("a_handler_hears_that_nobody_waits") else {
+        return;
+    };
+    let shared = Shared::new(10);
+    let server = Server::start(&pair, &shared, steered(2));
+    let port = server.port;
+    inside(&pair.a, || {
+        let mut client = client(port);
+        client.work(0, ECHO);
+        client.run_until(1);
+        let wait_for = |client: &mut Client<XdpIo>, count: &AtomicU64, wanted| {
+            let begun = Instant::now();
+            while count.load(Ordering::SeqCst) < wanted {
+                assert!(begun.elapsed() < PATIENCE, "it happens");
+                client.endpoint.poll().expect("a healthy device");
+            }
+        };
+        // The call is cancelled, then the session of another one is closed.
+        let options = CallOptions::default();
+        let body = body(1, UNTIL_CANCELLED);
+        let build = |out: &mut Vec<u8>| out.extend(&body);
+        let (session, collect) = (client.session, client.collect);
+        let call = (client.endpoint).call(session, WORK, &options, build, collect, 1);
+        wait_for(&mut client, &shared.blocked, 1);
+        assert!(client.endpoint.cancel(call.expect("room")));
+        wait_for(&mut client, &shared.cancelled, 1);
+        client.work(2, UNTIL_CANCELLED);
+        wait_for(&mut client, &shared.blocked, 2);
+        client.endpoint.close(session);
+        wait_for(&mut client, &shared.cancelled, 2);
+    });
+    let stats = server.end();
+    assert!(stats.claimed >= 2, "{stats:?}");
+}
+
 /// The program's map of a device with so many workers on queue 0.
 fn map_with(workers: u32) -> Array<MapData, [u8; 1040]> {
     let maps = loaded_maps().filter_map(|info| {
@@ -539,4 +588,9 @@ fn other_devices_say_that_they_cannot() {
         .expect_err("no such device");
     assert_eq!(error.fault, Fault::Caller);
     assert!(error.remedy.contains("xdp://"), "{error}");
+    let mut parted = steered(2);
+    parted.mode = starling_endpoint::jbsq::Mode::Partitioned;
+    let error = endpoint.start_workers(&parted).expect_err("no such mode");
+    assert_eq!(error.fault, Fault::Caller);
+    assert!(error.remedy.contains("SingleQueue"), "{error}");
 }

@@ -227,14 +227,15 @@ impl Job {
         handler: WorkerHandler,
         io: Box<dyn WorkerIo>,
         info: RequestInfo,
-    ) {
+    ) -> Arc<RequestFlags> {
         let answer = std::mem::take(&mut self.reply.answer);
         let id = claim.id();
-        self.fill(id, handler, OwnedMessage::default(), info, answer);
+        let flags = self.fill(id, handler, OwnedMessage::default(), info, answer);
         self.request.place = Some(io);
         self.request.taken = false;
         self.claim = Some(claim);
         self.sent = false;
+        flags
     }
 
     /// Sends the answer of a request that was run in place, if it is a plain one of one packet;
@@ -348,6 +349,11 @@ pub trait Dispatch {
     /// Takes back the last job of [`Dispatch::poll_claimed`], which stands for nothing any more.
     fn reuse(&mut self, job: Box<Job>) {
         drop(job);
+    }
+
+    /// Nobody waits any more for a request that a worker may have claimed.
+    fn give_up(&self, id: RequestId) {
+        let _ = id;
     }
 
     /// Workers are to claim nothing any more.

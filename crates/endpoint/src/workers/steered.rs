@@ -25,19 +25,19 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::{Backoff, CachePadded};
 use starling_io::{Clock, Ecn, Fault, IoError, Source, Steered, Steering, Wake, WorkerIo};
-use starling_proto::Claims;
+use starling_proto::{Claims, RequestId};
 
 use super::pool::MAX_BYTES;
 use super::{Dispatch, Job, WorkerHandler};
 use crate::admission::Timing;
 use crate::header::{self, MethodId};
 use crate::options::{Idle, WorkerConfig};
-use crate::server::RequestInfo;
+use crate::server::{GaveUp, RequestFlags, RequestInfo};
 use crate::sink::proto_peer;
 
 /// Jobs with one worker, or on their way back from it, that the dispatcher gave it.
 const SEAT: usize = 64;
-/// Reports of one worker that the dispatcher has not taken, at most.
+/// Reports of one worker that the dispatcher has not taken, about as many at most.
 const REPORTS: usize = 256;
 /// A full queue to the dispatcher is tried again after so long.
 const RETRY: Duration = Duration::from_micros(50);
@@ -91,6 +91,8 @@ struct Shared {
     dispatcher: Arc<dyn Wake>,
     /// Jobs that the dispatcher holds.
     held: AtomicUsize,
+    /// Reports of one worker that wake the dispatcher.
+    urgent_at: usize,
     /// Nothing is claimed any more.
     draining: AtomicBool,
     stop: AtomicBool,
@@ -105,7 +107,15 @@ struct Seat {
     spare: ArrayQueue<Box<Job>>,
     /// Requests that it claimed, or is about to, and that are not taken in.
     claimed: AtomicU32,
+    /// The one that runs, of these.
+    running: Mutex<Option<(RequestId, Arc<RequestFlags>)>>,
     waker: Arc<dyn Wake>,
+}
+
+impl Seat {
+    fn running(&self) -> MutexGuard<'_, Option<(RequestId, Arc<RequestFlags>)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl fmt::Debug for SteeredPool {
@@ -133,8 +143,10 @@ impl SteeredPool {
             mut steering,
             workers,
         } = steered;
-        // Memory that was answered in comes back when the dispatcher looks. Half of it may wait.
-        let reports = (queued_datagrams / 2 / workers.len().max(1)).clamp(8, REPORTS);
+        // Memory that was answered in comes back when the dispatcher looks. A quarter may wait
+        // until it is woken.
+        let urgent_at = (queued_datagrams / 4 / workers.len().max(1)).clamp(1, REPORTS / 2);
+        let reports = 2 * urgent_at + 6;
         let seat = |io: &dyn WorkerIo| {
             CachePadded::new(Seat {
                 given: ArrayQueue::new(SEAT),
@@ -142,6 +154,7 @@ impl SteeredPool {
                 reports: ArrayQueue::new(reports),
                 spare: ArrayQueue::new(reports),
                 claimed: AtomicU32::new(0),
+                running: Mutex::default(),
                 waker: io.waker(),
             })
         };
@@ -156,6 +169,7 @@ impl SteeredPool {
                 methods,
                 dispatcher,
                 held: AtomicUsize::new(0),
+                urgent_at,
                 draining: AtomicBool::new(false),
                 stop: AtomicBool::new(false),
             }),
@@ -267,6 +281,16 @@ impl Dispatch for SteeredPool {
         self.steering.stop();
     }
 
+    fn give_up(&self, id: RequestId) {
+        for seat in &self.shared.seats {
+            if let Some((running, flags)) = &*seat.running()
+                && *running == id
+            {
+                flags.give_up(GaveUp::Cancelled);
+            }
+        }
+    }
+
     fn claimed(&self) -> usize {
         let count = |seat: &CachePadded<Seat>| seat.claimed.load(Ordering::SeqCst) as usize;
         self.shared.seats.iter().map(count).sum()
@@ -376,13 +400,16 @@ impl<C: Clock> Worker<C> {
         let now_ns = info.timing.now_ns;
         let io = self.io.take().expect("no request runs");
         let mut job = seat.spare.pop().unwrap_or_else(Job::empty);
-        job.fill_in_place(claim, handler, io, info);
+        let id = claim.id();
+        let flags = job.fill_in_place(claim, handler, io, info);
+        *seat.running() = Some((id, flags));
         job.run(now_ns);
+        *seat.running() = None;
         self.io = Some(job.answer_in_place());
         let is_urgent = !job.is_sent() || self.shared.draining.load(Ordering::SeqCst);
         let seat = &self.shared.seats[self.index];
         self.hand_back(|seat| &seat.reports, job);
-        if is_urgent || seat.reports.len() * 2 >= seat.reports.capacity() {
+        if is_urgent || seat.reports.len() >= self.shared.urgent_at {
             self.shared.dispatcher.wake();
         }
     }

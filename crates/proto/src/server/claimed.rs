@@ -9,12 +9,13 @@ use super::{Server, stale};
 use crate::claims::{Claim, Claims, Facts};
 use crate::shared::Shared;
 use crate::wire::{Frame, flags};
-use crate::{Msgbuf, PeerId, Prefix, RequestNumber, RespondReason, SessionId};
+use crate::{Event, Msgbuf, PeerId, Prefix, RequestId, RequestNumber, RespondReason, SessionId};
 
 impl Server {
     /// From now on workers may claim requests of the sessions at the first `places` places.
     pub(crate) fn share_claims(&mut self, shared: &mut Shared, places: usize) -> Arc<Claims> {
         shared.short_way = false;
+        let places = places.min(shared.config.max_sessions);
         let claims = Arc::new(Claims::new(shared.token, places, shared.config.slots));
         for (_, session) in self.sessions.iter() {
             claims.open(&session.facts(), session.numbers());
@@ -29,6 +30,21 @@ impl Server {
             let session = self.sessions.get(id).expect("just opened");
             claims.open(&session.facts(), session.numbers());
         }
+    }
+
+    /// A session is over: who runs a request of it that only a worker knows of is to be told.
+    pub(super) fn close_claims(&self, shared: &mut Shared, id: SessionId, session: &ServerSession) {
+        let Some(claims) = &self.claims else {
+            return;
+        };
+        for (index, known) in session.numbers().enumerate() {
+            let number = claims.raise(id, index, 0);
+            if number > known {
+                let id = RequestId::new(id, session.name.round, index as u8, number);
+                shared.events.push_back(Event::RequestAbandoned { id });
+            }
+        }
+        claims.close(id);
     }
 
     /// Claims the request of a frame for the dispatcher. If a worker has it or a later one, the

@@ -701,9 +701,7 @@ impl Server {
         for slot in session.slots.iter_mut() {
             slot.forget(shared);
         }
-        if let Some(claims) = &self.claims {
-            claims.close(id);
-        }
+        self.close_claims(shared, id, &session);
         self.granted -= usize::from(session.granted);
         self.by_client
             .remove(&(session.peer, session.token, session.remote));

@@ -165,6 +165,8 @@ fn reports_may_come_late_and_in_any_order() {
     let host = &mut net.hosts[0];
     host.protocol.close(now, session, &mut host.wire);
     net.run_ms(1);
+    let told = Seen::Abandoned(third.id());
+    assert!(net.hosts[1].seen.contains(&told), "for who runs it");
     assert!(!answer(&mut net, &third));
     assert_eq!(net.hosts[1].protocol.session_counts().1, 0);
 }
