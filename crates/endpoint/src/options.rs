@@ -120,8 +120,10 @@ pub struct WorkerConfig {
     /// [`Mode::SingleQueue`]. What it does not hand out, such as calls with a timeout or metadata, is
     /// given to the same threads as usual.
     pub steered: bool,
-    /// What a thread does with nothing to do. [`Idle::Adaptive`] yields the core a few times and
-    /// then sleeps; how long is not looked at.
+    /// What a thread does with nothing to do. [`Idle::Adaptive`] yields the core a few times, some
+    /// microseconds, then goes on with that for `spin` (none by default), then sleeps. To wake it
+    /// takes the dispatch thread some microseconds: if it has to do so often, `spin` of a
+    /// millisecond or two keeps that from the requests that it runs itself.
     pub idle: Idle,
 }
 
@@ -134,7 +136,9 @@ impl WorkerConfig {
             depth: 2,
             mode: Mode::SingleQueue,
             steered: false,
-            idle: Idle::default(),
+            idle: Idle::Adaptive {
+                spin: Duration::ZERO,
+            },
         }
     }
 }

@@ -13,6 +13,7 @@
 pub mod jbsq;
 mod pool;
 pub(crate) mod steered;
+mod vigil;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

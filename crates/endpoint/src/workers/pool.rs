@@ -21,11 +21,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use crossbeam_utils::{Backoff, CachePadded};
+use crossbeam_utils::CachePadded;
 use starling_handoff::{Back, Desk, SLOTS, Seats, Sleepers, Taken, desk};
 use starling_io::{Clock, Wake};
 
 use super::jbsq::{Jbsq, MAX_DEPTH, Placed};
+use super::vigil::{Next, Vigil};
 use super::{Dispatch, Job};
 use crate::options::{Idle, WorkerConfig};
 
@@ -224,7 +225,7 @@ struct Worker {
 
 impl Worker {
     fn work(&self, clock: &impl Clock, waker: &dyn Wake) {
-        let mut backoff = Backoff::new();
+        let mut vigil = Vigil::default();
         // Whether it may have been woken for something else than what it finds.
         let mut searched = false;
         // The slot of its seat that comes next.
@@ -235,7 +236,7 @@ impl Worker {
                 Some(job) => next = job.slot() + 1,
                 None => self.shared.idle[self.index].store(true, Ordering::Relaxed),
             }
-            let Some(job) = own.or_else(|| self.pause(&backoff, &mut searched)) else {
+            let Some(job) = own.or_else(|| self.pause(&mut vigil, &mut searched)) else {
                 continue;
             };
             self.shared.idle[self.index].store(false, Ordering::Relaxed);
@@ -250,23 +251,19 @@ impl Worker {
                 }
             }
             run(job, clock, waker);
-            backoff = Backoff::new();
+            vigil = Vigil::default();
         }
     }
 
     /// There was nothing: looks on for a moment, then for what others do not get to, then sleeps.
     /// To be told of a job between the look and the sleep is not lost: it ends the sleep at once.
-    fn pause(&self, backoff: &Backoff, searched: &mut bool) -> Option<Taken<'_, Job>> {
-        match self.idle {
-            Idle::Spin => backoff.spin(),
-            Idle::Adaptive { .. } if !backoff.is_completed() => {
-                backoff.snooze();
-                return None;
-            }
-            Idle::Adaptive { .. } | Idle::Block => {}
+    fn pause(&self, vigil: &mut Vigil, searched: &mut bool) -> Option<Taken<'_, Job>> {
+        let next = vigil.wait(self.idle);
+        if next == Next::Look {
+            return None;
         }
         *searched = true;
-        if self.idle == Idle::Spin {
+        if next == Next::LookAround {
             return self.rescue();
         }
         let park = |sure| match sure {

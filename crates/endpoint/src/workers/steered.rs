@@ -23,11 +23,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
-use crossbeam_utils::{Backoff, CachePadded};
+use crossbeam_utils::CachePadded;
 use starling_io::{Clock, Ecn, Fault, IoError, Source, Steered, Steering, Wake, WorkerIo};
 use starling_proto::{Claims, RequestId};
 
 use super::pool::MAX_BYTES;
+use super::vigil::{Next, Vigil};
 use super::{Dispatch, Job, WorkerHandler};
 use crate::admission::Timing;
 use crate::header::{self, MethodId};
@@ -334,7 +335,7 @@ struct Worker<C> {
 
 impl<C: Clock> Worker<C> {
     fn work(&mut self) {
-        let mut backoff = Backoff::new();
+        let mut vigil = Vigil::default();
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(mut job) = self.shared.seats[self.index].given.pop() {
                 job.run(self.clock.now_ns());
@@ -348,12 +349,12 @@ impl<C: Clock> Worker<C> {
                     self.shared.dispatcher.wake();
                 }
             } else {
-                if !self.pause(&backoff) {
+                if !self.pause(&mut vigil) {
                     return;
                 }
                 continue;
             }
-            backoff = Backoff::new();
+            vigil = Vigil::default();
         }
     }
 
@@ -428,17 +429,9 @@ impl<C: Clock> Worker<C> {
     }
 
     /// There was nothing. False: there will be nothing any more.
-    fn pause(&mut self, backoff: &Backoff) -> bool {
-        match self.idle {
-            Idle::Spin => {
-                backoff.spin();
-                return true;
-            }
-            Idle::Adaptive { .. } if !backoff.is_completed() => {
-                backoff.snooze();
-                return true;
-            }
-            Idle::Adaptive { .. } | Idle::Block => {}
+    fn pause(&mut self, vigil: &mut Vigil) -> bool {
+        if vigil.wait(self.idle) != Next::Sleep {
+            return true;
         }
         if self.shared.held.load(Ordering::SeqCst) > 0 {
             // It holds something although this one is free.
