@@ -44,6 +44,9 @@ const LONG: Duration = Duration::from_micros(50);
 /// Of so many requests one is long.
 const ONE_IN: u64 = 100;
 
+/// How long a wakeful worker stays awake.
+const WAKEFUL: Duration = Duration::from_millis(2);
+
 /// Requests that are sent and not answered, at most; those beyond are sent later, and are late.
 const OUTSTANDING: u64 = 512;
 
@@ -54,8 +57,8 @@ enum Long {
     Absent,
     /// A worker runs them, which sleeps when there are none, as by default.
     InWorker,
-    /// A worker that never sleeps does, as eRPC's.
-    InSpinningWorker,
+    /// A worker that stays awake for longer than there is usually nothing.
+    InWakefulWorker,
     /// The dispatch thread does: what workers are there to prevent.
     Inline,
 }
@@ -64,7 +67,7 @@ impl Long {
     const ALL: [Self; 4] = [
         Self::Absent,
         Self::InWorker,
-        Self::InSpinningWorker,
+        Self::InWakefulWorker,
         Self::Inline,
     ];
 
@@ -72,7 +75,7 @@ impl Long {
         match self {
             Self::Absent => "short only",
             Self::InWorker => "1% in a worker",
-            Self::InSpinningWorker => "1% in a spinning worker",
+            Self::InWakefulWorker => "1% in a wakeful worker",
             Self::Inline => "1% inline",
         }
     }
@@ -131,8 +134,8 @@ fn measure<I: Plane>(
         // A thread begins on the core of whoever starts it.
         pin_thread(context.cores.server)?;
         let mut workers = WorkerConfig::new(1, 1024);
-        if long == Long::InSpinningWorker {
-            workers.idle = Idle::Spin;
+        if long == Long::InWakefulWorker {
+            workers.idle = Idle::Adaptive { spin: WAKEFUL };
         }
         let pool = ThreadPool::new(&workers, &MonotonicClock::new(), &waker).map_err(failed);
         pin_thread(context.cores.client)?;

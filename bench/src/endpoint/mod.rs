@@ -21,7 +21,7 @@ pub(crate) mod plane;
 mod server;
 mod settings;
 
-use starling_endpoint::Idle;
+use starling_endpoint::{Idle, WorkerConfig};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 
@@ -129,7 +129,8 @@ pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
 
 /// Workers that have more or less at a time, and wait for it in one way or the other.
 fn workers() -> Vec<Contestant> {
-    let idle = [("spin", Idle::Spin), ("adaptive", Idle::default())];
+    let usual = WorkerConfig::new(1, 1).idle;
+    let idle = [("spin", Idle::Spin), ("adaptive", usual)];
     let cases = DEPTHS
         .into_iter()
         .flat_map(|depth| idle.map(|(name, idle)| (depth, name, idle)));

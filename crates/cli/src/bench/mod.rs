@@ -85,8 +85,9 @@ with one queue that costs nothing and gets the same requests. It takes ten minut
 
 In `interference` 40 thousand requests a second over udp, 400 thousand over shm, arrive at random;
 client and dispatch thread are one thread on the first core, and a worker has the second. One request
-in a hundred takes 50 us of a processor, and is not sent, is run by a worker, or by the dispatch
-thread; the latencies are those of the others.
+in a hundred takes 50 us of a processor, and is not sent, is run by a worker that soon sleeps or by
+one that stays awake for 2 ms (`wakeful`), or by the dispatch thread; the latencies are those of the
+others.
 
 Examples:
   starling bench rtt
