@@ -34,6 +34,9 @@ pub(crate) struct Arguments {
     /// each address, rather than in the dispatch thread.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
+    /// Has the network interface hand plain requests to the workers by itself (`xdp://` only).
+    #[arg(long, requires = "workers")]
+    steered: bool,
     /// What the dispatch threads do when there is nothing to do.
     #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
     idle: IdleName,
@@ -115,6 +118,9 @@ fn prepare(arguments: &Arguments) -> Result<Server, CliError> {
         None => (1, false),
     };
     builder = builder.workers(workers);
+    if arguments.steered {
+        builder = builder.steered();
+    }
     builder = match (arguments.service, in_workers) {
         (Service::Echo, false) => builder.add_service(echo::server()),
         (Service::Echo, true) => builder.add_service(echo::server().worker("Sink")),

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use starling_endpoint::{EndpointConfig, Idle, WorkerConfig};
-use starling_io::{PacketIo, Wake};
+use starling_io::{Fault, IoError, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::{XdpAddress, XdpIo};
@@ -46,6 +46,17 @@ enum Device {
     Udp(Box<UdpIo>),
     Shm(Box<ShmIo>),
     Xdp(Box<XdpIo>),
+}
+
+impl Device {
+    /// The address of one that cannot hand requests to workers.
+    fn without_steering((_, device): &(Way, Self)) -> Option<String> {
+        match device {
+            Self::Udp(io) => Some(io.local_address()),
+            Self::Shm(io) => Some(io.local_address()),
+            Self::Xdp(_) => None,
+        }
+    }
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -123,6 +134,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Has the network interface's own program hand requests to workers, as far as they are plain:
+    /// see [`WorkerConfig::steered`]. For servers that have `xdp://` addresses only.
+    pub fn steered(mut self) -> Self {
+        self.workers.steered = true;
+        self
+    }
+
     /// What the dispatch threads do when there is nothing to do. Unless set, they spin for a moment
     /// and then sleep.
     pub fn idle(mut self, idle: Idle) -> Self {
@@ -140,6 +158,17 @@ impl ServerBuilder {
     pub fn build(mut self) -> Result<Server, Error> {
         if self.devices.is_empty() {
             return Err(Error::NoAddress);
+        }
+        if self.workers.steered
+            && let Some(address) = self.devices.iter().find_map(Device::without_steering)
+        {
+            let error = IoError::new(
+                Fault::Caller,
+                format!("have {address} hand requests to workers"),
+                "only network interfaces do that",
+                "bind xdp:// addresses only, or leave `steered` away",
+            );
+            return Err(error.into());
         }
         let catalog = Catalog::new(&self.registry.services);
         self.registry.add(ReflectionServer::new(catalog));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{payload, server};
+use common::{LONG, any_addresses, payload, server};
 use rustix::io::Errno;
 use starling::{Bytes, Channel, Endpoint, Error, ServerHandle};
 use starling_io::IoError;
@@ -87,6 +87,47 @@ fn calls_of_all_sizes_over_both_versions() {
             let server = serve(&pair, 1, &format!("xdp://vb/{host}:0"));
             check(&TestClient::new(channel(&pair, &from_a(&server))));
         }
+    }
+}
+
+#[test]
+fn typed_calls_that_the_interface_hands_to_workers() {
+    let test = "typed_calls_that_the_interface_hands_to_workers";
+    let shape = Shape {
+        queues: 2,
+        ..Shape::default()
+    };
+    let Some(pair) = pair(test, shape) else {
+        return;
+    };
+    let steered = inside(&pair.b, || {
+        let (builder, _) = server(&[]);
+        let builder = builder.steered().threads(2);
+        let server = builder.bind("xdp://vb/0.0.0.0:0").expect("an address");
+        server.build().expect("a server").spawn().expect("threads")
+    });
+    for _ in 0..4 {
+        let client = TestClient::new(channel(&pair, &from_a(&steered)));
+        check(&client);
+        for size in 0..200 {
+            let bytes = vec![size as u8; size * 7];
+            let response = client.work(&payload(&bytes)).wait().expect("an echo");
+            assert!(response.message().bytes() == bytes);
+        }
+    }
+    assert!(steered.shutdown(LONG).expect("healthy devices"));
+}
+
+#[test]
+fn only_interfaces_hand_requests_to_workers() {
+    for address in any_addresses() {
+        let (builder, _) = server(&[&address]);
+        let error = builder.steered().build().expect_err("no such device");
+        let Error::Device(error) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(error.fault, starling_io::Fault::Caller);
+        assert!(error.remedy.contains("xdp://"), "{error}");
     }
 }
 
