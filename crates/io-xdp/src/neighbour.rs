@@ -12,7 +12,8 @@
 //!                                                       │ whether a stale one is still there
 //! ```
 //!
-//! Who opens a peer asks for the way at once; who admits one, as it answers a stranger, has the thread ask.
+//! Who opens a peer asks for the way at once; who admits one, as it answers a stranger, has the thread
+//! ask, and asks only if the thread does not get to it: all cores may be taken by threads that spin.
 
 use std::collections::HashMap;
 use std::io;
@@ -57,14 +58,17 @@ pub(crate) struct Hop {
     word: AtomicU64,
     /// The router, or the destination itself; none while there is no route.
     next: Mutex<Option<IpAddr>>,
+    /// The kernel was asked.
+    is_asked: AtomicBool,
 }
 
 impl Hop {
-    fn new(target: Target) -> Self {
+    pub(crate) fn new(target: Target) -> Self {
         Self {
             target,
             word: AtomicU64::new(0),
             next: Mutex::new(None),
+            is_asked: AtomicBool::new(false),
         }
     }
 
@@ -80,19 +84,25 @@ impl Hop {
         self.word.store(word_of(mac), Ordering::Relaxed);
     }
 
+    /// The kernel was asked at least once.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
+    }
+
     fn next(&self) -> MutexGuard<'_, Option<IpAddr>> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks the kernel. With `probe`, it is also told to see after a stale neighbour. Whoever else
     /// asks waits, so that what is written last was asked for last.
-    fn look(&self, netlink: &mut Netlink, probe: bool) {
+    pub(crate) fn look(&self, netlink: &mut Netlink, probe: bool) {
         let Target {
             interface,
             source,
             destination,
         } = self.target;
         let mut next = self.next();
+        self.is_asked.store(true, Ordering::Relaxed);
         let route = netlink.route(destination, Some(source), interface);
         let route = route
             .ok()

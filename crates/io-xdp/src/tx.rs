@@ -27,6 +27,10 @@ type Slot = u16;
 /// No slot.
 const NONE: Slot = Slot::MAX;
 
+/// Datagrams that go to a peer by the kernel's socket before the device asks for the way itself:
+/// the thread that should have had no core for as long.
+const PATIENCE: u8 = 32;
+
 /// The sending half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpTx {
     shared: Arc<Shared>,
@@ -58,6 +62,8 @@ struct Peer {
     hop: Arc<Hop>,
     /// The slot that frames are appended to.
     open: Slot,
+    /// Frames that went by the socket before the kernel was asked for the way.
+    unasked: u8,
 }
 
 impl XdpTx {
@@ -121,7 +127,23 @@ impl XdpTx {
                 .neighbours
                 .hop(target, now.then_some(&mut self.netlink)),
             open: NONE,
+            unasked: 0,
         });
+    }
+
+    /// The way is not known: asks for it if nobody else does.
+    #[cold]
+    fn miss_hop(&mut self, id: PeerId) {
+        let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
+            return;
+        };
+        if peer.hop.is_asked() {
+            return;
+        }
+        peer.unasked += 1;
+        if peer.unasked >= PATIENCE {
+            peer.hop.look(&mut self.netlink, false);
+        }
     }
 
     /// Forgets a peer, and drops what waits to be sent to it.
@@ -348,6 +370,7 @@ impl PacketTx for XdpTx {
             }
         }
         let Some(next_hop) = peer.hop.mac() else {
+            self.miss_hop(id);
             return self.udp.append(id, preamble, head, body, tail);
         };
         let Some(slot) = self.take_slot() else {
@@ -412,5 +435,52 @@ impl Drop for XdpTx {
         let at_kernel = self.slots.iter().filter(|slot| slot.at_kernel > 0).count();
         let known = self.free.len() + self.queue.len() + at_kernel;
         debug_assert_eq!(known, self.slots.len(), "slots are conserved");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_io::PacketIo;
+    use starling_netns::{IPV4, Pair, inside};
+
+    use super::*;
+    use crate::{XdpConfig, XdpIo};
+
+    #[test]
+    fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
+        let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
+        let made = Pair::new().and_then(|pair| {
+            let device = inside(&pair.b, bind).map_err(|error| error.to_string());
+            Ok((pair, device?))
+        });
+        let (_pair, mut device) = match made {
+            Ok(made) => made,
+            Err(problem) => {
+                let test = "a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it";
+                println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+                return;
+            }
+        };
+        let tx = device.split().1;
+        let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
+        let id = tx.admit(stranger).expect("room");
+        // One that the thread knows nothing of.
+        let target = Target {
+            interface: tx.shared.index,
+            source: tx.shared.local.ip(),
+            destination: stranger.ip(),
+        };
+        let peer = tx.peers[id.0 as usize].as_mut();
+        peer.expect("it was admitted").hop = Arc::new(Hop::new(target));
+        let known = |tx: &XdpTx| {
+            let peer = tx.peers[id.0 as usize].as_ref();
+            peer.expect("it was admitted").hop.mac().is_some()
+        };
+        for _ in 0..PATIENCE {
+            assert!(!known(tx));
+            tx.append(id, b"preamble", b"", b"", b"").expect("room");
+            tx.flush().expect("a healthy device");
+        }
+        assert!(known(tx));
     }
 }
