@@ -125,3 +125,21 @@ fn a_response_that_fits_has_a_head() {
             .is_none()
     );
 }
+
+/// Any bytes: a candidate whose payload is the datagram's end, or none; never a panic.
+#[test]
+fn fuzz_steered_datagram() {
+    let claims = Claims::new(9, 2, 2);
+    claims.open(&facts(1, 0), [0, 0].into_iter());
+    bolero::check!().for_each(|bytes: &[u8]| {
+        // Mostly past the preamble, which few random bytes are.
+        let datagram = [&preamble(9)[..], bytes].concat();
+        for datagram in [bytes, &datagram] {
+            if let Some(candidate) = claims.look(PeerId(7), datagram) {
+                assert!(datagram.ends_with(candidate.payload()));
+                let first = claims.claim(&candidate, false);
+                assert!(first.is_none() || claims.claim(&candidate, false).is_none());
+            }
+        }
+    });
+}
