@@ -40,7 +40,7 @@ pub enum Suite {
     /// hardware for it).
     Dispatch,
     /// How much 16 workers can take within a tail of ten service times, end to end, by who hands
-    /// requests to them (RPCValet, ASPLOS'19, figures 2 and 9): see [`crate::slo`].
+    /// requests to them (RPCValet, ASPLOS'19, figures 2 and 9): see the module `slo`.
     Slo,
     /// Whether 1% of long requests make the short ones late: without them, with a worker that runs
     /// them, and with the dispatch thread (eRPC, NSDI'19, section 7.2).
