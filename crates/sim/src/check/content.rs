@@ -15,6 +15,9 @@ use crate::rng::mix;
 /// Bytes of a request that say what the server shall do.
 pub const HEADER: usize = 16;
 
+/// The longest response to a request without that header, bytes.
+pub const LONGEST_SHORT: u32 = 23;
+
 /// Marks the keys of requests too short to have one of their own.
 const SHORT: u64 = 1 << 63;
 
@@ -108,7 +111,7 @@ fn short_order(bytes: &[u8]) -> Order {
         ^ bytes.len() as u64);
     Order {
         key: hash | SHORT,
-        response_len: (hash % 24) as u32,
+        response_len: (hash % (u64::from(LONGEST_SHORT) + 1)) as u32,
         delay_us: 0,
     }
 }

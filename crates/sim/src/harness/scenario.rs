@@ -13,6 +13,7 @@ use std::fmt;
 use starling_proto::Config;
 
 use super::{MS, US};
+use crate::check::content::{self, Order};
 use crate::fabric::{Fabric, FabricConfig, Fault, HostId, Rule};
 use crate::net::{NodeId, Outage, SwitchConfig};
 
@@ -202,6 +203,25 @@ pub struct Scenario {
     pub part: Option<Part>,
 }
 
+/// The most that the calls of a scenario ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    delay_us: u32,
+    response_len: u32,
+}
+
+impl Most {
+    /// An order as it is carried out: bits flipped past all checksums must not make a handler
+    /// outlive the run, or a response longer than may be sent.
+    pub(super) fn of(self, order: Order) -> Order {
+        Order {
+            delay_us: order.delay_us.min(self.delay_us),
+            response_len: order.response_len.min(self.response_len),
+            ..order
+        }
+    }
+}
+
 impl Scenario {
     /// A scenario of `hosts` hosts in which nothing happens yet, to be filled by hand: fast links,
     /// default limits, patient hosts.
@@ -251,10 +271,16 @@ impl Scenario {
         ids
     }
 
-    /// The longest that a planned handler takes, us.
-    pub(super) fn longest_handler_us(&self) -> u32 {
+    /// The most that a call asks for.
+    pub(super) fn most(&self) -> Most {
         let delays = self.calls.iter().map(|call| call.delay_us);
-        delays.max().unwrap_or(0)
+        let lengths = self.calls.iter().map(|call| call.response_len);
+        // Probes are calls, too.
+        let probe = CallPlan::short(0, 0).response_len;
+        Most {
+            delay_us: delays.max().unwrap_or(0),
+            response_len: lengths.fold(probe.max(content::LONGEST_SHORT), u32::max),
+        }
     }
 
     /// Whether nothing goes wrong by itself.

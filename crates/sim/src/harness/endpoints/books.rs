@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use starling_endpoint::{Code, Status};
 
+use super::super::scenario::Most;
 use super::super::{HostFaultKind, Outcomes, Sabotage, Scenario};
 use crate::check::content::{self, Order};
 use crate::check::{AtMostOnce, Calls, Tag, Violation};
@@ -41,7 +42,7 @@ pub(super) struct Books {
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
-    longest_us: u32,
+    most: Most,
     distrusts_content: bool,
     /// No call without a deadline has a reason to fail.
     survivable: bool,
@@ -82,7 +83,7 @@ impl Books {
             next_tag: 1,
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
-            longest_us: scenario.longest_handler_us(),
+            most: scenario.most(),
             distrusts_content: scenario.corrupts(),
             survivable: scenario.is_survivable(),
             tight: scenario.tight,
@@ -164,11 +165,7 @@ impl Books {
     pub(super) fn execute(&mut self, host: HostId, body: &[u8], deadline_ns: Option<u64>) -> Order {
         self.outcomes.executed += 1;
         let order = match content::read_request(body) {
-            Ok(order) => Order {
-                delay_us: order.delay_us.min(self.longest_us),
-                response_len: order.response_len,
-                ..order
-            },
+            Ok(order) => self.most.of(order),
             Err(violation) => {
                 if !self.distrusts_content {
                     self.complain(violation);

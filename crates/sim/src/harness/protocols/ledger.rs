@@ -9,6 +9,7 @@ use super::host::ext_of;
 use crate::check::content::{self, Order};
 use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
+use crate::harness::scenario::Most;
 use crate::harness::{Sabotage, Scenario};
 
 /// How the calls of a run ended.
@@ -45,7 +46,7 @@ pub(super) struct Ledger {
     /// Bits may have flipped on the way: what messages say proves nothing.
     distrusts_content: bool,
     /// The longest that a planned handler takes, us.
-    longest_us: u32,
+    most: Most,
     /// A call has no reason to fail.
     survivable: bool,
 }
@@ -70,7 +71,7 @@ impl Ledger {
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
             distrusts_content: scenario.corrupts(),
-            longest_us: scenario.longest_handler_us(),
+            most: scenario.most(),
             survivable: scenario.is_survivable(),
         }
     }
@@ -131,11 +132,7 @@ impl Ledger {
     pub(super) fn execute(&mut self, host: HostId, body: &[u8]) -> Result<Order, Violation> {
         self.outcomes.executed += 1;
         let order = match content::read_request(body) {
-            // Bits flipped past all checksums must not make a handler outlive the run.
-            Ok(order) => Order {
-                delay_us: order.delay_us.min(self.longest_us),
-                ..order
-            },
+            Ok(order) => self.most.of(order),
             Err(_) if self.distrusts_content => Order {
                 key: 0,
                 response_len: 8,
