@@ -5,6 +5,8 @@
 mod admit;
 mod claimed;
 mod credits;
+mod ends;
+mod large;
 mod session;
 mod slot;
 
@@ -13,27 +15,22 @@ use std::sync::Arc;
 
 use crate::claims::Claims;
 use crate::msgbuf::Msgbuf;
-use crate::peer::{Role, preamble};
+use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::table::Table;
-use crate::transfer::{ReceiveWindow, fragment_count};
-use crate::wire::{Fragment, Frame, Header, Kind, RequestForResponse, flags};
+use crate::wire::{Frame, Header, Kind, flags};
 use crate::{
-    Body, Event, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason,
-    SessionId, SinkError,
+    Body, FrameSink, Incoming, PeerId, Prefix, Rejection, RequestId, RespondReason, SessionId,
+    SinkError,
 };
 use session::ServerSession;
 use slot::{Large, Phase, Slot};
 
-/// Requests looked at when there is no memory for another one.
-const SEARCHED: usize = 64;
 /// A client that sends a large request or fetches a large response is heard of within this time,
 /// whatever is lost.
 const ACTIVE_NS: u64 = 250_000_000;
 /// A response of so many bytes is never refused: what tells the client of a refusal is one.
 const ALWAYS_KEPT: usize = 16 << 10;
-/// Places looked at in one audit of idle sessions.
-const AUDITED: usize = 64;
 
 pub(crate) struct Server {
     pub(crate) sessions: Table<ServerSession>,
@@ -178,198 +175,6 @@ impl Server {
                 session.push_reject(index, number, Rejection::ResponseExpired, sink);
             }
             Phase::GivenUp => session.push_reject(index, number, Rejection::NoMemory, sink),
-        }
-    }
-
-    /// A part of a request.
-    pub(crate) fn on_request_fragment<'a, S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        peer: PeerId,
-        frame: Frame<'a>,
-        sink: &mut S,
-    ) -> Option<Incoming<'a>> {
-        let id = SessionId::from_wire(frame.header.session);
-        let session = match self.sessions.get_mut(id) {
-            Some(session) if session.peer == peer => session,
-            _ => {
-                self.reset(shared, peer, &frame, sink);
-                return None;
-            }
-        };
-        let index = usize::from(frame.header.slot);
-        session.active_at = now;
-        let Some((fragment, data)) = Fragment::parse(frame.payload)
-            .filter(|(fragment, _)| fragment_count(fragment.total, session.fragment) > 1)
-            .filter(|_| session.slots.enter(index).is_some())
-        else {
-            shared.stats.frames_malformed += 1;
-            return None;
-        };
-        let number = frame.header.number;
-        let slot = &mut session.slots[index];
-        if number < slot.number || (number == slot.number && slot.phase != Phase::Receiving) {
-            self.on_duplicate(shared, id, index, number, sink);
-            return None;
-        }
-        if number > slot.number {
-            if let Err(why) = self.promise_memory(shared, now, fragment.total, sink) {
-                // The slot stays as it is: the next fragment is answered in the same way.
-                let session = self.sessions.get_mut(id).expect("just found");
-                session.push_reject(index, number, why, sink);
-                return None;
-            }
-            self.claim(shared, now, peer, &frame);
-            let session = self.sessions.get_mut(id).expect("just found");
-            if number <= session.slots[index].number {
-                shared.unreserve(fragment.total);
-                self.on_duplicate(shared, id, index, number, sink);
-                return None;
-            }
-            self.receiving.push_back((id, index as u8, number));
-        }
-        let session = self.sessions.get_mut(id).expect("just found");
-        let slot = &mut session.slots[index];
-        if number > slot.number {
-            slot.forget(shared);
-            slot.number = number;
-            slot.phase = Phase::Receiving;
-            slot.fragments = fragment_count(fragment.total, session.fragment);
-            let buffer = shared.pool.take_large(fragment.total as usize);
-            let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
-            slot.more.set_large(Some(Large::Receive(window)));
-            slot.arrived_at = now;
-            slot.flags = 0;
-        }
-        slot.flags |= shared.mark;
-        let Some(Large::Receive(window)) = slot.more.large_mut() else {
-            unreachable!("a slot that receives fragments has a window");
-        };
-        match window.accept(fragment.total, fragment.index, data) {
-            Ok(true) => slot.arrived_at = now,
-            Ok(false) => {}
-            Err(_) => {
-                shared.stats.frames_malformed += 1;
-                return None;
-            }
-        }
-        let complete = window.is_complete();
-        if !complete {
-            if !slot.acking {
-                slot.acking = true;
-                self.acking.push_back((id, index as u8));
-            }
-            if frame.header.flags & flags::WANT != 0 {
-                self.on_want(shared, now, id, sink);
-            }
-            return None;
-        }
-        let total = window.total();
-        let Some(Large::Receive(window)) = slot.more.set_large(None) else {
-            unreachable!("checked above");
-        };
-        shared.unreserve(total);
-        slot.phase = Phase::Executing;
-        slot.arrived_at = now;
-        let request = session.request_id(id, index);
-        shared.stats.requests_received += 1;
-        Some(Incoming::Request {
-            id: request,
-            peer,
-            ext: frame.header.flags & flags::EXT != 0,
-            body: Body::Owned(window.into_buffer()),
-        })
-    }
-
-    /// Promises memory for a request of `total` bytes. If there is none left, that of requests of
-    /// which nothing arrives any more is used: a claim costs a client one packet.
-    fn promise_memory<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        total: u32,
-        sink: &mut S,
-    ) -> Result<(), Rejection> {
-        if total > shared.config.max_total() {
-            return Err(Rejection::TooLarge);
-        }
-        // Two looks for each that is added keep the list from growing with what is over.
-        let mut looks = self.receiving.len().min(2);
-        let mut promised = shared.reserve(total);
-        if !promised {
-            looks = self.receiving.len().min(SEARCHED);
-        }
-        for _ in 0..looks {
-            let Some((id, index, number)) = self.receiving.pop_front() else {
-                break;
-            };
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let slot = &mut session.slots[usize::from(index)];
-            if slot.number != number || slot.phase != Phase::Receiving {
-                continue;
-            }
-            if promised || now - slot.arrived_at < ACTIVE_NS {
-                self.receiving.push_back((id, index, number));
-                continue;
-            }
-            slot.forget(shared);
-            slot.phase = Phase::GivenUp;
-            session.push_reject(index.into(), number, Rejection::NoMemory, sink);
-            promised = shared.reserve(total);
-        }
-        promised.then_some(()).ok_or(Rejection::NoMemory)
-    }
-
-    /// The client wants parts of a response.
-    pub(crate) fn on_request_for_response<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        peer: PeerId,
-        frame: Frame<'_>,
-        sink: &mut S,
-    ) {
-        let id = SessionId::from_wire(frame.header.session);
-        let session = match self.sessions.get_mut(id) {
-            Some(session) if session.peer == peer => session,
-            _ => return self.reset(shared, peer, &frame, sink),
-        };
-        session.active_at = now;
-        let index = usize::from(frame.header.slot);
-        let current = session
-            .slots
-            .get(index)
-            .is_some_and(|slot| slot.number == frame.header.number);
-        let Some((rfr, _)) = RequestForResponse::parse(frame.payload).filter(|_| current) else {
-            shared.stats.frames_stale += 1;
-            return;
-        };
-        let slot = &mut session.slots[index];
-        match slot.phase {
-            Phase::Done if rfr.want == 0 => {
-                // All of it arrived.
-                slot.forget(shared);
-                slot.phase = Phase::Over;
-            }
-            Phase::Done => {
-                let left = session.push_fragments(index, rfr.base, rfr.want, sink);
-                if left != 0 {
-                    shared.stats.sink_full += 1;
-                    let base = rfr.base;
-                    session.slots[index]
-                        .more
-                        .set_large(Some(Large::Owed { base, want: left }));
-                    session.pending |= 1 << index;
-                    block(&mut self.blocked, session, id);
-                }
-            }
-            Phase::Over if rfr.want != 0 => {
-                session.push_reject(index, frame.header.number, Rejection::ResponseExpired, sink);
-            }
-            _ => shared.stats.frames_stale += 1,
         }
     }
 
@@ -687,97 +492,6 @@ impl Server {
                     }))
         })
     }
-
-    fn drop_session(&mut self, shared: &mut Shared, id: SessionId) {
-        let Some(mut session) = self.sessions.remove(id) else {
-            return;
-        };
-        for index in 0..session.slots.count() {
-            if (session.slots.get(index)).is_some_and(|slot| slot.phase == Phase::Executing) {
-                let id = session.request_id(id, index);
-                shared.events.push_back(Event::RequestAbandoned { id });
-            }
-        }
-        for slot in session.slots.iter_mut() {
-            slot.forget(shared);
-        }
-        self.close_claims(shared, id, &session);
-        self.granted -= usize::from(session.granted);
-        self.by_client
-            .remove(&(session.peer, session.token, session.remote));
-        shared
-            .peers
-            .release(session.peer, Role::Server, &mut shared.events);
-        // What waited for nothing but its time would wake an endpoint that is idle.
-        while let Some((_, id, _)) = self.kept.front()
-            && self.sessions.get(*id).is_none()
-        {
-            self.kept.pop_front();
-        }
-    }
-
-    /// Drops all sessions of a client.
-    pub(crate) fn drop_peer(&mut self, shared: &mut Shared, peer: PeerId) {
-        self.drop_range(shared, (peer, 0, 0), (peer, u32::MAX, u32::MAX));
-    }
-
-    /// Drops all sessions of one incarnation of a client.
-    pub(crate) fn drop_incarnation(&mut self, shared: &mut Shared, peer: PeerId, token: u32) {
-        self.drop_range(shared, (peer, token, 0), (peer, token, u32::MAX));
-    }
-
-    fn drop_range(
-        &mut self,
-        shared: &mut Shared,
-        from: (PeerId, u32, u32),
-        to: (PeerId, u32, u32),
-    ) {
-        let ids: Vec<SessionId> = self.by_client.range(from..=to).map(|(_, id)| *id).collect();
-        for id in ids {
-            self.drop_session(shared, id);
-        }
-    }
-
-    /// Repeats the accept of sessions that have been idle for long. A client that has given one
-    /// up, and whose close did not get through, answers with a close; one that has it does nothing.
-    pub(crate) fn audit<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        let limit = silence_limit_ns(shared);
-        for _ in 0..AUDITED.min(self.sessions.places()) {
-            self.audit_at = (self.audit_at + 1) % self.sessions.places();
-            let Some(id) = self.sessions.id_at(self.audit_at) else {
-                continue;
-            };
-            let session = self.sessions.get_mut(id).expect("just named");
-            let since = session.active_at.max(session.audited_at);
-            if now.saturating_sub(since) >= limit {
-                session.audited_at = now;
-                let accept = self.accept(shared, id);
-                self.say_accept(shared, id, accept, sink);
-            }
-        }
-    }
-
-    /// Drops clients that are silent for longer than they would tolerate themselves.
-    pub(crate) fn drop_silent(&mut self, shared: &mut Shared, now: u64) {
-        let limit = silence_limit_ns(shared);
-        let dead: Vec<PeerId> = shared
-            .peers
-            .iter_mut()
-            .filter(|(_, peer)| {
-                peer.server_sessions > 0 && now.saturating_sub(peer.heard_at) >= limit
-            })
-            .map(|(id, _)| id)
-            .collect();
-        for peer in dead {
-            shared.stats.peers_failed += 1;
-            self.drop_peer(shared, peer);
-        }
-    }
-}
-
-/// Silence after which a client, or what it knows of a session, is in doubt.
-fn silence_limit_ns(shared: &Shared) -> u64 {
-    2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns
 }
 
 /// Nobody waits for a response.

@@ -1,0 +1,135 @@
+//! The head of a datagram: who sent it, to which incarnation, in which version.
+
+use super::{Frames, Protocol, Sender, control};
+use crate::shared::Shared;
+use crate::wire::{
+    DatagramError, Gone, HEADER_BYTES, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION, flags,
+    read_preamble, split_frame,
+};
+use crate::{FrameSink, Refusal, Source};
+
+impl Protocol {
+    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`]. They are
+    /// to be read before another datagram is opened. `marked`: a queue on its way was congested
+    /// and said so (ECN, RFC 3168).
+    ///
+    /// # Errors
+    /// What is wrong with it; it was answered if there is an answer, and counted.
+    #[inline]
+    pub fn open<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        marked: bool,
+        datagram: &'a [u8],
+        sink: &mut S,
+    ) -> Result<Frames<'a>, DatagramError> {
+        self.shared.mark = if marked { flags::ECHO } else { 0 };
+        if let Source::Peer(peer) = source
+            && let Some((preamble, rest)) = datagram.split_first_chunk()
+            && *preamble == self.shared.preamble
+            && rest.len() >= HEADER_BYTES
+        {
+            self.shared.peers.heard(peer, now);
+            let sender = Sender::Peer(peer);
+            return Ok(Frames { sender, rest });
+        }
+        self.open_unusual(now, source, datagram, sink)
+    }
+
+    #[cold]
+    fn open_unusual<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        datagram: &'a [u8],
+        sink: &mut S,
+    ) -> Result<Frames<'a>, DatagramError> {
+        match read_preamble(datagram) {
+            Ok((preamble, rest)) => {
+                if let Source::Peer(peer) = source
+                    && preamble.token == self.shared.token
+                {
+                    // Bytes that must be zero are ignored.
+                    self.shared.peers.heard(peer, now);
+                    let sender = Sender::Peer(peer);
+                    return Ok(Frames { sender, rest });
+                }
+                self.stray(source, preamble.token, rest, sink)
+            }
+            Err(error) => {
+                self.shared.stats.datagrams_dropped += 1;
+                if matches!(error, DatagramError::Version(_)) {
+                    self.refuse_version(source, datagram, sink);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A datagram that is not plainly one of a peer's for this incarnation.
+    #[cold]
+    fn stray<'a, S: FrameSink>(
+        &mut self,
+        source: Source,
+        token: u32,
+        rest: &'a [u8],
+        sink: &mut S,
+    ) -> Result<Frames<'a>, DatagramError> {
+        if token == 0 {
+            let sender = Sender::Other(Box::new(source));
+            return Ok(Frames { sender, rest });
+        }
+        self.shared.stats.datagrams_dropped += 1;
+        // The sender talks to someone who was here before, or who has forgotten it.
+        let reset = if token == self.shared.token {
+            first_session(rest).map(|session| (session, Gone::Acquaintance))
+        } else {
+            Some((0, Gone::Endpoint))
+        };
+        if let Some((session, gone)) = reset {
+            let mut header = control(Kind::Reset, session);
+            header.number = Reset { token, gone }.to_number();
+            Shared::send_alone(sink, source, 0, header, &[]);
+        }
+        Err(match source {
+            Source::Peer(_) => DatagramError::StaleToken,
+            Source::Stranger(_) => DatagramError::Stranger,
+        })
+    }
+
+    /// Tells a client of another version which one is spoken here. The layout of preamble and
+    /// connect is the same in all versions as far as it is read here.
+    #[cold]
+    fn refuse_version<S: FrameSink>(&mut self, source: Source, datagram: &[u8], sink: &mut S) {
+        let Ok((frame, _)) = split_frame(&datagram[PREAMBLE_BYTES..]) else {
+            return;
+        };
+        if frame.header.kind != Kind::Connect {
+            return;
+        }
+        // The first two words of its payload are all that versions have in common.
+        if let Some(&[token, session]) = frame.payload.as_chunks().0.first_chunk() {
+            let (token, session) = (u32::from_le_bytes(token), u32::from_le_bytes(session));
+            let (code, detail) = Refusal::Version {
+                version: u32::from(VERSION),
+            }
+            .to_wire();
+            let header = control(Kind::Refuse, session);
+            let body = Refuse { code, detail }.to_bytes();
+            Shared::send_alone(sink, source, token, header, &body);
+        }
+    }
+}
+
+/// The server's name of the session that the first frame of a client's is on. Only clients are
+/// told what is gone: they find out nothing by waiting for others.
+fn first_session(mut frames: &[u8]) -> Option<u32> {
+    while let Ok((frame, rest)) = split_frame(frames) {
+        if frame.header.kind.is_for_a_server() {
+            return Some(frame.header.session);
+        }
+        frames = rest;
+    }
+    None
+}

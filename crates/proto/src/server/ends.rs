@@ -1,0 +1,104 @@
+//! How sessions end at the server: with their clients, by their silence, or because a client has
+//! given one up.
+
+use super::Server;
+use super::slot::Phase;
+use crate::peer::Role;
+use crate::shared::Shared;
+use crate::{Event, FrameSink, PeerId, SessionId};
+
+/// Places looked at in one audit of idle sessions.
+const AUDITED: usize = 64;
+
+impl Server {
+    pub(super) fn drop_session(&mut self, shared: &mut Shared, id: SessionId) {
+        let Some(mut session) = self.sessions.remove(id) else {
+            return;
+        };
+        for index in 0..session.slots.count() {
+            if (session.slots.get(index)).is_some_and(|slot| slot.phase == Phase::Executing) {
+                let id = session.request_id(id, index);
+                shared.events.push_back(Event::RequestAbandoned { id });
+            }
+        }
+        for slot in session.slots.iter_mut() {
+            slot.forget(shared);
+        }
+        self.close_claims(shared, id, &session);
+        self.granted -= usize::from(session.granted);
+        self.by_client
+            .remove(&(session.peer, session.token, session.remote));
+        shared
+            .peers
+            .release(session.peer, Role::Server, &mut shared.events);
+        // What waited for nothing but its time would wake an endpoint that is idle.
+        while let Some((_, id, _)) = self.kept.front()
+            && self.sessions.get(*id).is_none()
+        {
+            self.kept.pop_front();
+        }
+    }
+
+    /// Drops all sessions of a client.
+    pub(crate) fn drop_peer(&mut self, shared: &mut Shared, peer: PeerId) {
+        self.drop_range(shared, (peer, 0, 0), (peer, u32::MAX, u32::MAX));
+    }
+
+    /// Drops all sessions of one incarnation of a client.
+    pub(crate) fn drop_incarnation(&mut self, shared: &mut Shared, peer: PeerId, token: u32) {
+        self.drop_range(shared, (peer, token, 0), (peer, token, u32::MAX));
+    }
+
+    fn drop_range(
+        &mut self,
+        shared: &mut Shared,
+        from: (PeerId, u32, u32),
+        to: (PeerId, u32, u32),
+    ) {
+        let ids: Vec<SessionId> = self.by_client.range(from..=to).map(|(_, id)| *id).collect();
+        for id in ids {
+            self.drop_session(shared, id);
+        }
+    }
+
+    /// Repeats the accept of sessions that have been idle for long. A client that has given one
+    /// up, and whose close did not get through, answers with a close; one that has it does nothing.
+    pub(crate) fn audit<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let limit = silence_limit_ns(shared);
+        for _ in 0..AUDITED.min(self.sessions.places()) {
+            self.audit_at = (self.audit_at + 1) % self.sessions.places();
+            let Some(id) = self.sessions.id_at(self.audit_at) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            let since = session.active_at.max(session.audited_at);
+            if now.saturating_sub(since) >= limit {
+                session.audited_at = now;
+                let accept = self.accept(shared, id);
+                self.say_accept(shared, id, accept, sink);
+            }
+        }
+    }
+
+    /// Drops clients that are silent for longer than they would tolerate themselves.
+    pub(crate) fn drop_silent(&mut self, shared: &mut Shared, now: u64) {
+        let limit = silence_limit_ns(shared);
+        let dead: Vec<PeerId> = shared
+            .peers
+            .iter_mut()
+            .filter(|(_, peer)| {
+                peer.server_sessions > 0 && now.saturating_sub(peer.heard_at) >= limit
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for peer in dead {
+            shared.stats.peers_failed += 1;
+            self.drop_peer(shared, peer);
+        }
+    }
+}
+
+/// Silence after which a client, or what it knows of a session, is in doubt.
+fn silence_limit_ns(shared: &Shared) -> u64 {
+    2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns
+}
