@@ -1,7 +1,6 @@
 //! The protocol of one endpoint: what arrives and what is asked for goes in, frames come out.
 
 mod claimed;
-
 mod open;
 
 use std::collections::VecDeque;
