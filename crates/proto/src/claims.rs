@@ -228,10 +228,16 @@ impl Claims {
         }
     }
 
-    /// A session is over: none of its requests can be claimed any more.
-    pub(crate) fn close(&self, id: SessionId) {
-        for word in self.entries.get(id.index()).map_or(&[][..], |it| &it.slots) {
-            word.store(CLOSED, Ordering::Release);
+    /// A session is over: none of its requests can be claimed any more. `claimed` is told of each
+    /// slot the highest number that was.
+    pub(crate) fn close(&self, id: SessionId, mut claimed: impl FnMut(usize, RequestNumber)) {
+        let words = self.entries.get(id.index()).map_or(&[][..], |it| &it.slots);
+        for (slot, word) in words.iter().enumerate() {
+            // In one step: nothing is claimed in between.
+            let before = word.swap(CLOSED, Ordering::AcqRel);
+            if before != CLOSED {
+                claimed(slot, before & NUMBER_MASK);
+            }
         }
     }
 

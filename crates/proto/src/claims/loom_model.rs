@@ -93,11 +93,26 @@ fn loom_a_claim_knows_its_own_session() {
             let claims = opened();
             let other = Arc::clone(&claims);
             let worker = thread::spawn(move || other.claim(&candidate(uses, 1), false));
-            claims.close(facts(0).name.id);
+            claims.close(facts(0).name.id, |_, _| {});
             claims.open(&facts(1), [0].into_iter());
             if let Some(claim) = worker.join().unwrap() {
                 assert_eq!(claim.facts, facts(uses));
             }
         });
     }
+}
+
+#[test]
+fn loom_who_closes_a_session_knows_what_was_claimed() {
+    model(|| {
+        let claims = opened();
+        let other = Arc::clone(&claims);
+        let worker = thread::spawn(move || other.claim(&candidate(0, 1), false).is_some());
+        let mut highest = None;
+        claims.close(facts(0).name.id, |slot, number| {
+            assert_eq!(slot, 0);
+            highest = Some(number);
+        });
+        assert_eq!(highest, Some(u64::from(worker.join().unwrap())));
+    });
 }

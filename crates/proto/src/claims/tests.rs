@@ -59,7 +59,9 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
     let stranger = datagram(id, 0, 7, 0);
     let stranger = claims.look(PeerId(8), &stranger).expect("well-formed");
     assert!(claims.claim(&stranger, false).is_none());
-    claims.close(id);
+    let mut highest = Vec::new();
+    claims.close(id, |slot, number| highest.push((slot, number)));
+    assert_eq!(highest, [(0, 6), (1, 41)]);
     assert!(claim(&claims, &datagram(id, 0, 7, 0)).is_none());
     assert_eq!(claims.raise(id, 0, 7), 0);
     claims.open(&facts, [0, 0].into_iter());
@@ -80,7 +82,7 @@ fn numbers_beyond_reason_are_the_dispatchers() {
     assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER, 0)).is_some());
     assert_eq!(claims.raise(id, 0, u64::MAX), LAST_NUMBER);
     assert_eq!(claims.raise(id, 0, u64::MAX), 0, "it knows itself");
-    claims.close(id);
+    claims.close(id, |_, _| {});
     claims.open(&facts, [u64::MAX].into_iter());
     assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER, 0)).is_none());
 }

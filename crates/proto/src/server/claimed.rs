@@ -37,14 +37,12 @@ impl Server {
         let Some(claims) = &self.claims else {
             return;
         };
-        for (index, known) in session.numbers().enumerate() {
-            let number = claims.raise(id, index, 0);
-            if number > known {
+        claims.close(id, |index, number| {
+            if number > session.slots.get(index).map_or(0, |slot| slot.number) {
                 let id = RequestId::new(id, session.name.round, index as u8, number);
                 shared.events.push_back(Event::RequestAbandoned { id });
             }
-        }
-        claims.close(id);
+        });
     }
 
     /// Claims the request of a frame for the dispatcher. If a worker has it or a later one, the
