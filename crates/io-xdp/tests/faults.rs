@@ -309,7 +309,18 @@ fn a_neighbour_with_another_address_is_found_again() {
     run(&net.b, "ip link set vb down").expect("it is there");
     run(&net.b, "ip link set vb address 02:00:00:00:00:99").expect("it is there");
     run(&net.b, "ip link set vb up").expect("it is there");
-    let mut b = net.at_b("xdp://vb/0.0.0.0:9000");
+    // A process that another test starts right now may hold the port until it has become itself.
+    let again = || {
+        inside(&net.b, || {
+            XdpIo::bind("xdp://vb/0.0.0.0:9000", XdpConfig::default())
+        })
+    };
+    let mut bound = None;
+    wait_until(|| {
+        bound = again().ok();
+        bound.is_some()
+    });
+    let mut b = bound.expect("as before");
     exchange_until_heard(&mut a, &mut b, to_b);
 }
 
