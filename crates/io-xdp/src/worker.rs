@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use starling_io::{Datagram, Fault, IoError, Wake, WorkerIo};
@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::socket::kick;
 use crate::steering::Exchange;
 
-/// How long a worker that has nothing sleeps although something is counted for it.
+/// For so long a worker that has nothing believes that what is counted for it is still to come.
 const DOUBT: Duration = Duration::from_millis(2);
 
 /// One worker's part of an [`XdpIo`](crate::XdpIo).
@@ -34,8 +34,8 @@ pub(crate) struct XdpWorker {
     current: Option<(Descriptor, Received)>,
     dispatcher: Arc<dyn Wake>,
     waker: Arc<Waker>,
-    /// What was counted for it when it began to have nothing.
-    doubted: Option<u32>,
+    /// What was counted for it when it began to have nothing, and when that was.
+    doubted: Option<(u32, Instant)>,
 }
 
 /// What makes one.
@@ -94,18 +94,18 @@ impl XdpWorker {
 
     /// Sees to it that what is counted for a worker that has nothing is nothing. A frame for which
     /// the kernel had no chunk was counted, and somebody else may have written to the counts.
-    fn reconsider(&mut self, slept_through: bool) {
+    fn reconsider(&mut self) {
         let counts = self.shared.counts();
-        let now = counts.outstanding(self.index);
-        if slept_through
-            && let Some(taken) = now
-            && self.doubted == now
-        {
-            counts.forget(self.index, taken);
-            self.doubted = None;
-            return;
-        }
-        self.doubted = now;
+        self.doubted = match (counts.outstanding(self.index), self.doubted) {
+            (Some(taken), Some((before, since))) if taken == before => {
+                if since.elapsed() < DOUBT {
+                    return;
+                }
+                counts.forget(self.index, taken);
+                None
+            }
+            (taken, _) => taken.map(|taken| (taken, Instant::now())),
+        };
     }
 }
 
@@ -195,6 +195,7 @@ impl WorkerIo for XdpWorker {
     }
 
     fn complete(&mut self) {
+        self.doubted = None;
         self.shared.counts().complete(self.index);
     }
 
@@ -205,7 +206,7 @@ impl WorkerIo for XdpWorker {
             return Ok(());
         }
         kick(&self.socket, &self.tx).map_err(|_| self.shared.gone())?;
-        self.reconsider(false);
+        self.reconsider();
         let in_doubt = self.doubted.is_some() || !self.tx.is_consumed();
         let timeout = match in_doubt {
             true => Some(timeout.map_or(DOUBT, |timeout| timeout.min(DOUBT))),
@@ -228,7 +229,7 @@ impl WorkerIo for XdpWorker {
             self.waker.drain();
         }
         match slept {
-            Ok(Some(0)) => self.reconsider(in_doubt),
+            Ok(Some(0)) => self.reconsider(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 return Err(IoError::from_os(
@@ -248,10 +249,14 @@ impl WorkerIo for XdpWorker {
 }
 
 impl Drop for XdpWorker {
-    /// Chunks that it has go back to the device.
+    /// Chunks that it has go back to the device, with what is in them.
     fn drop(&mut self) {
         if let Some((descriptor, _)) = self.current.take() {
             self.give_away(descriptor);
+        }
+        for _ in 0..self.rx.available() {
+            self.give_away(self.rx.get(0));
+            self.rx.release(1);
         }
     }
 }

@@ -230,6 +230,35 @@ fn memory_goes_round_whoever_answers() {
     assert!(!set.steered.workers[0].receive());
 }
 
+/// Of the 64 chunks of the device, all but that of the first datagram are with workers when these end.
+#[test]
+fn what_workers_did_not_take_goes_to_the_device() {
+    let Some(net) = Net::new("what_workers_did_not_take_goes_to_the_device") else {
+        return;
+    };
+    let config = XdpConfig {
+        rx_frames: 64,
+        ..XdpConfig::default()
+    };
+    let mut set = Set::new(&net, 8, 8, config);
+    for number in 0..63 {
+        set.send(&[&request(METHOD, number, b"body")]);
+    }
+    for worker in &mut set.steered.workers {
+        wait_for(&mut **worker);
+    }
+    set.steered.steering.stop();
+    set.steered.workers.clear();
+    let mut numbers: Vec<u64> = receive(&mut set.server, 63)
+        .iter()
+        .map(|datagram| number_of(&datagram.bytes))
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..63));
+    set.send(&[&request(METHOD, 63, b"body")]);
+    assert_eq!(number_of(&receive(&mut set.server, 1)[0].bytes), 63);
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let Some(net) = Net::new("what_cannot_be_is_refused") else {

@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -42,6 +42,9 @@ const SEAT: usize = 64;
 const REPORTS: usize = 256;
 /// A full queue to the dispatcher is tried again after so long.
 const RETRY: Duration = Duration::from_micros(50);
+/// A worker with nothing to do sees to its device this often if it does not sleep, or if the
+/// dispatcher holds something although it is free.
+const CARE: Duration = Duration::from_millis(1);
 
 /// Which methods run in workers, for threads that have to know.
 #[derive(Default)]
@@ -190,6 +193,7 @@ impl SteeredPool {
                 idle: config.idle,
                 methods: Arc::default(),
                 version: u64::MAX,
+                cared_for: Instant::now(),
             };
             let thread = std::thread::Builder::new()
                 .name(format!("starling-worker-{index}"))
@@ -205,6 +209,25 @@ impl SteeredPool {
 
     /// Gives out what waits, as far as workers are free.
     fn give_out(&mut self) {
+        loop {
+            self.give_to_free();
+            let before = self.shared.held.load(Ordering::Relaxed);
+            if before == self.held.len() {
+                return;
+            }
+            self.shared.held.store(self.held.len(), Ordering::SeqCst);
+            self.steering.set_held(self.held.len());
+            if before == 0 {
+                // Whoever sleeps although all seem to have enough is counted wrongly.
+                for seat in &self.shared.seats {
+                    seat.waker.wake();
+                }
+            }
+            // Who became free before it could see that something is held is seen by another look.
+        }
+    }
+
+    fn give_to_free(&mut self) {
         while !self.held.is_empty() {
             let Some(worker) = self.steering.take() else {
                 break;
@@ -219,10 +242,6 @@ impl SteeredPool {
                 break;
             }
             seat.waker.wake();
-        }
-        if self.shared.held.load(Ordering::Relaxed) != self.held.len() {
-            self.shared.held.store(self.held.len(), Ordering::SeqCst);
-            self.steering.set_held(self.held.len());
         }
     }
 }
@@ -331,6 +350,8 @@ struct Worker<C> {
     idle: Idle,
     methods: Arc<Table>,
     version: u64,
+    /// When it last saw to its device without sleeping.
+    cared_for: Instant,
 }
 
 impl<C: Clock> Worker<C> {
@@ -430,13 +451,31 @@ impl<C: Clock> Worker<C> {
 
     /// There was nothing. False: there will be nothing any more.
     fn pause(&mut self, vigil: &mut Vigil) -> bool {
-        if vigil.wait(self.idle) != Next::Sleep {
+        let next = vigil.wait(self.idle);
+        if next == Next::Look {
             return true;
         }
-        if self.shared.held.load(Ordering::SeqCst) > 0 {
-            // It holds something although this one is free.
+        if next == Next::LookAround {
+            let now = Instant::now();
+            if now < self.cared_for + CARE {
+                return true;
+            }
+            self.cared_for = now;
+        }
+        // What is counted for it may be wrong, which its device finds out in a wait.
+        let is_held = self.shared.held.load(Ordering::SeqCst) > 0;
+        if is_held {
+            // The dispatcher holds something although this one is free.
             self.shared.dispatcher.wake();
         }
-        self.io().wait(None).is_ok()
+        let limit = match next {
+            Next::LookAround => Some(Duration::ZERO),
+            _ => is_held.then_some(CARE),
+        };
+        self.io().wait(limit).is_ok()
     }
 }
+
+#[cfg(test)]
+#[path = "steered_tests.rs"]
+mod tests;

@@ -1,0 +1,190 @@
+//! Workers of a device that counts wrongly.
+
+use std::sync::mpsc;
+
+use starling_io::{Datagram, PeerId};
+use starling_proto::{Config, Msgbuf, Protocol, Secrets};
+
+use super::super::WorkerHandler;
+use super::*;
+use crate::payload::OwnedMessage;
+use crate::server::Answer;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone)]
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// Whoever sleeps here, a worker or the dispatcher.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    change: std::sync::Condvar,
+}
+
+impl Bell {
+    /// Sleeps until it rings, at most for so long.
+    fn wait(&self, timeout: Option<Duration>) {
+        let rung = self.rung.lock().expect("no panic");
+        let (mut rung, _) = self
+            .change
+            .wait_timeout_while(rung, timeout.unwrap_or(Duration::MAX), |rung| !*rung)
+            .expect("no panic");
+        *rung = false;
+    }
+}
+
+impl Wake for Bell {
+    fn wake(&self) {
+        *self.rung.lock().expect("no panic") = true;
+        self.change.notify_all();
+    }
+}
+
+/// A device that receives nothing.
+#[derive(Default)]
+struct Deaf {
+    /// Counts of the worker are right: by [`WorkerIo::wait`], or from the beginning.
+    is_right: AtomicBool,
+    asleep: AtomicBool,
+    bell: Arc<Bell>,
+}
+
+struct Part(Arc<Deaf>);
+
+impl WorkerIo for Part {
+    fn receive(&mut self) -> bool {
+        false
+    }
+
+    fn datagram(&self) -> Datagram<'_> {
+        unreachable!("nothing was received")
+    }
+
+    fn answer(&mut self, _: [&[u8]; 3]) -> bool {
+        unreachable!("nothing was received")
+    }
+
+    fn hand_over(&mut self) {}
+
+    fn discard(&mut self) {}
+
+    fn complete(&mut self) {}
+
+    /// What is counted is right once it was waited for the second time.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
+        if self.0.asleep.swap(true, Ordering::SeqCst) {
+            self.0.is_right.store(true, Ordering::SeqCst);
+        }
+        self.0.bell.wait(timeout);
+        Ok(())
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.0.bell) as Arc<dyn Wake>
+    }
+}
+
+struct Counts {
+    device: Arc<Deaf>,
+    /// The worker becomes free when the device hears that something is held.
+    right_when_held: bool,
+}
+
+impl Steering for Counts {
+    fn add_method(&mut self, _: u32) {}
+
+    fn take(&mut self) -> Option<usize> {
+        self.device.is_right.load(Ordering::SeqCst).then_some(0)
+    }
+
+    fn set_held(&mut self, held: usize) {
+        if held > 0 && self.right_when_held {
+            self.device.is_right.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn stop(&mut self) {}
+}
+
+/// A pool of one worker, its device, and what wakes the dispatcher.
+fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Bell>) {
+    let device = Arc::new(Deaf::default());
+    let steered = Steered {
+        steering: Box::new(Counts {
+            device: Arc::clone(&device),
+            right_when_held,
+        }),
+        workers: vec![Box::new(Part(Arc::clone(&device)))],
+    };
+    let secrets = Secrets {
+        token: 1,
+        cookie_key: [0; 16],
+    };
+    let mut proto = Protocol::new(Config::default(), secrets, 0).expect("sound");
+    let config = WorkerConfig {
+        idle,
+        ..WorkerConfig::new(1, 10)
+    };
+    let dispatcher = Arc::new(Bell::default());
+    let pool = SteeredPool::new(
+        &config,
+        steered,
+        proto.share_claims(0),
+        Arc::default(),
+        &Stopped,
+        Arc::clone(&dispatcher) as Arc<dyn Wake>,
+        64,
+    );
+    (pool.expect("threads"), device, dispatcher)
+}
+
+fn job(handler: WorkerHandler) -> Box<Job> {
+    let info = RequestInfo {
+        method: MethodId(1),
+        peer: PeerId(1),
+        timing: Timing::without_deadline(0),
+    };
+    let mut job = Job::empty();
+    let message = OwnedMessage::of_body(Msgbuf::new().head().to_vec());
+    job.fill(RequestId::NONE, handler, message, info, Answer::default());
+    job
+}
+
+#[test]
+fn what_is_held_for_a_worker_that_is_counted_wrongly_is_run() {
+    let adaptive = Idle::Adaptive {
+        spin: Duration::ZERO,
+    };
+    for idle in [Idle::Block, Idle::Spin, adaptive] {
+        let (mut pool, device, dispatcher) = pool(idle, false);
+        // It sleeps before there is anything, if it sleeps.
+        let begun = Instant::now();
+        while idle != Idle::Spin && !device.asleep.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < PATIENCE, "it stays awake");
+            std::thread::yield_now();
+        }
+        assert!(pool.submit(job(Arc::new(|_, _| ()))).is_ok());
+        while pool.poll().is_none() {
+            assert!(begun.elapsed() < PATIENCE, "it was not run: {idle:?}");
+            dispatcher.wait(Some(PATIENCE));
+        }
+        assert_eq!(pool.in_flight(), 0);
+    }
+}
+
+#[test]
+fn a_worker_that_is_free_just_before_something_is_held_is_given_it() {
+    let (mut pool, _, _) = pool(Idle::Spin, true);
+    let (ran, runs) = mpsc::channel();
+    let handler: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("the test waits"));
+    assert!(pool.submit(job(handler)).is_ok());
+    // No other look of the dispatcher's.
+    runs.recv_timeout(PATIENCE).expect("it was run");
+}
