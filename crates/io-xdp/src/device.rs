@@ -13,6 +13,7 @@ use starling_io::{
 use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
 use crate::address::XdpAddress;
+use crate::channels;
 use crate::drops::Drops;
 use crate::neighbour::{Neighbours, check_route};
 use crate::netlink::{Link, Netlink};
@@ -475,7 +476,8 @@ fn find_interface(
         }
     };
     let queue = address.queue().unwrap_or(0);
-    let queues = link.rx_queues.min(MAX_QUEUES);
+    let queues = channels::rx_queues(name).unwrap_or(link.rx_queues);
+    let queues = queues.min(MAX_QUEUES);
     if !link.is_ethernet {
         let remedy = "use udp://, or shm:// within this host";
         return fail(
@@ -486,7 +488,8 @@ fn find_interface(
     }
     if queue >= queues {
         let problem = format!("there is no queue {queue}: {name} has {queues}, from 0 on");
-        let remedy = "choose one of those, or make more: `ethtool -L IFNAME combined N`";
+        let remedy = "choose one of those, or make more: `ethtool -L IFNAME combined N` \
+                      (of veth `rx N tx N`)";
         return fail(Fault::Caller, problem, remedy);
     }
     if !link.is_up {

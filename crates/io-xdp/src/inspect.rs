@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::bpf;
+use crate::channels;
 use crate::netlink::{Link, Netlink};
 use crate::program;
 use crate::socket::Mode;
@@ -29,7 +30,7 @@ pub struct Interface {
     pub is_ethernet: bool,
     /// The largest IP packet, in bytes.
     pub mtu: usize,
-    /// Receive queues, each of which can have one device.
+    /// Receive queues that are on, each of which can have one device.
     pub rx_queues: u32,
     /// The XDP program on it.
     pub program: Option<Occupant>,
@@ -106,11 +107,11 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     });
     let vlans: Vec<u32> = links.iter().filter_map(|(_, link)| link.vlan_of).collect();
     let interface = |(name, link): (String, Link)| Interface {
+        rx_queues: channels::rx_queues(&name).unwrap_or(link.rx_queues),
         name,
         is_up: link.is_up,
         is_ethernet: link.is_ethernet,
         mtu: link.mtu,
-        rx_queues: link.rx_queues,
         program: link.program.map(occupant),
         vlans: vlans.iter().filter(|lower| **lower == link.index).count(),
         features: (generic.as_mut().ok())

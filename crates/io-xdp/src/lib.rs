@@ -33,6 +33,7 @@
 
 mod address;
 mod bpf;
+mod channels;
 mod checksum;
 mod device;
 mod drops;

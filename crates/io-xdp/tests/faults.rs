@@ -47,6 +47,31 @@ fn wait_until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
+fn only_queues_that_are_on_count() {
+    let Some(net) = Net::new("only_queues_that_are_on_count") else {
+        return;
+    };
+    // Without numbers a veth interface could have a queue for each core, and has one on.
+    for line in [
+        "ip link add vx type veth peer name vy",
+        "ip link add wx numrxqueues 2 numtxqueues 2 type veth peer name wy",
+    ] {
+        run(&net.a, line).expect("root");
+    }
+    let interfaces = inside(&net.a, starling_io_xdp::interfaces).expect("the kernel tells");
+    let on = |name: &str| {
+        let found = interfaces.iter().find(|interface| interface.name == name);
+        found.expect("it was made").rx_queues
+    };
+    assert_eq!((on("vx"), on("wx")), (1, 2));
+    assert_says(
+        bind(&net, "xdp://vx/0.0.0.0:0?queue=1"),
+        Fault::Caller,
+        &["no queue 1", "vx has 1", "ethtool -L"],
+    );
+}
+
+#[test]
 fn what_cannot_be_says_what_to_do() {
     let Some(net) = Net::new("what_cannot_be_says_what_to_do") else {
         return;

@@ -1,0 +1,59 @@
+//! How many receive queues of an interface are on, as `ethtool -l` has it. Netlink's number is of
+//! those that it could have at most, of which a veth interface, say, has one on unless told
+//! otherwise; the kernel refuses a socket on one that is off.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+/// `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
+const GET_CHANNELS: u32 = 0x3c;
+
+/// The kernel's `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// Receive queues that are on, of an interface of this thread's network namespace.
+///
+/// # Errors
+/// If there is no such interface, or its driver does not tell.
+pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
+    // SAFETY: an `ifreq` is bytes, numbers and pointers, all of which may be zero.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = interface.as_bytes();
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let mut channels = Channels {
+        command: GET_CHANNELS,
+        ..Channels::default()
+    };
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // Any socket of the namespace tells.
+    let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+    // SAFETY: the name ends with a zero, and the kernel writes at most a `struct ethtool_channels`
+    // to where `ifru_data` points; both outlive the call.
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match channels.rx.saturating_add(channels.combined) {
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        on => Ok(on),
+    }
+}
