@@ -265,11 +265,14 @@ impl Session {
 
 /// Begins a session. Only an address that cannot work is an error here.
 fn connect(endpoint: &mut Endpoint, address: &str) -> Result<SessionId, CliError> {
-    let opened = match endpoint.raw_udp() {
-        Some(raw) => Some(raw.connect(address)),
-        None => endpoint.raw_shm().map(|raw| raw.connect(address)),
+    let opened = if let Some(raw) = endpoint.raw_udp() {
+        raw.connect(address)
+    } else if let Some(raw) = endpoint.raw_shm() {
+        raw.connect(address)
+    } else {
+        let raw = endpoint.raw_xdp();
+        raw.expect("no plane has other devices").connect(address)
     };
-    let opened = opened.expect("an endpoint has one device or the other");
     opened.map_err(|error| match error {
         OpenError::Device(error) if error.fault == Fault::Caller => CliError::Device(error),
         error => Status::unavailable(error.to_string()).into(),
