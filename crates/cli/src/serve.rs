@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     /// each address, rather than in the dispatch thread.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// Has the network interface hand plain requests to the workers by itself (`xdp://` only).
+    /// Has the network interface hand plain requests to the workers by itself (`xdp://` only; at
+    /// most 63 workers).
     #[arg(long, requires = "workers")]
     steered: bool,
     /// What the dispatch threads do when there is nothing to do.
@@ -55,6 +56,7 @@ Examples:
   starling serve kv
   starling serve kv --address udp://0.0.0.0:9000 --address shm://kv --records 1000000
   starling serve echo --address shm://echo --idle spin
+  starling serve kv --address xdp://eth0/0.0.0.0:9000 --workers 4 --steered
   starling call udp://127.0.0.1:9000                # in another terminal: what it serves";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -98,7 +100,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .collect();
     output::print(&lines.concat())?;
     while server.is_serving() && stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {}
-    eprintln!("finishing calls; a second signal ends this at once");
+    if server.is_serving() {
+        eprintln!("finishing calls; a second signal ends this at once");
+    }
     if server.shutdown(DRAIN_TIMEOUT)? {
         Ok(())
     } else {

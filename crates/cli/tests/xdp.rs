@@ -43,3 +43,23 @@ fn a_call_goes_over_af_xdp_or_to_a_server_on_it() {
         assert_eq!(scanned.matches("\"key\"").count(), 3, "{scanned}");
     }
 }
+
+#[test]
+fn more_workers_than_a_queue_steers_to_are_an_error_before_anything_is_served() {
+    let test = "more_workers_than_a_queue_steers_to_are_an_error_before_anything_is_served";
+    let Some(pair) = pair(test) else {
+        return;
+    };
+    let arguments = ["--workers", "64", "--steered"];
+    let arguments = [
+        &["serve", "kv", "--address", "xdp://vb/0.0.0.0:0"][..],
+        &arguments,
+    ]
+    .concat();
+    let output = inside(&pair.b, || run(&arguments));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    assert!(said.contains("64 workers are too many"), "{said}");
+    assert!(!said.contains("finishing calls"), "{said}");
+}

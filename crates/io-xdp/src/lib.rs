@@ -60,4 +60,5 @@ pub use inspect::{Features, Interface, Occupant, interfaces};
 pub use reflect::Reflector;
 pub use rx::XdpRx;
 pub use socket::Mode;
+pub use steering::MAX_WORKERS;
 pub use tx::XdpTx;

@@ -28,8 +28,8 @@ use crate::shared::Shared;
 
 /// Sockets of a queue, the dispatcher's among them: as the program has it.
 pub(crate) const SOCKETS: u32 = 64;
-/// Workers of a device, at most.
-pub(crate) const MAX_WORKERS: usize = SOCKETS as usize - 1;
+/// Workers that a device hands requests to by itself, at most.
+pub const MAX_WORKERS: usize = SOCKETS as usize - 1;
 /// Requests that a worker may have, at most.
 pub(crate) const MAX_DEPTH: u8 = 8;
 

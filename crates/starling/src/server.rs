@@ -10,7 +10,7 @@ use starling_endpoint::{EndpointConfig, Idle, WorkerConfig};
 use starling_io::{Fault, IoError, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
-use starling_io_xdp::{XdpAddress, XdpIo};
+use starling_io_xdp::{MAX_WORKERS, XdpAddress, XdpIo};
 
 use crate::address::{Address, Scheme, Way};
 use crate::core::Core;
@@ -167,6 +167,16 @@ impl ServerBuilder {
                 format!("have {address} hand requests to workers"),
                 "only network interfaces do that",
                 "bind xdp:// addresses only, or leave `steered` away",
+            );
+            return Err(error.into());
+        }
+        let threads = self.workers.threads;
+        if self.workers.steered && threads > MAX_WORKERS {
+            let error = IoError::new(
+                Fault::Caller,
+                "have a network interface hand requests to workers",
+                format!("{threads} workers are too many for it"),
+                format!("have at most {MAX_WORKERS}, or leave `steered` away"),
             );
             return Err(error.into());
         }
