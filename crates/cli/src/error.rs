@@ -97,6 +97,7 @@ impl CliError {
         match self {
             Self::Usage(_)
             | Self::PlotDirectory { .. }
+            | Self::Bench(BenchError::NothingSelected { .. })
             | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),
             Self::Device(error) | Self::Starling(starling::Error::Device(error))
                 if error.fault == Fault::Caller =>

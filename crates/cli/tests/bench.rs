@@ -144,6 +144,25 @@ fn one_file_for_two_pictures_is_a_usage_error() {
 }
 
 #[test]
+fn what_cannot_be_measured_or_drawn_is_a_usage_error_before_anything_runs() {
+    for (arguments, expected) in [
+        (&["rtt", "--only", "starling/rdma"][..], "it has raw/udp"),
+        (&["rtt", "--svg", "x.svg"], "leave it away"),
+        (
+            &["slo", "--svg", "no-such-directory/x.svg"],
+            "that is there",
+        ),
+        (&["slo", "--svg", "."], "that is there"),
+    ] {
+        let output = starling(&[&["bench"], arguments].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn a_breakdown_names_every_stage_adds_them_up_and_draws_them() {
     let file = format!("starling-breakdown-{}.svg", std::process::id());
     let file = std::env::temp_dir().join(file);

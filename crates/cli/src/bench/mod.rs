@@ -128,10 +128,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let pictures: Vec<&Suite> = suites()
         .filter(|suite| picture(**suite).is_some())
         .collect();
-    if let (Some(_), [first, second, ..]) = (&arguments.svg, &pictures[..]) {
-        return Err(CliError::Usage(format!(
-            "--svg is for one picture, and {first} and {second} have one each: run them apart"
-        )));
+    if let Some(file) = &arguments.svg {
+        check_svg(file, &pictures).map_err(CliError::Usage)?;
     }
     let program = std::env::current_exe().map_err(CliError::OwnPath)?;
     let context = Context {
@@ -176,6 +174,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         if let Some(usual) = picture(*suite) {
             draw(*suite, usual, arguments, &rows)?;
         }
+    }
+    Ok(())
+}
+
+/// Complains if no picture can go to a file, before anything is measured for it.
+fn check_svg(file: &Path, pictures: &[&Suite]) -> Result<(), String> {
+    match pictures {
+        [] => return Err("--svg is for the suites `breakdown` and `slo`: leave it away".into()),
+        [_] => {}
+        [first, second, ..] => {
+            return Err(format!(
+                "--svg is for one picture, and {first} and {second} have one each: run them apart"
+            ));
+        }
+    }
+    let directory = file.parent().filter(|parent| *parent != Path::new(""));
+    if file.is_dir() || directory.is_some_and(|directory| !directory.is_dir()) {
+        return Err(format!(
+            "--svg {}: name a file in a directory that is there",
+            file.display()
+        ));
     }
     Ok(())
 }
