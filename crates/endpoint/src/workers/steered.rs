@@ -95,6 +95,8 @@ struct Shared {
     dispatcher: Arc<dyn Wake>,
     /// Jobs that the dispatcher holds.
     held: AtomicUsize,
+    /// Workers that sleep, or are about to. Each side writes its own and then looks at the other's.
+    asleep: AtomicUsize,
     /// Reports of one worker that wake the dispatcher.
     urgent_at: usize,
     /// Nothing is claimed any more.
@@ -173,6 +175,7 @@ impl SteeredPool {
                 methods,
                 dispatcher,
                 held: AtomicUsize::new(0),
+                asleep: AtomicUsize::new(0),
                 urgent_at,
                 draining: AtomicBool::new(false),
                 stop: AtomicBool::new(false),
@@ -217,7 +220,7 @@ impl SteeredPool {
             }
             self.shared.held.store(self.held.len(), Ordering::SeqCst);
             self.steering.set_held(self.held.len());
-            if before == 0 {
+            if before == 0 && self.shared.asleep.load(Ordering::SeqCst) > 0 {
                 // Whoever sleeps although all seem to have enough is counted wrongly.
                 for seat in &self.shared.seats {
                     seat.waker.wake();
@@ -462,17 +465,24 @@ impl<C: Clock> Worker<C> {
             }
             self.cared_for = now;
         }
-        // What is counted for it may be wrong, which its device finds out in a wait.
+        if next == Next::Sleep {
+            self.shared.asleep.fetch_add(1, Ordering::SeqCst);
+        }
         let is_held = self.shared.held.load(Ordering::SeqCst) > 0;
         if is_held {
             // The dispatcher holds something although this one is free.
             self.shared.dispatcher.wake();
         }
+        // What is counted for it may be wrong, which its device finds out in a wait.
         let limit = match next {
             Next::LookAround => Some(Duration::ZERO),
             _ => is_held.then_some(CARE),
         };
-        self.io().wait(limit).is_ok()
+        let waited = self.io().wait(limit);
+        if next == Next::Sleep {
+            self.shared.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+        waited.is_ok()
     }
 }
 
