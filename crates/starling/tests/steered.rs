@@ -579,6 +579,43 @@ fn whatever_counts_say_each_call_runs_once_and_is_answered() {
 }
 
 #[test]
+fn an_interface_that_is_removed_ends_its_workers() {
+    let Some(pair) = pair("an_interface_that_is_removed_ends_its_workers") else {
+        return;
+    };
+    for idle in [Idle::Block, Idle::Spin] {
+        let (tell, told) = mpsc::channel();
+        let handler: Arc<()> = Arc::default();
+        let held = Arc::downgrade(&handler);
+        let namespace = pair.b.try_clone().expect("a file");
+        let serve = move || {
+            let io = XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default()).expect("a device");
+            let config = EndpointConfig::default();
+            let mut endpoint =
+                Endpoint::new(io, MonotonicClock::new(), config, secrets(2)).expect("sound");
+            endpoint.register_worker(
+                WORK,
+                Arc::new(move |_, _| {
+                    let _ = &handler;
+                }),
+            );
+            let config = WorkerConfig { idle, ..steered(3) };
+            endpoint.start_workers(&config).expect("workers");
+            tell.send(()).expect("the test waits");
+            endpoint.run_until(|_| false).expect_err("it is gone")
+        };
+        let thread = std::thread::spawn(move || inside(&namespace, serve));
+        told.recv().expect("it starts");
+        starling_netns::run(&pair.b, "ip link del vb").expect("it is there");
+        let error = thread.join().expect("no panic");
+        assert_eq!(error.fault, Fault::Host);
+        assert!(held.upgrade().is_none(), "threads are left");
+        pair.join(starling_netns::Shape::default())
+            .expect("there is none");
+    }
+}
+
+#[test]
 fn other_devices_say_that_they_cannot() {
     let io = UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default()).expect("a socket");
     let config = EndpointConfig::default();
