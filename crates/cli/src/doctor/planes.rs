@@ -106,12 +106,11 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
     if missing.is_empty() {
         all.ok("capabilities: all that are needed");
     } else {
-        let missing = missing.join(", ");
-        let advice = format!(
-            "run as root, or: setcap {}+ep PROGRAM",
-            missing.to_lowercase()
+        let wanted = missing.join(",").to_lowercase();
+        all.bad(
+            format!("{} missing", missing.join(", ")),
+            format!("run as root, or: setcap {wanted}+ep PROGRAM"),
         );
-        all.bad(format!("{missing} missing"), advice.replace(", ", ","));
     }
     if !host.has("CAP_SYS_ADMIN") {
         all.note(
@@ -127,7 +126,7 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
                 mebibytes(limit),
                 mebibytes(needed)
             ),
-            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit), or run with CAP_IPC_LOCK",
+            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit) to 32 MiB, or run with CAP_IPC_LOCK",
         ),
         _ => all.ok("memory for packets may be locked"),
     }
@@ -269,7 +268,7 @@ mod tests {
             "{bad}"
         );
         assert!(
-            bad.contains("setcap cap_net_admin,cap_net_raw,cap_bpf+ep"),
+            bad.contains("run as root, or: setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM"),
             "{bad}"
         );
         assert!(bad.contains("ulimit -l"), "{bad}");
