@@ -234,9 +234,9 @@ fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
 }
 
 #[test]
-fn a_selection_of_nobody_is_status_1_and_names_who_there_is() {
+fn a_selection_of_nobody_is_status_2_and_names_who_there_is() {
     let output = starling(&["bench", "rtt", "--only", "nobody"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("raw/udp"));
 }
 
