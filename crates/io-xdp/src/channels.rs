@@ -45,10 +45,10 @@ pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
     request.ifr_ifru.ifru_data = (&raw mut channels).cast();
     // Any socket of the namespace tells.
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+    let (fd, request) = (socket.as_raw_fd(), &raw mut request);
     // SAFETY: the name ends with a zero, and the kernel writes at most a `struct ethtool_channels`
     // to where `ifru_data` points; both outlive the call.
-    let result =
-        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    let result = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, request) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }

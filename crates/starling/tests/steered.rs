@@ -215,6 +215,15 @@ impl<I: PacketIo> Client<I> {
         self.call(WORK, &CallOptions::default(), number, asks);
     }
 
+    /// Turns until a count of the handlers is so high.
+    fn wait_for(&mut self, count: &AtomicU64, wanted: u64) {
+        let begun = Instant::now();
+        while count.load(Ordering::SeqCst) < wanted {
+            assert!(begun.elapsed() < PATIENCE, "it happens");
+            self.endpoint.poll().expect("a healthy device");
+        }
+    }
+
     /// Until so many calls have ended.
     fn run_until(&mut self, count: usize) {
         let begun = Instant::now();
@@ -333,11 +342,7 @@ fn a_stalled_worker_holds_up_no_more_than_its_bound() {
         client.run_until(1);
         client.check_echoes(0..1);
         client.work(1, BLOCK);
-        let begun = Instant::now();
-        while shared.blocked.load(Ordering::SeqCst) == 0 {
-            assert!(begun.elapsed() < PATIENCE, "it begins");
-            client.endpoint.poll().expect("a healthy device");
-        }
+        client.wait_for(&shared.blocked, 1);
         let mut stuck = 0;
         for number in 2..601 {
             client.work(number, ECHO);
@@ -441,11 +446,7 @@ fn who_shuts_down_finishes_what_workers_claimed() {
         client.work(0, ECHO);
         client.run_until(1);
         client.work(1, BLOCK);
-        let begun = Instant::now();
-        while shared.blocked.load(Ordering::SeqCst) == 0 {
-            assert!(begun.elapsed() < PATIENCE, "it begins");
-            client.endpoint.poll().expect("a healthy device");
-        }
+        client.wait_for(&shared.blocked, 1);
         server.stop();
         // The next one comes to a server that drains, sooner or later.
         let mut number = 2;
@@ -483,26 +484,19 @@ fn a_handler_hears_that_nobody_waits() {
         let mut client = client(port);
         client.work(0, ECHO);
         client.run_until(1);
-        let wait_for = |client: &mut Client<XdpIo>, count: &AtomicU64, wanted| {
-            let begun = Instant::now();
-            while count.load(Ordering::SeqCst) < wanted {
-                assert!(begun.elapsed() < PATIENCE, "it happens");
-                client.endpoint.poll().expect("a healthy device");
-            }
-        };
         // The call is cancelled, then the session of another one is closed.
         let options = CallOptions::default();
         let body = body(1, UNTIL_CANCELLED);
         let build = |out: &mut Vec<u8>| out.extend(&body);
         let (session, collect) = (client.session, client.collect);
         let call = (client.endpoint).call(session, WORK, &options, build, collect, 1);
-        wait_for(&mut client, &shared.blocked, 1);
+        client.wait_for(&shared.blocked, 1);
         assert!(client.endpoint.cancel(call.expect("room")));
-        wait_for(&mut client, &shared.cancelled, 1);
+        client.wait_for(&shared.cancelled, 1);
         client.work(2, UNTIL_CANCELLED);
-        wait_for(&mut client, &shared.blocked, 2);
+        client.wait_for(&shared.blocked, 2);
         client.endpoint.close(session);
-        wait_for(&mut client, &shared.cancelled, 2);
+        client.wait_for(&shared.cancelled, 2);
     });
     let stats = server.end();
     assert!(stats.claimed >= 2, "{stats:?}");
