@@ -242,3 +242,11 @@ fn a_response_is_not_longer_than_may_be_sent() {
     scenario.workers = false;
     keeps_every_promise(&Part::of(&part, &scenario));
 }
+
+/// A server that had no memory for a request said so, had some when another copy came, and ran it.
+#[test]
+fn what_was_refused_for_lack_of_memory_is_not_run_later() {
+    let part = "calls=0-3,14-26,36-44,47-54,57-71,118-120,123-126,131-134,137-142,157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,288";
+    let part = part.parse().expect("a part");
+    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(70_100_120_759)));
+}

@@ -45,17 +45,20 @@ impl Server {
             return None;
         }
         if number > slot.number {
-            if let Err(why) = self.promise_memory(shared, now, fragment.total, sink) {
-                // The slot stays as it is: the next fragment is answered in the same way.
-                let session = self.sessions.get_mut(id).expect("just found");
-                session.push_reject(index, number, why, sink);
+            if fragment.total > shared.config.max_total() {
+                // Every fragment of it says so: the slot need not know.
+                session.push_reject(index, number, Rejection::TooLarge, sink);
                 return None;
             }
             self.claim(shared, now, peer, &frame);
             let session = self.sessions.get_mut(id).expect("just found");
             if number <= session.slots[index].number {
-                shared.unreserve(fragment.total);
                 self.on_duplicate(shared, id, index, number, sink);
+                return None;
+            }
+            if !self.promise_memory(shared, now, fragment.total, sink) {
+                let session = self.sessions.get_mut(id).expect("just found");
+                session.give_up(shared, index, number, sink);
                 return None;
             }
             self.receiving.push_back((id, index as u8, number));
@@ -121,10 +124,7 @@ impl Server {
         now: u64,
         total: u32,
         sink: &mut S,
-    ) -> Result<(), Rejection> {
-        if total > shared.config.max_total() {
-            return Err(Rejection::TooLarge);
-        }
+    ) -> bool {
         // Two looks for each that is added keep the list from growing with what is over.
         let mut looks = self.receiving.len().min(2);
         let mut promised = shared.reserve(total);
@@ -146,12 +146,10 @@ impl Server {
                 self.receiving.push_back((id, index, number));
                 continue;
             }
-            slot.forget(shared);
-            slot.phase = Phase::GivenUp;
-            session.push_reject(index.into(), number, Rejection::NoMemory, sink);
+            session.give_up(shared, index.into(), number, sink);
             promised = shared.reserve(total);
         }
-        promised.then_some(()).ok_or(Rejection::NoMemory)
+        promised
     }
 
     /// The client wants parts of a response.

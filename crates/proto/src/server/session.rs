@@ -11,6 +11,7 @@
 
 use super::slot::{Large, Phase, Slot};
 use crate::peer::preamble;
+use crate::shared::Shared;
 use crate::sink::push_rare;
 use crate::slots::Slots;
 use crate::table::{Name, Place};
@@ -237,6 +238,22 @@ impl ServerSession {
         header.number = number;
         let head = header.to_bytes(body.len());
         let _ = push_rare(sink, self.peer, &self.preamble(), &head, &body, &[]);
+    }
+
+    /// There is no memory for the request numbered `number` in `slot`. It will never be run, though
+    /// it may come again when there is: the client may have been told by then.
+    pub(crate) fn give_up<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        slot: usize,
+        number: RequestNumber,
+        sink: &mut S,
+    ) {
+        let entry = &mut self.slots[slot];
+        entry.forget(shared);
+        entry.number = number;
+        entry.phase = Phase::GivenUp;
+        self.push_reject(slot, number, Rejection::NoMemory, sink);
     }
 
     /// Tells the client its credits.

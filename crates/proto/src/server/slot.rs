@@ -19,7 +19,8 @@ pub(crate) enum Phase {
     Done,
     /// Answered or cancelled, and nothing is kept.
     Over,
-    /// Some fragments arrived; then none did while others needed the memory. It was not run.
+    /// Some fragments arrived, but there was no memory for it, or others needed it while no more
+    /// came. It was not run, and is not.
     GivenUp,
 }
 
