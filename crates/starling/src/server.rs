@@ -166,7 +166,7 @@ impl ServerBuilder {
                 Fault::Caller,
                 format!("have {address} hand requests to workers"),
                 "only network interfaces do that",
-                "bind xdp:// addresses only, or leave `steered` away",
+                "bind xdp:// addresses only, or have the server hand them out itself",
             );
             return Err(error.into());
         }
@@ -176,7 +176,7 @@ impl ServerBuilder {
                 Fault::Caller,
                 "have a network interface hand requests to workers",
                 format!("{threads} workers are too many for it"),
-                format!("have at most {MAX_WORKERS}, or leave `steered` away"),
+                format!("have at most {MAX_WORKERS}, or have the server hand them out itself"),
             );
             return Err(error.into());
         }
