@@ -46,8 +46,8 @@ const WORKER_FRAMES: u32 = 64;
 /// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Frames that can be received until they are looked at, a power of two. The default is 4096:
-    /// 8 MiB of memory, locked, 16 MiB if the interface's MTU is above 1514 bytes.
+    /// Frames that can be received until they are looked at, a power of two. The default is 4096.
+    /// What memory that takes says [`XdpConfig::locked_memory`].
     pub rx_frames: u32,
     /// Frames that can wait to be sent, a power of two. The default is 256.
     pub tx_frames: u32,
@@ -66,6 +66,22 @@ impl Default for XdpConfig {
             reuse_port: false,
         }
     }
+}
+
+impl XdpConfig {
+    /// Bytes of memory that a device on an interface with this MTU locks.
+    pub fn locked_memory(&self, mtu: usize) -> usize {
+        self.cut(max_frame(mtu)).bytes()
+    }
+
+    fn cut(&self, max_frame: usize) -> Cut {
+        Cut::new(max_frame, self.rx_frames as usize, self.tx_frames as usize)
+    }
+}
+
+/// The largest frame of an interface with this MTU, as far as a device takes it, in bytes.
+fn max_frame(mtu: usize) -> usize {
+    (mtu + ETHERNET).min(MAX_FRAME)
 }
 
 /// One queue of an interface as a device for packet I/O.
@@ -162,12 +178,8 @@ impl XdpIo {
         let presence = neighbours.presence(link.index, control.waker());
 
         let headers = if local.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
-        let max_frame = (link.mtu + ETHERNET).min(MAX_FRAME);
-        let cut = Cut::new(
-            max_frame,
-            config.rx_frames as usize,
-            config.tx_frames as usize,
-        );
+        let max_frame = max_frame(link.mtu);
+        let cut = config.cut(max_frame);
         let umem = Arc::new(Umem::new(cut).map_err(host)?);
         let generic = address.mode().map(|mode| mode == Mode::Generic);
         let interface = address.interface();

@@ -6,8 +6,8 @@ use starling_io_xdp::{Interface, Mode, Occupant, XdpConfig};
 use super::host::{Host, Version};
 use super::report::{Finding, Findings};
 
-/// Bytes of packet memory for each received frame of an AF_XDP device: a page.
-const FRAME_BYTES: u64 = 4096;
+/// What an Ethernet interface has if nobody said otherwise.
+const USUAL_MTU: usize = 1500;
 
 /// Bytes of IPv4's and UDP's headers.
 const HEADERS: usize = 28;
@@ -118,15 +118,17 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
             "give the processes interfaces of their own, or run them as root",
         );
     }
-    let needed = u64::from(XdpConfig::default().rx_frames) * FRAME_BYTES;
+    let mtus = interfaces.iter().filter(|interface| interface.is_ethernet);
+    let mtu = mtus.map(|interface| interface.mtu).max();
+    let needed = XdpConfig::default().locked_memory(mtu.unwrap_or(USUAL_MTU)) as u64;
     match host.memlock {
         Some(limit) if limit < needed && !host.has("CAP_IPC_LOCK") => all.bad(
             format!(
-                "{} of memory may be locked, a device needs {} or more",
+                "{} of memory may be locked, each device needs {}",
                 mebibytes(limit),
                 mebibytes(needed)
             ),
-            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit) to 32 MiB, or run with CAP_IPC_LOCK",
+            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit), or run with CAP_IPC_LOCK",
         ),
         _ => all.ok("memory for packets may be locked"),
     }
@@ -274,6 +276,19 @@ mod tests {
         assert!(bad.contains("ulimit -l"), "{bad}");
         let note = of_level(&udp(&host, &[]), Level::Note);
         assert!(note.contains("sysctl -w net.core.rmem_max="), "{note}");
+    }
+
+    #[test]
+    fn the_memory_to_be_locked_depends_on_the_largest_mtu() {
+        let mut host = powerless();
+        host.memlock = Some(10 << 20);
+        let mut jumbo = interface();
+        jumbo.mtu = 9000;
+        let usual = of_level(&xdp(&host, &[interface()]), Level::Bad);
+        assert!(!usual.contains("may be locked"), "{usual}");
+        let bad = of_level(&xdp(&host, &[interface(), jumbo]), Level::Bad);
+        let wanted = "10.0 MiB of memory may be locked, each device needs 19.0 MiB";
+        assert!(bad.contains(wanted), "{bad}");
     }
 
     #[test]
