@@ -389,6 +389,9 @@ impl Protocol {
                 return server.on_request_fragment(shared, now, peer, frame, sink);
             }
             Kind::ResponseFragment => {
+                if let Some(total) = client.begins_response(shared, peer, &frame) {
+                    server.make_memory(shared, now, total, sink);
+                }
                 return client.on_response_fragment(shared, now, peer, frame, sink);
             }
             Kind::Cancel => {

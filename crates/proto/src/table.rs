@@ -53,6 +53,10 @@ pub(crate) trait Place {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
+/// Places beyond those that can be in use at a time, so that a name of a table of few sessions does
+/// not come round before 65,536 others were used: a packet may be long on its way.
+const SPARE: usize = 256;
+
 /// Fewer sessions than this stay in a core's caches: there is nothing to ask for early.
 const CROWD: usize = 1024;
 
@@ -89,7 +93,8 @@ impl<T: Place> Table<T> {
             return None;
         }
         // Fresh places first while there are few, then the one that was freed longest ago.
-        let name = if self.places.len() < self.limit && self.free.len() < 256 {
+        let room = (self.limit + SPARE).min(SessionId::MAX_INDEX);
+        let name = if self.places.len() < room && self.free.len() < SPARE {
             self.places.push(T::vacant());
             Name::new(self.places.len() - 1, 0)
         } else {
@@ -194,24 +199,38 @@ mod tests {
         assert_eq!(table.remove(a), None);
         assert_eq!(table.id_at(a.index()), None);
         let c = table.insert(Named).unwrap();
-        assert_eq!(c.index(), a.index());
         assert_ne!(c, a);
         assert_eq!(table.get(a), None);
         assert_eq!(table.get_mut(c), Some(&mut Named(Name { id: c, round: 0 })));
         assert_eq!(table.get(b).map(|named| named.0.id), Some(b));
         assert_eq!(table.len(), 2);
-        assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [c, b]);
+        assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [b, c]);
     }
 
     #[test]
-    fn the_round_counts_how_often_a_name_comes_back() {
+    fn a_name_comes_back_after_65536_others_and_the_round_counts_how_often() {
         let mut table = Table::new(1);
-        for uses in 0..600 {
+        let mut seen = std::collections::HashMap::new();
+        for uses in 0..3 * 65_536_u32 {
             let id = table.insert(Named).unwrap();
             let Name { round, .. } = table.get(id).unwrap().0;
-            assert_eq!(usize::from(id.generation()), uses % 256);
-            assert_eq!(round as usize, uses / 256 * 256);
+            assert_eq!(round, uses / 65_536 * 256);
+            let before = seen.insert(id, uses);
+            assert_eq!(before, uses.checked_sub(65_536));
             table.remove(id);
+        }
+        assert_eq!(table.places(), SPARE);
+    }
+
+    #[test]
+    fn a_full_table_has_as_many_sessions_as_it_may() {
+        let mut table = Table::new(3);
+        for _ in 0..1000 {
+            let ids: Vec<_> = (0..3).map(|_| table.insert(Named).unwrap()).collect();
+            assert_eq!(table.insert(Named), None);
+            for id in ids {
+                table.remove(id).expect("it is there");
+            }
         }
     }
 

@@ -93,6 +93,23 @@ impl Client {
         self.advance(shared, now, id, sink);
     }
 
+    /// Bytes of the response that this frame is the first part of, if memory is to be promised for
+    /// it.
+    pub(crate) fn begins_response(
+        &mut self,
+        shared: &Shared,
+        peer: PeerId,
+        frame: &Frame<'_>,
+    ) -> Option<u32> {
+        let (Fragment { total, index }, _) = Fragment::parse(frame.payload)?;
+        if index != 0 || total > shared.config.max_total() {
+            return None;
+        }
+        let (id, slot) = self.find(peer, frame)?;
+        let begins = self.sessions.get(id)?.slots[slot].phase != Phase::Receiving;
+        begins.then_some(total)
+    }
+
     /// A part of a response.
     pub(crate) fn on_response_fragment<'a, S: FrameSink>(
         &mut self,

@@ -461,10 +461,11 @@ impl ClientSession {
                 let Some(Large::Send { window, .. }) = self.slots[index].more.large() else {
                     unreachable!("a slot that sends fragments has a window");
                 };
-                let Some(fragment) = window
-                    .next_to_send()
-                    .filter(|_| self.fragments_in_flight < self.window.min(self.control.window()))
-                else {
+                let Some(fragment) = window.next_to_send().filter(|_| {
+                    // One is always allowed, as of a response.
+                    window.outstanding() == 0
+                        || self.fragments_in_flight < self.window.min(self.control.window())
+                }) else {
                     // What arrives of this session's fragments wakes it.
                     self.pending &= !bit;
                     return Ok(0);

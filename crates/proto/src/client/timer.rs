@@ -229,7 +229,9 @@ impl Client {
             // With nothing on its way nothing would ever free a credit: one is always allowed.
             let idle = window.outstanding() == 0;
             let credits = u32::from(free.min(room)).max(u32::from(idle));
-            let asked = credits.min(window.missing(now, srtt_ns));
+            let missing = window.missing(now, srtt_ns);
+            let asked = credits.min(missing);
+            session.want |= missing > u32::from(free) && free < room;
             if window.take_loss() {
                 session.control.on_ack(Ack {
                     now,

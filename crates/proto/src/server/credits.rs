@@ -13,6 +13,8 @@ use crate::{FrameSink, PeerId, SessionId};
 
 /// A session without traffic for this long can be asked for its credits.
 const IDLE_NS: u64 = 1_000_000;
+/// What a client was told of its credits and has not answered for this long is told again.
+pub(super) const REPEAT_NS: u64 = 1_000_000;
 /// Places looked at for one demand.
 const SEARCH: usize = 64;
 
@@ -43,6 +45,10 @@ impl Server {
         let left = Self::credit_limit(shared).saturating_sub(self.granted);
         let session = self.sessions.get_mut(id).expect("the caller has it");
         let missing = usize::from(session.wanted - session.granted.min(session.wanted));
+        if session.credit_is_unheard(now) {
+            let credits = if session.revoking { 1 } else { session.granted };
+            session.push_credit(now, credits, sink);
+        }
         if missing == 0 || session.revoking {
             return;
         }
@@ -51,7 +57,7 @@ impl Server {
             session.granted += more as u16;
             self.granted += more;
             let credits = session.granted;
-            session.push_credit(credits, sink);
+            session.push_credit(now, credits, sink);
         }
         if more < missing {
             let idle_since = now.saturating_sub(IDLE_NS);
@@ -109,10 +115,13 @@ impl Server {
             if !session.revoking {
                 session.revoking = true;
                 session.revoked_at = now;
+                session.revoke_number = session.credit_number + 1;
                 shared.stats.credits_revoked += u64::from(session.granted - 1);
+                session.push_credit(now, 1, sink);
+            } else if session.credit_is_unheard(now) {
+                session.push_credit(now, 1, sink);
             }
             missing = missing.saturating_sub(usize::from(session.granted - 1));
-            session.push_credit(1, sink);
             if missing == 0 {
                 break;
             }
@@ -130,7 +139,14 @@ impl Server {
             shared.stats.frames_stale += 1;
             return;
         };
-        if frame.header.number != session.credit_number || !session.revoking {
+        let number = frame.header.number;
+        if number > session.credit_number {
+            shared.stats.frames_stale += 1;
+            return;
+        }
+        session.acked_number = session.acked_number.max(number);
+        // All that it was told since then is to come down.
+        if number < session.revoke_number || !session.revoking {
             return;
         }
         let credits = limit.credits.clamp(1, u32::from(session.granted)) as u16;

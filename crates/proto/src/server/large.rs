@@ -56,6 +56,10 @@ impl Server {
                 self.on_duplicate(shared, id, index, number, sink);
                 return None;
             }
+            // Nobody waits for the former one.
+            let slot = &mut session.slots[index];
+            slot.forget(shared);
+            slot.phase = Phase::Over;
             if !self.promise_memory(shared, now, fragment.total, sink) {
                 let session = self.sessions.get_mut(id).expect("just found");
                 session.give_up(shared, index, number, sink);
@@ -152,6 +156,19 @@ impl Server {
         promised
     }
 
+    /// Sees to it that memory can be promised for `total` bytes to who else needs it.
+    pub(crate) fn make_memory<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        total: u32,
+        sink: &mut S,
+    ) {
+        if self.promise_memory(shared, now, total, sink) {
+            shared.unreserve(total);
+        }
+    }
+
     /// The client wants parts of a response.
     pub(crate) fn on_request_for_response<S: FrameSink>(
         &mut self,
@@ -167,6 +184,10 @@ impl Server {
             _ => return self.reset(shared, peer, &frame, sink),
         };
         session.active_at = now;
+        if frame.header.flags & flags::WANT != 0 {
+            self.on_want(shared, now, id, sink);
+        }
+        let session = self.sessions.get_mut(id).expect("just found");
         let index = usize::from(frame.header.slot);
         let current = session
             .slots

@@ -9,6 +9,7 @@
 //! ```
 //! Numbers only grow, so no request is ever handed out twice, whatever arrives again.
 
+use super::credits::REPEAT_NS;
 use super::slot::{Large, Phase, Slot};
 use crate::peer::preamble;
 use crate::shared::Shared;
@@ -56,6 +57,11 @@ pub(crate) struct ServerSession {
     pub(crate) max_message: u32,
     pub(crate) revoked_at: u64,
     pub(crate) credit_number: u64,
+    /// The highest credit frame that the client has answered, and when the last one was sent.
+    pub(crate) acked_number: u64,
+    pub(crate) credit_said_at: u64,
+    /// The first one of those that asked it to come down.
+    pub(crate) revoke_number: u64,
     /// When the client was last asked whether it still has the session.
     pub(crate) audited_at: u64,
     /// Slots with a response (or parts of one) that found the sink full.
@@ -82,6 +88,9 @@ impl Place for ServerSession {
             max_message: 0,
             revoked_at: 0,
             credit_number: 0,
+            acked_number: 0,
+            credit_said_at: 0,
+            revoke_number: 0,
             audited_at: 0,
             pending: 0,
         }
@@ -256,9 +265,16 @@ impl ServerSession {
         self.push_reject(slot, number, Rejection::NoMemory, sink);
     }
 
+    /// Whether the client has not answered for long what it was last told of its credits: that or
+    /// the answer was lost.
+    pub(crate) fn credit_is_unheard(&self, now: u64) -> bool {
+        self.acked_number < self.credit_number && now - self.credit_said_at >= REPEAT_NS
+    }
+
     /// Tells the client its credits.
-    pub(crate) fn push_credit<S: FrameSink>(&mut self, credits: u16, sink: &mut S) {
+    pub(crate) fn push_credit<S: FrameSink>(&mut self, now: u64, credits: u16, sink: &mut S) {
         self.credit_number += 1;
+        self.credit_said_at = now;
         let body = crate::wire::Limit {
             credits: u32::from(credits),
         }

@@ -45,8 +45,8 @@ fn the_answer_to_a_session_of_long_ago_finds_no_other() {
     net.run_ms(1);
     close_all(&mut net, 0, &[session]);
     let (first, last) = (net.hosts[1].ran[0].0, net.hosts[1].ran[7].0);
-    // The place of the session was used once. It has names for 256 uses.
-    for _ in 0..255 {
+    // There are names for 65,536 sessions, of which one was used.
+    for _ in 0..65_535 {
         let session = open(&mut net, 0);
         close_all(&mut net, 0, &[session]);
     }

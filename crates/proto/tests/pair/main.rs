@@ -2,8 +2,11 @@
 
 mod claims;
 mod congestion;
+mod credits;
 mod faults;
 mod hostile;
+mod memory;
+mod names;
 mod net;
 mod ownership;
 mod sessions;

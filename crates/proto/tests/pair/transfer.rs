@@ -284,38 +284,6 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
     assert_eq!(net.hosts[1].protocol.reassembling(), 0);
 }
 
-/// Its client may have been told by then that it was not run.
-#[test]
-fn what_there_was_no_memory_for_is_not_run_when_there_is() {
-    let poor = Config {
-        reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
-        max_message: 20_000,
-        ..Config::default()
-    };
-    let mut net = Net::new([Config::default(), poor]);
-    let session = net.connect(0, 1);
-    net.run_ms(1);
-    // The first one lacks a packet, and what the server says of the second is lost.
-    let first = net.datagrams();
-    net.fate = Box::new(move |n, from, _| usize::from(from == 0 && n != first + 1));
-    let [large, second] = [vec![1; 20_000], vec![2; 20_000]];
-    net.request(0, session, 1, &large);
-    net.request(0, session, 2, &second);
-    net.run_ms(1);
-    assert!(net.hosts[1].ran.is_empty());
-    net.fate = Box::new(|_, _, _| 1);
-    net.run_ms(100);
-    assert!(net.hosts[0].seen.contains(&Seen::Answer(1, large)));
-    let no_memory = RequestError::Rejected(starling_proto::Rejection::NoMemory);
-    assert!(net.hosts[0].seen.contains(&Seen::Failed(2, no_memory)));
-    assert_eq!(net.hosts[1].ran.len(), 1);
-    assert_eq!(net.hosts[1].protocol.reassembling(), 0);
-    // The slot is as good as any.
-    net.request(0, session, 3, &second);
-    net.run_ms(1);
-    assert!(net.hosts[0].seen.contains(&Seen::Answer(3, second)));
-}
-
 #[test]
 fn what_is_delivered_is_known() {
     const QUIET_NS: u64 = 100_000_000;

@@ -1,0 +1,140 @@
+//! Credits: who has how many, whatever is lost.
+
+use starling_proto::{Config, SessionId};
+
+use crate::net::Net;
+
+const MS: u64 = 1_000_000;
+
+/// Host 1 serves and has ten credits to give; host 0 or 2 hold eight of them.
+fn three() -> Net {
+    let client = Config {
+        credits: 8,
+        ..Config::default()
+    };
+    let server = Config {
+        rx_queue_datagrams: 10,
+        overcommit: 1,
+        ..Config::default()
+    };
+    Net::new([client.clone(), server, client])
+}
+
+fn credits(net: &Net, host: usize, session: SessionId) -> u16 {
+    net.hosts[host].protocol.books(session).expect("open").1
+}
+
+/// Eight requests at a time, as long as that.
+fn traffic(net: &mut Net, host: usize, session: SessionId, rounds: usize) {
+    for _ in 0..rounds {
+        for tag in 0..8 {
+            net.request(host, session, tag, b"busy");
+        }
+        net.run_ms(10);
+    }
+}
+
+/// What grants credits is lost.
+#[test]
+fn credits_whose_grant_is_lost_are_granted_again() {
+    let mut net = three();
+    let first = net.connect(0, 1);
+    net.run_ms(1);
+    let second = net.connect(2, 1);
+    net.run_ms(1);
+    assert_eq!((credits(&net, 0, first), credits(&net, 2, second)), (8, 1));
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    host.protocol.close(now, first, &mut host.wire);
+    net.run_ms(1);
+    // The datagram that brings the grant is lost.
+    let mut said = 0;
+    net.fate = Box::new(move |_, from, _| {
+        said += u64::from(from == 1);
+        usize::from(from != 1 || said != 2)
+    });
+    traffic(&mut net, 2, second, 1);
+    net.fate = Box::new(|_, _, _| 1);
+    traffic(&mut net, 2, second, 100);
+    assert_eq!(net.hosts[2].protocol.outstanding(), 0);
+    assert_eq!(credits(&net, 2, second), 8, "all are free");
+}
+
+/// What confirms lowered credits is lost, and nobody else needs any.
+#[test]
+fn a_client_whose_confirmation_is_lost_gets_credits_again() {
+    let mut net = three();
+    let first = net.connect(0, 1);
+    net.run_ms(1);
+    let second = net.connect(2, 1);
+    net.run_ms(2);
+    assert_eq!((credits(&net, 0, first), credits(&net, 2, second)), (8, 1));
+    // The first one is told to come down; what it says is lost.
+    net.fate = Box::new(|_, from, _| usize::from(from != 0));
+    for tag in 0..8 {
+        net.request(2, second, tag, b"busy");
+    }
+    net.run_ms(1);
+    net.fate = Box::new(|_, _, _| 1);
+    assert_eq!(credits(&net, 0, first), 1);
+    let now = net.now;
+    let host = &mut net.hosts[2];
+    host.protocol.close(now, second, &mut host.wire);
+    net.run_ms(1);
+    traffic(&mut net, 0, first, 200);
+    assert_eq!(net.hosts[0].protocol.outstanding(), 0);
+    assert_eq!(credits(&net, 0, first), 8, "nobody else needs any");
+}
+
+/// Confirmations that are overtaken by the next demand.
+#[test]
+fn idle_credits_move_within_some_round_trips_under_steady_demand() {
+    let mut net = three();
+    let idle = net.connect(2, 1);
+    net.run_ms(1);
+    let busy = net.connect(0, 1);
+    net.run_ms(2);
+    assert_eq!((credits(&net, 2, idle), credits(&net, 0, busy)), (8, 1));
+    let start = net.now;
+    let mut tag = 0;
+    while credits(&net, 0, busy) < 8 && net.now < start + 2_000 * MS {
+        while net.hosts[0].protocol.outstanding() < 20 {
+            net.request(0, busy, tag, b"busy");
+            tag += 1;
+        }
+        net.run_until(net.now + 1_000);
+    }
+    let took = net.now - start;
+    assert!(
+        took < 20 * MS,
+        "{} us, idle has {}",
+        took / 1000,
+        credits(&net, 2, idle)
+    );
+}
+
+/// Credits for a large response.
+#[test]
+fn who_fetches_a_large_response_asks_for_credits() {
+    let mut net = three();
+    net.hosts[1].echo = false;
+    let first = net.connect(0, 1);
+    net.run_ms(1);
+    let second = net.connect(2, 1);
+    net.run_ms(1);
+    assert_eq!((credits(&net, 0, first), credits(&net, 2, second)), (8, 1));
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    host.protocol.close(now, first, &mut host.wire);
+    net.run_ms(1);
+    net.request(2, second, 1, b"give me much");
+    net.run_ms(1);
+    let (now, id) = (net.now, net.hosts[1].ran[0].0);
+    assert!(net.hosts[1].respond(now, id, &vec![5; 10_000_000]));
+    let start = net.now;
+    while net.hosts[2].protocol.outstanding() > 0 {
+        net.run_until(net.now + 10_000);
+    }
+    let took = net.now - start;
+    assert_eq!(credits(&net, 2, second), 8, "{} us", took / 1000);
+}

@@ -1,0 +1,156 @@
+//! Memory for messages of several packets, and room for their packets.
+
+use starling_proto::{Config, Congestion, Prefix, Rejection, RequestError};
+
+use crate::net::{Host, Net, Seen};
+
+const MS: u64 = 1_000_000;
+
+/// An upload that was given up holds the memory that this endpoint's own calls need.
+#[test]
+fn memory_of_what_does_not_come_any_more_serves_responses_too() {
+    let poor = Config {
+        reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
+        max_message: 20_000,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), poor]);
+    let session = net.connect(0, 1);
+    let back = net.connect(1, 0);
+    net.run_ms(1);
+    // Of an upload one datagram is lost, then it is cancelled, which is lost too.
+    let first = net.datagrams();
+    net.fate = Box::new(move |n, from, _| usize::from(from == 1 || n == first + 1));
+    let number = net.request(0, session, 1, &[1; 20_000]);
+    net.run_until(net.now + 50_000);
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    assert!(protocol.cancel(now, session, number, wire).is_some());
+    net.run_until(net.now + 50_000);
+    net.fate = Box::new(|_, _, _| 1);
+    assert_eq!(net.hosts[1].protocol.reassembling(), 20_000);
+    net.run_ms(5_000);
+    net.hosts[0].echo = false;
+    net.request(1, back, 2, b"give me much");
+    net.run_ms(1);
+    let (now, id) = (net.now, net.hosts[0].ran[0].0);
+    assert!(net.hosts[0].respond(now, id, &[5; 20_000]));
+    net.run_ms(100);
+    let answered = Seen::Answer(2, vec![5; 20_000]);
+    assert!(net.hosts[1].seen.contains(&answered), "no memory");
+}
+
+/// The slot's own former request, which nobody waits for, has the memory.
+#[test]
+fn a_request_has_the_memory_of_the_one_that_it_replaces() {
+    let poor = Config {
+        reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
+        max_message: 20_000,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), poor]);
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    let first = net.datagrams();
+    net.fate = Box::new(move |n, from, _| usize::from(from == 1 || n == first + 1));
+    let number = net.request(0, session, 1, &[1; 20_000]);
+    net.run_until(net.now + 50_000);
+    let now = net.now;
+    let Host { protocol, wire, .. } = &mut net.hosts[0];
+    assert!(protocol.cancel(now, session, number, wire).is_some());
+    net.run_until(net.now + 50_000);
+    net.fate = Box::new(|_, _, _| 1);
+    net.request(0, session, 2, &[2; 20_000]);
+    net.run_ms(100);
+    let answered = Seen::Answer(2, vec![2; 20_000]);
+    assert!(
+        net.hosts[0].seen.contains(&answered),
+        "{:?}",
+        net.hosts[0].seen
+    );
+}
+
+/// A large request that finds no room behind responses is not unanswered.
+#[test]
+fn a_request_that_waits_for_room_does_not_end_its_session() {
+    let quick = Config {
+        peer_timeout_ns: 3 * MS,
+        keepalive_ns: MS,
+        rto_min_ns: MS,
+        rto_max_ns: MS,
+        congestion: Congestion::Off,
+        ..Config::default()
+    };
+    // A window of eleven fragments.
+    let server = Config {
+        rx_queue_bytes: 11 * 2 * 1500,
+        ..quick.clone()
+    };
+    let mut net = Net::new([quick, server]);
+    net.hosts[1].echo = false;
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    for tag in 0..2 {
+        net.request(0, session, tag, b"give me much");
+    }
+    net.run_until(net.now + 20_000);
+    let now = net.now;
+    let ids: Vec<_> = net.hosts[1].ran.iter().map(|(id, _)| *id).collect();
+    let body = vec![7; 60_000_000];
+    for id in ids {
+        assert!(net.hosts[1].respond(now, id, &body));
+    }
+    // What arrives comes one by one, as on a real link, so that there is always some on its way.
+    let step = |net: &mut Net| {
+        net.hosts[1].wire.room = 3;
+        net.run_until(net.now + 1_000);
+    };
+    for _ in 0..100 {
+        step(&mut net);
+    }
+    let step = |net: &mut Net| {
+        net.hosts[1].wire.room = 4;
+        net.run_until(net.now + 1_000);
+    };
+    for _ in 0..100 {
+        step(&mut net);
+    }
+    net.request(0, session, 9, &vec![3; 40_000]);
+    for _ in 0..60_000 {
+        step(&mut net);
+    }
+    let ended = |seen: &&Seen| matches!(seen, Seen::Ended(..));
+    assert!(net.hosts[0].seen.iter().find(ended).is_none());
+}
+
+/// Its client may have been told by then that it was not run.
+#[test]
+fn what_there_was_no_memory_for_is_not_run_when_there_is() {
+    let poor = Config {
+        reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
+        max_message: 20_000,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), poor]);
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    // The first one lacks a packet, and what the server says of the second is lost.
+    let first = net.datagrams();
+    net.fate = Box::new(move |n, from, _| usize::from(from == 0 && n != first + 1));
+    let [large, second] = [vec![1; 20_000], vec![2; 20_000]];
+    net.request(0, session, 1, &large);
+    net.request(0, session, 2, &second);
+    net.run_ms(1);
+    assert!(net.hosts[1].ran.is_empty());
+    net.fate = Box::new(|_, _, _| 1);
+    net.run_ms(100);
+    assert!(net.hosts[0].seen.contains(&Seen::Answer(1, large)));
+    let no_memory = RequestError::Rejected(Rejection::NoMemory);
+    assert!(net.hosts[0].seen.contains(&Seen::Failed(2, no_memory)));
+    assert_eq!(net.hosts[1].ran.len(), 1);
+    assert_eq!(net.hosts[1].protocol.reassembling(), 0);
+    // The slot is as good as any.
+    net.request(0, session, 3, &second);
+    net.run_ms(1);
+    assert!(net.hosts[0].seen.contains(&Seen::Answer(3, second)));
+}
