@@ -82,6 +82,7 @@ impl Client {
                 peer,
                 timer_armed: true,
                 max_message: shared.config.max_message,
+                most_credits: shared.config.credits,
                 began_at: now,
                 said_at: now,
                 ..ClientSession::vacant()

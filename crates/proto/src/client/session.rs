@@ -96,6 +96,8 @@ pub(crate) struct ClientSession {
     pub(crate) fragments_in_flight: u16,
     /// Fragments of responses that this side's receive queue can take at once.
     pub(crate) receive_window: u16,
+    /// The most credits that it can use: with so many there is nothing to ask for.
+    pub(crate) most_credits: u16,
     pub(crate) max_message: u32,
     /// The last credit frame that was taken.
     pub(crate) credit_number: u64,
@@ -148,6 +150,7 @@ impl Place for ClientSession {
             window: 0,
             fragments_in_flight: 0,
             receive_window: 1,
+            most_credits: 0,
             fragment: 0,
             max_message: 0,
             credit_number: 0,
@@ -412,7 +415,7 @@ impl ClientSession {
         }
         while self.pending != 0 {
             if self.in_flight >= self.credits {
-                self.want = true;
+                self.want = self.credits < self.most_credits;
                 return Pumped::Done;
             }
             let paced = !self.control.is_unpaced();

@@ -231,7 +231,8 @@ impl Client {
             let credits = u32::from(free.min(room)).max(u32::from(idle));
             let missing = window.missing(now, srtt_ns);
             let asked = credits.min(missing);
-            session.want |= missing > u32::from(free) && free < room;
+            let lacks = missing > u32::from(free) && free < room;
+            session.want |= lacks && session.credits < session.most_credits;
             if window.take_loss() {
                 session.control.on_ack(Ack {
                     now,

@@ -137,4 +137,10 @@ fn who_fetches_a_large_response_asks_for_credits() {
     }
     let took = net.now - start;
     assert_eq!(credits(&net, 2, second), 8, "{} us", took / 1000);
+    // Now it has all that it can use. WANT would keep its requests from workers.
+    net.request(2, second, 2, b"no more than this");
+    net.run_ms(1);
+    let request = net.log.iter().rfind(|(from, _)| *from == 2);
+    let (_, request) = request.expect("it was sent");
+    assert_eq!(request[8] & 0x80, 0, "WANT");
 }
