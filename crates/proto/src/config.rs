@@ -5,6 +5,10 @@ use crate::wire::MIN_DATAGRAM;
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;
 
+/// The longest time that a configuration may have: 36 years. Sums of a few of them and of a clock's
+/// reading stay far below the largest number.
+const LONGEST_NS: u64 = 1 << 60;
+
 /// Which congestion control the client side of sessions runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
@@ -204,6 +208,18 @@ impl Config {
                 "at least 1 us and at most rto_max_ns",
             ),
             (
+                "rto_max_ns",
+                self.rto_max_ns,
+                self.rto_max_ns <= LONGEST_NS,
+                "at most 2^60, 36 years",
+            ),
+            (
+                "peer_timeout_ns",
+                self.peer_timeout_ns,
+                self.peer_timeout_ns <= LONGEST_NS,
+                "at most 2^60, 36 years",
+            ),
+            (
                 "keepalive_ns",
                 self.keepalive_ns,
                 self.keepalive_ns >= MS && self.keepalive_ns < self.peer_timeout_ns,
@@ -212,14 +228,15 @@ impl Config {
             (
                 "connect_timeout_ns",
                 self.connect_timeout_ns,
-                self.connect_timeout_ns >= MS,
-                "at least 1 ms",
+                (MS..=LONGEST_NS).contains(&self.connect_timeout_ns),
+                "1 ms to 2^60 ns, 36 years",
             ),
             (
                 "response_retention_ns",
                 self.response_retention_ns,
-                self.response_retention_ns > self.peer_timeout_ns,
-                "above peer_timeout_ns",
+                self.response_retention_ns > self.peer_timeout_ns
+                    && self.response_retention_ns <= LONGEST_NS,
+                "above peer_timeout_ns and at most 2^60, 36 years",
             ),
             (
                 "link_rate_bps",
@@ -265,5 +282,28 @@ mod tests {
         };
         let error = bad.check().unwrap_err();
         assert_eq!(error.to_string(), "slots is 65, it must be 1 to 64");
+    }
+
+    #[test]
+    fn no_time_is_so_long_that_sums_overflow() {
+        type Change = fn(&mut Config);
+        let changes: [(&str, Change); 4] = [
+            ("rto_max_ns", |config| config.rto_max_ns = u64::MAX),
+            ("peer_timeout_ns", |config| {
+                config.peer_timeout_ns = u64::MAX - 1;
+                config.response_retention_ns = u64::MAX;
+            }),
+            ("connect_timeout_ns", |config| {
+                config.connect_timeout_ns = u64::MAX;
+            }),
+            ("response_retention_ns", |config| {
+                config.response_retention_ns = u64::MAX;
+            }),
+        ];
+        for (field, change) in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            assert_eq!(config.check().unwrap_err().field, field);
+        }
     }
 }
