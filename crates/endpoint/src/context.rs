@@ -145,6 +145,7 @@ impl<I: PacketIo> Context<'_, I> {
             "a deferred reply is answered by the endpoint that it came from"
         );
         let (id, answer) = reply.settle();
+        let result = result.map_err(Status::of_handler);
         self.core.settle(self.tx, id, answer, result);
     }
 

@@ -324,7 +324,11 @@ impl<I: PacketIo> Tables<I> {
             // The caller's own fault, so the caller gets it, but not before the turn is over:
             // the rest of the burst would be lost.
             Running::Continuation => {
-                core.panic.get_or_insert(panic);
+                if core.panic.is_none() {
+                    core.panic = Some(panic);
+                } else {
+                    panics::discard(panic);
+                }
             }
         }
         self.apply(&mut core.registrations);
@@ -349,7 +353,7 @@ fn finish_uncommon<I: PacketIo>(
             return;
         }
         _ if panicked => Status::internal(HANDLER_PANICKED),
-        Some(Otherwise::Status(status)) => status,
+        Some(Otherwise::Status(status)) => status.of_handler(),
         None => Status::internal("the server's handler returned without an answer"),
     };
     core.answer_status(tx, reply.id, &mut reply.answer, &status);

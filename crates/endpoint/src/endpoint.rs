@@ -117,11 +117,21 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// RESOURCE_EXHAUSTED.
     ///
     /// # Errors
-    /// If there cannot be so many threads, or if the device is to hand requests to them and cannot.
+    /// If there are workers already, if there cannot be so many threads, or if the device is to hand
+    /// requests to them and cannot.
     pub fn start_workers(&mut self, config: &WorkerConfig) -> Result<(), IoError>
     where
         C: Clone + Send + 'static,
     {
+        if self.dispatch.is_some() {
+            // Those would take with them what they have.
+            return Err(IoError::new(
+                Fault::Caller,
+                "start worker threads",
+                "the endpoint has workers already",
+                "start them once",
+            ));
+        }
         if config.steered {
             return self.start_steered_workers(config);
         }
@@ -162,7 +172,15 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// Has requests for worker handlers handed out by `dispatch`.
+    ///
+    /// # Panics
+    /// If what handed them out before has some that are not answered.
     pub fn set_dispatch(&mut self, dispatch: Box<dyn Dispatch>) {
+        let before = self.dispatch.as_ref();
+        assert!(
+            before.is_none_or(|before| before.in_flight() == 0),
+            "requests would be lost with the workers that have them"
+        );
         self.dispatch = Some(dispatch);
     }
 

@@ -146,13 +146,17 @@ impl Executor {
             let mut cx = TaskContext::from_waker(&task.waker);
             let future = task.future.as_mut();
             match catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx))) {
-                Ok(Poll::Pending) => {}
-                Ok(Poll::Ready(())) => drop(self.tasks.remove(key)),
+                Ok(Poll::Pending) => continue,
+                Ok(Poll::Ready(())) => {}
                 Err(panic) => {
                     discard(panic);
                     panics += 1;
-                    drop(self.tasks.remove(key));
                 }
+            }
+            let task = self.tasks.remove(key);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(task))) {
+                discard(panic);
+                panics += 1;
             }
         }
         (polled, panics)

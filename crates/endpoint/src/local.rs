@@ -59,6 +59,8 @@ enum CallState {
 
 #[derive(Default)]
 struct Sleeper {
+    /// Its time is in `sleeps`.
+    armed: bool,
     over: bool,
     waker: Option<Waker>,
 }
@@ -69,6 +71,8 @@ struct State {
     calls: Slab<CallState>,
     sleepers: Slab<Sleeper>,
     sleeps: Timers,
+    /// Sleeps that begin with the time that the event loop takes them in, and how long they are.
+    begun: Vec<(u64, u64)>,
     spare: Vec<Msgbuf>,
     closed: bool,
 }
@@ -76,8 +80,6 @@ struct State {
 /// What the futures of an endpoint share with its event loop.
 pub(crate) struct Shared {
     state: RefCell<State>,
-    /// The time of the current turn.
-    pub(crate) now_ns: Cell<u64>,
     /// Whether there are commands or spawned futures.
     busy: Cell<bool>,
     /// When [`Shared::wake_sleepers`] has something to do.
@@ -93,10 +95,10 @@ impl Shared {
                 calls: Slab::new(MAX_FUTURES),
                 sleepers: Slab::new(MAX_FUTURES),
                 sleeps: Timers::default(),
+                begun: Vec::new(),
                 spare: Vec::new(),
                 closed: false,
             }),
-            now_ns: Cell::new(0),
             busy: Cell::new(false),
             alarm_ns: Cell::new(u64::MAX),
         })
@@ -122,7 +124,8 @@ impl Shared {
         let mut state = self.state.borrow_mut();
         let command = state.commands.pop_front();
         if command.is_none() {
-            self.busy.set(!state.spawned.is_empty());
+            self.busy
+                .set(!state.spawned.is_empty() || !state.begun.is_empty());
         }
         command
     }
@@ -172,6 +175,26 @@ impl Shared {
         message.clear();
         state.spare.push(message);
         None
+    }
+
+    /// Has the sleeps begin that were polled first since the last time.
+    pub(crate) fn arm_sleepers(&self, now_ns: u64) {
+        let State {
+            begun,
+            sleeps,
+            sleepers,
+            ..
+        } = &mut *self.state.borrow_mut();
+        for (key, ns) in begun.drain(..) {
+            let Some(sleeper) = sleepers.get_mut(key) else {
+                continue;
+            };
+            sleeper.armed = true;
+            sleeps.arm(now_ns.saturating_add(ns), key, |key| {
+                sleepers.get(key).is_some_and(|sleeper| !sleeper.over)
+            });
+            self.alarm_ns.set(sleeps.earliest_ns());
+        }
     }
 
     /// Wakes the sleepers whose time has come; says how many.
@@ -431,22 +454,21 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
         let shared = Rc::clone(&self.shared);
         let State {
-            sleeps, sleepers, ..
+            begun, sleepers, ..
         } = &mut *shared.state.borrow_mut();
         let ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
         let key = *self.key.get_or_insert_with(|| {
-            let at_ns = shared.now_ns.get().saturating_add(ns);
             let key = sleepers
                 .insert(Sleeper::default())
                 .unwrap_or_else(|_| panic!("{MAX_FUTURES} sleeps at once"));
-            sleeps.arm(at_ns, key, |key| {
-                sleepers.get(key).is_some_and(|sleeper| !sleeper.over)
-            });
-            shared.alarm_ns.set(sleeps.earliest_ns());
+            begun.push((key, ns));
+            shared.busy.set(true);
             key
         });
         match sleepers.get_mut(key) {
-            Some(Sleeper { over: false, waker }) => {
+            Some(Sleeper {
+                over: false, waker, ..
+            }) => {
                 keep_waker(waker, cx.waker());
                 Poll::Pending
             }
@@ -459,7 +481,8 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             let mut state = self.shared.state.borrow_mut();
-            if state.sleepers.remove(key).is_some_and(|s| !s.over) {
+            let sleeper = state.sleepers.remove(key);
+            if sleeper.is_some_and(|s| s.armed && !s.over) {
                 state.sleeps.disarm();
             }
         }

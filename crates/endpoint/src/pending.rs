@@ -37,6 +37,15 @@ impl Default for Pending {
     }
 }
 
+impl Drop for Pending {
+    /// The endpoint is gone: nobody hears an answer any more.
+    fn drop(&mut self) {
+        for entry in self.requests.values() {
+            entry.flags.give_up(GaveUp::Cancelled);
+        }
+    }
+}
+
 impl Pending {
     pub(crate) fn len(&self) -> usize {
         self.requests.len()

@@ -189,6 +189,14 @@ impl Status {
         !self.not_run
     }
 
+    /// The status as the end of a request whose handler ran, whatever it says of the call that the
+    /// handler had it from.
+    pub(crate) fn of_handler(mut self) -> Self {
+        self.not_run = false;
+        self.unsent = None;
+        self
+    }
+
     /// The same status of a call whose request was never sent.
     pub(crate) fn with_unsent(mut self, request: Msgbuf) -> Self {
         self.unsent = Some(Box::new(request));

@@ -552,7 +552,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             let turn = self.poll()?;
             if self.executor.take_main_woken() {
                 self.refresh();
-                self.core.local.now_ns.set(self.core.now_ns);
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return Ok(output);
                 }
@@ -711,10 +710,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if !self.executor.is_ready() {
             return done;
         }
-        self.core.local.now_ns.set(now);
         let (polled, panics) = self.executor.run();
         done += polled;
         self.core.stats.panics += panics;
+        self.core.local.arm_sleepers(now);
         let tx = self.io.split().1;
         let core = &mut self.core;
         // Bounded: nothing below polls a future, so nothing adds commands.

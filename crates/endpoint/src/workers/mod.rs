@@ -296,7 +296,7 @@ impl Job {
             match catch_unwind(AssertUnwindSafe(|| handler(request, reply))) {
                 Ok(()) => match reply.status.take() {
                     None => JobEnd::Answered,
-                    Some(status) => JobEnd::Failed(status),
+                    Some(status) => JobEnd::Failed(status.of_handler()),
                 },
                 Err(panic) => {
                     panics::discard(panic);

@@ -99,7 +99,7 @@ impl ThreadPool {
             threads: Vec::with_capacity(count),
             in_flight: 0,
             in_flight_bytes: 0,
-            capacity: count + config.queue,
+            capacity: count.saturating_add(config.queue),
         };
         for index in 0..count {
             let worker = Worker {

@@ -263,6 +263,7 @@ impl Dispatch for SteeredPool {
             self.in_flight -= 1;
             let job = self.held.pop_back().expect("just put in");
             self.in_flight_bytes -= job.request_bytes;
+            self.give_out();
             return Err(job);
         }
         Ok(())
@@ -326,6 +327,9 @@ impl Drop for SteeredPool {
         self.drain();
         self.shared.stop.store(true, Ordering::Release);
         for seat in &self.shared.seats {
+            if let Some((_, flags)) = &*seat.running() {
+                flags.give_up(GaveUp::Cancelled);
+            }
             seat.waker.wake();
             while seat.done.pop().is_some() {
                 self.in_flight -= 1;
@@ -431,9 +435,12 @@ impl<C: Clock> Worker<C> {
         job.run(now_ns);
         *seat.running() = None;
         self.io = Some(job.answer_in_place());
-        let is_urgent = !job.is_sent() || self.shared.draining.load(Ordering::SeqCst);
+        let is_sent = job.is_sent();
         let seat = &self.shared.seats[self.index];
         self.hand_back(|seat| &seat.reports, job);
+        // After it was handed back: who drains finds it in a look, or has said so before that.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let is_urgent = !is_sent || self.shared.draining.load(Ordering::SeqCst);
         if is_urgent || seat.reports.len() >= self.shared.urgent_at {
             self.shared.dispatcher.wake();
         }

@@ -188,3 +188,12 @@ fn a_worker_that_is_free_just_before_something_is_held_is_given_it() {
     // No other look of the dispatcher's.
     runs.recv_timeout(PATIENCE).expect("it was run");
 }
+
+#[test]
+fn nothing_seems_to_be_held_when_what_found_no_room_was_refused() {
+    let (mut pool, _, _) = pool(Idle::Block, false);
+    pool.capacity = 0;
+    assert!(pool.submit(job(Arc::new(|_, _| ()))).is_err());
+    assert_eq!(pool.held.len(), 0);
+    assert_eq!(pool.shared.held.load(Ordering::SeqCst), 0);
+}

@@ -1,0 +1,278 @@
+//! Panics, drops and ends at odd moments, and the largest values that a configuration takes.
+
+mod common;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use common::{Pair, ms};
+use starling_endpoint::{CallError, Handler, MethodId, Status, WorkerConfig};
+
+/// A status that a handler got from a call of its own says that *that* call did not run.
+#[test]
+fn a_forwarded_not_run_is_not_said_of_the_handlers_own_request() {
+    let mut pair = Pair::new();
+    let ran = Rc::new(Cell::new(0));
+    let counts = ran.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| {
+            counts.set(counts.get() + 1);
+            // As `?` in a handler does with the end of a nested call.
+            reply.status(Status::from(CallError::QueueFull));
+        }),
+    );
+    pair.call(1, b"", 1);
+    let status = pair.one_end().unwrap_err();
+    assert_eq!(ran.get(), 1, "the handler ran");
+    assert!(status.may_have_run(), "{status:?}");
+}
+
+#[test]
+fn a_queue_without_a_bound_takes_requests() {
+    let mut pair = Pair::new();
+    pair.server
+        .start_workers(&WorkerConfig::new(1, usize::MAX))
+        .unwrap();
+    pair.server
+        .register_worker(MethodId(1), Arc::new(|_, reply| reply.buffer().push(1)));
+    pair.call(1, b"", 1);
+    for _ in 0..200 {
+        pair.settle();
+        std::thread::sleep(ms(1));
+    }
+    let end = pair.one_end();
+    assert_eq!(end.unwrap().body(), [1]);
+}
+
+struct Bomb(bool);
+
+impl Future for Bomb {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 {
+            panic!("in drop");
+        }
+    }
+}
+
+#[test]
+fn a_future_that_panics_when_it_is_dropped_stops_no_other() {
+    let mut pair = Pair::new();
+    pair.settle();
+    let local = pair.client.local();
+    let done = Rc::new(Cell::new(false));
+    local.spawn_local(Bomb(true));
+    let (sets, its_local) = (done.clone(), local.clone());
+    local.spawn_local(async move {
+        its_local.sleep(ms(5)).await;
+        sets.set(true);
+    });
+    let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = pair.client.poll().unwrap();
+    }));
+    let escaped = first.is_err();
+    pair.pass(ms(20));
+    assert!(
+        done.get(),
+        "the other one was lost (panic escaped: {escaped})"
+    );
+    assert!(!escaped, "the panic went to the owner of the endpoint");
+}
+
+#[test]
+fn workers_that_are_started_again_lose_no_request() {
+    let mut pair = Pair::new();
+    let config = WorkerConfig::new(1, 16);
+    pair.server.start_workers(&config).unwrap();
+    let again = pair.server.start_workers(&config).unwrap_err();
+    assert!(again.to_string().contains("workers already"), "{again}");
+    pair.server
+        .register_worker(MethodId(1), Arc::new(|_, reply| reply.buffer().push(1)));
+    pair.call(1, b"", 1);
+    for _ in 0..200 {
+        pair.settle();
+        std::thread::sleep(ms(1));
+    }
+    assert_eq!(pair.one_end().unwrap().body(), [1]);
+}
+
+struct PanicBomb;
+impl Drop for PanicBomb {
+    fn drop(&mut self) {
+        panic!("payload's drop");
+    }
+}
+
+#[test]
+fn panics_of_several_continuations_lose_no_response() {
+    let mut pair = Pair::new();
+    pair.server
+        .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
+    pair.settle();
+    let ends = Rc::new(Cell::new(0));
+    let counts = ends.clone();
+    let collect = pair.client.register_continuation(move |_, completion| {
+        counts.set(counts.get() + 1);
+        match completion.tag {
+            0 => std::panic::panic_any("the first"),
+            1 => std::panic::panic_any(PanicBomb),
+            _ => {}
+        }
+    });
+    for tag in 0..4 {
+        pair.client
+            .call(
+                pair.session,
+                MethodId(1),
+                &Default::default(),
+                |_| {},
+                collect,
+                tag,
+            )
+            .unwrap();
+    }
+    let _ = pair.client.poll().unwrap();
+    let _ = pair.server.poll().unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = pair.client.poll().unwrap();
+    }));
+    if let Err(payload) = caught {
+        std::mem::forget(payload);
+    }
+    assert_eq!(ends.get(), 4);
+}
+
+fn configured(
+    change: impl Fn(&mut starling_endpoint::EndpointConfig),
+) -> (
+    common::loop_io::Wire,
+    common::TestEndpoint,
+    common::TestEndpoint,
+) {
+    let wire = common::loop_io::Wire::default();
+    let mut config = starling_endpoint::EndpointConfig {
+        idle: starling_endpoint::Idle::Block,
+        ..Default::default()
+    };
+    change(&mut config);
+    let client = common::endpoint_with(&wire, 1, config.clone());
+    let server = common::endpoint_with(&wire, 2, config);
+    (wire, client, server)
+}
+
+fn serves_for_a_second(change: impl Fn(&mut starling_endpoint::EndpointConfig)) {
+    let (wire, mut client, mut server) = configured(change);
+    let kept = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let keeps = kept.clone();
+    server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| keeps.borrow_mut().push(reply.defer())),
+    );
+    wire.clock().advance(ms(1000));
+    let session = client.connect(&server.local_address()).unwrap();
+    let end = Rc::new(std::cell::RefCell::new(None));
+    let into = end.clone();
+    let collect = client.register_continuation(move |_, completion| {
+        *into.borrow_mut() = Some(completion.result.map(drop));
+    });
+    client
+        .call(
+            session,
+            MethodId(1),
+            &Default::default(),
+            |_| {},
+            collect,
+            1,
+        )
+        .unwrap();
+    common::pass(&wire, &mut [&mut client, &mut server], ms(3000));
+    assert!(end.borrow().is_none(), "{:?}", end.borrow());
+    for reply in kept.take() {
+        server.complete(reply, |_| {});
+    }
+    common::pass(&wire, &mut [&mut client, &mut server], ms(100));
+    let end = end.take();
+    assert!(matches!(end, Some(Ok(()))), "{end:?}");
+}
+
+/// The longest time that a configuration may have.
+const LONGEST_NS: u64 = 1 << 60;
+
+#[test]
+fn the_longest_connect_timeout_is_one() {
+    serves_for_a_second(|config| config.protocol.connect_timeout_ns = LONGEST_NS);
+}
+
+#[test]
+fn the_longest_peer_timeout_is_one() {
+    serves_for_a_second(|config| {
+        config.protocol.peer_timeout_ns = LONGEST_NS - 1;
+        config.protocol.response_retention_ns = LONGEST_NS;
+    });
+}
+
+#[test]
+fn the_longest_retransmission_timeout_is_one() {
+    serves_for_a_second(|config| config.protocol.rto_max_ns = LONGEST_NS);
+}
+
+#[test]
+fn who_works_on_a_request_hears_that_the_endpoint_is_gone() {
+    let Pair {
+        wire: _wire,
+        mut client,
+        mut server,
+        session,
+        collect,
+        ..
+    } = Pair::new();
+    let kept = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let keeps = kept.clone();
+    server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| keeps.borrow_mut().push(reply.defer())),
+    );
+    server.start_workers(&WorkerConfig::new(1, 16)).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    server.register_worker(
+        MethodId(2),
+        Arc::new(move |request, _| {
+            let begun = std::time::Instant::now();
+            while !request.is_cancelled() && begun.elapsed() < ms(3000) {
+                std::thread::sleep(ms(1));
+            }
+            let _ = tell.lock().unwrap().send(request.is_cancelled());
+        }),
+    );
+    for method in [1, 2] {
+        client
+            .call(
+                session,
+                MethodId(method),
+                &Default::default(),
+                |_| {},
+                collect,
+                1,
+            )
+            .unwrap();
+    }
+    common::settle(&mut [&mut client, &mut server]);
+    assert_eq!(server.requests_pending(), 2);
+    std::thread::sleep(ms(50));
+    drop(server);
+    let reply = kept.borrow_mut().pop().unwrap();
+    assert!(reply.is_cancelled(), "a deferred one");
+    assert_eq!(told.recv(), Ok(true), "a worker");
+}
