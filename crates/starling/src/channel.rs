@@ -15,7 +15,7 @@ use starling_message::{Message, MethodDescriptor};
 
 use crate::address::Address;
 use crate::cell::CallCell;
-use crate::driver::{Command, Driver, Reply, Submission};
+use crate::driver::{Alarm, Command, Driver, Reply, Submission};
 use crate::error::Error;
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
@@ -245,7 +245,7 @@ impl Permit {
         let more = |count| (count < shared.capacity).then_some(count + 1);
         shared
             .in_flight
-            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, more)
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more)
             .is_ok()
             .then(|| Self(Arc::clone(shared)))
     }
@@ -347,7 +347,16 @@ struct Queued<O> {
     ticket: u64,
     deadline: Option<Instant>,
     /// Whom the driver wakes at the deadline.
-    alarm: Option<Waker>,
+    alarm: Option<GivenUp>,
+}
+
+/// An alarm that goes with who waits for it.
+struct GivenUp(Arc<Alarm>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
 }
 
 enum Progress<O> {
@@ -387,7 +396,7 @@ impl<O: Order> RawCall<O> {
         self.progress = Progress::Submitted(Arc::clone(&cell));
         self.shared.driver.send(order.into_command(Reply {
             cell,
-            _permit: permit,
+            permit: Some(permit),
         }));
     }
 
@@ -410,17 +419,14 @@ impl<O: Order> RawCall<O> {
                             "the channel was full until the deadline; the call was not made",
                         )));
                     }
-                    let waker = cx.waker();
-                    if !queued
-                        .alarm
-                        .as_ref()
-                        .is_some_and(|set| set.will_wake(waker))
-                    {
-                        queued.alarm = Some(waker.clone());
-                        self.shared.driver.send(Command::WakeAt {
-                            after: left,
-                            waker: cx.waker().clone(),
-                        });
+                    match &queued.alarm {
+                        Some(GivenUp(alarm)) => alarm.set(cx.waker()),
+                        None => {
+                            let alarm = Arc::new(Alarm::default());
+                            alarm.set(cx.waker());
+                            queued.alarm = Some(GivenUp(Arc::clone(&alarm)));
+                            self.shared.driver.send(Command::WakeAt { deadline, alarm });
+                        }
                     }
                 }
                 self.shared.enqueue(queued.ticket, cx.waker());

@@ -405,8 +405,9 @@ impl Connection {
             if state.version != version {
                 return Poll::Ready(());
             }
-            // Once for each poll: a task is polled again only after a change or its deadline.
-            state.waiters.push(cx.waker().clone());
+            if !state.waiters.iter().any(|kept| kept.will_wake(cx.waker())) {
+                state.waiters.push(cx.waker().clone());
+            }
             Poll::Pending
         })
         .await;

@@ -64,6 +64,14 @@ impl<I: Plane> Core<I> {
         Ok(turn)
     }
 
+    /// Waits as the endpoint does, unless a connection wants something.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        if self.hub.is_wanted.get() {
+            return Ok(());
+        }
+        self.raw.wait(limit)
+    }
+
     /// Runs until `future` is ready.
     pub(crate) fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, IoError> {
         let mut future = pin!(future);

@@ -61,17 +61,20 @@ pub(crate) struct Submission {
 /// What is owed to the caller: the end of the call. Dropping it says that the thread is gone.
 pub(crate) struct Reply {
     pub(crate) cell: Arc<CallCell>,
-    pub(crate) _permit: Permit,
+    pub(crate) permit: Option<Permit>,
 }
 
 impl Reply {
-    fn finish(self, end: End) {
+    fn finish(mut self, end: End) {
+        // First: whoever hears of the end may have the next call already.
+        self.permit = None;
         self.cell.finish(end);
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        self.permit = None;
         // Has no effect on a call that is over.
         self.cell.finish(Err(stopped(None)));
     }
@@ -109,9 +112,57 @@ pub(crate) enum Command {
     },
     /// Wakes a caller that waits for a permit, when its time is over.
     WakeAt {
-        after: Duration,
-        waker: Waker,
+        deadline: Instant,
+        alarm: Arc<Alarm>,
     },
+}
+
+/// Whom to wake at a time, as long as somebody waits for it.
+#[derive(Default)]
+pub(crate) struct Alarm(Mutex<AlarmState>);
+
+#[derive(Default)]
+struct AlarmState {
+    over: bool,
+    caller: Option<Waker>,
+    task: Option<Waker>,
+}
+
+impl Alarm {
+    pub(crate) fn set(&self, waker: &Waker) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.caller = Some(waker.clone());
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.over = true;
+        let (caller, task) = (state.caller.take(), state.task.take());
+        drop(state);
+        drop(caller);
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    fn poll_over(&self, cx: &std::task::Context<'_>) -> Poll<()> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.over {
+            return Poll::Ready(());
+        }
+        state.task = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn ring(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let caller = state.caller.take();
+        drop(state);
+        if let Some(caller) = caller {
+            caller.wake();
+        }
+    }
 }
 
 /// What callers share with the driver's thread.
@@ -424,11 +475,24 @@ impl<I: Plane> Loop<I> {
                     });
                 }
             }
-            Command::WakeAt { after, waker } => {
-                let sleep = self.core.hub.local.sleep(after);
+            Command::WakeAt { deadline, alarm } => {
+                let local = self.core.hub.local.clone();
                 self.core.hub.local.spawn_local(async move {
-                    sleep.await;
-                    waker.wake();
+                    // The caller's clock is another one: it must not find that there is time left.
+                    while let Some(left) = left_until(Some(deadline)).filter(|left| !left.is_zero())
+                    {
+                        let mut sleep = pin!(local.sleep(left));
+                        let given_up = std::future::poll_fn(|cx| {
+                            if alarm.poll_over(cx).is_ready() {
+                                return Poll::Ready(true);
+                            }
+                            sleep.as_mut().poll(cx).map(|()| false)
+                        });
+                        if given_up.await {
+                            return;
+                        }
+                    }
+                    alarm.ring();
                 });
             }
         }

@@ -98,7 +98,7 @@ impl Endpoint {
     /// Waits for something to do as [`Idle`] says, at most `limit`. To be called after a turn that
     /// did nothing.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        each!(&mut self.device, core => core.raw.wait(limit))
+        each!(&mut self.device, core => core.wait(limit))
     }
 
     /// Turns until `done` says so; it is asked after each turn.
@@ -109,7 +109,7 @@ impl Endpoint {
                 return Ok(());
             }
             if turn.is_idle() {
-                core.raw.wait(None)?;
+                core.wait(None)?;
             }
         })
     }

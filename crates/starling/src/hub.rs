@@ -34,6 +34,8 @@ pub(crate) struct Hub {
     elsewhere: RefCell<HashMap<Address, Channel>>,
     /// Connections that want a session, wait for one to open, or doubt that theirs lives.
     wants: RefCell<Vec<Rc<Connection>>>,
+    /// One of them has come since the loop looked.
+    pub(crate) is_wanted: Cell<bool>,
     /// Client sessions of the endpoint that had ended when they were last looked at.
     ended_seen: Cell<u64>,
     /// State of a small generator for jitter.
@@ -50,6 +52,7 @@ impl Hub {
             shared: RefCell::default(),
             elsewhere: RefCell::default(),
             wants: RefCell::default(),
+            is_wanted: Cell::new(false),
             ended_seen: Cell::new(0),
             random: Cell::new(seed | 1),
         })
@@ -100,6 +103,7 @@ impl Hub {
 
     /// Has the loop look after a connection.
     pub(crate) fn want(&self, connection: &Rc<Connection>) {
+        self.is_wanted.set(true);
         self.wants.borrow_mut().push(Rc::clone(connection));
     }
 
@@ -116,6 +120,7 @@ impl Hub {
     #[cold]
     fn look_after_all<I: Plane>(&self, raw: &mut Raw<I>, ended: u64) -> bool {
         let mut changed = ended != self.ended_seen.replace(ended);
+        self.is_wanted.set(false);
         let wants = std::mem::take(&mut *self.wants.borrow_mut());
         if changed {
             let all: Vec<_> = self
@@ -146,7 +151,7 @@ impl Hub {
             if let Some(state) = state {
                 connection.handle_state(self, state);
                 if state == Some(SessionState::Connecting) {
-                    self.want(&connection);
+                    self.wants.borrow_mut().push(connection);
                 } else {
                     changed = true;
                 }

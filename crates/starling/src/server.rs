@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl ServerBuilder {
                 let queue = first.queue().unwrap_or(0);
                 let mut bound = None;
                 for thread in 0..self.threads {
-                    let own = first.on_queue(queue + thread as u32);
+                    let own = first.on_queue(queue.saturating_add(thread as u32));
                     // The others have to have the port that the first one got.
                     let own = bound.map_or(own.clone(), |bound| own.at(bound)).to_string();
                     let io = <XdpIo as Plane>::bind(&own, self.threads > 1)?;
@@ -274,9 +274,33 @@ impl Server {
 struct Control {
     stop: AtomicBool,
     timeout: Mutex<Duration>,
+    /// How many of the threads have ended.
+    ended: Mutex<usize>,
+    /// One of them has.
+    end: Condvar,
+}
+
+/// Says that a thread has ended, in whatever way.
+struct Ends(Arc<Control>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        *self.0.ended() += 1;
+        self.0.end.notify_all();
+    }
 }
 
 impl Control {
+    fn ended(&self) -> MutexGuard<'_, usize> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until one of the threads has ended.
+    fn wait_for_an_end(&self) {
+        let waits = self.end.wait_while(self.ended(), |ended| *ended == 0);
+        drop(waits.unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn timeout(&self) -> MutexGuard<'_, Duration> {
         self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -324,9 +348,13 @@ impl ServerHandle {
     fn start<I: Plane>(&mut self, io: I, way: Way, thread: DispatchThread) -> Result<(), Error> {
         self.wakers.push(io.waker());
         let scheme = io.capabilities().scheme;
+        let ends = Ends(Arc::clone(&thread.control));
         let thread = std::thread::Builder::new()
             .name(format!("starling-{scheme}-server"))
-            .spawn(move || thread.run(io, way))
+            .spawn(move || {
+                let _ends = ends;
+                thread.run(io, way)
+            })
             .map_err(|error| Error::system("start a dispatch thread", error))?;
         self.threads.push(thread);
         Ok(())
@@ -354,8 +382,11 @@ impl ServerHandle {
         self.join()
     }
 
-    /// Waits until the server ends, which it does only if a device fails.
+    /// Waits until the server ends, which it does only if a device fails: with the first one that
+    /// does, what the others have begun is finished within a second.
     pub fn wait(mut self) -> Result<bool, Error> {
+        self.control.wait_for_an_end();
+        self.stop(DROP_TIMEOUT);
         self.join()
     }
 
@@ -390,5 +421,42 @@ impl Drop for ServerHandle {
             // Whoever wants to know calls `shutdown`.
             let _ = self.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two dispatch threads, the second of which ends with an error.
+    #[test]
+    fn a_server_ends_with_the_first_thread_that_fails() {
+        let control = Arc::new(Control::default());
+        let mut handle = ServerHandle {
+            addresses: vec![String::new()],
+            control: Arc::clone(&control),
+            wakers: Vec::new(),
+            threads: Vec::new(),
+        };
+        let its_control = Arc::clone(&control);
+        handle.threads.push(std::thread::spawn(move || {
+            let _ends = Ends(Arc::clone(&its_control));
+            while !its_control.stop.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(true)
+        }));
+        let ends = Ends(Arc::clone(&control));
+        handle.threads.push(std::thread::spawn(move || {
+            let _ends = ends;
+            Err(Error::Panicked)
+        }));
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = tell.send(handle.wait().is_err());
+        });
+        let told = told.recv_timeout(Duration::from_secs(2));
+        control.stop.store(true, Ordering::Release);
+        assert_eq!(told, Ok(true), "it waits for the thread that serves on");
     }
 }
