@@ -250,3 +250,11 @@ fn what_was_refused_for_lack_of_memory_is_not_run_later() {
     let part = part.parse().expect("a part");
     keeps_every_promise(&Part::of(&part, &Scenario::from_seed(70_100_120_759)));
 }
+
+/// Calls that a paused host made late found no place for a session, and the harness did not wait for
+/// the probe of their channel any more, which opened one after all had been closed.
+#[test]
+fn a_late_call_that_is_not_taken_ends_no_probe() {
+    let part = "hosts=4/calls=1-2,4".parse().expect("a part");
+    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(73_000_131_372)));
+}

@@ -73,6 +73,7 @@ impl Host {
         ledger: &mut Ledger,
     ) -> Result<Option<Tag>, Violation> {
         let Some(session) = self.session(plan.channel, ledger)? else {
+            self.cannot_probe(plan.channel, probe);
             return Ok(None);
         };
         let process = self.process.as_mut().expect("within a turn");
@@ -108,9 +109,7 @@ impl Host {
             }
             Err(rejected) => {
                 ledger.rejected(self.id, tag, rejected.reason, &rejected.message)?;
-                if probe.is_some() {
-                    self.unheard.remove(&plan.channel);
-                }
+                self.cannot_probe(plan.channel, probe);
                 return Ok(None);
             }
         }
@@ -119,6 +118,14 @@ impl Host {
             self.agenda.add(at_ns, Task::Cancel(tag));
         }
         Ok(Some(tag))
+    }
+
+    /// A call was not taken. If it was a probe, the channel is not waited for any more; if it was a
+    /// late one of the scenario's own, its probe is still to come.
+    fn cannot_probe(&mut self, channel: usize, probe: Option<u32>) {
+        if probe.is_some() {
+            self.unheard.remove(&channel);
+        }
     }
 
     /// A handler calls on `channel`, and answers then; at once if it cannot.
@@ -164,7 +171,6 @@ impl Host {
             }
             Err(ConnectError::SessionLimit(_)) if self.tight => {
                 process.released.push(PeerId(peer.0));
-                self.unheard.remove(&channel);
                 Ok(None)
             }
             Err(error) => Err(Violation::new("connect", error.to_string())),
