@@ -20,6 +20,25 @@ fn three() -> Net {
     Net::new([client.clone(), server, client])
 }
 
+/// Two sessions with the server, opened one after the other: the first one has all credits but those
+/// that are kept for others.
+fn rich_and_poor(net: &mut Net, rich: usize, poor: usize) -> (SessionId, SessionId) {
+    let first = net.connect(rich, 1);
+    net.run_ms(1);
+    let second = net.connect(poor, 1);
+    net.run_ms(2);
+    let have = (credits(net, rich, first), credits(net, poor, second));
+    assert_eq!(have, (8, 1));
+    (first, second)
+}
+
+fn close(net: &mut Net, host: usize, session: SessionId) {
+    let now = net.now;
+    let host = &mut net.hosts[host];
+    host.protocol.close(now, session, &mut host.wire);
+    net.run_ms(1);
+}
+
 fn credits(net: &Net, host: usize, session: SessionId) -> u16 {
     net.hosts[host].protocol.books(session).expect("open").1
 }
@@ -38,15 +57,8 @@ fn traffic(net: &mut Net, host: usize, session: SessionId, rounds: usize) {
 #[test]
 fn credits_whose_grant_is_lost_are_granted_again() {
     let mut net = three();
-    let first = net.connect(0, 1);
-    net.run_ms(1);
-    let second = net.connect(2, 1);
-    net.run_ms(1);
-    assert_eq!((credits(&net, 0, first), credits(&net, 2, second)), (8, 1));
-    let now = net.now;
-    let host = &mut net.hosts[0];
-    host.protocol.close(now, first, &mut host.wire);
-    net.run_ms(1);
+    let (first, second) = rich_and_poor(&mut net, 0, 2);
+    close(&mut net, 0, first);
     // The datagram that brings the grant is lost.
     let mut said = 0;
     net.fate = Box::new(move |_, from, _| {
@@ -64,11 +76,7 @@ fn credits_whose_grant_is_lost_are_granted_again() {
 #[test]
 fn a_client_whose_confirmation_is_lost_gets_credits_again() {
     let mut net = three();
-    let first = net.connect(0, 1);
-    net.run_ms(1);
-    let second = net.connect(2, 1);
-    net.run_ms(2);
-    assert_eq!((credits(&net, 0, first), credits(&net, 2, second)), (8, 1));
+    let (first, second) = rich_and_poor(&mut net, 0, 2);
     // The first one is told to come down; what it says is lost.
     net.fate = Box::new(|_, from, _| usize::from(from != 0));
     for tag in 0..8 {
@@ -77,10 +85,7 @@ fn a_client_whose_confirmation_is_lost_gets_credits_again() {
     net.run_ms(1);
     net.fate = Box::new(|_, _, _| 1);
     assert_eq!(credits(&net, 0, first), 1);
-    let now = net.now;
-    let host = &mut net.hosts[2];
-    host.protocol.close(now, second, &mut host.wire);
-    net.run_ms(1);
+    close(&mut net, 2, second);
     traffic(&mut net, 0, first, 200);
     assert_eq!(net.hosts[0].protocol.outstanding(), 0);
     assert_eq!(credits(&net, 0, first), 8, "nobody else needs any");
@@ -90,11 +95,7 @@ fn a_client_whose_confirmation_is_lost_gets_credits_again() {
 #[test]
 fn idle_credits_move_within_some_round_trips_under_steady_demand() {
     let mut net = three();
-    let idle = net.connect(2, 1);
-    net.run_ms(1);
-    let busy = net.connect(0, 1);
-    net.run_ms(2);
-    assert_eq!((credits(&net, 2, idle), credits(&net, 0, busy)), (8, 1));
+    let (idle, busy) = rich_and_poor(&mut net, 2, 0);
     let start = net.now;
     let mut tag = 0;
     while credits(&net, 0, busy) < 8 && net.now < start + 2_000 * MS {
@@ -118,15 +119,8 @@ fn idle_credits_move_within_some_round_trips_under_steady_demand() {
 fn who_fetches_a_large_response_asks_for_credits() {
     let mut net = three();
     net.hosts[1].echo = false;
-    let first = net.connect(0, 1);
-    net.run_ms(1);
-    let second = net.connect(2, 1);
-    net.run_ms(1);
-    assert_eq!((credits(&net, 0, first), credits(&net, 2, second)), (8, 1));
-    let now = net.now;
-    let host = &mut net.hosts[0];
-    host.protocol.close(now, first, &mut host.wire);
-    net.run_ms(1);
+    let (first, second) = rich_and_poor(&mut net, 0, 2);
+    close(&mut net, 0, first);
     net.request(2, second, 1, b"give me much");
     net.run_ms(1);
     let (now, id) = (net.now, net.hosts[1].ran[0].0);

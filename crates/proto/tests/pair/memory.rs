@@ -1,24 +1,23 @@
 //! Memory for messages of several packets, and room for their packets.
 
-use starling_proto::{Config, Congestion, Prefix, Rejection, RequestError};
+use starling_proto::{Config, Congestion, Prefix, Rejection, RequestError, SessionId};
 
 use crate::net::{Host, Net, Seen};
 
 const MS: u64 = 1_000_000;
 
-/// An upload that was given up holds the memory that this endpoint's own calls need.
-#[test]
-fn memory_of_what_does_not_come_any_more_serves_responses_too() {
+/// Host 1 has memory for one message of 20,000 bytes at a time.
+fn poor() -> Net {
     let poor = Config {
         reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
         max_message: 20_000,
         ..Config::default()
     };
-    let mut net = Net::new([Config::default(), poor]);
-    let session = net.connect(0, 1);
-    let back = net.connect(1, 0);
-    net.run_ms(1);
-    // Of an upload one datagram is lost, then it is cancelled, which is lost too.
+    Net::new([Config::default(), poor])
+}
+
+/// Of an upload all but one datagram is lost, then it is cancelled, which is lost too.
+fn abandon_upload(net: &mut Net, session: SessionId) {
     let first = net.datagrams();
     net.fate = Box::new(move |n, from, _| usize::from(from == 1 || n == first + 1));
     let number = net.request(0, session, 1, &[1; 20_000]);
@@ -29,6 +28,16 @@ fn memory_of_what_does_not_come_any_more_serves_responses_too() {
     net.run_until(net.now + 50_000);
     net.fate = Box::new(|_, _, _| 1);
     assert_eq!(net.hosts[1].protocol.reassembling(), 20_000);
+}
+
+/// An upload that was given up holds the memory that this endpoint's own calls need.
+#[test]
+fn memory_of_what_does_not_come_any_more_serves_responses_too() {
+    let mut net = poor();
+    let session = net.connect(0, 1);
+    let back = net.connect(1, 0);
+    net.run_ms(1);
+    abandon_upload(&mut net, session);
     net.run_ms(5_000);
     net.hosts[0].echo = false;
     net.request(1, back, 2, b"give me much");
@@ -43,23 +52,10 @@ fn memory_of_what_does_not_come_any_more_serves_responses_too() {
 /// The slot's own former request, which nobody waits for, has the memory.
 #[test]
 fn a_request_has_the_memory_of_the_one_that_it_replaces() {
-    let poor = Config {
-        reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
-        max_message: 20_000,
-        ..Config::default()
-    };
-    let mut net = Net::new([Config::default(), poor]);
+    let mut net = poor();
     let session = net.connect(0, 1);
     net.run_ms(1);
-    let first = net.datagrams();
-    net.fate = Box::new(move |n, from, _| usize::from(from == 1 || n == first + 1));
-    let number = net.request(0, session, 1, &[1; 20_000]);
-    net.run_until(net.now + 50_000);
-    let now = net.now;
-    let Host { protocol, wire, .. } = &mut net.hosts[0];
-    assert!(protocol.cancel(now, session, number, wire).is_some());
-    net.run_until(net.now + 50_000);
-    net.fate = Box::new(|_, _, _| 1);
+    abandon_upload(&mut net, session);
     net.request(0, session, 2, &[2; 20_000]);
     net.run_ms(100);
     let answered = Seen::Answer(2, vec![2; 20_000]);
@@ -126,12 +122,7 @@ fn a_request_that_waits_for_room_does_not_end_its_session() {
 /// Its client may have been told by then that it was not run.
 #[test]
 fn what_there_was_no_memory_for_is_not_run_when_there_is() {
-    let poor = Config {
-        reassembly_bytes: 20_000 + usize::from(Prefix::MAX),
-        max_message: 20_000,
-        ..Config::default()
-    };
-    let mut net = Net::new([Config::default(), poor]);
+    let mut net = poor();
     let session = net.connect(0, 1);
     net.run_ms(1);
     // The first one lacks a packet, and what the server says of the second is lost.
