@@ -17,7 +17,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -439,7 +439,7 @@ impl<C: Clock> Worker<C> {
         let seat = &self.shared.seats[self.index];
         self.hand_back(|seat| &seat.reports, job);
         // After it was handed back: who drains finds it in a look, or has said so before that.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let is_urgent = !is_sent || self.shared.draining.load(Ordering::SeqCst);
         if is_urgent || seat.reports.len() >= self.shared.urgent_at {
             self.shared.dispatcher.wake();
