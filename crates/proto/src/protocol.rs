@@ -362,7 +362,7 @@ impl Protocol {
                 && before != 0
                 && before != token_of(shared)
             {
-                client.fail_open(shared, peer, SessionError::PeerRestarted, None);
+                client.fail_open(shared, peer, SessionError::PeerRestarted);
             }
             return None;
         }
@@ -404,13 +404,7 @@ impl Protocol {
             }
             Kind::Reject => client.on_reject(shared, now, peer, frame, sink),
             Kind::Challenge => client.on_challenge(shared, peer, frame),
-            Kind::Accept => {
-                let before = token_of(shared);
-                client.on_accept(shared, now, peer, frame, sink);
-                if before != 0 && before != token_of(shared) {
-                    server.drop_incarnation(shared, peer, before);
-                }
-            }
+            Kind::Accept => client.on_accept(shared, now, peer, frame, sink),
             Kind::Refuse => client.on_refuse(shared, peer, frame),
             Kind::Close => server.on_close(shared, peer, frame, sink),
             Kind::Closed => client.on_closed(shared, peer, frame),

@@ -82,7 +82,10 @@ impl Client {
             shared.stats.frames_malformed += 1;
             return;
         }
-        self.learn_token(shared, now, peer, accept.token, id, sink);
+        if !self.learn_token(shared, now, peer, accept.token, sink) {
+            shared.stats.frames_stale += 1;
+            return;
+        }
         let session = self.sessions.get_mut(id).expect("just found");
         session.remote = accept.session;
         session.preamble = preamble(accept.token);
@@ -133,29 +136,33 @@ impl Client {
         self.advance(shared, now, id, sink);
     }
 
-    /// The peer is incarnation `token`. Sessions with another one of it are over.
+    /// A server says that the peer is incarnation `token`. Returns whether to believe it: if
+    /// another one is known, this may be what its former self said, come late. Who is there now
+    /// answers a ping to the known one: that it is alive, or that it is no more, and then the
+    /// connect is said again.
     fn learn_token<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
         peer: PeerId,
         token: u32,
-        opening: SessionId,
         sink: &mut S,
-    ) {
+    ) -> bool {
         let entry = shared
             .peers
             .get_mut(peer)
             .expect("a session refers to the peer");
-        let before = entry.become_incarnation(token);
+        if entry.token != 0 && entry.token != token {
+            entry.pinged_at = now;
+            self.push_ping(peer, entry, sink);
+            return false;
+        }
+        if entry.become_incarnation(token) != token {
+            sink.seal(peer);
+        }
         entry.heard_at = now;
         entry.unanswered = 0;
-        if before != token {
-            sink.seal(peer);
-            if before != 0 {
-                self.fail_open(shared, peer, SessionError::PeerRestarted, Some(opening));
-            }
-        }
+        true
     }
 
     pub(crate) fn on_refuse(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
@@ -277,20 +284,14 @@ impl Client {
         may
     }
 
-    /// Ends the sessions with a peer that were open, but for one.
-    pub(crate) fn fail_open(
-        &mut self,
-        shared: &mut Shared,
-        peer: PeerId,
-        error: SessionError,
-        except: Option<SessionId>,
-    ) {
+    /// Ends the sessions with a peer that were open.
+    pub(crate) fn fail_open(&mut self, shared: &mut Shared, peer: PeerId, error: SessionError) {
         for place in 0..self.sessions.places() {
             let Some(id) = self.sessions.id_at(place) else {
                 continue;
             };
             let session = self.sessions.get(id).expect("just named");
-            if session.peer == peer && session.state != State::Connecting && Some(id) != except {
+            if session.peer == peer && session.state != State::Connecting {
                 self.fail_session(shared, id, error);
             }
         }

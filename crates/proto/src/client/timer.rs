@@ -343,8 +343,7 @@ impl Client {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
                 peer.doubt = now.max(1);
-                let session = Self::ping_on(&self.sessions, id, peer);
-                push_ping(id, peer, session, sink);
+                self.push_ping(id, peer, sink);
                 if !self.doubted.contains(&id) {
                     self.doubted.push(id);
                 }
@@ -410,8 +409,7 @@ impl Client {
             } else if (doubted || silent >= keepalive) && now >= peer.pinged_at + pause {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
-                let session = Self::ping_on(&self.sessions, id, peer);
-                push_ping(id, peer, session, sink);
+                self.push_ping(id, peer, sink);
             }
         }
         for peer in dead {
@@ -419,16 +417,17 @@ impl Client {
             self.fail_peer(shared, peer, SessionError::PeerSilent);
         }
     }
-}
 
-fn push_ping<S: FrameSink>(id: PeerId, peer: &Peer, session: u32, sink: &mut S) {
-    let mut header = control(Kind::Ping, session);
-    header.number = if peer.doubt != 0 {
-        peer.doubt
-    } else {
-        u64::from(peer.unanswered)
-    };
-    Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
+    pub(super) fn push_ping<S: FrameSink>(&self, id: PeerId, peer: &mut Peer, sink: &mut S) {
+        let session = Self::ping_on(&self.sessions, id, peer);
+        let mut header = control(Kind::Ping, session);
+        header.number = if peer.doubt != 0 {
+            peer.doubt
+        } else {
+            u64::from(peer.unanswered)
+        };
+        Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
+    }
 }
 
 /// Sends again what is outstanding in a slot; returns whether the session has to be pumped.

@@ -1,8 +1,8 @@
-//! Names of sessions, which are used again.
+//! Names of sessions, which are used again, and of endpoints, which are not.
 
 use starling_proto::Config;
 
-use crate::net::{Net, Seen};
+use crate::net::{Host, Net, Seen};
 
 /// The name of a session comes round while a packet is on its way.
 #[test]
@@ -97,4 +97,56 @@ fn a_session_does_not_begin_with_what_is_left_of_another() {
         "{:?}",
         net.hosts[0].seen
     );
+}
+
+/// A server is restarted while its ACCEPT is on its way, and the client has a session with its
+/// successor when it comes.
+#[test]
+fn an_accept_of_a_former_self_ends_no_session_with_the_present_one() {
+    let mut net = Net::pair();
+    let first = net.connect(0, 1);
+    // Connect, challenge, connect; the accept is late.
+    net.fate = Box::new(|sent, _, _| usize::from(sent < 4));
+    net.run_until(net.now + 30_000);
+    let (from, late) = net.log[3].clone();
+    assert_eq!((from, net.log.len()), (1, 4));
+    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.fate = Box::new(|_, _, _| 1);
+    let second = net.connect(0, 1);
+    net.run_until(net.now + 100_000);
+    assert!(net.hosts[0].seen.contains(&Seen::Connected(second)));
+    assert!(!net.hosts[0].seen.contains(&Seen::Connected(first)));
+    net.hosts[1].echo = false;
+    net.request(0, second, 1, b"slow");
+    net.run_until(net.now + 100_000);
+    net.inject(1, 0, late);
+    net.run_ms(1);
+    let (now, id) = (net.now, net.hosts[1].ran[0].0);
+    net.hosts[1].respond(now, id, b"done");
+    net.run_ms(100);
+    let seen = &net.hosts[0].seen;
+    assert!(
+        seen.contains(&Seen::Answer(1, b"done".to_vec())),
+        "{seen:?}"
+    );
+    assert!(seen.contains(&Seen::Connected(first)), "{seen:?}");
+}
+
+/// A server is restarted without its client's knowledge: a new session with it ends the old ones.
+#[test]
+fn an_accept_of_a_successor_is_taken_once_the_former_self_is_known_to_be_gone() {
+    let mut net = Net::pair();
+    let former = net.connect(0, 1);
+    net.run_ms(1);
+    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    let session = net.connect(0, 1);
+    net.run_ms(50);
+    let seen = &net.hosts[0].seen;
+    assert!(seen.contains(&Seen::Connected(session)), "{seen:?}");
+    let ended = |seen: &Seen| matches!(seen, Seen::Ended(id, _) if *id == former);
+    assert!(seen.iter().any(ended), "{seen:?}");
+    net.request(0, session, 1, b"new");
+    net.run_ms(1);
+    let seen = &net.hosts[0].seen;
+    assert!(seen.contains(&Seen::Answer(1, b"wen".to_vec())), "{seen:?}");
 }
