@@ -140,10 +140,7 @@ impl<I: PacketIo> Context<'_, I> {
     /// # Panics
     /// If the request arrived at another endpoint.
     pub fn complete_with(&mut self, reply: DeferredReply, result: Result<(), Status>) {
-        assert!(
-            reply.is_of(&self.core.abandoned),
-            "a deferred reply is answered by the endpoint that it came from"
-        );
+        reply.assert_of(&self.core.abandoned);
         let (id, answer) = reply.settle();
         let result = result.map_err(Status::of_handler);
         self.core.settle(self.tx, id, answer, result);

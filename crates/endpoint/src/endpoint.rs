@@ -82,8 +82,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             ..config.protocol
         };
         let proto = Protocol::new(protocol, secrets, now_ns)?;
-        let shared = Shared::new();
         let abandoned = Arc::new(Abandoned::new(io.waker()));
+        let shared = Shared::new(Arc::clone(&abandoned));
         Ok(Self {
             executor: Executor::new(shared.clone(), io.waker()),
             tables: Tables::new(Arc::clone(&abandoned)),

@@ -16,6 +16,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::client::CallId;
 use crate::header::MethodId;
 use crate::options::CallOptions;
 use crate::payload::OwnedResponse;
-use crate::server::DeferredReply;
+use crate::server::{Abandoned, DeferredReply};
 use crate::slab::Slab;
 use crate::status::Status;
 use crate::timers::Timers;
@@ -84,10 +85,12 @@ pub(crate) struct Shared {
     busy: Cell<bool>,
     /// When [`Shared::wake_sleepers`] has something to do.
     alarm_ns: Cell<u64>,
+    /// The endpoint's, by which its deferred replies are told from another one's.
+    abandoned: Arc<Abandoned>,
 }
 
 impl Shared {
-    pub(crate) fn new() -> Rc<Self> {
+    pub(crate) fn new(abandoned: Arc<Abandoned>) -> Rc<Self> {
         Rc::new(Self {
             state: RefCell::new(State {
                 commands: VecDeque::new(),
@@ -101,6 +104,7 @@ impl Shared {
             }),
             busy: Cell::new(false),
             alarm_ns: Cell::new(u64::MAX),
+            abandoned,
         })
     }
 
@@ -374,13 +378,21 @@ impl LocalHandle {
     }
 
     /// Answers a deferred request with what `build` appends to the response's buffer.
+    ///
+    /// # Panics
+    /// If the request arrived at another endpoint.
     pub fn complete(&self, mut reply: DeferredReply, build: impl FnOnce(&mut Vec<u8>)) {
         build(reply.buffer());
         self.complete_with(reply, Ok(()));
     }
 
     /// Answers a deferred request with what is in its buffer, or with a status.
+    ///
+    /// # Panics
+    /// If the request arrived at another endpoint.
     pub fn complete_with(&self, reply: DeferredReply, result: Result<(), Status>) {
+        // Here, where the caller can be blamed, and not when the endpoint comes to it.
+        reply.assert_of(&self.shared.abandoned);
         self.shared.push(Command::Complete(reply, result));
     }
 

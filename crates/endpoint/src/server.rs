@@ -371,9 +371,13 @@ impl DeferredReply {
         (self.deadline_ns != NEVER).then_some(self.deadline_ns)
     }
 
-    /// Whether it came from the endpoint with these abandoned replies.
-    pub(crate) fn is_of(&self, abandoned: &Arc<Abandoned>) -> bool {
-        Arc::ptr_eq(&self.abandoned, abandoned)
+    /// Panics unless it came from the endpoint with these abandoned replies.
+    #[track_caller]
+    pub(crate) fn assert_of(&self, abandoned: &Arc<Abandoned>) {
+        assert!(
+            Arc::ptr_eq(&self.abandoned, abandoned),
+            "a deferred reply is answered by the endpoint that it came from"
+        );
     }
 
     /// For the endpoint to answer.

@@ -153,6 +153,34 @@ fn panics_of_several_continuations_lose_no_response() {
     assert_eq!(ends.get(), 4);
 }
 
+/// It is the task's mistake, and ends no more than the task.
+#[test]
+fn a_task_that_answers_another_endpoints_request_is_the_one_that_panics() {
+    let mut pair = Pair::new();
+    let kept = Rc::new(Cell::new(None));
+    let keeps = kept.clone();
+    pair.server.register(
+        MethodId(1),
+        Handler::inline(move |_, _, reply| keeps.set(Some(reply.defer()))),
+    );
+    pair.call(1, b"", 1);
+    pair.settle();
+    let reply = kept.take().expect("the handler ran");
+    let (local, went_on) = (pair.client.local(), Rc::new(Cell::new(false)));
+    let goes_on = went_on.clone();
+    pair.client.local().spawn_local(async move {
+        local.complete_with(reply, Ok(()));
+        goes_on.set(true);
+    });
+    let status = pair.one_end().unwrap_err();
+    assert_eq!(
+        status.code(),
+        starling_endpoint::Code::Internal,
+        "{status:?}"
+    );
+    assert!(!went_on.get());
+}
+
 fn configured(
     change: impl Fn(&mut starling_endpoint::EndpointConfig),
 ) -> (
