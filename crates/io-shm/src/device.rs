@@ -11,7 +11,7 @@ use starling_io::{Capabilities, Fault, IoError, IoEvent, PacketIo, PeerGone, Pee
 use crate::config::ShmConfig;
 use crate::handshake::{ANSWER_BYTES, Answer, Hello, socket_name};
 use crate::lobby::{self, Guest, Lobby};
-use crate::map::{Region, Ring, Side, Words};
+use crate::map::{Region, Ring, Side, Words, line_ring_bytes};
 use crate::ring::{Consumer, Heads, LINE, Producer};
 use crate::rx::ShmRx;
 use crate::sleep::{EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
@@ -167,7 +167,8 @@ impl ShmIo {
             reliable: true,
             ecn: false,
             rx_queue_bytes: config.ring_bytes * config.max_peers,
-            rx_queue_datagrams: config.ring_bytes / LINE * config.max_peers,
+            // Each has its head in a line of the line ring.
+            rx_queue_datagrams: line_ring_bytes() / LINE * config.max_peers,
             max_datagram: config.max_datagram_on(config.ring_bytes),
         };
         Ok(Self {
@@ -437,7 +438,8 @@ impl PacketIo for ShmIo {
         self.address.clone()
     }
 
-    /// Makes a peer of the device that is bound to `shm://name`. A new one each time.
+    /// Makes a peer of the device that is bound to `shm://name`, or returns the one that it
+    /// already is.
     ///
     /// # Errors
     /// The address is malformed; nobody has the name; its owner is another user's process; too

@@ -99,7 +99,7 @@ pub(crate) enum Answer {
     BadRing,
     /// The memory is not sealed, of a wrong size or kind.
     BadMemory,
-    /// The acceptor has as many peers as it may.
+    /// The acceptor has as many peers as it may, or as many open files.
     Full,
     /// The connector is of a user that the acceptor does not take in.
     NotPermitted,

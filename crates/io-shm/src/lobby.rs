@@ -170,6 +170,10 @@ fn receive_hello(socket: OwnedFd, config: &ShmConfig) -> Heard {
     let (length, file) = match sys::receive_with_file(&socket, &mut message) {
         Ok(received) => received,
         Err(Errno::AGAIN | Errno::INTR) => return Heard::NotYet(socket),
+        Err(Errno::MFILE) => {
+            let _ = sys::send(&socket, &Answer::Full.encode());
+            return Heard::Refused;
+        }
         Err(_) => return Heard::Refused,
     };
     let checked = Hello::decode(&message[..length], config).and_then(|hello| {

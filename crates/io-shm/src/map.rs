@@ -39,7 +39,7 @@ const WORD_SPACING: usize = 128;
 const LINE_RING_BYTES: usize = 32 << 10;
 
 /// Size of a line ring where pages are larger than it.
-fn line_ring_bytes() -> usize {
+pub(crate) fn line_ring_bytes() -> usize {
     LINE_RING_BYTES.max(rustix::param::page_size())
 }
 

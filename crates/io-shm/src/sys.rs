@@ -97,7 +97,8 @@ pub(crate) fn send_with_file(
 }
 
 /// Receives a message and the one file that must come with it: its length, and the file if there
-/// was exactly one. Files beyond it are closed. `EAGAIN` if nothing is there.
+/// was exactly one. Files beyond it are closed. `EAGAIN` if nothing is there; `EMFILE` if a file
+/// came and this process may have no more.
 pub(crate) fn receive_with_file(
     socket: &OwnedFd,
     message: &mut [u8],
@@ -116,6 +117,10 @@ pub(crate) fn receive_with_file(
         if let RecvAncillaryMessage::ScmRights(more) = part {
             files.extend(more);
         }
+    }
+    if files.is_empty() && received.flags.contains(ReturnFlags::CTRUNC) {
+        // There was room for two.
+        return Err(Errno::MFILE);
     }
     let truncated = received
         .flags

@@ -5,11 +5,14 @@
 mod common;
 
 use std::env;
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
 use common::{Device, PREAMBLE, name};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use starling_io::{Fault, IoEvent, PacketIo, PacketTx, PeerGone, PeerId, TxError};
+use rustix::process::{
+    Pid, Resource, Signal, WaitOptions, getrlimit, kill_process, setrlimit, waitpid,
+};
+use starling_io::{Fault, IoEvent, PacketIo, PacketTx, PeerGone, PeerId, PeerRefusal, TxError};
 use starling_io_shm::{ShmConfig, ShmIo};
 
 const ROLE: &str = "STARLING_TEST_ROLE";
@@ -67,6 +70,17 @@ fn other_process() {
             loop {
                 let (from, datagram) = device.receive();
                 device.send(from, &datagram);
+            }
+        }
+        "one-more-file" => {
+            let mut device = Device::bind(&address, &ShmConfig::default());
+            // The lowest number that is free is the only one from now on.
+            let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+            let mut limit = getrlimit(Resource::Nofile);
+            limit.current = Some(free as u64 + 1);
+            setrlimit(Resource::Nofile, limit).unwrap();
+            loop {
+                device.wait(None).unwrap();
             }
         }
         "stream" => {
@@ -136,6 +150,17 @@ fn a_killed_server_is_noticed_and_replaced() {
         drop(Device::bind(&address, &ShmConfig::default()));
         assert_eq!(client.open_peer(&address).unwrap_err().fault, Fault::Peer);
     }
+}
+
+/// It could take the connection, but not the memory that comes with the hello.
+#[test]
+fn a_server_at_its_limit_of_files_says_that_it_is_full() {
+    let address = name("one-more-file");
+    let _server = Other::start("one-more-file", &address);
+    let mut client = Device::client(&ShmConfig::default());
+    let peer = open(&mut client, &address);
+    let refused = PeerGone::Refused(PeerRefusal::Full);
+    assert_eq!(client.wait_for_event(), IoEvent::PeerGone(peer, refused));
 }
 
 #[test]

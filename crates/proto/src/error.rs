@@ -1,5 +1,6 @@
 //! Why sessions and requests end: typed, and naming the side at fault.
 
+use crate::wire::MIN_DATAGRAM;
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId, Tag};
 
 /// Why a server did not open a session.
@@ -32,6 +33,15 @@ pub enum Refusal {
     /// A parameter of the connect makes no sense to it.
     #[error("the server finds the connect malformed")]
     Malformed,
+    /// The way between the two takes too small datagrams.
+    #[error(
+        "the path takes datagrams of {bytes} bytes, and sessions need {MIN_DATAGRAM}; \
+         raise the MTU of what is on it"
+    )]
+    NarrowPath {
+        /// The largest datagram that the path takes.
+        bytes: u32,
+    },
     /// A later version's reason.
     #[error("the server refused, code {0}")]
     Other(u32),
@@ -45,6 +55,7 @@ impl Refusal {
             Self::Version { version } => (3, version),
             Self::ShuttingDown => (4, 0),
             Self::Malformed => (5, 0),
+            Self::NarrowPath { bytes } => (6, bytes),
             Self::Other(code) => (code, 0),
         }
     }
@@ -56,6 +67,7 @@ impl Refusal {
             3 => Self::Version { version: detail },
             4 => Self::ShuttingDown,
             5 => Self::Malformed,
+            6 => Self::NarrowPath { bytes: detail },
             other => Self::Other(other),
         }
     }

@@ -129,8 +129,13 @@ impl Server {
         if self.draining {
             return Err(Refusal::ShuttingDown);
         }
-        if (connect.max_datagram as usize) < MIN_DATAGRAM
-            || (connect.max_message as usize) < MIN_DATAGRAM
+        // A device that has lost the peer already says that it takes nothing.
+        let width = datagram_width(sink, peer).min(connect.max_datagram as usize);
+        if width < MIN_DATAGRAM {
+            let bytes = width as u32;
+            return Err(Refusal::NarrowPath { bytes });
+        }
+        if (connect.max_message as usize) < MIN_DATAGRAM
             || connect.slots == 0
             || connect.credits == 0
         {
@@ -151,8 +156,7 @@ impl Server {
             .ok_or(Refusal::CreditLimit {
                 limit: Self::credit_limit(shared) as u32,
             })?;
-        let width = datagram_width(sink, peer).min(connect.max_datagram as usize) as u32;
-        let fragment = width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
+        let fragment = (width - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES)) as u32;
         let max_message = connect.max_message.min(shared.config.max_message);
         let slots = connect.slots.min(shared.config.slots);
         let id = self

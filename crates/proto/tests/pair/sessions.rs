@@ -218,6 +218,22 @@ fn a_connect_of_a_former_life_does_not_end_the_present_one() {
     );
 }
 
+#[test]
+fn a_server_refuses_whom_it_cannot_send_a_datagram_that_a_session_needs() {
+    let mut net = Net::pair();
+    net.hosts[1].wire.mtu = 100;
+    let session = net.connect(0, 1);
+    net.run_ms(30);
+    let refused = Refusal::NarrowPath { bytes: 100 };
+    let ended = Seen::Ended(session, refused.into());
+    assert!(
+        net.hosts[0].seen.contains(&ended),
+        "{:?}",
+        net.hosts[0].seen
+    );
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 0));
+}
+
 /// A switch flips bits in the token of the first accept, past all checksums: for the client, the
 /// server is another one until it says that there is none of that name. The true one is welcome
 /// then.
