@@ -1,6 +1,7 @@
-//! How many receive queues of an interface are on, as `ethtool -l` has it. Netlink's number is of
-//! those that it could have at most, of which a veth interface, say, has one on unless told
-//! otherwise; the kernel refuses a socket on one that is off.
+//! How many queues of an interface are on, as `ethtool -l` has it. Netlink's numbers are of those that
+//! it could have at most, of which a veth interface, say, has one on unless told otherwise. The kernel
+//! refuses a socket on a queue that is off in both directions; on one that only receives, it sends
+//! nothing and does not say so.
 
 use std::io;
 use std::net::UdpSocket;
@@ -24,11 +25,25 @@ struct Channels {
     combined: u32,
 }
 
-/// Receive queues that are on, of an interface of this thread's network namespace.
+/// Queues of an interface, counted from 0 in either direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queues {
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+}
+
+impl Queues {
+    /// Those of both directions: what a device can be on.
+    pub(crate) fn usable(self) -> u32 {
+        self.rx.min(self.tx)
+    }
+}
+
+/// Queues that are on, of an interface of this thread's network namespace.
 ///
 /// # Errors
 /// If there is no such interface, or its driver does not tell.
-pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
+pub(crate) fn queues(interface: &str) -> io::Result<Queues> {
     // SAFETY: an `ifreq` is bytes, numbers and pointers, all of which may be zero.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = interface.as_bytes();
@@ -52,8 +67,12 @@ pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    match channels.rx.saturating_add(channels.combined) {
+    let on = Queues {
+        rx: channels.rx.saturating_add(channels.combined),
+        tx: channels.tx.saturating_add(channels.combined),
+    };
+    match on.usable() {
         0 => Err(io::ErrorKind::Unsupported.into()),
-        on => Ok(on),
+        _ => Ok(on),
     }
 }

@@ -488,8 +488,8 @@ fn find_interface(
         }
     };
     let queue = address.queue().unwrap_or(0);
-    let queues = channels::rx_queues(name).unwrap_or(link.rx_queues);
-    let queues = queues.min(MAX_QUEUES);
+    let on = channels::queues(name).unwrap_or(link.queues);
+    let queues = on.rx.min(MAX_QUEUES);
     if !link.is_ethernet {
         let remedy = "use udp://, or shm:// within this host";
         return fail(
@@ -498,11 +498,18 @@ fn find_interface(
             remedy,
         );
     }
+    let more = "choose one of those, or make more: `ethtool -L IFNAME combined N` \
+                (of veth `rx N tx N`)";
     if queue >= queues {
         let problem = format!("there is no queue {queue}: {name} has {queues}, from 0 on");
-        let remedy = "choose one of those, or make more: `ethtool -L IFNAME combined N` \
-                      (of veth `rx N tx N`)";
-        return fail(Fault::Caller, problem, remedy);
+        return fail(Fault::Caller, problem, more);
+    }
+    if queue >= on.tx {
+        let problem = format!(
+            "queue {queue} only receives: {name} has {} to send by, from 0 on",
+            on.tx
+        );
+        return fail(Fault::Caller, problem, more);
     }
     if !link.is_up {
         let problem = format!("{name} is down");

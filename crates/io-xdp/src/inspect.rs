@@ -30,8 +30,8 @@ pub struct Interface {
     pub is_ethernet: bool,
     /// The largest IP packet, in bytes.
     pub mtu: usize,
-    /// Receive queues that are on, each of which can have one device.
-    pub rx_queues: u32,
+    /// Queues that are on in both directions, each of which can have one device.
+    pub queues: u32,
     /// The XDP program on it.
     pub program: Option<Occupant>,
     /// VLANs that this host has on it. Of a card that takes the tags off, their datagrams for a
@@ -106,8 +106,9 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         Ok((netlink, family))
     });
     let vlans: Vec<u32> = links.iter().filter_map(|(_, link)| link.vlan_of).collect();
+    let queues = |name: &str, link: &Link| channels::queues(name).unwrap_or(link.queues);
     let interface = |(name, link): (String, Link)| Interface {
-        rx_queues: channels::rx_queues(&name).unwrap_or(link.rx_queues),
+        queues: queues(&name, &link).usable(),
         name,
         is_up: link.is_up,
         is_ethernet: link.is_ethernet,
@@ -139,7 +140,7 @@ mod tests {
         let interfaces = interfaces().expect("netlink");
         let lo = interfaces.iter().find(|interface| interface.name == "lo");
         let lo = lo.expect("every host has it");
-        assert!(!lo.is_ethernet && lo.mtu > 0 && lo.rx_queues >= 1, "{lo:?}");
+        assert!(!lo.is_ethernet && lo.mtu > 0 && lo.queues >= 1, "{lo:?}");
         assert_eq!((lo.program.as_ref(), lo.vlans), (None, 0));
     }
 
@@ -152,7 +153,7 @@ mod tests {
                 is_up: true,
                 is_ethernet: true,
                 mtu: 1500,
-                rx_queues: 1,
+                queues: 1,
                 program: None,
                 vlans: 0,
                 features,

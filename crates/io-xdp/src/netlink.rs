@@ -13,6 +13,7 @@ use rustix::net::{
     socket_with,
 };
 
+use crate::channels::Queues;
 use crate::frame::Mac;
 
 /// Bytes of a message's header: length, kind, flags, sequence number, port.
@@ -68,7 +69,8 @@ pub(crate) struct Link {
     pub(crate) is_ethernet: bool,
     pub(crate) mac: Mac,
     pub(crate) mtu: usize,
-    pub(crate) rx_queues: u32,
+    /// Those that it could have at most.
+    pub(crate) queues: Queues,
     /// Number of its XDP program.
     pub(crate) program: Option<u32>,
     /// That program runs in generic mode.
@@ -402,7 +404,7 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
         is_ethernet: hardware == libc::ARPHRD_ETHER && flags & libc::IFF_LOOPBACK == 0,
         mac: Mac::default(),
         mtu: 0,
-        rx_queues: 1,
+        queues: Queues { rx: 1, tx: 1 },
         program: None,
         is_generic: false,
         vlan_of: None,
@@ -412,7 +414,8 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
         match kind {
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_MTU => link.mtu = number(value)? as usize,
-            libc::IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
+            libc::IFLA_NUM_RX_QUEUES => link.queues.rx = number(value)?,
+            libc::IFLA_NUM_TX_QUEUES => link.queues.tx = number(value)?,
             libc::IFLA_LINK => lower = number(value),
             libc::IFLA_LINKINFO => {
                 let mut kinds = attributes(value).filter(|(kind, _)| *kind == IFLA_INFO_KIND);
@@ -493,7 +496,7 @@ mod tests {
         let mut netlink = Netlink::new(0).expect("netlink");
         let link = netlink.link("lo").expect("every host has it");
         assert_eq!(link.index, 1);
-        assert!(!link.is_ethernet && link.rx_queues >= 1 && link.mtu > 0);
+        assert!(!link.is_ethernet && link.queues.rx >= 1 && link.mtu > 0);
         let error = netlink.link("no-such-if").expect_err("there is none");
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }

@@ -55,19 +55,26 @@ fn only_queues_that_are_on_count() {
     for line in [
         "ip link add vx type veth peer name vy",
         "ip link add wx numrxqueues 2 numtxqueues 2 type veth peer name wy",
+        // As many receive as the other end sends by.
+        "ip link add rx numrxqueues 2 numtxqueues 1 type veth peer name ry numtxqueues 2",
     ] {
         run(&net.a, line).expect("root");
     }
     let interfaces = inside(&net.a, starling_io_xdp::interfaces).expect("the kernel tells");
     let on = |name: &str| {
         let found = interfaces.iter().find(|interface| interface.name == name);
-        found.expect("it was made").rx_queues
+        found.expect("it was made").queues
     };
-    assert_eq!((on("vx"), on("wx")), (1, 2));
+    assert_eq!((on("vx"), on("wx"), on("rx")), (1, 2, 1));
     assert_says(
         bind(&net, "xdp://vx/0.0.0.0:0?queue=1"),
         Fault::Caller,
         &["no queue 1", "vx has 1", "ethtool -L"],
+    );
+    assert_says(
+        bind(&net, "xdp://rx/0.0.0.0:0?queue=1"),
+        Fault::Caller,
+        &["queue 1 only receives", "rx has 1 to send by", "ethtool -L"],
     );
 }
 

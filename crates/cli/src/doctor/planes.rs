@@ -148,7 +148,7 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
 fn of_interface(interface: &Interface) -> Finding {
     let name = &interface.name;
     let about = |what: &str| {
-        let queues = match interface.rx_queues {
+        let queues = match interface.queues {
             1 => "1 queue: one device".into(),
             queues => format!("{queues} queues: a device on each"),
         };
@@ -229,7 +229,7 @@ mod tests {
             is_up: true,
             is_ethernet: true,
             mtu: 1500,
-            rx_queues: 2,
+            queues: 2,
             program: None,
             vlans: 0,
             features: Some(Features {
