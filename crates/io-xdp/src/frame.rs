@@ -92,16 +92,18 @@ pub(crate) struct Received {
     pub(crate) len: usize,
 }
 
-/// Finds the datagram for `local` in `frame`. The scope of `local`, if it is an IPv6 address, is
-/// that of link-local senders.
+/// Finds the datagram for `local` in `frame`, which came by the interface of this number: the scope of
+/// link-local senders, whatever address they send to.
 #[inline]
-pub(crate) fn parse(frame: &[u8], local: &SocketAddr) -> Result<Received, Drop> {
+pub(crate) fn parse(frame: &[u8], local: &SocketAddr, interface: u32) -> Result<Received, Drop> {
     let (ethernet, packet) = frame
         .split_first_chunk::<ETHERNET>()
         .ok_or(Drop::Truncated)?;
     match (&ethernet[12..], local) {
         (kind, SocketAddr::V4(local)) if kind == ETHERTYPE_IPV4 => parse_ipv4(packet, local),
-        (kind, SocketAddr::V6(local)) if kind == ETHERTYPE_IPV6 => parse_ipv6(packet, local),
+        (kind, SocketAddr::V6(local)) if kind == ETHERTYPE_IPV6 => {
+            parse_ipv6(packet, local, interface)
+        }
         (kind, _) if kind == ETHERTYPE_IPV4 || kind == ETHERTYPE_IPV6 => Err(Drop::NotOurs),
         _ => Err(Drop::NotIp),
     }
@@ -153,7 +155,7 @@ fn parse_ipv4(packet: &[u8], local: &SocketAddrV4) -> Result<Received, Drop> {
 }
 
 #[inline]
-fn parse_ipv6(packet: &[u8], local: &SocketAddrV6) -> Result<Received, Drop> {
+fn parse_ipv6(packet: &[u8], local: &SocketAddrV6, interface: u32) -> Result<Received, Drop> {
     let header = packet.first_chunk::<IPV6>().ok_or(Drop::Truncated)?;
     if header[0] >> 4 != 6 {
         return Err(Drop::NotIp);
@@ -177,7 +179,7 @@ fn parse_ipv6(packet: &[u8], local: &SocketAddrV6) -> Result<Received, Drop> {
     }
     let (port, len) = parse_udp(body, sum(&header[8..40]), local.port(), false)?;
     let scope = if source.is_unicast_link_local() {
-        local.scope_id()
+        interface
     } else {
         0
     };

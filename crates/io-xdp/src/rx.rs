@@ -290,7 +290,7 @@ impl XdpRx {
         let (address, len) = (descriptor.address as usize, descriptor.len as usize);
         // SAFETY: the chunk is held, and the kernel does not touch it until it is given back.
         let frame = unsafe { self.shared.umem.bytes(address, len) };
-        match parse(frame, &self.shared.local) {
+        match parse(frame, &self.shared.local, self.shared.index) {
             Ok(received) => self.push(received, Memory::Packet, address),
             Err(reason) => self.counts.count(reason),
         }
@@ -311,7 +311,11 @@ impl XdpRx {
                 self.assembled.extend_from_slice(bytes);
             }
         }
-        match parse(&self.assembled[begin..], &self.shared.local) {
+        match parse(
+            &self.assembled[begin..],
+            &self.shared.local,
+            self.shared.index,
+        ) {
             Ok(received) if is_whole => self.push(received, Memory::Assembled, begin),
             Ok(_) => {}
             Err(reason) => {

@@ -125,7 +125,7 @@ impl WorkerIo for XdpWorker {
             if is_whole {
                 // SAFETY: the kernel gave the chunk to this socket, so it is this worker's.
                 let frame = unsafe { self.shared.umem.bytes(address, len) };
-                if let Ok(received) = parse(frame, &self.shared.local) {
+                if let Ok(received) = parse(frame, &self.shared.local, self.shared.index) {
                     self.current = Some((descriptor, received));
                     return true;
                 }

@@ -10,7 +10,7 @@ use common::{Net, PREAMBLE, receive};
 use starling_io::{Ecn, PacketIo, PacketTx, Source};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_io_xdp::{Drops, Mode, XdpIo};
-use starling_netns::inside;
+use starling_netns::{inside, run};
 
 /// Sends a datagram each way until both ends know the other's hardware address, and answers with
 /// the peers that each has made of the other.
@@ -149,6 +149,32 @@ fn datagrams_cross_in_both_directions_and_versions() {
         check_no_drops(&a);
         check_no_drops(&b);
     }
+}
+
+/// The address of such a peer means nothing without the interface.
+#[test]
+fn link_local_peers_reach_an_address_that_every_network_knows() {
+    let test = "link_local_peers_reach_an_address_that_every_network_knows";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    run(&net.a, "ip address add fe80::77/64 dev va nodad").expect("root");
+    let mut b = net.at_b("xdp://vb/[fd77::2]:0");
+    let port = b.local_socket_address().port();
+    let mut a = net.at_a("xdp://va/[fe80::77%va]:0");
+    // So that even the first comes past the kernel, which would tell the interface.
+    run(
+        &net.a,
+        "ip neigh replace fd77::2 lladdr 02:00:00:00:00:02 dev va",
+    )
+    .expect("root");
+    let to_b = format!("xdp://va/[fd77::2]:{port}");
+    let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
+    transfer(&mut a, &mut b, to_b, to_a);
+    until_not_needed([&net.a, &net.b], || send_one(&mut b, &mut a, to_a));
+    transfer(&mut b, &mut a, to_a, to_b);
+    check_no_drops(&a);
+    check_no_drops(&b);
 }
 
 #[test]

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 const MAC_A: Mac = [2, 0, 0, 0, 0, 1];
 const MAC_B: Mac = [2, 0, 0, 0, 0, 2];
+const INTERFACE: u32 = 7;
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
@@ -46,11 +47,11 @@ proptest! {
         let mut frame = frame(&a, &b, &payload);
         // Short frames are padded on their way.
         frame.resize(frame.len() + padding, 0xaa);
-        let received = parse(&frame, &b).expect("a good frame");
+        let received = parse(&frame, &b, INTERFACE).expect("a good frame");
         prop_assert_eq!(received.source, a);
         prop_assert_eq!(received.ecn, Ecn::Capable);
         prop_assert_eq!(&frame[received.start..received.start + received.len], &payload[..]);
-        prop_assert!(parse(&frame, &a).is_err(), "for another");
+        prop_assert!(parse(&frame, &a, INTERFACE).is_err(), "for another");
     }
 
     #[test]
@@ -65,7 +66,7 @@ proptest! {
         // Changed into "no checksum", or into the partial sum: what the checksum cannot tell.
         let field = if v6 { 60..62 } else { 40..42 };
         if !unprotected && !field.contains(&(bit / 8)) {
-            prop_assert!(parse(&bad, &b).is_err());
+            prop_assert!(parse(&bad, &b, INTERFACE).is_err());
         }
     }
 
@@ -74,7 +75,7 @@ proptest! {
         let [a, b] = ends(v6);
         let frame = frame(&a, &b, &[7; 100]);
         let cut = &frame[..at.index(frame.len())];
-        prop_assert!(parse(cut, &b).is_err());
+        prop_assert!(parse(cut, &b, INTERFACE).is_err());
     }
 }
 
@@ -84,13 +85,13 @@ fn any_bytes_are_read_without_harm() {
         for v6 in [false, true] {
             let [a, b] = ends(v6);
             // As they are, and with headers that lead further in.
-            let _ = parse(bytes, &b);
+            let _ = parse(bytes, &b, INTERFACE);
             let mut damaged = frame(&a, &b, &[7; 40]);
             for (place, byte) in bytes.chunks_exact(2).map(|pair| (pair[0], pair[1])) {
                 let place = usize::from(place) % damaged.len();
                 damaged[place] = byte;
             }
-            if let Ok(received) = parse(&damaged, &b) {
+            if let Ok(received) = parse(&damaged, &b, INTERFACE) {
                 assert!(received.start + received.len <= damaged.len());
             }
         }
@@ -107,7 +108,7 @@ fn changed(v6: bool, change: impl Fn(&mut Vec<u8>)) -> Result<Received, Drop> {
         let checksum = !fold(sum(&frame[14..34]));
         frame[24..26].copy_from_slice(&checksum.to_ne_bytes());
     }
-    parse(&frame, &b)
+    parse(&frame, &b, INTERFACE)
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn each_reason_is_told_from_the_others() {
     let [a, b] = ends(false);
     let mut frame = frame(&a, &b, b"");
     frame[24] ^= 1;
-    assert_eq!(parse(&frame, &b), Err(Drop::HeaderChecksum));
+    assert_eq!(parse(&frame, &b, INTERFACE), Err(Drop::HeaderChecksum));
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn a_frame_that_is_sent_back_is_good() {
         let [a, b] = ends(v6);
         let mut frame = frame(&a, &b, b"there and back");
         swap_ends(&mut frame);
-        let received = parse(&frame, &a).expect("a good frame");
+        let received = parse(&frame, &a, INTERFACE).expect("a good frame");
         assert_eq!(received.source, b);
         assert_eq!(frame[..12], [MAC_A, MAC_B].concat());
         for len in 0..frame.len() {
@@ -207,10 +208,14 @@ fn what_queues_said_is_read() {
 
 #[test]
 fn a_link_local_sender_has_the_scope_of_the_interface() {
-    let local = address("[fe80::2%7]:2000");
-    let frame = frame(&address("[fe80::1]:1000"), &local, b"");
-    let source = parse(&frame, &local).expect("a good frame").source;
-    assert_eq!(source, address("[fe80::1%7]:1000"));
+    // One that every network knows is written to as well.
+    for local in ["[fe80::2%7]:2000", "[fd00::2]:2000"].map(address) {
+        let frame = frame(&address("[fe80::1]:1000"), &local, b"");
+        let source = parse(&frame, &local, INTERFACE)
+            .expect("a good frame")
+            .source;
+        assert_eq!(source, address("[fe80::1%7]:1000"));
+    }
 }
 
 #[test]
@@ -221,5 +226,5 @@ fn a_checksum_of_zero_is_sent_as_its_other_form() {
     let checksum = [zero[40], zero[41]];
     let frame = frame(&a, &b, &checksum);
     assert_eq!(frame[40..42], [0xff, 0xff]);
-    assert!(parse(&frame, &b).is_ok());
+    assert!(parse(&frame, &b, INTERFACE).is_ok());
 }
