@@ -9,8 +9,8 @@
 //!
 //! Each package becomes one file in `OUT_DIR`, `kv.rs` or `google.protobuf.rs`, and `packages.rs` includes
 //! all of them as modules nested like the packages. A package that refers to another one finds it
-//! through the parent modules, so either include `packages.rs` (with `include_proto!("packages")`), or
-//! nest modules the same way. Well-known types such as `google.protobuf.Timestamp` are packages like any
+//! through the parent modules, so either include `packages.rs` (with `include_proto!("packages")`, or
+//! with `include!` and its path if [`Config::out_dir`] is set), or nest modules the same way. Well-known types such as `google.protobuf.Timestamp` are packages like any
 //! other. What the accessors of messages are called is in the documentation of `starling`.
 //!
 //! A `build.rs` can return the error from `main`: cargo shows its text, with file, line and column.
@@ -117,7 +117,8 @@ impl Config {
                 .ok_or(Error::NoOutDir)?,
         };
         let loaded = load::load(protos, includes)?;
-        if std::env::var_os("CARGO").is_some() && self.out_dir.is_none() {
+        // Every build script has it, also one that writes elsewhere.
+        if std::env::var_os("OUT_DIR").is_some() {
             for path in &loaded.paths {
                 println!("cargo:rerun-if-changed={}", path.display());
             }

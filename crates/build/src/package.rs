@@ -145,10 +145,9 @@ impl Modules {
 
     fn write(&self, out: &mut String) {
         if let Some(package) = &self.package {
-            let file = format!("/{}.rs", stem(package));
-            out.push_str(&format!(
-                "include!(concat!(env!(\"OUT_DIR\"), {file:?}));\n"
-            ));
+            // Beside this file, whatever directory that is.
+            let file = format!("{}.rs", stem(package));
+            out.push_str(&format!("include!({file:?});\n"));
         }
         for (name, module) in &self.inner {
             out.push_str(&format!("#[allow(missing_docs)] pub mod {name} {{"));

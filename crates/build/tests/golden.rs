@@ -78,6 +78,36 @@ fn compiling_writes_the_same_files() {
     std::fs::remove_dir_all(&out).unwrap();
 }
 
+/// What it prints is seen from outside: this test runs itself again, as a build script.
+#[test]
+fn a_build_script_watches_its_files_wherever_it_writes() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("watched");
+    let proto = fixtures.join("kv.proto");
+    if std::env::var_os("STARLING_AS_BUILD_SCRIPT").is_some() {
+        let config = Config::new().out_dir(&out);
+        config.compile(&[&proto], &[&fixtures]).unwrap();
+        return;
+    }
+    std::fs::create_dir_all(&out).unwrap();
+    let run = |out_dir: Option<&Path>| {
+        let name = "a_build_script_watches_its_files_wherever_it_writes";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args([name, "--exact", "--nocapture"]);
+        again
+            .env("STARLING_AS_BUILD_SCRIPT", "1")
+            .env_remove("OUT_DIR");
+        again.envs(out_dir.map(|path| ("OUT_DIR", path)));
+        let output = again.output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let line = format!("cargo:rerun-if-changed={}", proto.display());
+    assert!(run(Some(env!("CARGO_TARGET_TMPDIR").as_ref())).contains(&line));
+    assert!(!run(None).contains(&line));
+    std::fs::remove_dir_all(&out).unwrap();
+}
+
 #[test]
 fn packages_generated_elsewhere_are_referred_to() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

@@ -2,16 +2,4 @@
 
 #![allow(missing_docs, unreachable_pub)]
 
-pub mod everything {
-    include!("../golden/messages/everything.rs");
-}
-pub mod google {
-    pub mod protobuf {
-        include!("../golden/messages/google.protobuf.rs");
-    }
-}
-pub mod shared {
-    pub mod v1 {
-        include!("../golden/messages/shared.v1.rs");
-    }
-}
+include!("../golden/messages/packages.rs");

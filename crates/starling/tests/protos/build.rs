@@ -8,11 +8,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let out = PathBuf::from(std::env::var("OUT_DIR")?).join(version);
         std::fs::create_dir_all(&out)?;
         let directory = PathBuf::from("proto").join(version);
-        let proto = directory.join("store.proto");
-        println!("cargo:rerun-if-changed={}", proto.display());
         starling_build::Config::new()
             .out_dir(out)
-            .compile(&[proto], &[directory])?;
+            .compile(&[directory.join("store.proto")], &[directory])?;
     }
     Ok(())
 }

@@ -2,19 +2,19 @@
 
 #[allow(missing_docs)]
 pub mod everything {
-    include!(concat!(env!("OUT_DIR"), "/everything.rs"));
+    include!("everything.rs");
 }
 #[allow(missing_docs)]
 pub mod google {
     #[allow(missing_docs)]
     pub mod protobuf {
-        include!(concat!(env!("OUT_DIR"), "/google.protobuf.rs"));
+        include!("google.protobuf.rs");
     }
 }
 #[allow(missing_docs)]
 pub mod shared {
     #[allow(missing_docs)]
     pub mod v1 {
-        include!(concat!(env!("OUT_DIR"), "/shared.v1.rs"));
+        include!("shared.v1.rs");
     }
 }

@@ -2,5 +2,5 @@
 
 #[allow(missing_docs)]
 pub mod kv {
-    include!(concat!(env!("OUT_DIR"), "/kv.rs"));
+    include!("kv.rs");
 }
