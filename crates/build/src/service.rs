@@ -1,4 +1,5 @@
 //! Stubs: for each service a descriptor, the server's trait, its server and its client.
+//! Type parameters begin with underscores: no name from a `.proto` file becomes one of those.
 //!
 //! What they need of the runtime path (`::starling::stub` unless configured), beside all of
 //! `starling_message`:
@@ -243,7 +244,7 @@ fn write_server(
                     &{constant}.methods[{index}],
                     self.modes[{index}],
                     move |request: {rt}::Request<'_, {request}>, response: {response_mut}<'_>| {{
-                        <T as {name}>::{method}(&*service, request, response)
+                        <__T as {name}>::{method}(&*service, request, response)
                     }},
                 );\n"
             ),
@@ -251,7 +252,7 @@ fn write_server(
                 "registrar.nested::<{request}, {response}, _, _>(
                     &{constant}.methods[{index}],
                     move |context, request| {{
-                        <T as {name}>::{method}(::std::sync::Arc::clone(&service), context, request)
+                        <__T as {name}>::{method}(::std::sync::Arc::clone(&service), context, request)
                     }},
                 );\n"
             ),
@@ -263,19 +264,19 @@ fn write_server(
         .collect();
     out.push_str(&format!(
         "/// Serves `{full}` by an implementation of [`{name}`].
-        pub struct {name}Server<T> {{
-            service: ::std::sync::Arc<T>,
+        pub struct {name}Server<__T> {{
+            service: ::std::sync::Arc<__T>,
             modes: [{rt}::Mode; {count}],
         }}
 
-        impl<T: {name}> {name}Server<T> {{
+        impl<__T: {name}> {name}Server<__T> {{
             /// Serves by `service`; methods run as the `.proto` file says.
-            pub fn new(service: T) -> Self {{
+            pub fn new(service: __T) -> Self {{
                 Self::from_arc(::std::sync::Arc::new(service))
             }}
 
             /// As `new`, for a service that is shared with others.
-            pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {{
+            pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {{
                 Self {{ service, modes: [{modes}] }}
             }}
 
@@ -302,10 +303,10 @@ fn write_server(
             }}
         }}
 
-        impl<T: {name}> {rt}::Service for {name}Server<T> {{
+        impl<__T: {name}> {rt}::Service for {name}Server<__T> {{
             fn descriptor(&self) -> &'static {rt}::ServiceDescriptor {{ &{constant} }}
 
-            fn register<R: {rt}::Registrar + ?::core::marker::Sized>(self, registrar: &mut R) {{
+            fn register<__R: {rt}::Registrar + ?::core::marker::Sized>(self, registrar: &mut __R) {{
                 let _ = &registrar;
                 {registrations}
             }}
@@ -337,13 +338,13 @@ fn write_client(
     {
         let method = identifier(base);
         calls.push_str(&format!(
-            "{doc} pub fn {method}(&self, request: &{request}) -> C::Call<{response}> {{
+            "{doc} pub fn {method}(&self, request: &{request}) -> __C::Call<{response}> {{
                 self.{base}_with(request, &self.options)
             }}
 
             /// As `{base}`, with options for this call.
             pub fn {base}_with(&self, request: &{request}, options: &{rt}::CallOptions)
-                -> C::Call<{response}> {{
+                -> __C::Call<{response}> {{
                 self.caller.unary::<{request}, {response}>(
                     &{constant}.methods[{index}], request, options)
             }}\n"
@@ -352,14 +353,14 @@ fn write_client(
     out.push_str(&format!(
         "/// Calls `{full}`.
         #[derive(Clone, Debug)]
-        pub struct {name}Client<C> {{ caller: C, options: {rt}::CallOptions }}
+        pub struct {name}Client<__C> {{ caller: __C, options: {rt}::CallOptions }}
 
-        impl<C: {rt}::Caller> {name}Client<C> {{
+        impl<__C: {rt}::Caller> {name}Client<__C> {{
             /// What the server is expected to know about the service.
             pub const DESCRIPTOR: &'static {rt}::ServiceDescriptor = &{constant};
 
             /// Calls through `caller`.
-            pub fn new(caller: C) -> Self {{
+            pub fn new(caller: __C) -> Self {{
                 Self {{ caller, options: ::core::default::Default::default() }}
             }}
 
@@ -370,7 +371,7 @@ fn write_client(
             }}
 
             /// What it calls through.
-            pub fn caller(&self) -> &C {{ &self.caller }}
+            pub fn caller(&self) -> &__C {{ &self.caller }}
 
             {calls}
         }}\n\n",

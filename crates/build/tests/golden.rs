@@ -55,6 +55,12 @@ fn services_are_as_checked_in() {
 }
 
 #[test]
+fn awkward_names_are_as_checked_in() {
+    let config = Config::new().runtime_path("crate::stub");
+    check(&config, &["names/letters.proto"], "names");
+}
+
+#[test]
 fn compiling_writes_the_same_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");

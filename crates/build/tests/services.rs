@@ -5,6 +5,11 @@ mod kv {
 }
 
 #[allow(unreachable_pub)]
+mod names {
+    include!("golden/names/packages.rs");
+}
+
+#[allow(unreachable_pub)]
 mod stub {
     use std::collections::HashMap;
     use std::future::Future;
@@ -230,6 +235,39 @@ fn calls_reach_their_handlers() {
 
     let relayed = now(client.relay(&request)).unwrap();
     assert_eq!(relayed.0.value(), b"relayed alpha");
+}
+
+#[test]
+fn messages_and_services_may_be_called_as_type_parameters_are() {
+    use names::letters::{C, CMut, R, RMut, S, SClient, SServer, T};
+
+    struct Letters;
+
+    impl S for Letters {
+        fn one(&self, request: Request<'_, T>, mut response: RMut<'_>) -> Result<(), Status> {
+            response.set_number(request.message().number() + 1);
+            Ok(())
+        }
+
+        async fn two(self: Arc<Self>, _: NestedContext, c: OwnedRequest<C>) -> Result<T, Status> {
+            let mut response = T::new();
+            response.set_number(c.0.number() + 2);
+            Ok(response)
+        }
+
+        fn three(&self, request: Request<'_, R>, mut response: CMut<'_>) -> Result<(), Status> {
+            response.set_number(request.message().number() + 3);
+            Ok(())
+        }
+    }
+
+    let mut table = Table::default();
+    SServer::new(Letters).register(&mut table);
+    let client = SClient::new(Rc::new(table));
+    let r = now(client.one(&T::new())).unwrap();
+    let c = now(client.three(&r.0)).unwrap();
+    let t = now(client.two(&c.0)).unwrap();
+    assert_eq!(t.0.number(), 6);
 }
 
 #[test]

@@ -706,17 +706,17 @@ mod __items {
         ) -> ::core::result::Result<(), __rt::Status>;
     }
     /// Serves `starling.reflection.Reflection` by an implementation of [`Reflection`].
-    pub struct ReflectionServer<T> {
-        service: ::std::sync::Arc<T>,
+    pub struct ReflectionServer<__T> {
+        service: ::std::sync::Arc<__T>,
         modes: [__rt::Mode; 3],
     }
-    impl<T: Reflection> ReflectionServer<T> {
+    impl<__T: Reflection> ReflectionServer<__T> {
         /// Serves by `service`; methods run as the `.proto` file says.
-        pub fn new(service: T) -> Self {
+        pub fn new(service: __T) -> Self {
             Self::from_arc(::std::sync::Arc::new(service))
         }
         /// As `new`, for a service that is shared with others.
-        pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
+        pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
             Self {
                 service,
                 modes: [__rt::Mode::Inline, __rt::Mode::Inline, __rt::Mode::Inline],
@@ -742,13 +742,13 @@ mod __items {
             self
         }
     }
-    impl<T: Reflection> __rt::Service for ReflectionServer<T> {
+    impl<__T: Reflection> __rt::Service for ReflectionServer<__T> {
         fn descriptor(&self) -> &'static __rt::ServiceDescriptor {
             &REFLECTION_SERVICE
         }
-        fn register<R: __rt::Registrar + ?::core::marker::Sized>(
+        fn register<__R: __rt::Registrar + ?::core::marker::Sized>(
             self,
-            registrar: &mut R,
+            registrar: &mut __R,
         ) {
             let _ = &registrar;
             let service = ::std::sync::Arc::clone(&self.service);
@@ -763,7 +763,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, BindRequest>,
                         response: BindResponseMut<'_>|
-                    { <T as Reflection>::bind(&*service, request, response) },
+                    { <__T as Reflection>::bind(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -777,7 +777,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, ListServicesRequest>,
                         response: ListServicesResponseMut<'_>|
-                    { <T as Reflection>::list_services(&*service, request, response) },
+                    { <__T as Reflection>::list_services(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -791,21 +791,27 @@ mod __items {
                     move |
                         request: __rt::Request<'_, DescribeServiceRequest>,
                         response: DescribeServiceResponseMut<'_>|
-                    { <T as Reflection>::describe_service(&*service, request, response) },
+                    {
+                        <__T as Reflection>::describe_service(
+                            &*service,
+                            request,
+                            response,
+                        )
+                    },
                 );
         }
     }
     /// Calls `starling.reflection.Reflection`.
     #[derive(Clone, Debug)]
-    pub struct ReflectionClient<C> {
-        caller: C,
+    pub struct ReflectionClient<__C> {
+        caller: __C,
         options: __rt::CallOptions,
     }
-    impl<C: __rt::Caller> ReflectionClient<C> {
+    impl<__C: __rt::Caller> ReflectionClient<__C> {
         /// What the server is expected to know about the service.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &REFLECTION_SERVICE;
         /// Calls through `caller`.
-        pub fn new(caller: C) -> Self {
+        pub fn new(caller: __C) -> Self {
             Self {
                 caller,
                 options: ::core::default::Default::default(),
@@ -817,12 +823,12 @@ mod __items {
             self
         }
         /// What it calls through.
-        pub fn caller(&self) -> &C {
+        pub fn caller(&self) -> &__C {
             &self.caller
         }
         /// Compares the two ends' versions of one method. A client calls it before its first call of that
         /// method in a session.
-        pub fn bind(&self, request: &BindRequest) -> C::Call<BindResponse> {
+        pub fn bind(&self, request: &BindRequest) -> __C::Call<BindResponse> {
             self.bind_with(request, &self.options)
         }
         /// As `bind`, with options for this call.
@@ -830,7 +836,7 @@ mod __items {
             &self,
             request: &BindRequest,
             options: &__rt::CallOptions,
-        ) -> C::Call<BindResponse> {
+        ) -> __C::Call<BindResponse> {
             self.caller
                 .unary::<
                     BindRequest,
@@ -841,7 +847,7 @@ mod __items {
         pub fn list_services(
             &self,
             request: &ListServicesRequest,
-        ) -> C::Call<ListServicesResponse> {
+        ) -> __C::Call<ListServicesResponse> {
             self.list_services_with(request, &self.options)
         }
         /// As `list_services`, with options for this call.
@@ -849,7 +855,7 @@ mod __items {
             &self,
             request: &ListServicesRequest,
             options: &__rt::CallOptions,
-        ) -> C::Call<ListServicesResponse> {
+        ) -> __C::Call<ListServicesResponse> {
             self.caller
                 .unary::<
                     ListServicesRequest,
@@ -860,7 +866,7 @@ mod __items {
         pub fn describe_service(
             &self,
             request: &DescribeServiceRequest,
-        ) -> C::Call<DescribeServiceResponse> {
+        ) -> __C::Call<DescribeServiceResponse> {
             self.describe_service_with(request, &self.options)
         }
         /// As `describe_service`, with options for this call.
@@ -868,7 +874,7 @@ mod __items {
             &self,
             request: &DescribeServiceRequest,
             options: &__rt::CallOptions,
-        ) -> C::Call<DescribeServiceResponse> {
+        ) -> __C::Call<DescribeServiceResponse> {
             self.caller
                 .unary::<
                     DescribeServiceRequest,

@@ -571,17 +571,17 @@ mod __items {
         > + 'static;
     }
     /// Serves `kv.Kv` by an implementation of [`Kv`].
-    pub struct KvServer<T> {
-        service: ::std::sync::Arc<T>,
+    pub struct KvServer<__T> {
+        service: ::std::sync::Arc<__T>,
         modes: [__rt::Mode; 3],
     }
-    impl<T: Kv> KvServer<T> {
+    impl<__T: Kv> KvServer<__T> {
         /// Serves by `service`; methods run as the `.proto` file says.
-        pub fn new(service: T) -> Self {
+        pub fn new(service: __T) -> Self {
             Self::from_arc(::std::sync::Arc::new(service))
         }
         /// As `new`, for a service that is shared with others.
-        pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
+        pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
             Self {
                 service,
                 modes: [__rt::Mode::Inline, __rt::Mode::Worker, __rt::Mode::Nested],
@@ -607,13 +607,13 @@ mod __items {
             self
         }
     }
-    impl<T: Kv> __rt::Service for KvServer<T> {
+    impl<__T: Kv> __rt::Service for KvServer<__T> {
         fn descriptor(&self) -> &'static __rt::ServiceDescriptor {
             &KV_SERVICE
         }
-        fn register<R: __rt::Registrar + ?::core::marker::Sized>(
+        fn register<__R: __rt::Registrar + ?::core::marker::Sized>(
             self,
-            registrar: &mut R,
+            registrar: &mut __R,
         ) {
             let _ = &registrar;
             let service = ::std::sync::Arc::clone(&self.service);
@@ -628,7 +628,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, GetRequest>,
                         response: GetResponseMut<'_>|
-                    { <T as Kv>::get(&*service, request, response) },
+                    { <__T as Kv>::get(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -642,7 +642,7 @@ mod __items {
                     move |
                         request: __rt::Request<'_, ScanRequest>,
                         response: ScanResponseMut<'_>|
-                    { <T as Kv>::scan(&*service, request, response) },
+                    { <__T as Kv>::scan(&*service, request, response) },
                 );
             let service = ::std::sync::Arc::clone(&self.service);
             registrar
@@ -654,7 +654,7 @@ mod __items {
                 >(
                     &KV_SERVICE.methods[2],
                     move |context, request| {
-                        <T as Kv>::relay(
+                        <__T as Kv>::relay(
                             ::std::sync::Arc::clone(&service),
                             context,
                             request,
@@ -665,15 +665,15 @@ mod __items {
     }
     /// Calls `kv.Kv`.
     #[derive(Clone, Debug)]
-    pub struct KvClient<C> {
-        caller: C,
+    pub struct KvClient<__C> {
+        caller: __C,
         options: __rt::CallOptions,
     }
-    impl<C: __rt::Caller> KvClient<C> {
+    impl<__C: __rt::Caller> KvClient<__C> {
         /// What the server is expected to know about the service.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &KV_SERVICE;
         /// Calls through `caller`.
-        pub fn new(caller: C) -> Self {
+        pub fn new(caller: __C) -> Self {
             Self {
                 caller,
                 options: ::core::default::Default::default(),
@@ -685,11 +685,11 @@ mod __items {
             self
         }
         /// What it calls through.
-        pub fn caller(&self) -> &C {
+        pub fn caller(&self) -> &__C {
             &self.caller
         }
         /// One value.
-        pub fn get(&self, request: &GetRequest) -> C::Call<GetResponse> {
+        pub fn get(&self, request: &GetRequest) -> __C::Call<GetResponse> {
             self.get_with(request, &self.options)
         }
         /// As `get`, with options for this call.
@@ -697,7 +697,7 @@ mod __items {
             &self,
             request: &GetRequest,
             options: &__rt::CallOptions,
-        ) -> C::Call<GetResponse> {
+        ) -> __C::Call<GetResponse> {
             self.caller
                 .unary::<
                     GetRequest,
@@ -705,7 +705,7 @@ mod __items {
                 >(&KV_SERVICE.methods[0], request, options)
         }
         /// Values in order of their keys.
-        pub fn scan(&self, request: &ScanRequest) -> C::Call<ScanResponse> {
+        pub fn scan(&self, request: &ScanRequest) -> __C::Call<ScanResponse> {
             self.scan_with(request, &self.options)
         }
         /// As `scan`, with options for this call.
@@ -713,7 +713,7 @@ mod __items {
             &self,
             request: &ScanRequest,
             options: &__rt::CallOptions,
-        ) -> C::Call<ScanResponse> {
+        ) -> __C::Call<ScanResponse> {
             self.caller
                 .unary::<
                     ScanRequest,
@@ -721,7 +721,7 @@ mod __items {
                 >(&KV_SERVICE.methods[1], request, options)
         }
         /// As Get, but asks another server.
-        pub fn relay(&self, request: &GetRequest) -> C::Call<GetResponse> {
+        pub fn relay(&self, request: &GetRequest) -> __C::Call<GetResponse> {
             self.relay_with(request, &self.options)
         }
         /// As `relay`, with options for this call.
@@ -729,7 +729,7 @@ mod __items {
             &self,
             request: &GetRequest,
             options: &__rt::CallOptions,
-        ) -> C::Call<GetResponse> {
+        ) -> __C::Call<GetResponse> {
             self.caller
                 .unary::<
                     GetRequest,
