@@ -21,6 +21,8 @@ pub enum Sabotage {
     CreditOffByOne,
     /// A session that is closed is forgotten rather than closed.
     LeakedSession,
+    /// A session ends, and nobody is told.
+    SilentEnd,
     /// A failure is reported twice.
     DoubleFailure,
     /// A call is made without the deadline that it has.
@@ -29,7 +31,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::HandlerTwice,
         Self::ClaimIgnored,
         Self::LostRetransmission,
@@ -38,6 +40,7 @@ impl Sabotage {
         Self::TruncatedResponse,
         Self::CreditOffByOne,
         Self::LeakedSession,
+        Self::SilentEnd,
         Self::DoubleFailure,
         Self::ForgottenDeadline,
     ];
@@ -53,6 +56,7 @@ impl Sabotage {
             Self::TruncatedResponse => "truncated-response",
             Self::CreditOffByOne => "credit-off-by-one",
             Self::LeakedSession => "leaked-session",
+            Self::SilentEnd => "silent-end",
             Self::DoubleFailure => "double-failure",
             Self::ForgottenDeadline => "forgotten-deadline",
         }
@@ -68,6 +72,7 @@ impl Sabotage {
             Self::ExchangedResponse | Self::TruncatedResponse => "content",
             Self::CreditOffByOne => "credits",
             Self::LeakedSession => "nothing remains",
+            Self::SilentEnd => "nothing stays stuck",
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -107,6 +108,8 @@ struct Process {
     workers: Workers,
     inbox: Inbox,
     sessions: BTreeMap<usize, SessionId>,
+    /// Those that took no call any more before they were said to be over.
+    over: Vec<SessionId>,
     calls: BTreeMap<Tag, CallId>,
     probes: BTreeMap<Tag, (usize, u32)>,
     relays: BTreeMap<Tag, Deferred>,
@@ -210,6 +213,7 @@ impl Host {
             workers,
             inbox,
             sessions: BTreeMap::new(),
+            over: Vec::new(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
             relays: BTreeMap::new(),
@@ -310,6 +314,16 @@ impl Host {
     fn check(&mut self) -> Result<(), Violation> {
         if let Some(violation) = self.books.borrow_mut().broken.take() {
             return Err(violation);
+        }
+        let process = self.process();
+        for session in std::mem::take(&mut process.over) {
+            if let Some(SessionState::Connecting | SessionState::Connected) =
+                process.endpoint.session_state(session)
+            {
+                let text =
+                    format!("{session:?} takes no call, and nobody was told that it is over");
+                return Err(Violation::new("nothing stays stuck", text));
+            }
         }
         let fabric = self.fabric.borrow();
         queue_within(fabric.config().receive, fabric.receive_queue(self.id))
@@ -450,7 +464,7 @@ impl Host {
         now_ns: u64,
     ) -> Result<Option<Tag>, Violation> {
         let Some(mut session) = self.session(plan.channel)? else {
-            self.cannot_probe(plan.channel, probe);
+            self.cannot_probe(plan.channel, probe, &"no room for a session")?;
             return Ok(None);
         };
         let id = self.id;
@@ -491,9 +505,11 @@ impl Host {
                 tag,
             );
             match called {
-                // It ended since the last turn.
+                // It ended since the last turn: the next one has to say so.
                 Err(CallError::SessionOver) if std::mem::take(&mut again) => {
-                    self.process().sessions.remove(&plan.channel);
+                    let process = self.process();
+                    process.sessions.remove(&plan.channel);
+                    process.over.push(session);
                     match self.session(plan.channel)? {
                         Some(other) => session = other,
                         None => break called,
@@ -514,20 +530,32 @@ impl Host {
                 }
                 Ok(Some(tag))
             }
-            Err(_) => {
+            Err(error) => {
                 books.borrow_mut().rejected(id, tag)?;
-                self.cannot_probe(plan.channel, probe);
+                self.cannot_probe(plan.channel, probe, &error)?;
                 Ok(None)
             }
         }
     }
 
-    /// A call was not taken. If it was a probe, the channel is not waited for any more; if it was a
-    /// late one of the scenario's own, its probe is still to come.
-    fn cannot_probe(&mut self, channel: usize, probe: Option<u32>) {
-        if probe.is_some() {
-            self.unheard.remove(&channel);
+    /// A call was not taken. If it was a probe, only limits that are tight can be why, and the
+    /// channel is not waited for any more; if it was a late one of the scenario's own, its probe is
+    /// still to come.
+    fn cannot_probe(
+        &mut self,
+        channel: usize,
+        probe: Option<u32>,
+        why: &dyn fmt::Display,
+    ) -> Result<(), Violation> {
+        if probe.is_none() {
+            return Ok(());
         }
+        if !self.tight {
+            let text = format!("host {} cannot ask on channel {channel}: {why}", self.id.0);
+            return Err(Violation::new("nothing stays stuck", text));
+        }
+        self.unheard.remove(&channel);
+        Ok(())
     }
 
     /// The channel's session, a new one if it has none.

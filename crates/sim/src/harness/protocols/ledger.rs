@@ -111,7 +111,8 @@ impl Ledger {
         self.relays.get(&order.key).copied()
     }
 
-    /// The protocol did not take it.
+    /// The protocol did not take it. That its session is over is no reason: whoever calls has
+    /// taken in what the protocol says of sessions first.
     pub(super) fn rejected(
         &mut self,
         host: HostId,
@@ -121,6 +122,10 @@ impl Ledger {
     ) -> Result<(), Violation> {
         self.note(host, "call rejected: tag", tag, 0);
         self.outcomes.rejected += 1;
+        if reason == RejectReason::UnknownSession {
+            let text = format!("the session of call {tag} is over, and nobody was told");
+            return Err(Violation::new("nothing stays stuck", text));
+        }
         if self.survivable {
             return Err(unprovoked("a call", &reason));
         }

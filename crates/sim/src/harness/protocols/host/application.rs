@@ -1,9 +1,11 @@
 //! What the application of a host does by the scenario's plans: calls, cancels, closes, answers.
 
+use std::fmt;
+
 use starling_io::{Clock, PacketIo};
 use starling_proto::{ConnectError, Msgbuf, PeerId, Prefix, SessionId};
 
-use super::{Host, Relay, ext_of, key_of, respond, sink};
+use super::{Host, Relay, ext_of, key_of, respond, sink, unhealed};
 use crate::check::content::{self, Order};
 use crate::check::{Tag, Violation};
 use crate::harness::protocols::agenda::Task;
@@ -73,7 +75,7 @@ impl Host {
         ledger: &mut Ledger,
     ) -> Result<Option<Tag>, Violation> {
         let Some(session) = self.session(plan.channel, ledger)? else {
-            self.cannot_probe(plan.channel, probe);
+            self.cannot_probe(plan.channel, probe, &"no room for a session")?;
             return Ok(None);
         };
         let process = self.process.as_mut().expect("within a turn");
@@ -109,7 +111,7 @@ impl Host {
             }
             Err(rejected) => {
                 ledger.rejected(self.id, tag, rejected.reason, &rejected.message)?;
-                self.cannot_probe(plan.channel, probe);
+                self.cannot_probe(plan.channel, probe, &rejected.reason)?;
                 return Ok(None);
             }
         }
@@ -120,12 +122,23 @@ impl Host {
         Ok(Some(tag))
     }
 
-    /// A call was not taken. If it was a probe, the channel is not waited for any more; if it was a
-    /// late one of the scenario's own, its probe is still to come.
-    fn cannot_probe(&mut self, channel: usize, probe: Option<u32>) {
-        if probe.is_some() {
-            self.unheard.remove(&channel);
+    /// A call was not taken. If it was a probe, only limits that are tight can be why, and the
+    /// channel is not waited for any more; if it was a late one of the scenario's own, its probe is
+    /// still to come.
+    fn cannot_probe(
+        &mut self,
+        channel: usize,
+        probe: Option<u32>,
+        why: &dyn fmt::Display,
+    ) -> Result<(), Violation> {
+        if probe.is_none() {
+            return Ok(());
         }
+        if !self.tight {
+            return Err(unhealed(self.id, channel, why));
+        }
+        self.unheard.remove(&channel);
+        Ok(())
     }
 
     /// A handler calls on `channel`, and answers then; at once if it cannot.
