@@ -154,9 +154,10 @@ impl UdpRx {
         }
     }
 
-    /// Datagrams that the kernel has given already wait for the next burst.
+    /// The next burst is not to be waited for: datagrams that the kernel has given already are in
+    /// it, or what is in a lane that was given up, which no sleep hears of.
     pub fn has_leftovers(&self) -> bool {
-        self.next_slot < self.filled
+        self.next_slot < self.filled || self.last_bursts.is_some()
     }
 
     #[inline]
@@ -231,7 +232,7 @@ impl PacketRx for UdpRx {
     #[inline]
     fn rx_burst(&mut self) -> Result<usize, IoError> {
         self.burst_len = 0;
-        if self.has_leftovers() {
+        if self.next_slot < self.filled {
             self.fill_burst();
             return Ok(self.burst_len);
         }

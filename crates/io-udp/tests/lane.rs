@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{PREAMBLE, bind, receive, receive_some};
 use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, Source};
@@ -75,6 +75,43 @@ fn a_busy_peer_gets_a_lane_until_others_are_heard() {
         server.close_peer(to_client);
         ping_pong((&mut other, from_other), (&mut server, to_other), 1);
         assert_eq!(lanes_of(&server), 0, "a lane ends with its peer");
+    }
+}
+
+#[test]
+fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
+    /// Far longer than a datagram is on its way.
+    const LONG: Duration = Duration::from_secs(20);
+    for host in ["127.0.0.1", "[::1]"] {
+        let (mut client, mut server, mut other) = (bind(host), bind(host), bind(host));
+        let to_server = client.open_peer(&server.local_address()).expect(host);
+        let to_client = server.open_peer(&client.local_address()).expect(host);
+        ping_pong((&mut client, to_server), (&mut server, to_client), 400);
+        assert_eq!(lanes_of(&server), 1);
+
+        let from_other = other.open_peer(&server.local_address()).expect(host);
+        let tx = other.split().1;
+        for _ in 0..64 {
+            tx.append(from_other, PREAMBLE, b"x", b"", b"")
+                .expect("room");
+            tx.seal(from_other);
+        }
+        tx.flush().expect("flush");
+        assert_eq!(receive(&mut server, 64).len(), 64);
+        while server.split().0.rx_burst().expect("a healthy socket") > 0 {}
+        // Gives up the lane, whose socket is there still.
+        assert_eq!(server.poll_event(), None);
+        let tx = client.split().1;
+        tx.append(to_server, PREAMBLE, b"late", b"", b"")
+            .expect("room");
+        tx.flush().expect("flush");
+
+        let begun = Instant::now();
+        server.wait(Some(LONG)).expect("a healthy socket");
+        assert_eq!(server.split().0.rx_burst().expect("a healthy socket"), 1);
+        assert!(begun.elapsed() < LONG / 2, "{host}: it was slept over");
+        assert_eq!(server.split().0.rx_burst().expect("a healthy socket"), 0);
+        assert_eq!(lanes_of(&server), 0, "nothing more is in it");
     }
 }
 
