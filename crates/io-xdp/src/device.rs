@@ -21,6 +21,7 @@ use crate::program::{MAX_QUEUES, Program};
 use crate::rx::XdpRx;
 use crate::senders::Senders;
 use crate::shared::Shared;
+use crate::siblings::Siblings;
 use crate::socket::{Mode, Place, Sizes, Socket};
 use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::tx::XdpTx;
@@ -53,7 +54,9 @@ pub struct XdpConfig {
     pub tx_frames: u32,
     /// Mark sent datagrams as ECN-capable. On by default.
     pub ecn: bool,
-    /// Share the port with devices on other queues that also say so. Off by default.
+    /// Share the port with devices on other queues that also say so, all in this process: who hears
+    /// from a peer of another's passes that on. Those of other processes would answer it as if the
+    /// peer had never been. Off by default.
     pub reuse_port: bool,
 }
 
@@ -224,8 +227,13 @@ impl XdpIo {
         });
         let frames = config.rx_frames as usize / max_frame.div_ceil(cut.rx_room());
         let senders = Senders::new(control.directory());
+        let mut rx = XdpRx::new(Arc::clone(&shared), udp_rx, senders, rings.rx, rings.fill);
+        if config.reuse_port {
+            let (directory, waker) = (control.directory(), control.waker());
+            rx.share_port(Siblings::join(namespace, local, directory, waker));
+        }
         Ok(Self {
-            rx: XdpRx::new(Arc::clone(&shared), udp_rx, senders, rings.rx, rings.fill),
+            rx,
             tx: XdpTx::new(
                 Arc::clone(&shared),
                 udp_tx,

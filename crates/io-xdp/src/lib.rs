@@ -21,13 +21,16 @@
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `siblings` | devices of one process that share a port |
 //! | `steering`, `worker` | workers with sockets of their own, which the program gives whole requests |
 //! | `inspect` | what interfaces can do, without a device |
 //! | `reflect` | what the device is measured by |
 //!
 //! An interface's queue can have one device. The network card decides by which queue a packet
 //! comes; what comes by another one than the device's is passed on to the kernel and reaches the
-//! device by its socket: slower, not lost.
+//! device by its socket: slower, not lost. Where devices of one process share a port, the sockets'
+//! share it, too, and a datagram may reach another device than the one that knows its sender; it is
+//! given to that one, once it does.
 
 #![allow(unsafe_code)]
 
@@ -47,6 +50,7 @@ mod ring;
 mod rx;
 mod senders;
 mod shared;
+mod siblings;
 mod socket;
 mod steering;
 mod tx;

@@ -5,12 +5,14 @@
 //! of datagrams that it passed on has changed, after a sleep, and now and then, since what this
 //! host sends to itself meets no program.
 //!
+//! Where several devices have the port, one that hears from a peer of another passes that on.
+//!
 //! The chunks of a burst go back to the kernel when the next one is taken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx};
+use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, Source};
 use starling_io_udp::UdpRx;
 
 use crate::drops::Counts;
@@ -18,6 +20,7 @@ use crate::frame::{Drop as Reason, Received, parse, swap_ends};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::{NOBODY, Senders};
 use crate::shared::Shared;
+use crate::siblings::{Siblings, Stray};
 use crate::steering::Exchange;
 
 /// After the program has passed something on, how many times the socket is asked in vain: the
@@ -50,6 +53,10 @@ pub struct XdpRx {
     pub(crate) counts: Counts,
     /// What goes between this half and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
+    /// Other devices that have the port, if it is shared.
+    siblings: Option<Siblings>,
+    /// Where the datagrams of a burst are in that of the socket.
+    order: [u8; MAX_BURST],
 }
 
 /// A datagram of the burst.
@@ -110,8 +117,15 @@ impl XdpRx {
             until_asked: ASK_EVERY,
             counts: Counts::default(),
             exchange: None,
+            siblings: None,
+            order: std::array::from_fn(|index| index as u8),
             shared,
         }
+    }
+
+    /// From now on others may have the port, too.
+    pub(crate) fn share_port(&mut self, siblings: Siblings) {
+        self.siblings = Some(siblings);
     }
 
     /// From now on there are workers.
@@ -152,7 +166,9 @@ impl XdpRx {
         }
         let exchange = self.exchange.as_ref();
         let handed_over = exchange.is_some_and(|exchange| !exchange.handed_over.is_empty());
-        handed_over || self.udp.has_leftovers() || self.rx.available() > 0
+        let siblings = self.siblings.as_ref();
+        let passed_on = siblings.is_some_and(Siblings::has_received);
+        handed_over || passed_on || self.udp.has_leftovers() || self.rx.available() > 0
     }
 
     /// The socket may have something.
@@ -336,6 +352,44 @@ impl XdpRx {
         };
         self.burst_len += 1;
     }
+
+    /// What is from peers of siblings leaves the burst, and what they have passed on joins it.
+    fn mind_siblings(&mut self) {
+        let mut kept = 0;
+        for index in 0..self.burst_len {
+            self.order[index] = index as u8;
+            let Datagram { source, ecn, bytes } = self.datagram(index);
+            let is_stray = match (&self.siblings, source) {
+                (Some(siblings), Source::Stranger(from)) => siblings.pass_on(from, ecn, bytes),
+                _ => false,
+            };
+            if !is_stray {
+                self.order[kept] = index as u8;
+                self.burst[kept] = self.burst[index];
+                kept += 1;
+            }
+        }
+        self.burst_len = kept;
+        if self.is_from_socket && kept > 0 {
+            // The next burst is none of the socket's.
+            return;
+        }
+        self.is_from_socket = false;
+        while self.burst_len < MAX_BURST {
+            let stray = self.siblings.as_ref().and_then(Siblings::receive);
+            let Some(Stray { source, ecn, bytes }) = stray else {
+                break;
+            };
+            let received = Received {
+                source,
+                ecn,
+                start: 0,
+                len: bytes.len(),
+            };
+            self.push(received, Memory::Assembled, self.assembled.len());
+            self.assembled.extend_from_slice(&bytes);
+        }
+    }
 }
 
 impl PacketRx for XdpRx {
@@ -357,6 +411,9 @@ impl PacketRx for XdpRx {
         if self.burst_len == 0 && !ring_first {
             self.receive_from_ring();
         }
+        if self.siblings.is_some() {
+            self.mind_siblings();
+        }
         if self.burst_len == 0 {
             // It may have stopped since chunks were given back, and waits for nobody.
             self.wake_driver();
@@ -368,7 +425,7 @@ impl PacketRx for XdpRx {
     #[inline]
     fn datagram(&self, index: usize) -> Datagram<'_> {
         if self.is_from_socket {
-            return self.udp.datagram(index);
+            return self.udp.datagram(usize::from(self.order[index]));
         }
         assert!(
             index < self.burst_len,

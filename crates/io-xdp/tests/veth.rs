@@ -4,13 +4,13 @@ mod common;
 
 use std::fs::{self, File};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Net, PREAMBLE, receive};
-use starling_io::{Ecn, PacketIo, PacketTx, Source};
+use starling_io::{Ecn, PacketIo, PacketRx, PacketTx, Source};
 use starling_io_udp::{UdpConfig, UdpIo};
-use starling_io_xdp::{Drops, Mode, XdpIo};
-use starling_netns::{inside, run};
+use starling_io_xdp::{Drops, Mode, XdpConfig, XdpIo};
+use starling_netns::{Shape, inside, run};
 
 /// Sends a datagram each way until both ends know the other's hardware address, and answers with
 /// the peers that each has made of the other.
@@ -197,4 +197,74 @@ fn an_end_in_the_kernel_does_as_well() {
         transfer(&mut b, &mut a, to_a, to_b);
         check_no_drops(&a);
     }
+}
+
+/// By a queue of its own a client gets to another queue of the server's than by its kernel's socket,
+/// and what the XDP program leaves to the kernel gets to any socket of the port.
+#[test]
+fn a_sender_keeps_its_device_whatever_way_it_comes() {
+    let test = "a_sender_keeps_its_device_whatever_way_it_comes";
+    let shape = Shape {
+        queues: 2,
+        ..Shape::default()
+    };
+    let Some(net) = Net::with_shape(test, shape) else {
+        return;
+    };
+    let config = XdpConfig {
+        reuse_port: true,
+        ..XdpConfig::default()
+    };
+    let to = "10.77.0.2:9000".parse().expect("an address");
+    for mode in ["generic", "driver"] {
+        let mut devices = [0, 1].map(|queue| {
+            let address = format!("xdp://vb/10.77.0.2:9000?queue={queue}&mode={mode}");
+            inside(&net.b, || XdpIo::bind(&address, config.clone())).expect("a device")
+        });
+        // Of eight clients some change the queue.
+        for _ in 0..8 {
+            let mut a = net.at_a("xdp://va/10.77.0.1:0");
+            let peer = a.open_peer("xdp://va/10.77.0.2:9000").expect("a route");
+            a.split().1.send_to_stranger(to, b"by the kernel");
+            let (first, source, _) = receive_at_any(&mut devices);
+            let Source::Stranger(stranger) = source else {
+                panic!("nobody is known yet: {source:?}");
+            };
+            let tx = devices[first].split().1;
+            let known = Source::Peer(tx.admit(stranger).expect("room"));
+            for _ in 0..3 {
+                send_to(&mut a, peer, b"past it");
+                let (at, source, bytes) = receive_at_any(&mut devices);
+                assert_eq!((at, source), (first, known), "{mode}");
+                assert_eq!(bytes, b"preamblepast it");
+                a.split().1.send_to_stranger(to, b"by the kernel");
+                let (at, source, bytes) = receive_at_any(&mut devices);
+                assert_eq!((at, source), (first, known), "{mode}");
+                assert_eq!(bytes, b"by the kernel");
+            }
+        }
+    }
+}
+
+fn send_to(from: &mut XdpIo, to: starling_io::PeerId, text: &[u8]) {
+    let tx = from.split().1;
+    tx.append(to, PREAMBLE, text, b"", b"").expect("room");
+    tx.seal(to);
+    tx.flush().expect("a healthy device");
+}
+
+/// The next datagram that any of them has, and which.
+fn receive_at_any(devices: &mut [XdpIo]) -> (usize, Source, Vec<u8>) {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        for (at, device) in devices.iter_mut().enumerate() {
+            device.wait(Some(Duration::ZERO)).expect("a healthy device");
+            let rx = device.split().0;
+            if rx.rx_burst().expect("a healthy device") > 0 {
+                let datagram = rx.datagram(0);
+                return (at, datagram.source, datagram.bytes.to_vec());
+            }
+        }
+    }
+    panic!("a datagram is missing");
 }
