@@ -23,9 +23,10 @@ pub(crate) fn generate(enumeration: &EnumDescriptor, scope: &Scope<'_>, out: &mu
             .strip_prefix(&prefix)
             .filter(|rest| rest.starts_with(char::is_alphabetic));
         let mut constant = identifier(short.unwrap_or(&full));
-        if !taken.insert(constant.clone()) {
-            constant = format!("{full}_{}", taken.len());
-            taken.insert(constant.clone());
+        let mut number = taken.len();
+        while !taken.insert(constant.clone()) {
+            constant = format!("{full}_{number}");
+            number += 1;
         }
         let doc = comments::doc(&file, value.path(), &format!("`{}`.", value.name()));
         constants.push_str(&format!(

@@ -41,7 +41,7 @@ pub(crate) fn generate(
     let (plan, fields) = plan_of(message)?;
     layout(message, scope, &plan, &fields, out)?;
     if message.is_map_entry() {
-        return Ok(());
+        return taken.take(message, layout_name(message));
     }
 
     let (rt, name) = (scope.runtime, camel(message.name()));
@@ -154,18 +154,17 @@ fn plan_of(message: &MessageDescriptor) -> Result<(Plan, Vec<Field>), Error> {
     Ok((plan, fields))
 }
 
-/// What a field's methods are named after: the field, or, if one of them would clash with a method of
-/// an earlier field, the field and its number.
+/// What a field's methods are named after: the field, or, as long as one of them would clash with a
+/// method of an earlier field, that and the field's number.
 fn base_name(field: &FieldDescriptor, used: &HashSet<String>) -> String {
-    let name = snake(field.name());
-    let clashes = Field::method_names(field, &name)
+    let mut name = snake(field.name());
+    while Field::method_names(field, &name)
         .iter()
-        .any(|name| used.contains(name));
-    if clashes {
-        format!("{name}_{}", field.number())
-    } else {
-        name
+        .any(|name| used.contains(name))
+    {
+        name = format!("{name}_{}", field.number());
     }
+    name
 }
 
 fn method_names(fields: &[Field]) -> HashSet<String> {
@@ -258,7 +257,7 @@ fn write_oneof(
         }
     }
     let mut base = snake(oneof.name());
-    if used.contains(&base) || used.contains(&format!("clear_{base}")) {
+    while used.contains(&base) || used.contains(&format!("clear_{base}")) {
         base.push_str("_oneof");
     }
     used.insert(base.clone());

@@ -147,6 +147,19 @@ fn clashing_types_name_both() {
 }
 
 #[test]
+fn the_layout_of_a_map_entry_has_a_name_too() {
+    let text = error(
+        "clash_entry",
+        "syntax = \"proto3\"; package p;
+         message M { message Foo_Entry {} map<string, int32> foo = 1; }",
+    );
+    assert!(
+        text.contains("the name `FOO_ENTRY_LAYOUT` in Rust is already taken by test.proto"),
+        "{text}"
+    );
+}
+
+#[test]
 fn clashing_methods_are_refused() {
     let text = error(
         "clash_method",

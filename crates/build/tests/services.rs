@@ -271,6 +271,40 @@ fn messages_and_services_may_be_called_as_type_parameters_are() {
 }
 
 #[test]
+fn enumerations_may_be_called_as_variants_of_rusts_own_are() {
+    use names::prelude::{None as Nothing, Option as Choice, OptionResult};
+
+    assert_eq!(
+        format!("{:?} {:?}", Nothing::NONE, Nothing(7)),
+        "NONE None(7)"
+    );
+    let mut message = Choice::new();
+    message.set_err(names::prelude::Err::ERR);
+    assert_eq!(
+        message.result(),
+        Some(OptionResult::Err(names::prelude::Err::ERR))
+    );
+}
+
+#[test]
+fn a_name_that_was_made_up_is_no_others() {
+    use names::numbered::{Fields, Oneofs, OneofsAt, Values};
+
+    let mut fields = Fields::new();
+    fields.set_view_3(1);
+    fields.set_view_3_3(3);
+    assert_eq!((fields.view_3(), fields.view_3_3()), (1, 3));
+    let mut oneofs = Oneofs::new();
+    oneofs.set_at_oneof(2);
+    oneofs.set_a2(3);
+    assert_eq!(oneofs.at_oneof_oneof(), Some(OneofsAt::A2(3)));
+    assert_eq!(
+        [Values::X_3, Values::X, Values::X_4].map(|x| x.0),
+        [0, 1, 2]
+    );
+}
+
+#[test]
 fn a_status_and_options_come_through() {
     let client = client(KvServer::new(Store));
     let mut request = GetRequest::new();

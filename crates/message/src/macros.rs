@@ -1,6 +1,8 @@
 //! What is the same for every generated type, as macros, so that generated files hold only what differs.
 //!
 //! Enumerations are open, so they are newtypes over their number rather than Rust `enum`s.
+//!
+//! Every name is a whole path: a bare `None` would be the enumeration that somebody called so.
 
 /// Defines what is the same for every generated enumeration type.
 #[doc(hidden)]
@@ -22,8 +24,8 @@ macro_rules! enumeration {
         impl ::core::fmt::Debug for $type {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 match Self::NAMES.name_of(self.0) {
-                    Some(name) => f.write_str(name),
-                    None => write!(f, "{}({})", stringify!($type), self.0),
+                    ::core::option::Option::Some(name) => f.write_str(name),
+                    ::core::option::Option::None => write!(f, "{}({})", stringify!($type), self.0),
                 }
             }
         }

@@ -4,3 +4,11 @@
 pub mod letters {
     include!("letters.rs");
 }
+#[allow(missing_docs)]
+pub mod numbered {
+    include!("numbered.rs");
+}
+#[allow(missing_docs)]
+pub mod prelude {
+    include!("prelude.rs");
+}
