@@ -646,6 +646,17 @@ impl Protocol {
         self.client.books(session)
     }
 
+    /// Requests of a client session that fetch a response of several packets of which some are on
+    /// their way, for checkers.
+    pub fn fetching(&self, session: SessionId) -> usize {
+        self.client.fetching(session)
+    }
+
+    /// Credits that this endpoint has granted to others' sessions, in all.
+    pub fn granted(&self) -> usize {
+        self.server.granted()
+    }
+
     /// The largest message of a single packet on a client session, in bytes; zero until open.
     pub fn single_packet_bytes(&self, session: SessionId) -> usize {
         self.client

@@ -11,7 +11,7 @@
 //! | [`Calls`] | every call ends, once, within its bound; nothing ends that was not begun |
 //! | [`content`] | a handler sees the request that was sent, a caller the response that was made |
 //! | [`Buffers`] | a buffer handed in comes back exactly once, unchanged |
-//! | [`Credits`] | no more credits are in use than were granted, none without a request |
+//! | [`Credits`], [`granted_within`] | no more credits are in use than were given, none without a request; a server gives no more than it has |
 //! | [`fair`] | sessions that want the same get the same |
 //! | [`queue_within`], [`no_overflow`] | a receive queue keeps its limits, and without faults never fills |
 //! | [`Remains`] | after the last close nothing is left |
@@ -31,7 +31,7 @@ use std::fmt;
 pub use at_most_once::AtMostOnce;
 pub use buffers::Buffers;
 pub use calls::{Calls, Tag};
-pub use credits::Credits;
+pub use credits::{Credits, Grants, granted_within};
 pub use fair::{fair, jain};
 pub use queues::{no_overflow, queue_within};
 pub use remains::Remains;

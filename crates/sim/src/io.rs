@@ -17,6 +17,7 @@ use starling_io::{
 };
 
 use crate::ahead::prefetch;
+use crate::check::Grants;
 use crate::fabric::{HostId, SharedFabric};
 use crate::net::Payload;
 
@@ -54,6 +55,7 @@ impl SimIo {
                 fabric: fabric.clone(),
                 host,
                 burst: Vec::with_capacity(MAX_BURST),
+                grants: Grants::default(),
             },
             tx: SimTx {
                 fabric: fabric.clone(),
@@ -76,6 +78,11 @@ impl SimIo {
     /// How often it has slept, or would have: [`PacketIo::wait`] was called.
     pub fn waits(&self) -> u64 {
         self.waits
+    }
+
+    /// The credits that its sessions were given: a checker's view.
+    pub fn grants(&self) -> &Grants {
+        &self.rx.grants
     }
 
     /// How many peers are open: a checker's view, to find those that nobody closes.
@@ -173,6 +180,7 @@ pub struct SimRx {
     fabric: SharedFabric,
     host: HostId,
     burst: Vec<(Source, Ecn, Payload)>,
+    grants: Grants,
 }
 
 impl SimRx {
@@ -193,6 +201,7 @@ impl PacketRx for SimRx {
             let Some(read) = fabric.read(self.host) else {
                 break;
             };
+            self.grants.heard(&read.2);
             self.burst.push(read);
         }
         let work = &mut fabric.host_mut(self.host).work;

@@ -21,6 +21,7 @@ pub mod cpu;
 pub mod events;
 pub mod fabric;
 mod faults;
+mod frames;
 pub mod harness;
 mod io;
 pub mod net;

@@ -375,6 +375,15 @@ impl Client {
         let busy = session.busy().count_ones() as usize;
         Some((session.in_flight, session.credits, busy))
     }
+
+    /// Slots of a session that fetch a response of which some is on its way.
+    pub(crate) fn fetching(&self, id: SessionId) -> usize {
+        let session = self.sessions.get(id);
+        let slots = session.into_iter().flat_map(|session| session.slots.iter());
+        slots
+            .filter(|slot| slot.phase == Phase::Receiving && slot.credits > 0)
+            .count()
+    }
 }
 
 fn rejected(message: Msgbuf, reason: RejectReason) -> Rejected {

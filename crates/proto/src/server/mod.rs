@@ -468,6 +468,11 @@ impl Server {
         self.kept.front().map(|(until, ..)| *until)
     }
 
+    /// Credits granted in all.
+    pub(crate) fn granted(&self) -> usize {
+        self.granted
+    }
+
     /// Requests that handlers have not answered yet.
     pub(crate) fn executing(&self) -> usize {
         self.sessions

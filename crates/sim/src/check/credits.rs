@@ -1,28 +1,84 @@
 //! Credits are neither made nor lost.
 //!
 //! A server may lower a session's credits while some are in use, so what can be said at any moment
-//! is that no more are in use than were ever granted, and none when no request is open.
+//! is that no more are in use than were ever given, and none when no request is open. What was
+//! given is what the server's frames say, read where they arrive.
+
+use std::collections::HashMap;
+
+use starling_proto::{Protocol, SessionId};
 
 use super::Violation;
+use crate::frames::frames;
 
-/// The credit account of one client session at one moment, as the protocol reports it.
+/// The most credits that each session of a client was ever given.
+#[derive(Debug, Default)]
+pub struct Grants {
+    most: HashMap<u32, u32>,
+}
+
+impl Grants {
+    /// A datagram arrived. One that was not meant for this client, or is broken, may make it seem
+    /// to have more than it has.
+    #[inline]
+    pub fn heard(&mut self, datagram: &[u8]) {
+        for frame in frames(datagram) {
+            if let Some((_, credits)) = frame.credits() {
+                let most = self.most.entry(frame.session).or_default();
+                *most = credits.max(*most);
+            }
+        }
+    }
+
+    /// The most that a session was given.
+    pub fn most(&self, session: SessionId) -> u64 {
+        let most = self.most.get(&session.to_wire());
+        most.copied().unwrap_or(0).into()
+    }
+}
+
+/// The credit account of one client session at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
-    /// The most that the session was ever granted.
-    pub granted_most: u64,
+    /// The most that the session was ever given, by what arrived.
+    pub given_most: u64,
+    /// What it takes for given.
+    pub granted: u64,
     /// In use: packets sent and not answered.
     pub in_use: u64,
     /// Requests that occupy a slot.
     pub busy_slots: u64,
+    /// Those of them that fetch a response of several packets: one of each may be on its way beyond
+    /// the credits, so that it gets on when others hold them all (PROTOCOL.md, 7.1).
+    pub fetching: u64,
 }
 
 impl Credits {
+    /// The account of a session, if there is one.
+    pub fn of(protocol: &Protocol, session: SessionId, grants: &Grants) -> Option<Self> {
+        let (in_use, granted, busy) = protocol.books(session)?;
+        Some(Self {
+            given_most: grants.most(session),
+            granted: granted.into(),
+            in_use: in_use.into(),
+            busy_slots: busy as u64,
+            fetching: protocol.fetching(session) as u64,
+        })
+    }
+
     /// Complains if the account does not add up.
     pub fn check(&self) -> Result<(), Violation> {
-        if self.in_use > self.granted_most {
+        if self.in_use > self.given_most + self.fetching {
             return Err(violation(format!(
-                "{} credits in use of at most {} granted",
-                self.in_use, self.granted_most
+                "{} credits in use, {} of them for responses of several packets, of at most {} \
+                 given",
+                self.in_use, self.fetching, self.given_most
+            )));
+        }
+        if self.granted > self.given_most {
+            return Err(violation(format!(
+                "{} credits taken for given, of at most {}",
+                self.granted, self.given_most
             )));
         }
         if self.in_use > 0 && self.busy_slots == 0 {
@@ -33,6 +89,17 @@ impl Credits {
         }
         Ok(())
     }
+}
+
+/// Complains if a server has granted more than it may in all, or some session nothing.
+pub fn granted_within(protocol: &Protocol, limit: usize) -> Result<(), Violation> {
+    let (granted, (_, sessions)) = (protocol.granted(), protocol.session_counts());
+    if (sessions..=limit).contains(&granted) {
+        return Ok(());
+    }
+    Err(violation(format!(
+        "{granted} credits are granted to {sessions} sessions, of {limit}"
+    )))
 }
 
 fn violation(detail: String) -> Violation {
@@ -46,17 +113,52 @@ mod tests {
     #[test]
     fn a_credit_too_many_and_a_credit_lost_are_found() {
         let good = Credits {
-            granted_most: 8,
+            given_most: 8,
+            granted: 8,
             in_use: 8,
-            busy_slots: 1,
+            busy_slots: 4,
+            fetching: 0,
         };
         assert_eq!(good.check(), Ok(()));
-        assert!(Credits { in_use: 9, ..good }.check().is_err());
+        let over = Credits { in_use: 9, ..good };
+        assert!(over.check().is_err(), "whatever else is busy");
+        let fetching = Credits {
+            fetching: 1,
+            ..over
+        };
+        assert_eq!(fetching.check(), Ok(()), "one of a response");
+        let invented = Credits { granted: 9, ..good };
+        assert!(invented.check().is_err(), "even if it is not used");
         let lost = Credits {
             in_use: 1,
             busy_slots: 0,
             ..good
         };
         assert!(lost.check().is_err());
+    }
+
+    /// An ACCEPT and a CREDIT, byte by byte.
+    #[test]
+    fn what_was_given_is_read_off_the_frames() {
+        let frame = |kind: u8, session: u32, payload: &[u8]| {
+            let mut bytes = vec![kind, 0];
+            bytes.extend((payload.len() as u16).to_le_bytes());
+            bytes.extend(session.to_le_bytes());
+            bytes.extend(1u64.to_le_bytes());
+            bytes.extend(payload);
+            bytes
+        };
+        let mut accept = vec![0; 24];
+        accept[18..20].copy_from_slice(&5u16.to_le_bytes());
+        let mut datagram = vec![0x5a, 1, 0, 0, 9, 9, 9, 9];
+        datagram.extend(frame(11, 7, &accept));
+        datagram.extend(frame(18, 7, &3u32.to_le_bytes()));
+        datagram.extend(frame(18, 8, &40u32.to_le_bytes()));
+        // Cut off: not there.
+        datagram.extend(&frame(18, 9, &50u32.to_le_bytes())[..18]);
+        let mut grants = Grants::default();
+        grants.heard(&datagram);
+        let most: Vec<_> = [7, 8, 9].map(|name| grants.most.get(&name).copied()).into();
+        assert_eq!(most, [Some(5), Some(40), None]);
     }
 }

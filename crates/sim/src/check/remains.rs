@@ -24,6 +24,8 @@ impl Remains {
             counts.push(("requests", protocol.outstanding() as u64));
             counts.push(("requests being handled", protocol.executing() as u64));
             counts.push(("bytes being reassembled", protocol.reassembling() as u64));
+            counts.push(("bytes of responses kept", protocol.retained() as u64));
+            counts.push(("credits granted", protocol.granted() as u64));
             counts.push(("peers", peers as u64));
             counts.push(("timers", u64::from(protocol.next_timeout().is_some())));
         }

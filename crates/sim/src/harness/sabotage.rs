@@ -1,11 +1,17 @@
 //! Deliberate bugs, one per kind of promise: a mutation test runs a scenario with each and wants
 //! a checker to complain. They are made at the protocol's edges, so that no code that ships has
-//! a switch for them.
+//! a switch for them: where that is possible in what the protocol is given to read, so that it
+//! does by itself what it must not; else in what it said.
+
+use starling_proto::HEADER_BYTES;
+
+use crate::check::content;
+use crate::frames::{REQUEST, frames};
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// A request is handed to its handler a second time.
+    /// A server takes a copy of a request for another one, and hands it to its handler.
     HandlerTwice,
     /// A worker runs a request that another one has claimed.
     ClaimIgnored,
@@ -17,7 +23,7 @@ pub enum Sabotage {
     ExchangedResponse,
     /// A response is cut short by a byte.
     TruncatedResponse,
-    /// A session has a credit more than it says it has in use.
+    /// A client uses one credit more than its server has given it.
     CreditOffByOne,
     /// A session that is closed is forgotten rather than closed.
     LeakedSession,
@@ -75,4 +81,28 @@ impl Sabotage {
             Self::SilentEnd => "nothing stays stuck",
         }
     }
+}
+
+/// Lets a client that reads this datagram believe that it has a credit more than it was given,
+/// where it has asked for more.
+pub(super) fn give_one_more(datagram: &mut [u8], asked: u16) {
+    let given = frames(datagram).filter_map(|frame| frame.credits());
+    let less = given.filter(|&(_, credits)| credits < u32::from(asked));
+    for (at, _) in less.collect::<Vec<_>>() {
+        // There are no more than 64.
+        datagram[at] += 1;
+    }
+}
+
+/// A datagram's first request, if it is one of a packet that can be told from others, with a number
+/// that its session has not come to.
+pub(super) fn as_new_request(datagram: &[u8]) -> Option<Vec<u8>> {
+    let first = frames(datagram).next()?;
+    if first.kind != REQUEST || first.payload.len() < content::HEADER {
+        return None;
+    }
+    let mut copy = datagram[..first.at + HEADER_BYTES + first.payload.len()].to_vec();
+    let number = first.number + (1 << 32);
+    copy[first.at + 8..first.at + HEADER_BYTES].copy_from_slice(&number.to_le_bytes());
+    Some(copy)
 }

@@ -18,7 +18,7 @@ use starling_proto::{
 
 use super::guard::{Guard, HEAD, hold};
 use super::watch::Watch;
-use crate::check::{Credits, Remains, queue_within};
+use crate::check::{Credits, Remains, granted_within, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
@@ -309,16 +309,14 @@ impl Machine {
         self.audited = (self.audited + 1) % self.channels.len().max(1);
         let channel = self.channels.get(self.audited);
         let session = channel.and_then(|channel| channel.session);
-        let books = session
-            .zip(self.process.as_ref())
-            .and_then(|(session, process)| process.protocol.books(session));
-        if let Some((in_use, _, busy)) = books {
-            let credits = Credits {
-                // See PROTOCOL.md, 7.1: each further slot may ask for one packet.
-                granted_most: u64::from(self.config.credits) + busy.saturating_sub(1) as u64,
-                in_use: in_use.into(),
-                busy_slots: busy as u64,
-            };
+        let Some(process) = &self.process else {
+            return;
+        };
+        let limit = self.config.rx_queue_datagrams * self.config.overcommit;
+        hold(granted_within(&process.protocol, limit));
+        let credits = session
+            .and_then(|session| Credits::of(&process.protocol, session, process.io.grants()));
+        if let Some(credits) = credits {
             hold(credits.check());
         }
     }

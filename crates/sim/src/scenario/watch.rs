@@ -8,16 +8,14 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use starling_proto::HEADER_BYTES;
 
 pub(super) use crate::check::jain;
+use crate::frames::{
+    CREDIT_RETURN, Frame, REQUEST, REQUEST_FRAGMENT, RESPONSE_FRAGMENT, frames, u32_at, u64_at,
+};
 pub(super) use crate::queueing::times;
 
-const PREAMBLE: usize = 8;
-const HEADER: usize = 16;
-const REQUEST: u8 = 1;
-const RESPONSE_FRAGMENT: u8 = 4;
-const REQUEST_FRAGMENT: u8 = 3;
-const CREDIT_RETURN: u8 = 5;
 /// Fragments of one message that may be on their way.
 const WINDOW: usize = 64;
 
@@ -43,16 +41,6 @@ pub(super) struct Watch {
 
 /// For how long the others wait after each frame for the peer that is favoured, ns.
 const FAVOUR_NS: u64 = 100_000;
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let word = bytes.get(at..at + 4)?;
-    Some(u32::from_le_bytes(word.try_into().expect("four bytes")))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let word = bytes.get(at..at + 8)?;
-    Some(u64::from_le_bytes(word.try_into().expect("eight bytes")))
-}
 
 impl Watch {
     pub(super) fn new() -> Self {
@@ -87,7 +75,7 @@ impl Watch {
         if head[0] & 0x1f != REQUEST_FRAGMENT {
             return;
         }
-        let (Some(number), Some(index)) = (u64_at(head, 8), u32_at(head, HEADER + 4)) else {
+        let (Some(number), Some(index)) = (u64_at(head, 8), u32_at(head, HEADER_BYTES + 4)) else {
             return;
         };
         let empty = Flight {
@@ -109,18 +97,11 @@ impl Watch {
 
     /// A datagram of `peer` was read.
     pub(super) fn read(&mut self, now_ns: u64, peer: u32, datagram: &[u8]) {
-        let mut rest = datagram.get(PREAMBLE..).unwrap_or(&[]);
-        while let Some((head, after)) = rest.split_at_checked(HEADER) {
-            let len = usize::from(u16::from_le_bytes([head[2], head[3]]));
-            let Some((payload, next)) = after.split_at_checked(len) else {
-                return;
-            };
-            rest = next;
-            let kind = head[0] & 0x1f;
-            if (REQUEST..=RESPONSE_FRAGMENT).contains(&kind) {
-                self.count(peer, len as u64);
-            } else if kind == CREDIT_RETURN {
-                self.heard(now_ns, peer, head, payload);
+        for frame in frames(datagram) {
+            if (REQUEST..=RESPONSE_FRAGMENT).contains(&frame.kind) {
+                self.count(peer, frame.payload.len() as u64);
+            } else if frame.kind == CREDIT_RETURN {
+                self.heard(now_ns, peer, &frame);
             }
         }
     }
@@ -133,14 +114,14 @@ impl Watch {
         self.received[index] += bytes;
     }
 
-    fn heard(&mut self, now_ns: u64, peer: u32, head: &[u8], payload: &[u8]) {
-        let (Some(next), Some(sack)) = (u32_at(payload, 0), u64_at(payload, 8)) else {
+    fn heard(&mut self, now_ns: u64, peer: u32, frame: &Frame<'_>) {
+        let (Some(next), Some(sack)) = (u32_at(frame.payload, 0), u64_at(frame.payload, 8)) else {
             return;
         };
-        let Some(flight) = self.flights.get_mut(&(peer, head[1])) else {
+        let Some(flight) = self.flights.get_mut(&(peer, frame.slot)) else {
             return;
         };
-        if u64_at(head, 8) != Some(flight.number) {
+        if frame.number != flight.number {
             return;
         }
         for place in &mut flight.sent {
@@ -158,6 +139,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use starling_proto::PREAMBLE_BYTES;
+
     use super::*;
 
     fn head(kind: u8, len: u16, number: u64) -> Vec<u8> {
@@ -182,7 +165,7 @@ mod tests {
             watch.sent(1_000 + u64::from(index), 3, &fragment(index));
         }
         watch.sent(2_000, 3, &fragment(1));
-        let mut datagram = vec![0; PREAMBLE];
+        let mut datagram = vec![0; PREAMBLE_BYTES];
         datagram.extend(head(CREDIT_RETURN, 16, 1));
         // All below 2, and 3 beyond it.
         datagram.extend(2u32.to_le_bytes());
@@ -198,7 +181,7 @@ mod tests {
     #[test]
     fn bytes_are_counted_by_peer() {
         let mut watch = Watch::new();
-        let mut datagram = vec![0; PREAMBLE];
+        let mut datagram = vec![0; PREAMBLE_BYTES];
         for _ in 0..2 {
             datagram.extend(head(REQUEST, 5, 1));
             datagram.extend([0; 5]);

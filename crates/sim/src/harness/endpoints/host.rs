@@ -22,7 +22,7 @@ use super::super::world::Busy;
 use super::super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
 use super::books::SharedBooks;
 use crate::check::content::{self, Order};
-use crate::check::{Remains, Tag, Violation, queue_within};
+use crate::check::{Credits, Remains, Tag, Violation, granted_within, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
@@ -325,6 +325,16 @@ impl Host {
                 return Err(Violation::new("nothing stays stuck", text));
             }
         }
+        let limits = &self.config.protocol;
+        let limit = limits.rx_queue_datagrams * limits.overcommit;
+        let process = self.process();
+        let (protocol, grants) = (process.endpoint.protocol(), process.endpoint.io().grants());
+        for &session in process.sessions.values() {
+            if let Some(credits) = Credits::of(protocol, session, grants) {
+                credits.check()?;
+            }
+        }
+        granted_within(protocol, limit)?;
         let fabric = self.fabric.borrow();
         queue_within(fabric.config().receive, fabric.receive_queue(self.id))
     }

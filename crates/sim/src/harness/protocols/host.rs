@@ -21,10 +21,10 @@ use super::agenda::{Agenda, Task};
 use super::ledger::Ledger;
 use super::sink::{Sent, Sink};
 use crate::check::content::{self, Order};
-use crate::check::{Credits, Remains, Tag, Violation, queue_within};
+use crate::check::{Credits, Remains, Tag, Violation, granted_within, queue_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::harness::{ChannelPlan, Sabotage, Scenario, US};
+use crate::harness::{ChannelPlan, Sabotage, Scenario, US, sabotage};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
 use application::prefix_of;
@@ -229,7 +229,7 @@ impl Host {
             .flush()
             .expect("the device has no errors");
         self.release_peers();
-        self.check_books(ledger)?;
+        self.check_books()?;
         self.fabric.borrow_mut().end_turn(self.id, Work::default());
         self.schedule(ledger.now_ns());
         Ok(())
@@ -272,6 +272,11 @@ impl Host {
         bytes.clear();
         let datagram = process.io.split().0.datagram(index);
         bytes.extend_from_slice(datagram.bytes);
+        if ledger.sabotage == Some(Sabotage::CreditOffByOne) {
+            sabotage::give_one_more(&mut bytes, self.config.credits);
+        }
+        let process = self.process();
+        let datagram = process.io.split().0.datagram(index);
         let source = match datagram.source {
             starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
             starling_io::Source::Stranger(address) => Source::Stranger(address),
@@ -287,7 +292,14 @@ impl Host {
             };
             self.plan_step(0, step, ledger);
         } else {
+            let before = ledger.outcomes.executed;
             self.take_datagram(source, marked, &bytes, ledger)?;
+            if ledger.outcomes.executed > before
+                && let Some(copy) = sabotage::as_new_request(&bytes)
+                && ledger.saboteur_strikes(Sabotage::HandlerTwice)
+            {
+                self.take_datagram(source, marked, &copy, ledger)?;
+            }
         }
         self.process().datagram = bytes;
         Ok(())
@@ -325,9 +337,6 @@ impl Host {
                 Incoming::Request { id, ext, body, .. } => {
                     let response = process.protocol.buffer();
                     let order = ledger.execute(host, body.bytes())?;
-                    if ledger.saboteur_strikes(Sabotage::HandlerTwice) {
-                        ledger.execute(host, body.bytes())?;
-                    }
                     ledger.check_ext(order, ext)?;
                     if let Body::Owned(buffer) = body {
                         process.protocol.recycle(buffer);
@@ -465,31 +474,21 @@ impl Host {
         Ok(())
     }
 
-    fn check_books(&mut self, ledger: &Ledger) -> Result<(), Violation> {
+    fn check_books(&mut self) -> Result<(), Violation> {
         let (limits, held) = {
             let fabric = self.fabric.borrow();
             (fabric.config().receive, fabric.receive_queue(self.id))
         };
         queue_within(limits, held)?;
-        let granted_most = u64::from(self.config.credits);
+        let limit = self.config.rx_queue_datagrams * self.config.overcommit;
         let process = self.process();
+        let (protocol, grants) = (&process.protocol, process.io.grants());
         for &session in process.sessions.values() {
-            let Some((in_use, _, busy)) = process.protocol.books(session) else {
-                continue;
-            };
-            let mut credits = Credits {
-                // A response of several packets may always ask for one of them, so that it gets
-                // on when the session's other slots have all the credits: PROTOCOL.md, 7.1.
-                granted_most: granted_most + busy.saturating_sub(1) as u64,
-                in_use: u64::from(in_use),
-                busy_slots: busy as u64,
-            };
-            if ledger.sabotage == Some(Sabotage::CreditOffByOne) {
-                credits.in_use += 1;
+            if let Some(credits) = Credits::of(protocol, session, grants) {
+                credits.check()?;
             }
-            credits.check()?;
         }
-        Ok(())
+        granted_within(protocol, limit)
     }
 
     /// Asks the fabric for the next turn.
