@@ -66,10 +66,21 @@ impl UdpControl {
     /// # Errors
     /// If the address is malformed or its name unknown; if nothing can be sent there.
     pub fn open_peer(&mut self, tx: &mut UdpTx, address: &str) -> Result<PeerId, IoError> {
-        let found = UdpAddress::parse(address)?.resolve()?;
+        self.open_first(tx, &UdpAddress::parse(address)?.resolve()?)
+    }
+
+    /// The first of a name's addresses that the kernel knows a way to. Whether somebody listens
+    /// there is seen by who sends.
+    fn open_first(&self, tx: &mut UdpTx, found: &[SocketAddr]) -> Result<PeerId, IoError> {
         let reachable = |found: &&SocketAddr| RawAddr::new(**found, self.shared.family).is_some();
-        let choice = found.iter().find(reachable).unwrap_or(&found[0]);
-        tx.add_peer(*choice)
+        let mut first_error = None;
+        for address in found.iter().filter(reachable) {
+            match tx.add_peer(*address) {
+                Ok(peer) => return Ok(peer),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or_else(|| tx.add_peer(found[0]), Err)
     }
 
     /// As [`starling_io::PacketIo::close_peer`].
@@ -199,5 +210,31 @@ impl UdpControl {
             let _ = socket::set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
         }
         Lane::new(socket, &self.shared.socket, self.local, peer, &address).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::UdpIo;
+
+    #[test]
+    fn of_a_names_addresses_the_first_with_a_way_is_taken() {
+        let device = UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default()).expect("loopback");
+        let (_, mut tx, control) = device.into_parts();
+        let mut open = |found: &[&str]| {
+            let parsed = |text: &&str| text.parse().expect("an address");
+            let found: Vec<SocketAddr> = found.iter().map(parsed).collect();
+            let peer = control.open_first(&mut tx, &found)?;
+            let address = tx.address_of(peer).expect("a peer");
+            Ok::<_, IoError>(address.to_std().to_string())
+        };
+        // Not from an IPv4 socket, not from loopback, and at last one.
+        let found = ["[::1]:7", "192.0.2.1:7", "127.0.0.1:7", "127.0.0.1:8"];
+        assert_eq!(open(&found).expect("the third"), "127.0.0.1:7");
+        let error = open(&found[..2]).expect_err("neither");
+        assert!(error.to_string().contains("192.0.2.1:7"), "{error}");
+        let error = open(&found[..1]).expect_err("not from this socket");
+        assert!(error.to_string().contains("udp://[::]:0"), "{error}");
     }
 }

@@ -2,13 +2,18 @@
 //! are encoded.
 //!
 //! ```text
-//!         a call           found            begun             opened
+//!                                      failed: on with the next target
+//!                                     ┌────────────────┐
+//!         a call           found      ▼     begun      │      opened
 //!   Idle ───────▶ Resolving ─────▶ Wanted ────────▶ Opening ─────────▶ Open ──┐
 //!    ▲             ▲     │            │                │                      │
-//!    │      a call │     ▼ failed     ▼ failed         ▼ failed               │
+//!    │      a call │     ▼ failed     ▼ the last failed▼                      │
 //!    │             └───────────── Down ────────────────┘                      │ session ended
 //!    └────────────────────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! A host name stands for several addresses. Whether the server listens at one shows when the
+//! network refuses or nothing answers, so the next is tried then, too.
 //!
 //! After the n-th failure in a row, attempts pause for 2^n times 10 ms, at most 2 s, give or take a
 //! quarter, so that the clients of a restarted server do not all come at once.
@@ -19,8 +24,8 @@
 //! here, naming the field.
 
 use std::cell::{Ref, RefCell};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -73,8 +78,10 @@ struct State {
     /// A call failed as if the session were over.
     doubted: bool,
     failures: u32,
-    /// Where to begin a session: the first that works.
-    targets: Vec<String>,
+    /// Where to begin a session: the first of them now, the others if that fails.
+    targets: VecDeque<String>,
+    /// What became of the targets before.
+    failed_targets: Vec<String>,
     bindings: HashMap<u32, Binding, IdHasher>,
     /// Counts every change, for who waits for one.
     version: u64,
@@ -98,7 +105,8 @@ impl Connection {
                 phase: Phase::Idle,
                 doubted: false,
                 failures: 0,
-                targets: Vec::new(),
+                targets: VecDeque::new(),
+                failed_targets: Vec::new(),
                 bindings: HashMap::default(),
                 version: 0,
                 waiters: Vec::new(),
@@ -205,16 +213,10 @@ impl Connection {
 
     /// Begins an attempt. Not a part of the call that is waiting for it, as with [`Self::ask`].
     fn begin(self: &Rc<Self>, hub: &Rc<Hub>) {
-        let mut state = self.state.borrow_mut();
         if !lookup::is_needed(&self.address) {
-            state.phase = Phase::Wanted;
-            state.targets = vec![self.address.to_string()];
-            drop(state);
-            hub.want(self);
-            return self.tell();
+            return self.begin_at(hub, vec![self.address.to_string()]);
         }
-        state.phase = Phase::Resolving;
-        drop(state);
+        self.state.borrow_mut().phase = Phase::Resolving;
         self.tell();
         let (connection, its_hub) = (Rc::downgrade(self), Rc::clone(hub));
         let found = lookup::look_up(&self.address);
@@ -224,17 +226,24 @@ impl Connection {
                 return;
             };
             match found {
-                Ok(targets) => {
-                    let mut state = connection.state.borrow_mut();
-                    state.phase = Phase::Wanted;
-                    state.targets = targets;
-                    drop(state);
-                    its_hub.want(&connection);
+                Ok(targets) => connection.begin_at(&its_hub, targets),
+                Err(error) => {
+                    connection.fail(&its_hub, error);
+                    connection.tell();
                 }
-                Err(error) => connection.fail(&its_hub, error),
             }
-            connection.tell();
         });
+    }
+
+    /// Has the loop begin a session at the first of these that works.
+    fn begin_at(self: &Rc<Self>, hub: &Hub, targets: Vec<String>) {
+        let mut state = self.state.borrow_mut();
+        state.phase = Phase::Wanted;
+        state.targets = targets.into();
+        state.failed_targets.clear();
+        drop(state);
+        hub.want(self);
+        self.tell();
     }
 
     async fn bind(
@@ -322,10 +331,13 @@ impl Connection {
         }
     }
 
-    /// Where to begin a session, if one is wanted: the first that works.
-    pub(crate) fn take_targets(&self) -> Option<Vec<String>> {
-        let mut state = self.state.borrow_mut();
-        matches!(state.phase, Phase::Wanted).then(|| std::mem::take(&mut state.targets))
+    /// Where to begin a session, if one is wanted.
+    pub(crate) fn target(&self) -> Option<String> {
+        let state = self.state.borrow();
+        let target = state.targets.front();
+        target
+            .filter(|_| matches!(state.phase, Phase::Wanted))
+            .cloned()
     }
 
     /// Takes in how an attempt to begin a session went.
@@ -336,7 +348,7 @@ impl Connection {
                 state.phase = Phase::Opening(session);
                 state.bindings.clear();
             }
-            Err(error) => self.fail(hub, error.into()),
+            Err(error) => self.fail_target(hub, error.into()),
         }
         self.tell();
     }
@@ -353,18 +365,42 @@ impl Connection {
                 state.failures = 0;
             }
             (Some(SessionState::Connected), _) => {}
-            (Some(SessionState::Ended(error)), Phase::Opening(_)) => failure = Some(error),
+            (Some(SessionState::Ended(error)), Phase::Opening(_)) => {
+                let target = state.targets.front();
+                let target = target.map_or(self.address.as_str(), String::as_str);
+                failure = Some(format!("connect {target}: {error}"));
+            }
             (Some(SessionState::Ended(_)) | None, _) => {
                 state.phase = Phase::Idle;
                 state.bindings.clear();
             }
         }
         drop(state);
-        if let Some(error) = failure {
-            let text = format!("connect {}: {error}", self.address);
-            self.fail(hub, Status::unavailable(text));
+        if let Some(text) = failure {
+            self.fail_target(hub, Status::unavailable(text));
         }
         self.tell();
+    }
+
+    /// No session begins at the target: the next one's turn, or the attempt failed.
+    fn fail_target(&self, hub: &Hub, error: Status) {
+        let mut state = self.state.borrow_mut();
+        state.targets.pop_front();
+        state.failed_targets.push(error.message().to_owned());
+        if !state.targets.is_empty() {
+            state.phase = Phase::Wanted;
+            return;
+        }
+        let failed = std::mem::take(&mut state.failed_targets);
+        drop(state);
+        let error = match lookup::is_needed(&self.address) {
+            false => error,
+            true => {
+                let text = format!("connect {}: {}", self.address, failed.join("; "));
+                Status::new(error.code(), text)
+            }
+        };
+        self.fail(hub, error);
     }
 
     fn fail(&self, hub: &Hub, error: Status) {
@@ -418,6 +454,64 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(session) = self.session() {
             self.local.close(session);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_endpoint::EndpointConfig;
+    use starling_io_udp::{UdpConfig, UdpIo};
+
+    use super::*;
+    use crate::address::Way;
+    use crate::core::Core;
+
+    fn core(address: &str) -> (Core<UdpIo>, u16) {
+        let io = UdpIo::bind(address, UdpConfig::default()).expect("loopback");
+        let port = io.local_socket_address().port();
+        let core = Core::new(io, Way::Udp, &EndpointConfig::default());
+        (core.expect("a sound configuration"), port)
+    }
+
+    /// Tries a name that stands for these, until that has come to an end.
+    fn attempt(server: &mut Core<UdpIo>, name: &str, targets: &[String]) -> Phase {
+        let (mut client, _) = core("udp://[::]:0");
+        let address = Address::parse(name).expect("well formed");
+        let connection = client.hub.connection(address);
+        connection.begin_at(&client.hub, targets.to_vec());
+        let begun = std::time::Instant::now();
+        loop {
+            client.turn().expect("a device");
+            server.turn().expect("a device");
+            let phase = connection.state.borrow().phase.clone();
+            match phase {
+                Phase::Wanted | Phase::Opening(_) => {}
+                end => return end,
+            }
+            assert!(begun.elapsed().as_secs() < 60, "no end of it");
+        }
+    }
+
+    #[test]
+    fn a_target_that_the_network_refuses_is_followed_by_the_next() {
+        let (mut server, port) = core("udp://127.0.0.1:0");
+        let name = format!("udp://kv:{port}");
+        let refused = format!("udp://[::1]:{port}");
+        let impossible = "udp://0.0.0.0:1".to_owned();
+        let works = format!("udp://127.0.0.1:{port}");
+
+        let targets = [refused.clone(), impossible.clone(), works];
+        let end = attempt(&mut server, &name, &targets);
+        assert!(matches!(end, Phase::Open(_)), "{end:?}");
+
+        let targets = [refused, impossible];
+        let Phase::Down { error, .. } = attempt(&mut server, &name, &targets) else {
+            panic!("nobody is there");
+        };
+        assert_eq!(error.code(), Code::Unavailable);
+        for tried in targets.iter().chain([&name]) {
+            assert!(error.message().contains(tried), "{error}");
         }
     }
 }

@@ -136,24 +136,19 @@ impl Hub {
             }
         }
         for connection in wants {
-            if let Some(targets) = connection.take_targets() {
+            while let Some(target) = connection.target() {
                 changed = true;
-                let mut results = targets.iter().map(|target| raw.connect(target));
-                let first = results
-                    .next()
-                    .expect("a name stands for an address at least");
-                let result = first.or_else(|error| results.find_map(Result::ok).ok_or(error));
-                connection.handle_connect(self, result);
+                connection.handle_connect(self, raw.connect(&target));
             }
             let state = connection
                 .session()
                 .map(|session| raw.session_state(session));
             if let Some(state) = state {
                 connection.handle_state(self, state);
-                if state == Some(SessionState::Connecting) {
+                let is_connecting = state == Some(SessionState::Connecting);
+                changed |= !is_connecting;
+                if is_connecting || connection.target().is_some() {
                     self.wants.borrow_mut().push(connection);
-                } else {
-                    changed = true;
                 }
             }
         }
