@@ -10,8 +10,12 @@
 //! Each package becomes one file in `OUT_DIR`, `kv.rs` or `google.protobuf.rs`, and `packages.rs` includes
 //! all of them as modules nested like the packages. A package that refers to another one finds it
 //! through the parent modules, so either include `packages.rs` (with `include_proto!("packages")`, or
-//! with `include!` and its path if [`Config::out_dir`] is set), or nest modules the same way. Well-known types such as `google.protobuf.Timestamp` are packages like any
-//! other. What the accessors of messages are called is in the documentation of `starling`.
+//! with `include!` and its path if [`Config::out_dir`] is set), or nest modules the same way. Well-known
+//! types such as `google.protobuf.Timestamp` are packages like any other. What the accessors of messages
+//! are called is in the documentation of `starling`.
+//!
+//! A package `shop.order` and what is declared within a message `shop.Order` share the module
+//! `shop::order`; only `packages.rs` puts them together.
 //!
 //! A `build.rs` can return the error from `main`: cargo shows its text, with file, line and column.
 //!

@@ -23,7 +23,7 @@ const META_FILES: [&str; 3] = [
 ];
 
 /// Numbers of fields of a file's descriptor: how source information names these statements.
-const PACKAGE: i32 = 2;
+pub(crate) const PACKAGE: i32 = 2;
 const SYNTAX: i32 = 12;
 
 /// What is wrong with any other syntax.

@@ -41,14 +41,14 @@ pub(crate) fn generate(
     let (plan, fields) = plan_of(message)?;
     layout(message, scope, &plan, &fields, out)?;
     if message.is_map_entry() {
-        return taken.take(message, layout_name(message));
+        return taken.take(scope, message, layout_name(message));
     }
 
     let (rt, name) = (scope.runtime, camel(message.name()));
     for suffix in ["", "View", "Mut"] {
-        taken.take(message, format!("{name}{suffix}"))?;
+        taken.take(scope, message, format!("{name}{suffix}"))?;
     }
-    taken.take(message, layout_name(message))?;
+    taken.take(scope, message, layout_name(message))?;
 
     let mut methods = Methods::default();
     for field in &fields {
@@ -58,7 +58,7 @@ pub(crate) fn generate(
     let mut used = method_names(&fields);
     for oneof in message.oneofs().filter(|oneof| !oneof.is_synthetic()) {
         let kind = format!("{name}{}", camel(oneof.name()));
-        taken.take(&oneof, kind.clone())?;
+        taken.take(scope, &oneof, kind.clone())?;
         write_oneof(
             &oneof,
             &kind,
@@ -113,18 +113,17 @@ fn within(
     taken: &mut Taken,
     out: &mut String,
 ) -> Result<(), Error> {
-    let inner = scope.nested();
-    let (mut items, mut inner_taken) = (String::new(), Taken::default());
+    let module = message_module(message);
+    let (inner, mut items) = (scope.nested(&module), String::new());
     for enumeration in message.child_enums() {
-        inner_taken.take(&enumeration, camel(enumeration.name()))?;
+        taken.take(&inner, &enumeration, camel(enumeration.name()))?;
         enumeration::generate(&enumeration, &inner, &mut items);
     }
     for child in message.child_messages() {
-        generate(&child, &inner, &mut inner_taken, &mut items)?;
+        generate(&child, &inner, taken, &mut items)?;
     }
     if !items.is_empty() {
-        let module = message_module(message);
-        taken.take(message, format!("mod {module}"))?;
+        taken.take_module(scope, message, module.clone())?;
         let name = camel(message.name());
         out.push_str(&format!(
             "/// What is declared within [`{name}`].\npub mod {module} {{ use super::{RUNTIME}; {items} }}\n\n"

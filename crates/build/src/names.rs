@@ -68,8 +68,8 @@ pub(crate) fn package_modules(package: &str) -> Vec<String> {
 #[derive(Clone)]
 pub(crate) struct Scope<'a> {
     pub(crate) package: &'a str,
-    /// How many modules deep within the package: one for each enclosing message.
-    pub(crate) depth: usize,
+    /// Modules within the package: one for each enclosing message.
+    pub(crate) modules: Vec<String>,
     /// Packages generated elsewhere, and their Rust paths.
     pub(crate) extern_paths: &'a [(String, String)],
     /// What the runtime is called.
@@ -78,24 +78,31 @@ pub(crate) struct Scope<'a> {
 
 impl Scope<'_> {
     /// Within the module of a message at this scope.
-    pub(crate) fn nested(&self) -> Self {
-        Scope {
-            depth: self.depth + 1,
-            ..self.clone()
-        }
+    pub(crate) fn nested(&self, module: &str) -> Self {
+        let mut inner = self.clone();
+        inner.modules.push(module.to_owned());
+        inner
+    }
+
+    /// The path by which users reach an item of this scope.
+    fn public(&self, name: &str) -> Vec<String> {
+        let mut path = package_modules(self.package);
+        path.extend_from_slice(&self.modules);
+        path.push(name.to_owned());
+        path
     }
 
     /// The path from here to the item `name` beside an element of `package` in these messages.
     fn path(&self, package: &str, parents: &[String], name: &str) -> String {
         let mut path: Vec<String> = Vec::new();
         if package == self.package {
-            path.extend(std::iter::repeat_n("super".to_owned(), self.depth));
+            path.extend(std::iter::repeat_n("super".to_owned(), self.modules.len()));
         } else if let Some((_, rust)) = self.extern_paths.iter().find(|(name, _)| name == package) {
             path.push(rust.clone());
         } else {
             let (from, to) = (package_modules(self.package), package_modules(package));
             let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-            let up = self.depth + 1 + from.len() - common;
+            let up = self.modules.len() + 1 + from.len() - common;
             path.extend(std::iter::repeat_n("super".to_owned(), up));
             path.extend_from_slice(&to[common..]);
         }
@@ -150,14 +157,24 @@ pub(crate) fn layout_name(message: &MessageDescriptor) -> String {
     shouty(message.name()) + "_LAYOUT"
 }
 
-/// Names taken in one module, and by what.
+/// Names taken in all packages, and by what. That of a package is the module of what is declared in a
+/// message, too, if both are called alike, so there is one table for both.
 #[derive(Default)]
-pub(crate) struct Taken(HashMap<String, Place>);
+pub(crate) struct Taken {
+    names: HashMap<Vec<String>, Place>,
+    /// Modules of messages, and how deep in their package they lie.
+    modules: HashMap<Vec<String>, usize>,
+}
 
 impl Taken {
     /// Takes a name for an element of a file.
-    pub(crate) fn take(&mut self, element: &impl Element, name: String) -> Result<(), Error> {
-        match self.0.insert(name.clone(), element.place()) {
+    pub(crate) fn take(
+        &mut self,
+        scope: &Scope<'_>,
+        element: &impl Element,
+        name: String,
+    ) -> Result<(), Error> {
+        match self.names.insert(scope.public(&name), element.place()) {
             None => Ok(()),
             Some(other) => Err(Error::Clash {
                 place: element.place(),
@@ -165,5 +182,24 @@ impl Taken {
                 other: Box::new(other),
             }),
         }
+    }
+
+    /// Takes the name of a module for what is declared within a message.
+    pub(crate) fn take_module(
+        &mut self,
+        scope: &Scope<'_>,
+        message: &MessageDescriptor,
+        module: String,
+    ) -> Result<(), Error> {
+        let depth = scope.modules.len() + 1;
+        self.modules.insert(scope.public(&module), depth);
+        self.take(scope, message, module)
+    }
+
+    /// If a message's module has this path: where it is, seen from there.
+    pub(crate) fn hidden(&self, path: &[String]) -> Option<String> {
+        let depth = *self.modules.get(path)?;
+        let (up, down) = ("super::".repeat(depth), &path[path.len() - depth..]);
+        Some(format!("{up}{ITEMS}::{}", down.join("::")))
     }
 }

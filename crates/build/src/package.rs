@@ -6,8 +6,8 @@ use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, FileDescriptor};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
-use crate::error::Error;
-use crate::load::{ALL_PACKAGES, has_code};
+use crate::error::{Error, Place};
+use crate::load::{ALL_PACKAGES, PACKAGE, has_code};
 use crate::names::{ITEMS, RUNTIME, Scope, Taken, camel, package_modules};
 use crate::{Config, GeneratedFile, enumeration, message, service};
 
@@ -23,17 +23,25 @@ pub(crate) fn generate(
             packages.entry(package.to_owned()).or_default().push(file);
         }
     }
-    let mut generated = Vec::new();
+    let mut tree = Modules::default();
     for (package, files) in &mut packages {
         files.sort_by(|a, b| a.name().cmp(b.name()));
-        generate_package(config, package, files, &mut generated)?;
+        let path = package_modules(package);
+        let place = Place::of(&files[0], &[PACKAGE], package);
+        if let Some(other) = tree.at(&path).package.replace(place.clone()) {
+            return Err(Error::Clash {
+                place,
+                name: path.join("::"),
+                other: Box::new(other),
+            });
+        }
     }
-    let mut tree = Modules::default();
-    for package in packages.keys() {
-        tree.at(&package_modules(package)).package = Some(package.clone());
+    let (mut generated, mut taken) = (Vec::new(), Taken::default());
+    for (package, files) in &packages {
+        generate_package(config, package, files, &mut taken, &mut generated)?;
     }
     let mut text = String::new();
-    tree.write(&mut text);
+    tree.write(&mut Vec::new(), &taken, &mut text);
     generated.push(GeneratedFile {
         name: format!("{ALL_PACKAGES}.rs"),
         content: format(&text),
@@ -51,29 +59,30 @@ fn generate_package(
     config: &Config,
     package: &str,
     files: &[FileDescriptor],
+    taken: &mut Taken,
     generated: &mut Vec<GeneratedFile>,
 ) -> Result<(), Error> {
     let scope = Scope {
         package,
-        depth: 0,
+        modules: Vec::new(),
         extern_paths: &config.extern_paths,
         runtime: RUNTIME,
     };
-    let (mut items, mut taken) = (String::new(), Taken::default());
+    let mut items = String::new();
     for file in files {
         for enumeration in file.enums() {
-            taken.take(&enumeration, camel(enumeration.name()))?;
+            taken.take(&scope, &enumeration, camel(enumeration.name()))?;
             enumeration::generate(&enumeration, &scope, &mut items);
         }
         for message in file.messages() {
-            message::generate(&message, &scope, &mut taken, &mut items)?;
+            message::generate(&message, &scope, taken, &mut items)?;
         }
     }
     if config.services && files.iter().any(|file| file.services().len() > 0) {
         let set = format!("{}.fds", stem(package));
         for file in files {
             for service in file.services() {
-                service::generate(&service, &scope, &set, &mut taken, &mut items)?;
+                service::generate(&service, &scope, &set, taken, &mut items)?;
             }
         }
         generated.push(GeneratedFile {
@@ -132,7 +141,8 @@ fn format(text: &str) -> Vec<u8> {
 /// Modules nested as packages are.
 #[derive(Default)]
 struct Modules {
-    package: Option<String>,
+    /// The package that this is the module of.
+    package: Option<Place>,
     inner: BTreeMap<String, Modules>,
 }
 
@@ -143,15 +153,23 @@ impl Modules {
         })
     }
 
-    fn write(&self, out: &mut String) {
+    fn write(&self, path: &mut Vec<String>, taken: &Taken, out: &mut String) {
         if let Some(package) = &self.package {
             // Beside this file, whatever directory that is.
-            let file = format!("{}.rs", stem(package));
+            let file = format!("{}.rs", stem(&package.element));
             out.push_str(&format!("include!({file:?});\n"));
+        }
+        // This module hides the one of a message that is called alike.
+        if let Some(hidden) = taken.hidden(path) {
+            out.push_str(&format!(
+                "#[allow(unused_imports, unreachable_pub)] pub use {hidden}::*;\n"
+            ));
         }
         for (name, module) in &self.inner {
             out.push_str(&format!("#[allow(missing_docs)] pub mod {name} {{"));
-            module.write(out);
+            path.push(name.clone());
+            module.write(path, taken, out);
+            path.pop();
             out.push_str("}\n");
         }
     }

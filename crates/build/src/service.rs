@@ -69,7 +69,7 @@ pub(crate) fn generate(
         format!("{name}Client"),
         constant.clone(),
     ] {
-        taken.take(service, item)?;
+        taken.take(scope, service, item)?;
     }
     let methods = methods(service, scope)?;
     write_descriptor(service, &constant, &methods, scope, descriptor_set, out)?;

@@ -6,11 +6,19 @@ use starling_build::{Config, Error};
 
 /// Compiles a file of this content; `name` keeps the tests' files apart.
 fn compile(name: &str, content: &str) -> Result<(), Error> {
+    compile_files(&Config::new(), name, &[("test.proto", content)])
+}
+
+fn compile_files(config: &Config, name: &str, files: &[(&str, &str)]) -> Result<(), Error> {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&directory).unwrap();
-    let file = directory.join("test.proto");
-    std::fs::write(&file, content).unwrap();
-    let result = Config::new().generate(&[file], &[&directory]).map(drop);
+    let write = |(file, content): &(&str, &str)| {
+        let path = directory.join(file);
+        std::fs::write(&path, content).unwrap();
+        path
+    };
+    let paths: Vec<_> = files.iter().map(write).collect();
+    let result = config.generate(&paths, &[&directory]).map(drop);
     std::fs::remove_dir_all(&directory).unwrap();
     result
 }
@@ -155,6 +163,54 @@ fn the_layout_of_a_map_entry_has_a_name_too() {
     );
     assert!(
         text.contains("the name `FOO_ENTRY_LAYOUT` in Rust is already taken by test.proto"),
+        "{text}"
+    );
+}
+
+#[test]
+fn packages_of_one_module_name_both() {
+    let files = [
+        (
+            "a.proto",
+            "syntax = \"proto3\"; package a.fooBar; message M {}",
+        ),
+        (
+            "b.proto",
+            "syntax = \"proto3\"; package a.foo_bar; message N {}",
+        ),
+    ];
+    let error = compile_files(&Config::new(), "clash_packages", &files).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "b.proto:1:20: a.foo_bar: the name `a::foo_bar` in Rust is already taken by a.proto:1:20: a.fooBar; \
+         rename one of them in its file"
+    );
+}
+
+#[test]
+fn what_a_message_and_a_package_both_declare_names_both() {
+    let order = "syntax = \"proto3\"; package shop; message Order { enum State { OPEN = 0; } }";
+    let of_package = |content| {
+        let content = format!("syntax = \"proto3\"; package shop.order; {content}");
+        let files = [("order.proto", order), ("states.proto", &*content)];
+        compile_files(&Config::new(), "clash_module", &files).map_err(|error| error.to_string())
+    };
+    assert_eq!(
+        of_package("message State {}").unwrap_err(),
+        "states.proto:1:40: shop.order.State: the name `State` in Rust is already taken by \
+         order.proto:1:50: shop.Order.State; rename one of them in its file"
+    );
+    assert_eq!(of_package("message Other {}"), Ok(()));
+}
+
+#[test]
+fn a_message_and_its_module_may_not_have_one_name() {
+    let text = error(
+        "clash_digit",
+        "syntax = \"proto3\"; package p; message _1 { message Inner {} }",
+    );
+    assert!(
+        text.contains("p._1: the name `_1` in Rust is already taken by"),
         "{text}"
     );
 }

@@ -57,7 +57,8 @@ fn services_are_as_checked_in() {
 #[test]
 fn awkward_names_are_as_checked_in() {
     let config = Config::new().runtime_path("crate::stub");
-    let protos = ["letters", "numbered", "prelude"].map(|name| format!("names/{name}.proto"));
+    let protos = ["letters", "line", "numbered", "order", "prelude"];
+    let protos = protos.map(|name| format!("names/{name}.proto"));
     check(&config, &protos.each_ref().map(String::as_str), "names");
 }
 

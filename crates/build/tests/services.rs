@@ -305,6 +305,25 @@ fn a_name_that_was_made_up_is_no_others() {
 }
 
 #[test]
+fn a_package_may_be_called_as_the_module_of_a_message_is() {
+    use names::shop::Order;
+    use names::shop::order::line::{Unit, v1::Weight};
+    use names::shop::order::{Line, Note, State};
+
+    let mut order = Order::new();
+    order.set_state(State::PAID);
+    order.lines_mut().push_default().set_unit(Unit::KILOGRAM);
+    let mut note = Note::new();
+    note.set_state(order.state());
+    note.set_line(order.lines().get(0).unwrap());
+    assert_eq!(note.state(), State::PAID);
+    let line: Line = note.line().to_owned();
+    let mut weight = Weight::new();
+    weight.set_unit(line.unit());
+    assert_eq!(weight.unit(), Unit::KILOGRAM);
+}
+
+#[test]
 fn a_status_and_options_come_through() {
     let client = client(KvServer::new(Store));
     let mut request = GetRequest::new();

@@ -12,3 +12,22 @@ pub mod numbered {
 pub mod prelude {
     include!("prelude.rs");
 }
+#[allow(missing_docs)]
+pub mod shop {
+    include!("shop.rs");
+    #[allow(missing_docs)]
+    pub mod order {
+        include!("shop.order.rs");
+        #[allow(unused_imports, unreachable_pub)]
+        pub use super::__items::order::*;
+        #[allow(missing_docs)]
+        pub mod line {
+            #[allow(unused_imports, unreachable_pub)]
+            pub use super::super::__items::order::line::*;
+            #[allow(missing_docs)]
+            pub mod v1 {
+                include!("shop.order.line.v1.rs");
+            }
+        }
+    }
+}
