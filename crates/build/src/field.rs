@@ -4,6 +4,7 @@ use prost_reflect::{FieldDescriptor, Kind as ProtoKind, MessageDescriptor};
 use starling_message::{Kind, Place, Presence, Shape};
 
 use crate::comments;
+use crate::error::Error;
 use crate::names::{Scope, identifier};
 use crate::schema::{kind_of, shape_of};
 
@@ -332,6 +333,23 @@ impl Field {
         out.mutable.push_str(&format!("{head} {{ {unset} }}\n"));
         out.owned
             .push_str(&format!("{head} {{ self.as_mut().clear_{base}(); }}\n"));
+    }
+}
+
+/// Refuses a field whose type, or that of a map's values, has no code.
+pub(crate) fn check_type(field: &FieldDescriptor, scope: &Scope<'_>) -> Result<(), Error> {
+    let kind = match field.kind() {
+        ProtoKind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),
+        kind => kind,
+    };
+    match kind {
+        ProtoKind::Message(message) => {
+            scope.check_code(field, &message.parent_file(), message.full_name())
+        }
+        ProtoKind::Enum(enumeration) => {
+            scope.check_code(field, &enumeration.parent_file(), enumeration.full_name())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use starling_message::{Plan, Presence, Shape, plan};
 use crate::comments;
 use crate::enumeration;
 use crate::error::{Error, unsupported};
-use crate::field::{Field, Methods};
+use crate::field::{Field, Methods, check_type};
 use crate::names::{RUNTIME, Scope, Taken, camel, identifier, layout_name, message_module, snake};
 use crate::schema::{fields_of, of_message};
 
@@ -37,6 +37,9 @@ pub(crate) fn generate(
     taken: &mut Taken,
     out: &mut String,
 ) -> Result<(), Error> {
+    for field in message.fields() {
+        check_type(&field, scope)?;
+    }
     let (file, full_name) = (message.parent_file(), message.full_name());
     let (plan, fields) = plan_of(message)?;
     layout(message, scope, &plan, &fields, out)?;

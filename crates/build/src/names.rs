@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use heck::{ToShoutySnakeCase, ToSnakeCase, ToUpperCamelCase};
-use prost_reflect::{EnumDescriptor, MessageDescriptor};
+use prost_reflect::{EnumDescriptor, FileDescriptor, MessageDescriptor};
 
-use crate::error::{Element, Error, Place};
+use crate::error::{Element, Error, Place, unsupported};
+use crate::load::has_code;
 
 /// The module that holds all items of a package, so that one attribute covers them.
 pub(crate) const ITEMS: &str = "__items";
@@ -109,6 +110,25 @@ impl Scope<'_> {
         path.extend(parents.iter().cloned());
         path.push(name.to_owned());
         path.join("::")
+    }
+
+    /// Refuses that `element` uses a type of which no code is made, here or elsewhere.
+    pub(crate) fn check_code(
+        &self,
+        element: &impl Element,
+        file: &FileDescriptor,
+        name: &str,
+    ) -> Result<(), Error> {
+        let package = file.package_name();
+        if has_code(file) || self.extern_paths.iter().any(|(name, _)| name == package) {
+            return Ok(());
+        }
+        let problem = format!(
+            "`{name}` has no code, as nothing in {} has; hold it as `bytes`, or set \
+             Config::extern_path for its package",
+            file.name()
+        );
+        Err(unsupported(element, problem))
     }
 
     /// The path of a message's type, or of an item named after it.

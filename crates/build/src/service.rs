@@ -85,6 +85,9 @@ fn methods(service: &ServiceDescriptor, scope: &Scope<'_>) -> Result<Vec<Method>
     let mut ids: HashMap<u32, String> = HashMap::new();
     let mut methods = Vec::new();
     for descriptor in service.methods() {
+        for message in [descriptor.input(), descriptor.output()] {
+            scope.check_code(&descriptor, &message.parent_file(), message.full_name())?;
+        }
         let path = method_path(&descriptor);
         if let Some(other) = ids.insert(method_id(&path), path.clone()) {
             let problem = format!("its number on the wire is that of {other}; rename one of them");

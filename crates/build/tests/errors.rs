@@ -229,6 +229,43 @@ fn clashing_methods_are_refused() {
 }
 
 #[test]
+fn types_that_describe_files_have_no_code() {
+    let field = "syntax = \"proto3\"; package p; import \"google/protobuf/descriptor.proto\";
+                 message M { google.protobuf.FileDescriptorProto file = 1; }";
+    assert_eq!(
+        error("meta_field", field),
+        "test.proto:2:30: p.M.file: `google.protobuf.FileDescriptorProto` has no code, as nothing in \
+         google/protobuf/descriptor.proto has; hold it as `bytes`, or set Config::extern_path for its package"
+    );
+    let elsewhere = Config::new().extern_path("google.protobuf", "::elsewhere");
+    let result = compile_files(&elsewhere, "meta_extern", &[("test.proto", field)]);
+    assert!(result.is_ok(), "{result:?}");
+
+    for (name, content, expected) in [
+        (
+            "meta_map",
+            "import \"google/protobuf/compiler/plugin.proto\";
+             message M { map<string, google.protobuf.compiler.Version> by_name = 1; }",
+            "p.M.by_name: `google.protobuf.compiler.Version` has no code",
+        ),
+        (
+            "meta_enum",
+            "import \"starling/options.proto\"; message M { oneof of { starling.Mode mode = 1; } }",
+            "p.M.mode: `starling.Mode` has no code",
+        ),
+        (
+            "meta_method",
+            "import \"google/protobuf/descriptor.proto\"; message M {}
+             service S { rpc Describe(M) returns (google.protobuf.FileDescriptorSet); }",
+            "p.S.Describe: `google.protobuf.FileDescriptorSet` has no code",
+        ),
+    ] {
+        let text = error(name, &format!("syntax = \"proto3\"; package p; {content}"));
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn options_of_others_are_no_obstacle() {
     let old = "syntax = \"proto2\"; import \"google/protobuf/descriptor.proto\";
                extend google.protobuf.FieldOptions { optional string note = 50001; }";
