@@ -114,7 +114,9 @@ impl UdpControl {
                 Failure::PortUnreachable => {
                     return Some(IoEvent::PeerGone(peer, PeerGone::Suspected));
                 }
-                Failure::TooLarge => tx.remeasure(peer),
+                Failure::TooLarge => {
+                    tx.remeasure(peer);
+                }
                 Failure::Other => {}
             }
         }

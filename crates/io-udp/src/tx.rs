@@ -180,15 +180,16 @@ impl UdpTx {
         self.lane = lane;
     }
 
-    /// Asks the kernel again how large a datagram to `peer` may be.
-    pub(crate) fn remeasure(&mut self, id: PeerId) {
-        let address = self.peers[id.0 as usize].address;
+    /// Asks the kernel again how large a datagram to `peer` may be, and returns that.
+    pub(crate) fn remeasure(&mut self, id: PeerId) -> usize {
+        let measured = self.measure(self.peers[id.0 as usize].address);
+        let peer = &mut self.peers[id.0 as usize];
         // No route: the peer's datagrams are dropped for another reason than their size.
-        if let Ok(max_datagram) = self.measure(address) {
-            let peer = &mut self.peers[id.0 as usize];
+        if let Ok(max_datagram) = measured {
             peer.max_datagram = peer.max_datagram.min(max_datagram as u32);
             peer.segmented = 2 * max_datagram <= MAX_SEGMENTED_BYTES;
         }
+        peer.max_datagram as usize
     }
 
     /// The largest datagram to `address`. On a path where datagrams are merged and marked, all
@@ -219,8 +220,10 @@ impl UdpTx {
                 }
                 Err(error) => {
                     failed += 1;
-                    let peer = PeerId(self.staging.peer(self.staging.queue()[0]));
-                    match self.judge(&error, failed, self.first_run() > 1, peer) {
+                    let oldest = self.staging.queue()[0];
+                    let peer = PeerId(self.staging.peer(oldest));
+                    let segment = (self.first_run() > 1).then(|| self.staging.len(oldest));
+                    match self.judge(&error, failed, segment, peer) {
                         Verdict::Keep => break,
                         Verdict::Retry => {}
                         Verdict::Drop => {
@@ -300,17 +303,28 @@ impl UdpTx {
         });
     }
 
-    /// What an error means for a datagram to `peer` whose sending failed `failed` times in a row.
+    /// What an error means for a datagram to `peer` whose sending failed `failed` times in a row,
+    /// and which began a run of datagrams of `segment` bytes, if it was to leave with others.
     ///
     /// An error may be a late report about an earlier datagram, to anyone: the kernel tells it
     /// once, in place of doing what it was asked to. So whatever is not about room is tried again
     /// once, and only then held against this datagram, which is then lost as if on the network.
     #[cold]
-    fn judge(&mut self, error: &io::Error, failed: u32, segmented: bool, peer: PeerId) -> Verdict {
+    fn judge(
+        &mut self,
+        error: &io::Error,
+        failed: u32,
+        segment: Option<usize>,
+        peer: PeerId,
+    ) -> Verdict {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Verdict::Keep,
             Some(libc::EINTR) => Verdict::Retry,
-            Some(libc::EIO | libc::EINVAL) if segmented => {
+            Some(errno @ (libc::EIO | libc::EINVAL)) if segment.is_some() => {
+                // Before Linux 6.14 EINVAL also says of a run what EMSGSIZE says of one datagram.
+                if errno == libc::EINVAL && segment > Some(self.remeasure(peer)) {
+                    return Verdict::Drop;
+                }
                 // No checksum offload on the device, or a kernel that limits runs otherwise.
                 self.gso = false;
                 Verdict::Retry
@@ -357,7 +371,7 @@ impl UdpTx {
                 break;
             };
             failed += 1;
-            match self.judge(&error, failed, false, id) {
+            match self.judge(&error, failed, None, id) {
                 Verdict::Keep => return false,
                 Verdict::Retry => {}
                 Verdict::Drop => break,
@@ -509,8 +523,8 @@ mod tests {
     use crate::sys::addr::Family;
     use socket2::{Domain, Socket, Type};
 
-    #[test]
-    fn the_number_of_peers_has_a_bound_and_numbers_are_used_again() {
+    /// A half with room for three peers and datagrams of 1000 bytes.
+    fn small() -> UdpTx {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
         let settings = TxSettings {
             max_peers: 3,
@@ -521,8 +535,30 @@ mod tests {
         };
         let probe = Probe::new(([0, 0, 0, 0], 0).into()).expect("a socket");
         let shared = Arc::new(Shared::new(socket, Family::V4));
-        let mut tx = UdpTx::new(shared, probe, &settings);
-        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        UdpTx::new(shared, probe, &settings)
+    }
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn a_run_that_its_path_has_become_too_small_for_does_not_end_segmentation() {
+        let mut tx = small();
+        let peer = tx.admit(address(100)).expect("room");
+        // What it was before the path shrank.
+        tx.peers[0].max_datagram = 1400;
+        let invalid = io::Error::from_raw_os_error(libc::EINVAL);
+        let verdict = tx.judge(&invalid, 1, Some(1001), peer);
+        assert!(matches!(verdict, Verdict::Drop) && tx.gso);
+        assert_eq!(tx.max_datagram(peer), 1000);
+        let verdict = tx.judge(&invalid, 1, Some(1000), peer);
+        assert!(matches!(verdict, Verdict::Retry) && !tx.gso);
+    }
+
+    #[test]
+    fn the_number_of_peers_has_a_bound_and_numbers_are_used_again() {
+        let mut tx = small();
         for number in 0..3 {
             let peer = tx.admit(address(100 + number)).expect("room");
             assert_eq!(peer, PeerId(number.into()));
