@@ -52,6 +52,8 @@ pub struct UdpTx {
     vacant: Vec<u32>,
     max_peers: usize,
     largest: usize,
+    /// Datagrams that were given up so far.
+    dropped: u64,
     /// GSO may be used: configured, and the kernel has not refused it.
     gso: bool,
     gro: bool,
@@ -79,6 +81,8 @@ enum Verdict {
     Retry,
     /// It can never be sent.
     Drop,
+    /// It was lost on the way out, with all that was to leave in one message with it.
+    Lost,
 }
 
 /// What the sending half takes from the configuration.
@@ -103,6 +107,7 @@ impl UdpTx {
             vacant: Vec::new(),
             max_peers: settings.max_peers,
             largest: settings.largest,
+            dropped: 0,
             gso: settings.gso,
             gro: settings.gro,
             ecn: settings.ecn,
@@ -112,6 +117,11 @@ impl UdpTx {
     /// Datagrams wait for the kernel to have room.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.staging.queue().is_empty()
+    }
+
+    /// Datagrams that the kernel did not send and that were given up, so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// The peer at `address`, a new one if there is none yet.
@@ -222,15 +232,17 @@ impl UdpTx {
                     failed += 1;
                     let oldest = self.staging.queue()[0];
                     let peer = PeerId(self.staging.peer(oldest));
-                    let segment = (self.first_run() > 1).then(|| self.staging.len(oldest));
-                    match self.judge(&error, failed, segment, peer) {
+                    let run = self.first_run();
+                    let segment = (run > 1).then(|| self.staging.len(oldest));
+                    let given_up = match self.judge(&error, failed, segment, peer) {
                         Verdict::Keep => break,
-                        Verdict::Retry => {}
-                        Verdict::Drop => {
-                            self.release_oldest(1);
-                            failed = 0;
-                        }
-                    }
+                        Verdict::Retry => continue,
+                        Verdict::Drop => 1,
+                        Verdict::Lost => run,
+                    };
+                    self.release_oldest(given_up);
+                    self.dropped += given_up as u64;
+                    failed = 0;
                 }
             }
         }
@@ -309,6 +321,11 @@ impl UdpTx {
     /// An error may be a late report about an earlier datagram, to anyone: the kernel tells it
     /// once, in place of doing what it was asked to. So whatever is not about room is tried again
     /// once, and only then held against this datagram, which is then lost as if on the network.
+    ///
+    /// Nothing is kept but what the socket's own buffer has no room for: when there is some again
+    /// the socket becomes writable. That the queue of an interface was full (ENOBUFS) or memory
+    /// short (ENOMEM) has no end that anybody would be told of. The socket stays writable, and the
+    /// peers behind would wait for one whose queue is full; so that is a loss like a switch's.
     #[cold]
     fn judge(
         &mut self,
@@ -318,7 +335,8 @@ impl UdpTx {
         peer: PeerId,
     ) -> Verdict {
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Verdict::Keep,
+            Some(libc::EAGAIN) => Verdict::Keep,
+            Some(libc::ENOBUFS | libc::ENOMEM) => Verdict::Lost,
             Some(libc::EINTR) => Verdict::Retry,
             Some(errno @ (libc::EIO | libc::EINVAL)) if segment.is_some() => {
                 // Before Linux 6.14 EINVAL also says of a run what EMSGSIZE says of one datagram.
@@ -374,7 +392,10 @@ impl UdpTx {
             match self.judge(&error, failed, None, id) {
                 Verdict::Keep => return false,
                 Verdict::Retry => {}
-                Verdict::Drop => break,
+                Verdict::Drop | Verdict::Lost => {
+                    self.dropped += 1;
+                    break;
+                }
             }
         }
         if fits {
@@ -481,8 +502,8 @@ impl PacketTx for UdpTx {
         }
     }
 
-    /// Never fails: what the kernel has no room for is kept, and what can never be sent is lost,
-    /// as on a network.
+    /// Never fails: what the socket has no room for is kept. What can never be sent is lost as on a
+    /// network, and so is what the queue of an interface has no room for.
     #[inline]
     fn flush(&mut self) -> Result<(), IoError> {
         if !self.staging.queue().is_empty() {
@@ -554,6 +575,16 @@ mod tests {
         assert_eq!(tx.max_datagram(peer), 1000);
         let verdict = tx.judge(&invalid, 1, Some(1000), peer);
         assert!(matches!(verdict, Verdict::Retry) && !tx.gso);
+    }
+
+    #[test]
+    fn only_what_the_socket_has_no_room_for_is_kept() {
+        let mut tx = small();
+        let peer = tx.admit(address(100)).expect("room");
+        let mut judge = |errno| tx.judge(&io::Error::from_raw_os_error(errno), 1, None, peer);
+        assert!(matches!(judge(libc::EAGAIN), Verdict::Keep));
+        assert!(matches!(judge(libc::ENOBUFS), Verdict::Lost));
+        assert!(matches!(judge(libc::ENOMEM), Verdict::Lost));
     }
 
     #[test]

@@ -4,12 +4,16 @@
 mod common;
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use common::net::Net;
 use common::{PREAMBLE, receive, receive_payloads, set_option};
 use starling_io::{Ecn, PacketIo, PacketTx, TxError};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_netns::{MAC_B, inside, run};
+
+/// A sleep that nothing ends before its time.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Payload of a full datagram on a path of 1500 bytes, IPv4.
 const FULL: usize = 1472;
@@ -185,4 +189,55 @@ fn what_the_kernel_has_no_room_for_is_kept_and_bounded() {
         assert_eq!(datagram.bytes[8..12], (number as u32).to_be_bytes());
     }
     assert_eq!(received.len(), accepted as usize);
+}
+
+#[test]
+fn a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up() {
+    let test = "a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    for gso in [false, true] {
+        let config = UdpConfig {
+            gso,
+            ..UdpConfig::default()
+        };
+        let (mut a, mut b) = net.devices(false, &config);
+        // A neighbour of `a` in its own namespace, which that queue is not on the way to.
+        run(&net.a, "ip link set lo up").expect("loopback");
+        let (mut other, _) = net.devices(false, &config);
+        let to_b = a.open_peer(&b.local_address()).expect("a route");
+        let to_other = a.open_peer(&other.local_address()).expect("a route");
+        // Room for three full datagrams, which it takes a minute each to leave.
+        let slow = "tc qdisc replace dev va root tbf rate 200bit burst 1600 limit 4600";
+        run(&net.a, slow).expect("a slow interface");
+
+        let tx = a.split().1;
+        // The first messages find some room, whether they are one datagram or many.
+        for number in 0..60 {
+            tx.append(to_b, PREAMBLE, &[number; FULL - 8], b"", b"")
+                .expect("room");
+            if number % 20 == 19 {
+                tx.flush().expect("flush");
+            }
+        }
+        tx.append(to_other, PREAMBLE, b"meanwhile", b"", b"")
+            .expect("room");
+        tx.flush().expect("flush");
+        let dropped = tx.dropped();
+        assert!((20..60).contains(&dropped), "{dropped} dropped");
+        assert_eq!(receive_payloads(&mut other, 1)[0], b"preamblemeanwhile");
+        let begun = Instant::now();
+        a.wait(Some(PAUSE)).expect("a healthy socket");
+        assert!(begun.elapsed() >= PAUSE, "it did not sleep");
+
+        run(&net.a, "tc qdisc del dev va root").expect("as before");
+        let tx = a.split().1;
+        tx.append(to_b, PREAMBLE, b"again", b"", b"").expect("room");
+        tx.flush().expect("flush");
+        let mut received = Vec::new();
+        while received != b"preambleagain" {
+            received = common::receive_some(&mut b).pop().expect("one").bytes;
+        }
+    }
 }
