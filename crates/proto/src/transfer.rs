@@ -77,13 +77,16 @@ impl SendWindow {
         (self.next < self.count && self.next - self.base < WINDOW).then_some(self.next)
     }
 
-    /// The fragment that [`SendWindow::next_to_send`] named was sent.
-    pub(crate) fn on_sent(&mut self, index: u32) {
-        if index == self.next {
+    /// The fragment that [`SendWindow::next_to_send`] named was sent. Returns whether it was for
+    /// the first time.
+    pub(crate) fn on_sent(&mut self, index: u32) -> bool {
+        let is_first = index == self.next;
+        if is_first {
             self.next += 1;
         } else {
             self.lost &= !(1 << (index - self.base));
         }
+        is_first
     }
 
     /// Takes a credit return. Returns whether anything new is known to have arrived.

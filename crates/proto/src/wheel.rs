@@ -2,23 +2,32 @@
 //!
 //! One instance keeps retransmission timers, another paces congested sessions. What is in the
 //! wheel are sessions, never packets: a session that is due is looked at and sends, or is put
-//! back. So nothing in the wheel refers to a message, and nothing must ever be taken out of it
-//! (eRPC's appendix C has to drop responses for the lack of this).
+//! back. So nothing in the wheel refers to a message, and nothing must be taken out of it before
+//! it is due (eRPC's appendix C has to drop responses for the lack of this).
 //!
 //! ```text
 //!  cursor ──▶ [ ][ ][•]──▶ session 7 ──▶ session 2
-//!             [ ][ ][•]──▶ session 9         intrusive lists: one link per session
+//!             [ ][ ][•]──▶ session 9         intrusive lists: two links per session
 //! ```
 //!
-//! Insertion and expiry are O(1) per session. A time beyond the horizon is put at the horizon:
+//! Insertion, moving and expiry are O(1) per session. A time beyond the horizon is put at the horizon:
 //! the session comes out early, finds that it is not due, and goes back.
 
 /// No session.
 const NONE: u32 = u32::MAX;
-/// The link of a session that is in no list.
+/// The next one of a session that is in no list.
 const ABSENT: u32 = u32::MAX - 1;
+/// Before the first one of a list is its place, with this.
+const HEAD: u32 = 1 << 31;
 /// Places on the wheel.
 const PLACES: usize = 1024;
+
+/// Where a session is: between which others.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    next: u32,
+    before: u32,
+}
 
 /// A timing wheel over session indices.
 #[derive(Debug)]
@@ -29,7 +38,7 @@ pub(crate) struct Wheel {
     heads: Box<[u32; PLACES]>,
     /// Which places are not empty.
     occupied: [u64; PLACES / 64],
-    links: Vec<u32>,
+    links: Vec<Link>,
     len: usize,
     /// Places and entries that were looked at so far.
     #[cfg(test)]
@@ -51,22 +60,48 @@ impl Wheel {
         }
     }
 
-    /// Puts a session in, to come out at `at` or a little later, unless it is in already.
+    /// Puts a session in, to come out at `at` or a little later. If it is in already it is moved.
     pub(crate) fn insert(&mut self, session: usize, at: u64) {
         if session >= self.links.len() {
-            self.links.resize(session + 1, ABSENT);
+            let absent = Link {
+                next: ABSENT,
+                before: 0,
+            };
+            self.links.resize(session + 1, absent);
         }
-        if self.links[session] != ABSENT {
-            return;
+        if self.links[session].next != ABSENT {
+            self.remove(session);
         }
         // Rounded up, so that a session does not come out before its time, and never into a
         // tick that has been emptied already.
         let tick = ((at >> self.shift) + 1).clamp(self.cursor + 1, self.cursor + PLACES as u64 - 1);
         let place = tick as usize % PLACES;
-        self.links[session] = self.heads[place];
-        self.heads[place] = session as u32;
+        let next = std::mem::replace(&mut self.heads[place], session as u32);
+        if next != NONE {
+            self.links[next as usize].before = session as u32;
+        }
+        let before = HEAD | place as u32;
+        self.links[session] = Link { next, before };
         self.occupied[place / 64] |= 1 << (place % 64);
         self.len += 1;
+    }
+
+    #[cold]
+    fn remove(&mut self, session: usize) {
+        let Link { next, before } = self.links[session];
+        if next != NONE {
+            self.links[next as usize].before = before;
+        }
+        if before & HEAD == 0 {
+            self.links[before as usize].next = next;
+        } else {
+            let place = (before & !HEAD) as usize;
+            self.heads[place] = next;
+            if next == NONE {
+                self.occupied[place / 64] &= !(1 << (place % 64));
+            }
+        }
+        self.len -= 1;
     }
 
     /// Takes out all that is due and hands it to `due`. Bounded by one turn of the wheel.
@@ -94,7 +129,7 @@ impl Wheel {
                 #[cfg(test)]
                 self.looks.update(|looks| looks + 1);
                 due.push(session);
-                session = std::mem::replace(&mut self.links[session as usize], ABSENT);
+                session = std::mem::replace(&mut self.links[session as usize].next, ABSENT);
                 self.len -= 1;
             }
         }
@@ -151,8 +186,8 @@ mod tests {
             let mut due = Vec::new();
             for (session, (delay, step)) in gaps.into_iter().enumerate() {
                 let horizon = now + ((PLACES as u64 - 2) << 3);
-                wheel.insert(session, now + delay * 8);
                 wheel.insert(session, now);
+                wheel.insert(session, now + delay * 8);
                 waiting.push((session, (now + delay * 8).min(horizon), now));
                 now += step;
                 let next = wheel.next().expect("something is in");
@@ -169,6 +204,29 @@ mod tests {
             due.clear();
             wheel.expire(now + (1 << 20), &mut due);
             prop_assert_eq!(due.len(), waiting.len());
+            prop_assert_eq!(wheel.next(), None);
+        }
+    }
+
+    proptest! {
+        /// However often sessions are moved, each comes out once, when it was last said.
+        #[test]
+        fn a_moved_session_comes_out_at_its_last_time(
+            moves in prop::collection::vec((0usize..12, 0u64..900), 1..300),
+        ) {
+            let mut wheel = Wheel::new(SHIFT, 0);
+            let mut last = [None; 12];
+            for (session, tick) in moves {
+                wheel.insert(session, tick * TICK);
+                last[session] = Some(tick);
+            }
+            prop_assert_eq!(wheel.len, last.iter().flatten().count());
+            for tick in 0..901 {
+                for session in out(&mut wheel, (tick + 1) * TICK) {
+                    prop_assert_eq!(last[session as usize].take(), Some(tick));
+                }
+            }
+            prop_assert_eq!(last, [None; 12]);
             prop_assert_eq!(wheel.next(), None);
         }
     }
@@ -284,14 +342,14 @@ mod tests {
         }
     }
 
-    /// A link for each session and nothing that grows with time or with how often one is put in.
+    /// Two links for each session and nothing that grows with time or with how often one is put in.
     #[test]
     fn its_size_is_that_of_the_sessions() {
         let mut wheel = Wheel::new(SHIFT, 0);
         for round in 0..10_000u64 {
             for session in 0..8 {
-                wheel.insert(session, round * TICK);
                 wheel.insert(session, (round + 500) * TICK);
+                wheel.insert(session, round * TICK);
             }
             assert_eq!(wheel.len, 8, "each is in once");
             let due = out(&mut wheel, (round + 1) * TICK);

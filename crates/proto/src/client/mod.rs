@@ -418,11 +418,14 @@ fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64) {
 #[cold]
 fn arm(timers: &mut Wheel, session: &mut ClientSession, now: u64, shared: &Shared) {
     session.timer_armed = true;
-    let config = &shared.config;
-    let timeout = session
-        .rtt
-        .timeout_ns(0, config.rto_min_ns, config.rto_max_ns);
-    timers.insert(session.id.index(), now + timeout);
+    let timeout_ns = first_timeout_ns(session, &shared.config);
+    timers.insert(session.id.index(), now + timeout_ns);
+}
+
+/// The shortest timeout of what a session sends now.
+fn first_timeout_ns(session: &ClientSession, config: &crate::Config) -> u64 {
+    let (min_ns, max_ns) = (config.rto_min_ns, config.rto_max_ns);
+    session.rtt.timeout_ns(0, min_ns, max_ns)
 }
 
 /// A sink error that only means "later".

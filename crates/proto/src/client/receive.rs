@@ -60,6 +60,13 @@ impl Client {
             if answer & flags::ECHO != 0 || session.control.is_news(rtt_ns) {
                 session.direct &= hear(&mut session.control, slot, now, answer, &mut shared.stats);
             }
+        } else {
+            hear_again(
+                &mut session.control,
+                now,
+                frame.header.flags | shared.mark,
+                &mut shared.stats,
+            );
         }
         shared.stats.responses_received += 1;
         let tag = slot.tag;
@@ -146,6 +153,9 @@ impl Client {
             if slot.retries == 0 {
                 let answer = frame.header.flags;
                 session.direct &= hear(&mut session.control, slot, now, answer, &mut shared.stats);
+            } else {
+                let answer = frame.header.flags;
+                hear_again(&mut session.control, now, answer, &mut shared.stats);
             }
             // The first part of the response says that the whole request arrived.
             session.settle(index, 0);
@@ -260,6 +270,10 @@ impl Client {
             return;
         }
         let lost = window.take_loss();
+        if lost {
+            // It may be the one that is sent again.
+            *timed = None;
+        }
         slot.active_at = now;
         slot.retries = 0;
         let outstanding = window.outstanding() as u16;
@@ -267,6 +281,7 @@ impl Client {
         let rtt_ns = sample.map(|(_, sent_at)| now - sent_at);
         if let Some(rtt_ns) = rtt_ns {
             session.rtt.sample(rtt_ns);
+            session.sampled_at = now as u32;
         }
         let ack = Ack {
             now,
@@ -346,6 +361,22 @@ fn hear(
     let ack = slot.ack_of_answer(now, answer);
     stats.marks += u64::from(ack.marked);
     control.on_ack(ack)
+}
+
+/// As [`hear`], of a request that was sent again: nobody knows which of the two is answered, and
+/// how long it took. A mark is a mark.
+#[cold]
+fn hear_again(control: &mut Controller, now: u64, answer: u8, stats: &mut Stats) {
+    if answer & flags::ECHO != 0 {
+        stats.marks += 1;
+        control.on_ack(Ack {
+            now,
+            rtt_ns: None,
+            packets: 1,
+            marked: true,
+            lost: false,
+        });
+    }
 }
 
 /// A buffer for the pool, from a response that nobody took over.

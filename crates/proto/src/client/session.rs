@@ -22,7 +22,7 @@ use crate::transfer::{SendWindow, fragment_count};
 use crate::wire::{
     FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
 };
-use crate::{FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
+use crate::{Config, FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
 
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,10 @@ pub(crate) struct ClientSession {
     pub(crate) retries: u8,
     /// Where the next look for a pending slot starts, so that none starves.
     pub(crate) turn: u8,
+    /// How often the timeout was doubled since a packet that was sent once was answered, and when
+    /// it last was. `sampled_at` is as it was set then as long as there is no such answer.
+    pub(super) backoff: u8,
+    pub(super) backed_off_at: u64,
     /// Fragments that may be outstanding, all slots together.
     pub(crate) window: u16,
     pub(crate) fragments_in_flight: u16,
@@ -147,6 +151,8 @@ impl Place for ClientSession {
             blocked: false,
             retries: 0,
             turn: 0,
+            backoff: 0,
+            backed_off_at: 0,
             window: 0,
             fragments_in_flight: 0,
             receive_window: 1,
@@ -479,9 +485,9 @@ impl ClientSession {
                     unreachable!("checked above");
                 };
                 let outstanding = window.outstanding();
-                window.on_sent(fragment);
+                let is_first = window.on_sent(fragment);
                 debug_assert_eq!(window.outstanding(), outstanding + 1);
-                if timed.is_none() && slot.retries == 0 {
+                if is_first && timed.is_none() && slot.retries == 0 {
                     *timed = Some((fragment, now));
                 }
                 if fragment == 0 {
@@ -520,6 +526,37 @@ impl ClientSession {
             self.fragments_in_flight = self.fragments_in_flight - slot.credits + credits;
         }
         slot.credits = credits;
+    }
+
+    /// How long slot `index` waits for an answer before it sends again.
+    pub(crate) fn timeout_ns(&self, index: usize, config: &Config) -> u64 {
+        let slot = &self.slots[index];
+        let doublings = slot.retries.max(self.doublings(slot.active_at));
+        let (min_ns, max_ns) = (config.rto_min_ns, config.rto_max_ns);
+        self.rtt.timeout_ns(doublings, min_ns, max_ns)
+    }
+
+    /// How often the timeout of what was sent at `sent_at` is doubled. A path whose round trips
+    /// take longer than the timeout would never have a sample otherwise: all would be sent twice.
+    fn doublings(&self, sent_at: u64) -> u8 {
+        if self.sampled_at != self.backed_off_at as u32 {
+            0
+        } else if sent_at < self.backed_off_at {
+            self.backoff.saturating_sub(1)
+        } else {
+            self.backoff
+        }
+    }
+
+    /// What was sent at `sent_at`, for the first time, was not answered in time (RFC 6298, 5.5).
+    /// Others that were sent before that are no news.
+    pub(crate) fn back_off(&mut self, now: u64, sent_at: u64) {
+        let is_answered = self.sampled_at != self.backed_off_at as u32;
+        if is_answered || sent_at >= self.backed_off_at {
+            self.backoff = self.doublings(sent_at).saturating_add(1);
+            self.backed_off_at = now;
+            self.sampled_at = now as u32;
+        }
     }
 
     /// The slots with a request.

@@ -2,7 +2,7 @@
 
 use super::session::State;
 use super::slot::{Large, Phase};
-use super::{Client, PACER_TICK_NS, arm, is_full, pace};
+use super::{Client, PACER_TICK_NS, arm, first_timeout_ns, is_full, pace};
 use crate::congestion::Ack;
 use crate::peer::Peer;
 use crate::protocol::control;
@@ -121,7 +121,7 @@ impl Client {
         id: SessionId,
         sink: &mut S,
     ) {
-        let (min, max) = (shared.config.rto_min_ns, shared.config.rto_max_ns);
+        let config = &shared.config;
         let session = self.sessions.get_mut(id).expect("the caller has it");
         let mut busy = session.busy();
         let mut next = None;
@@ -134,24 +134,30 @@ impl Client {
             // Nothing of it is on its way: it waits for a credit, its time, or the sink.
             let waits = (session.pending | session.asks) & 1 << index != 0 && slot.credits == 0;
             if !waits {
-                let at = slot.active_at + session.rtt.timeout_ns(slot.retries, min, max);
+                let at = slot.active_at + session.timeout_ns(index, config);
                 if now >= at {
                     shared.stats.retransmissions += 1;
+                    if slot.retries == 0 {
+                        session.back_off(now, slot.active_at);
+                    }
                     resend |= retransmit(&mut self.asking, session, index, now, sink);
                     let slot = &session.slots[index];
                     // Long enough for several retries at the longest interval.
-                    let patience = shared.config.peer_timeout_ns + u64::from(LEAST_RETRIES) * max;
+                    let patience =
+                        config.peer_timeout_ns + u64::from(LEAST_RETRIES) * config.rto_max_ns;
                     disowned |=
                         slot.retries >= LEAST_RETRIES && now - slot.more.vouched_at() >= patience;
                 }
             }
             let slot = &session.slots[index];
-            let at = slot.active_at.max(if waits { now } else { 0 })
-                + session.rtt.timeout_ns(slot.retries, min, max);
+            let at =
+                slot.active_at.max(if waits { now } else { 0 }) + session.timeout_ns(index, config);
             next = Some(next.map_or(at, |next: u64| next.min(at)));
         }
         if let Some(at) = next {
-            session.timer_armed = true;
+            // One that is asked after now and then must not keep the next one's loss from being
+            // seen: what is sent before it is due puts the timer forward.
+            session.timer_armed = at <= now + first_timeout_ns(session, config);
             self.timers.insert(id.index(), at);
         }
         if disowned {

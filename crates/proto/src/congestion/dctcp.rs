@@ -11,7 +11,7 @@
 //! others which arrive lowers it too; a timeout does not, for it may be the other end's absence.
 
 use super::path::Path;
-use super::{Ack, Algorithm, Pace};
+use super::{Ack, Algorithm, LEAST_RTT_NS, Pace, was_idle};
 
 /// Weight of a new share of marked packets: DCTCP's.
 const GAIN: f64 = 1.0 / 16.0;
@@ -27,8 +27,6 @@ const MOST_STEPS: u32 = 32;
 const LEAST: f64 = 1.0 / 64.0;
 /// Delay alone does not lower it further: a packet of each of a hundred senders is a short queue.
 const LEAST_BY_DELAY: f64 = 1.0;
-/// A session that had nothing to send for so many round trips is as good as a new one.
-const IDLE_ROUNDS: u64 = 4;
 /// What busy hosts add to the path's delay.
 const TARGET_NS: f64 = 50_000.0;
 /// A queue of so many packets at the link's rate on top of it is no congestion: what is large on
@@ -41,8 +39,6 @@ const MOST_CUT: f64 = 0.5;
 /// loses a packet in a thousand four percent more, and in front of buffers too small to queue
 /// anything it makes more timeouts, not fewer.
 const LOSS_CUT: f64 = 0.3;
-/// A round trip of less is taken for one of this.
-const LEAST_RTT_NS: f64 = 1000.0;
 /// Weight of a new round-trip time.
 const RTT_GAIN: f64 = 0.125;
 
@@ -176,7 +172,7 @@ impl Algorithm for Dctcp {
     }
 
     fn on_wake(&mut self, now: u64) {
-        if now > self.heard_at + IDLE_ROUNDS * self.rtt_ns.max(LEAST_RTT_NS) as u64 {
+        if was_idle(now, self.heard_at, self.rtt_ns) {
             self.be_full();
         }
     }

@@ -58,6 +58,16 @@ trait Algorithm {
     fn calm(&self) -> (u64, u64);
 }
 
+/// A session that had nothing to send for so many round trips is as good as a new one.
+const IDLE_ROUNDS: f64 = 4.0;
+/// A round trip of less is taken for one of this.
+const LEAST_RTT_NS: f64 = 1000.0;
+
+/// Whether a session that heard nothing since `heard_at` and begins to send now was idle for long.
+fn was_idle(now: u64, heard_at: u64, rtt_ns: f64) -> bool {
+    now > heard_at + (IDLE_ROUNDS * rtt_ns.max(LEAST_RTT_NS)) as u64
+}
+
 /// What [`Controller`] rounds round-trip times to, as a power of two: about a microsecond.
 const CALM_SHIFT: u32 = 10;
 
@@ -249,8 +259,12 @@ impl Controller {
         count
     }
 
-    /// A packet of `bytes` left, or was asked for, on a session that is paced.
+    /// A packet of `bytes` left, or was asked for. On a session that is not paced it counts for
+    /// nothing: the link may be faster than was said, and what it has carried is no debt.
     pub(crate) fn on_sent(&mut self, now: u64, bytes: usize) {
+        if self.unpaced {
+            return;
+        }
         if let Some(state) = &mut self.state {
             state.next_send_ns = state.after(state.next_send_ns, now, bytes);
         }

@@ -46,7 +46,7 @@ impl Path {
         self.above_ns = self.above_ns.min(stands_ns);
         let since = *self.above_since.get_or_insert(now);
         if now >= since + PATIENCE_NS {
-            self.least_ns = self.above_ns;
+            self.least_ns = std::mem::replace(&mut self.above_ns, u64::MAX);
             self.above_since = None;
         }
         Some(stands_ns)
@@ -129,5 +129,20 @@ mod tests {
         }
         assert_eq!(path.queue_ns(10_000), 0);
         assert_eq!(path.calm().0, 10_000);
+    }
+
+    #[test]
+    fn a_path_that_becomes_longer_in_two_steps_is_believed() {
+        let mut path = Path::new(TARGET_NS);
+        let mut now = 1;
+        run(&mut path, &mut now, 10_000, 100_000_000);
+        run(&mut path, &mut now, 100_000, 500_000_000);
+        run(
+            &mut path,
+            &mut now,
+            600_000,
+            2 * PATIENCE_NS + 1_000_000_000,
+        );
+        assert_eq!(path.queue_ns(600_000), 0);
     }
 }

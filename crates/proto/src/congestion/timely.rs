@@ -4,7 +4,7 @@
 //! One thing is added: the rate follows delays that stand, see [`Path`].
 
 use super::path::Path;
-use super::{Ack, Algorithm, Pace};
+use super::{Ack, Algorithm, Pace, was_idle};
 
 /// Below this there is no queue to speak of: additive increase.
 const LOW_NS: u64 = 50_000;
@@ -34,6 +34,9 @@ pub(crate) struct Timely {
     difference_ns: f64,
     low_windows: u8,
     path: Path,
+    /// The last round trip, and when something was last heard.
+    rtt_ns: f64,
+    heard_at: u64,
 }
 
 impl Timely {
@@ -46,6 +49,8 @@ impl Timely {
             difference_ns: 0.0,
             low_windows: 0,
             path: Path::new(LOW_NS),
+            rtt_ns: 0.0,
+            heard_at: 0,
         }
     }
 
@@ -84,6 +89,8 @@ impl Timely {
 
 impl Algorithm for Timely {
     fn on_ack(&mut self, ack: Ack) {
+        self.heard_at = ack.now;
+        self.rtt_ns = ack.rtt_ns.map_or(self.rtt_ns, |rtt_ns| rtt_ns as f64);
         let full = self.rate_bps >= self.link_rate_bps;
         if let Some(rtt_ns) = ack.rtt_ns
             && let Some(smallest_ns) = self.path.take(ack.now, rtt_ns, full)
@@ -98,6 +105,16 @@ impl Algorithm for Timely {
             rate_bps: self.rate_bps,
             slack_ns: 0,
         })
+    }
+
+    /// Answers that come late tell no round-trip time: where all do, nothing else would ever raise
+    /// the rate again.
+    fn on_wake(&mut self, now: u64) {
+        if was_idle(now, self.heard_at, self.rtt_ns) {
+            self.rate_bps = self.link_rate_bps;
+            (self.last_ns, self.difference_ns) = (0.0, 0.0);
+            self.low_windows = 0;
+        }
     }
 
     fn calm(&self) -> (u64, u64) {
@@ -132,6 +149,18 @@ mod tests {
         assert!(timely.rate_bps < LINK / 2.0, "{}", timely.rate_bps);
         run(&mut timely, &mut now, [10_000; 3000]);
         assert_eq!(timely.rate_bps, LINK);
+    }
+
+    #[test]
+    fn a_session_that_was_idle_is_as_good_as_a_new_one() {
+        let mut timely = Timely::new(LINK);
+        let mut now = 1;
+        run(&mut timely, &mut now, (0..200).map(|i| 60_000 + i * 8_000));
+        let rate_bps = timely.rate_bps;
+        timely.on_wake(now + 2_000_000);
+        assert_eq!(timely.rate_bps, rate_bps, "it is within four round trips");
+        timely.on_wake(now + 20_000_000);
+        assert!(timely.pace().is_none());
     }
 
     #[test]

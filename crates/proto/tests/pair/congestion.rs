@@ -1,11 +1,11 @@
 //! What marks and delays do to a session, and that it gets on whatever they do.
 
-use starling_proto::{Config, Congestion};
+use starling_proto::{Config, Congestion, SessionId};
 
 use crate::net::{Net, Seen};
 
 /// A pair whose link marks what is sent to `marked`, and a session that is open.
-fn marking(marked: usize) -> (Net, starling_proto::SessionId) {
+fn marking(marked: usize) -> (Net, SessionId) {
     let config = Config {
         congestion: Congestion::Dctcp,
         ..Config::default()
@@ -22,7 +22,7 @@ fn marks(net: &Net) -> u64 {
     net.hosts[0].protocol.stats().marks
 }
 
-fn answers(net: &Net) -> usize {
+pub(crate) fn answers(net: &Net) -> usize {
     let seen = net.hosts[0].seen.iter();
     seen.filter(|seen| matches!(seen, Seen::Answer(..))).count()
 }
@@ -112,4 +112,90 @@ fn without_congestion_control_marks_change_nothing() {
     net.request(0, session, 1, &vec![7; 200 * 1400]);
     net.run_until(net.now + 200_000);
     assert_eq!(answers(&net), 1);
+}
+
+/// A response of `len` bytes; how long it takes. What brings it is marked for `mark_ns` from its
+/// beginning.
+fn download(net: &mut Net, session: SessionId, len: usize, mark_ns: u64) -> u64 {
+    let (had, ran) = (answers(net), net.hosts[1].ran.len());
+    net.request(0, session, had as u128, b"much");
+    while net.hosts[1].ran.len() == ran {
+        net.run_until(net.now + 1_000);
+    }
+    let (id, _) = net.hosts[1].ran[ran];
+    let begun = net.now;
+    assert!(net.hosts[1].respond(begun, id, &vec![9; len]));
+    net.hosts[0].marked = mark_ns > 0;
+    while answers(net) == had {
+        net.run_until(net.now + 10_000);
+        if net.now >= begun + mark_ns {
+            net.hosts[0].marked = false;
+        }
+    }
+    net.now - begun
+}
+
+/// The link is faster than the configuration says.
+#[test]
+fn what_an_unpaced_session_fetched_is_no_debt_once_it_is_paced() {
+    let after = |before: usize| {
+        let client = Config {
+            congestion: Congestion::Dctcp,
+            link_rate_bps: 1_000_000_000,
+            ..Config::default()
+        };
+        let mut net = Net::new([client, Config::default()]);
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        net.hosts[1].echo = false;
+        if before > 0 {
+            download(&mut net, session, before, 0);
+        }
+        download(&mut net, session, 1_400_000, 30_000)
+    };
+    let (alone, later) = (after(0), after(28_000_000));
+    assert!(later < 4 * alone, "{later} ns, {alone} ns alone");
+}
+
+/// Round trips of 600 us, and once a fragment that three others overtake: it is sent again, and
+/// its first copy comes a moment later.
+#[test]
+fn the_answer_to_a_fragment_that_was_sent_again_is_no_sample() {
+    let upload = |late_ns: u64| {
+        let client = Config {
+            congestion: Congestion::Dctcp,
+            link_rate_bps: 25_000_000_000,
+            ..Config::default()
+        };
+        let mut net = Net::new([client, Config::default()]);
+        net.delay = Box::new(move |from, datagram| {
+            const FRAGMENT_OF_A_REQUEST: u8 = 3;
+            let mut delay = 295_000;
+            if from == 0 && datagram[8] & 0x1f == FRAGMENT_OF_A_REQUEST {
+                let index = u32::from_le_bytes(datagram[28..32].try_into().unwrap());
+                if index < 32 {
+                    delay += u64::from(index) * 1000;
+                }
+                if index == 34 {
+                    delay += late_ns;
+                }
+            }
+            delay
+        });
+        let session = net.connect(0, 1);
+        net.run_ms(100);
+        let fragment = net.hosts[0].protocol.single_packet_bytes(session);
+        net.request(0, session, 1, &vec![1; 44 * fragment]);
+        net.run_ms(20);
+        assert_eq!(answers(&net), 1);
+        net.delay = Box::new(|_, _| 295_000);
+        let begun = net.now;
+        net.request(0, session, 2, &vec![1; 1430 * fragment]);
+        while answers(&net) < 2 {
+            net.run_until(net.now + 100_000);
+        }
+        net.now - begun
+    };
+    let (clean, late) = (upload(0), upload(4_500));
+    assert!(late < 2 * clean, "{late} ns, {clean} ns without a late one");
 }

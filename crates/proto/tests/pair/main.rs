@@ -10,4 +10,5 @@ mod names;
 mod net;
 mod ownership;
 mod sessions;
+mod timeouts;
 mod transfer;

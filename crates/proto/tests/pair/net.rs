@@ -112,12 +112,16 @@ pub(crate) struct Host {
     pub(crate) marked: bool,
 }
 
+type Delay = dyn FnMut(usize, &[u8]) -> u64;
+
 pub(crate) struct Net {
     pub(crate) now: u64,
     pub(crate) hosts: Vec<Host>,
     flying: VecDeque<(u64, usize, usize, Vec<u8>)>,
     /// Decides the fate of datagram number `n` from one host to another: how many copies arrive.
     pub(crate) fate: Box<dyn FnMut(u64, usize, usize) -> usize>,
+    /// How much longer than others a datagram of a host is on its way.
+    pub(crate) delay: Box<Delay>,
     count: u64,
     /// All that was sent, with its sender: for replays.
     pub(crate) log: Vec<(usize, Vec<u8>)>,
@@ -243,6 +247,7 @@ impl Net {
                 .collect(),
             flying: VecDeque::new(),
             fate: Box::new(|_, _, _| 1),
+            delay: Box::new(|_, _| 0),
             count: 0,
             log: Vec::new(),
         }
@@ -266,13 +271,11 @@ impl Net {
                 self.count += 1;
                 self.log.push((host.wire.me, datagram.clone()));
                 let copies = (self.fate)(self.count, host.wire.me, to);
+                let at = self.now + FLIGHT_NS + (self.delay)(host.wire.me, &datagram);
                 for _ in 0..copies {
-                    self.flying.push_back((
-                        self.now + FLIGHT_NS,
-                        host.wire.me,
-                        to,
-                        datagram.clone(),
-                    ));
+                    let behind = self.flying.partition_point(|flying| flying.0 <= at);
+                    let flying = (at, host.wire.me, to, datagram.clone());
+                    self.flying.insert(behind, flying);
                 }
             }
         }

@@ -1,0 +1,78 @@
+//! Retransmission timeouts: that they follow the round trips, and that each request has its own.
+
+use starling_proto::SessionId;
+
+use crate::congestion::answers;
+use crate::net::Net;
+
+/// A session that knows a round trip of the net's own length.
+fn warm() -> (Net, SessionId) {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(5);
+    for tag in 0..20 {
+        net.request(0, session, tag, b"small");
+        net.run_ms(1);
+    }
+    assert_eq!(answers(&net), 20);
+    (net, session)
+}
+
+fn retransmissions(net: &Net) -> u64 {
+    net.hosts[0].protocol.stats().retransmissions
+}
+
+#[test]
+fn a_round_trip_above_the_first_timeout_is_learnt() {
+    let mut net = Net::pair();
+    net.delay = Box::new(|_, _| 10_000_000);
+    let session = net.connect(0, 1);
+    net.run_ms(300);
+    let before = retransmissions(&net);
+    for tag in 0..20 {
+        net.request(0, session, tag, b"small");
+        net.run_ms(100);
+    }
+    assert_eq!(answers(&net), 20);
+    let again = retransmissions(&net) - before;
+    assert!(again < 5, "{again} of 20 requests were sent again");
+}
+
+/// Else congestion control would hear nothing when the queue is longest.
+#[test]
+fn a_round_trip_that_grows_is_learnt_and_marks_are_heard_meanwhile() {
+    let (mut net, session) = warm();
+    net.delay = Box::new(|_, _| 1_500_000);
+    net.hosts[1].marked = true;
+    let (before, marks) = (retransmissions(&net), net.hosts[0].protocol.stats().marks);
+    for tag in 20..70 {
+        net.request(0, session, tag, b"small");
+        net.run_ms(10);
+    }
+    let again = retransmissions(&net) - before;
+    assert!((1..10).contains(&again), "{again} of 50 were sent again");
+    assert_eq!(net.hosts[0].protocol.stats().marks - marks, 50);
+}
+
+#[test]
+fn a_loss_beside_a_long_request_is_repaired_in_time() {
+    let (mut net, session) = warm();
+    net.hosts[1].echo = false;
+    net.request(0, session, 100, b"long");
+    net.run_ms(1_000);
+    // It has just been asked after, and is again in 50 ms.
+    let seen = retransmissions(&net);
+    while retransmissions(&net) == seen {
+        net.run_until(net.now + 100_000);
+    }
+    net.run_until(net.now + 100_000);
+    let (ran, lost) = (net.hosts[1].ran.len(), net.datagrams() + 1);
+    net.fate = Box::new(move |n, _, _| usize::from(n != lost));
+    let begun = net.now;
+    net.request(0, session, 101, b"lost once");
+    while net.hosts[1].ran.len() == ran {
+        net.run_until(net.now + 100_000);
+    }
+    let took = net.now - begun;
+    assert!(took < 5_000_000, "{took} ns");
+}
