@@ -146,21 +146,24 @@ impl Netlink {
     /// The events that have come, without waiting.
     ///
     /// # Errors
-    /// `ENOBUFS`: some were lost.
+    /// `ENOBUFS`: some were lost. Those that came before, of which the kernel tells after that, are
+    /// left out: whoever looks now knows better, and must not go back to them.
     pub(crate) fn events(&mut self) -> io::Result<Vec<Message>> {
-        let mut events = Vec::new();
+        let mut events = Ok(Vec::new());
         for _ in 0..MAX_READS {
             match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
                 Ok((len, _)) => each_message(&self.buffer[..len], |_, kind, body| {
-                    let body = body.to_vec();
-                    events.push(Message { kind, body });
+                    if let Ok(events) = &mut events {
+                        let body = body.to_vec();
+                        events.push(Message { kind, body });
+                    }
                 }),
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => events = Err(error.into()),
             }
         }
-        Ok(events)
+        events
     }
 
     /// Asks, and waits for the kernel's answer, which is there at once.
@@ -534,6 +537,48 @@ mod tests {
             let to = starling_netns::IPV6[1].parse().expect("an address");
             let route = netlink.route(to, None, other).expect("a route");
             assert_ne!(route.interface, other);
+        });
+    }
+
+    #[test]
+    fn where_events_are_lost_older_ones_are_not_told() {
+        let pair = match starling_netns::Pair::new() {
+            Ok(pair) => pair,
+            Err(problem) => {
+                let test = "where_events_are_lost_older_ones_are_not_told";
+                println!("skipped: {test} needs root and `ip` of iproute2 ({problem})");
+                return;
+            }
+        };
+        starling_netns::inside(&pair.a, || {
+            let mut events = Netlink::new(libc::RTMGRP_NEIGH as u32).expect("netlink");
+            let mut netlink = Netlink::new(0).expect("netlink");
+            let interface = netlink.link("va").expect("it is there").index;
+            let mut change = |address: [u8; 4]| {
+                let mut body = neighbour_body(interface, address.into(), 0);
+                // NUD_PERMANENT
+                body[8] = 0x80;
+                push_attribute(&mut body, libc::NDA_LLADDR, &[2, 0, 0, 0, 0, 9]);
+                let made = netlink.ask(libc::RTM_NEWNEIGH, libc::NLM_F_CREATE, &body);
+                made.expect("a neighbour");
+            };
+            // More than a socket has room for.
+            for number in 0..10_000_u16 {
+                let [high, low] = number.to_be_bytes();
+                change([10, 78, high, low]);
+            }
+            let error = events.events().expect_err("some were lost");
+            assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
+            change([10, 79, 0, 1]);
+            let told = events.events().expect("there is room again");
+            let told: Vec<IpAddr> = told
+                .iter()
+                .filter_map(|event| Some(parse_neighbour(event)?.address))
+                .collect();
+            // The kernel's own neighbours may be among them.
+            let is_older = |address: &IpAddr| matches!(octets(*address)[..], [10, 78, ..]);
+            assert!(!told.iter().any(is_older));
+            assert!(told.contains(&[10, 79, 0, 1].into()));
         });
     }
 
