@@ -188,13 +188,23 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
         }
         let link = match call_for_fd(LINK_GET_FD_BY_ID, &mut [id, 0, 0, 0]) {
             Ok(link) => link,
-            // It has gone in the meantime.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // It has gone in the meantime, or somebody is just making it.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
+                ) =>
+            {
+                continue;
+            }
             Err(error) => return Err(error),
         };
         let mut found = LinkInfo::default();
-        info(link.as_fd(), &mut found)?;
-        if found.kind == LINK_TYPE_XDP && found.program == program {
+        // Of links of other kinds the kernel may not tell; they are none of ours.
+        let is_it = info(link.as_fd(), &mut found).is_ok()
+            && found.kind == LINK_TYPE_XDP
+            && found.program == program;
+        if is_it {
             return Ok(Some(link));
         }
     }

@@ -360,7 +360,41 @@ mod tests {
     use starling_io::{PacketIo, PacketRx};
     use starling_netns::{Pair, inside};
 
+    use super::*;
     use crate::{XdpConfig, XdpIo};
+
+    /// The kernel's list of links has those of everybody, and those that are being made.
+    #[test]
+    fn links_that_others_make_and_remove_are_in_nobodys_way() {
+        let pair = match Pair::new() {
+            Ok(pair) => pair,
+            Err(problem) => {
+                let name = "links_that_others_make_and_remove_are_in_nobodys_way";
+                println!("skipped: {name} needs root and `ip` of iproute2 ({problem})");
+                return;
+            }
+        };
+        let Ok(own) = Own::load("load the program") else {
+            println!("skipped: no program can be loaded");
+            return;
+        };
+        std::thread::scope(|scope| {
+            let maker = scope.spawn(|| {
+                inside(&pair.a, || {
+                    let interface = Netlink::new(0).and_then(|mut netlink| netlink.link("va"));
+                    let interface = interface.expect("it is there").index;
+                    // Whoever looks at one has it open for a moment longer.
+                    let attach = |_| bpf::attach(own.program.as_fd(), interface, GENERIC).is_ok();
+                    assert!((0..50).filter(|&round: &u32| attach(round)).count() > 0);
+                });
+            });
+            while !maker.is_finished() {
+                // No program has this number.
+                let found = bpf::link_of(u32::MAX).expect("the kernel tells");
+                assert!(found.is_none());
+            }
+        });
+    }
 
     /// A socket is asked only when something may be there for it.
     #[test]
