@@ -105,8 +105,7 @@ impl Program {
                 Ok((link, is_generic)) => {
                     return Self::new(link, own.maps, is_generic).map_err(refused);
                 }
-                // Another has been faster.
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                Err(error) if is_taken(&error) => {}
                 Err(error) => return Err(refused(error)),
             }
         }
@@ -285,6 +284,11 @@ fn map_fd(map: &Map) -> io::Result<OwnedFd> {
     data.fd().as_fd().try_clone_to_owned()
 }
 
+/// Another has been faster, in this mode or in the other one.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
 /// The driver cannot do it, but the kernel can in generic mode.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
@@ -363,19 +367,44 @@ mod tests {
     use super::*;
     use crate::{XdpConfig, XdpIo};
 
+    /// Two namespaces, and the program; or a word of why not.
+    fn loaded(test: &str) -> Option<(Pair, Own)> {
+        let made = Pair::new().and_then(|pair| {
+            let own = Own::load("load the program").map_err(|error| error.to_string())?;
+            Ok((pair, own))
+        });
+        if let Err(problem) = &made {
+            println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+        }
+        made.ok()
+    }
+
+    #[test]
+    fn a_program_that_came_first_is_known_whatever_its_mode() {
+        for first in [GENERIC, DRIVER] {
+            // Each on an interface of its own: who looks for links keeps one for a moment longer.
+            let Some((pair, own)) = loaded("a_program_that_came_first_is_known_whatever_its_mode")
+            else {
+                return;
+            };
+            inside(&pair.a, || {
+                let interface = Netlink::new(0).and_then(|mut netlink| netlink.link("va"));
+                let interface = interface.expect("it is there").index;
+                let attach = |mode| bpf::attach(own.program.as_fd(), interface, mode);
+                let _link = attach(first).expect("nothing is there");
+                for second in [GENERIC, DRIVER] {
+                    let error = attach(second).expect_err("there is one");
+                    assert!(is_taken(&error), "{first}, {second}: {error}");
+                }
+            });
+        }
+    }
+
     /// The kernel's list of links has those of everybody, and those that are being made.
     #[test]
     fn links_that_others_make_and_remove_are_in_nobodys_way() {
-        let pair = match Pair::new() {
-            Ok(pair) => pair,
-            Err(problem) => {
-                let name = "links_that_others_make_and_remove_are_in_nobodys_way";
-                println!("skipped: {name} needs root and `ip` of iproute2 ({problem})");
-                return;
-            }
-        };
-        let Ok(own) = Own::load("load the program") else {
-            println!("skipped: no program can be loaded");
+        let name = "links_that_others_make_and_remove_are_in_nobodys_way";
+        let Some((pair, own)) = loaded(name) else {
             return;
         };
         std::thread::scope(|scope| {
