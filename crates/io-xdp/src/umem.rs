@@ -26,7 +26,8 @@ const MIN_CHUNK: usize = 2048;
 /// The largest: a page.
 const MAX_CHUNK: usize = 4096;
 
-/// Huge pages are of this size, or the mapping is made without them.
+/// Bytes of a huge page: these are asked for, whatever size the host prefers. Of the gigabyte that it
+/// may be there, most would be wasted, and less than all of it cannot be given back.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// How the memory is cut.
@@ -98,7 +99,8 @@ impl Umem {
         };
         let plain = MapFlags::PRIVATE | MapFlags::POPULATE;
         // Huge pages only if the administrator has set some aside.
-        let start = map(len, plain | MapFlags::HUGETLB).or_else(|_| map(len, plain))?;
+        let huge = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        let start = map(len, plain | huge).or_else(|_| map(len, plain))?;
         Ok(Self {
             mapping: Mapping::new(start.cast(), len),
             cut,
