@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt;
 use starling_io::{
     Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Steered, Wake, WorkerIo,
 };
@@ -14,7 +13,7 @@ use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
 use crate::address::XdpAddress;
 use crate::channels;
-use crate::drops::Drops;
+use crate::drops::{ByKernel, Drops};
 use crate::neighbour::{Neighbours, check_route};
 use crate::netlink::{Link, Netlink};
 use crate::program::{MAX_QUEUES, Program};
@@ -278,12 +277,9 @@ impl XdpIo {
     /// What was dropped so far.
     pub fn drops(&self) -> Drops {
         let mut drops = self.rx.counts.drops();
-        // No kernel with AF_XDP refuses; a device without the figures is better than none.
-        if let Ok(kernel) = sockopt::xdp_statistics(&self.shared.socket.fd) {
-            drops.ring_full =
-                kernel.rx_ring_full.unwrap_or(0) + kernel.rx_fill_ring_empty_descs.unwrap_or(0);
-            drops.kernel = kernel.rx_dropped;
-        }
+        let own = ByKernel::of(&self.shared.socket.fd);
+        let all = own.and(self.rx.of_workers());
+        all.add_to(&mut drops, self.mode() == Mode::ZeroCopy);
         drops
     }
 }
@@ -443,7 +439,7 @@ impl PacketIo for XdpIo {
                 shared: Arc::clone(shared),
                 exchange: Arc::clone(&exchange),
                 index,
-                socket,
+                socket: Arc::new(socket),
                 rx: rings.rx,
                 tx: rings.tx,
                 senders: Senders::new(self.control.directory()),
@@ -451,6 +447,8 @@ impl PacketIo for XdpIo {
                 waker: Arc::new(Waker::new().map_err(host)?),
             });
         }
+        let sockets = parts.iter().map(|parts| Arc::downgrade(&parts.socket));
+        exchange.sockets.set(sockets);
         let sockets = parts.iter().map(|parts| parts.socket.as_fd());
         let steering = XdpSteering::start(shared, sockets, depth).map_err(host)?;
         self.is_steered = true;

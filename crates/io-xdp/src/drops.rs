@@ -1,5 +1,11 @@
 //! What was dropped, by reason.
 
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use rustix::net::sockopt;
+
 use crate::frame::Drop;
 
 /// Frames that a device dropped, or the kernel on its way to the device, since it was bound.
@@ -61,5 +67,82 @@ impl Counts {
             ring_full: 0,
             kernel: 0,
         }
+    }
+}
+
+/// What the kernel counts for the sockets of a device and its workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ByKernel {
+    dropped: u64,
+    ring_full: u64,
+    /// Of the fill ring, which all sockets of a queue have in common.
+    fill_empty: u64,
+}
+
+impl ByKernel {
+    pub(crate) fn of(socket: &OwnedFd) -> Self {
+        // No kernel with AF_XDP refuses; a device without the figures is better than none.
+        sockopt::xdp_statistics(socket).map_or(Self::default(), |kernel| Self {
+            dropped: kernel.rx_dropped,
+            ring_full: kernel.rx_ring_full.unwrap_or(0),
+            fill_empty: kernel.rx_fill_ring_empty_descs.unwrap_or(0),
+        })
+    }
+
+    /// With those of another socket of the queue.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            dropped: self.dropped + other.dropped,
+            ring_full: self.ring_full + other.ring_full,
+            fill_empty: self.fill_empty,
+        }
+    }
+
+    /// Unless the card itself receives, the kernel counts a frame that it has no memory for as
+    /// dropped, too.
+    pub(crate) fn add_to(self, drops: &mut Drops, is_zero_copy: bool) {
+        let counted = if is_zero_copy { 0 } else { self.fill_empty };
+        drops.ring_full = self.ring_full + self.fill_empty;
+        drops.kernel = self.dropped.saturating_sub(counted);
+    }
+}
+
+/// The sockets of workers, for what is dropped there.
+#[derive(Default)]
+pub(crate) struct WorkerSockets {
+    sockets: OnceLock<Vec<Weak<OwnedFd>>>,
+    /// Of workers that have ended.
+    dropped: AtomicU64,
+    ring_full: AtomicU64,
+}
+
+impl WorkerSockets {
+    /// From now on there are these.
+    pub(crate) fn set(&self, sockets: impl Iterator<Item = Weak<OwnedFd>>) {
+        let set = self.sockets.set(sockets.collect());
+        assert!(set.is_ok(), "a device has workers once");
+    }
+
+    /// A worker ends, and its socket with it.
+    pub(crate) fn end(&self, socket: &OwnedFd) {
+        let counts = ByKernel::of(socket);
+        self.dropped.fetch_add(counts.dropped, Ordering::Relaxed);
+        self.ring_full
+            .fetch_add(counts.ring_full, Ordering::Relaxed);
+    }
+
+    /// What the kernel counts for all workers, those that have ended included.
+    pub(crate) fn counts(&self) -> ByKernel {
+        let ended = ByKernel {
+            dropped: self.dropped.load(Ordering::Relaxed),
+            ring_full: self.ring_full.load(Ordering::Relaxed),
+            fill_empty: 0,
+        };
+        let living = self.sockets.get().into_iter().flatten();
+        living
+            .filter_map(Weak::upgrade)
+            .fold(ended, |sum, socket: Arc<OwnedFd>| {
+                sum.and(ByKernel::of(&socket))
+            })
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, Source};
 use starling_io_udp::UdpRx;
 
-use crate::drops::Counts;
+use crate::drops::{ByKernel, Counts};
 use crate::frame::{Drop as Reason, Received, parse, swap_ends};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::{NOBODY, Senders};
@@ -131,6 +131,12 @@ impl XdpRx {
     /// From now on there are workers.
     pub(crate) fn share_with_workers(&mut self, exchange: Arc<Exchange>) {
         self.exchange = Some(exchange);
+    }
+
+    /// What the kernel has counted for workers.
+    pub(crate) fn of_workers(&self) -> ByKernel {
+        let exchange = self.exchange.as_ref();
+        exchange.map_or(ByKernel::default(), |exchange| exchange.sockets.counts())
     }
 
     pub(crate) fn ring(&mut self) -> &mut Consumer<Descriptor> {

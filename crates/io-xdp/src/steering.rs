@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use starling_io::Steering;
 
+use crate::drops::WorkerSockets;
 use crate::ring::{Descriptor, Mapping};
 use crate::shared::Shared;
 
@@ -98,6 +99,7 @@ pub(crate) struct Exchange {
     pub(crate) handed_over: ArrayQueue<Descriptor>,
     /// Chunks that workers answered in, and that the kernel has sent.
     pub(crate) answered: ArrayQueue<u64>,
+    pub(crate) sockets: WorkerSockets,
 }
 
 impl Exchange {
@@ -105,6 +107,7 @@ impl Exchange {
         Self {
             handed_over: ArrayQueue::new(chunks),
             answered: ArrayQueue::new(chunks),
+            sockets: WorkerSockets::default(),
         }
     }
 }

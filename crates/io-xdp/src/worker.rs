@@ -27,7 +27,7 @@ pub(crate) struct XdpWorker {
     exchange: Arc<Exchange>,
     /// Which worker.
     index: usize,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     rx: Consumer<Descriptor>,
     tx: Producer<Descriptor>,
     senders: Senders,
@@ -43,7 +43,7 @@ pub(crate) struct Parts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) index: usize,
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Arc<OwnedFd>,
     pub(crate) rx: Consumer<Descriptor>,
     pub(crate) tx: Producer<Descriptor>,
     pub(crate) senders: Senders,
@@ -260,5 +260,6 @@ impl Drop for XdpWorker {
             self.give_away(self.rx.get(0));
             self.rx.release(1);
         }
+        self.exchange.sockets.end(&self.socket);
     }
 }

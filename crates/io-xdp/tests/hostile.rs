@@ -7,7 +7,7 @@ mod common;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Net, receive};
 use starling_io::{PacketIo, PacketRx};
@@ -60,6 +60,36 @@ impl Sender {
 /// Takes what is there, and forgets it.
 fn drain(device: &mut XdpIo) {
     while device.split().0.rx_burst().expect("a healthy device") > 0 {}
+}
+
+/// The kernel counts a frame that it has no memory for in two places.
+#[test]
+fn what_there_was_no_room_for_is_counted_once() {
+    let Some(net) = Net::new("what_there_was_no_room_for_is_counted_once") else {
+        return;
+    };
+    let config = XdpConfig {
+        rx_frames: 64,
+        ..XdpConfig::default()
+    };
+    let mut device =
+        inside(&net.b, || XdpIo::bind("xdp://vb/10.77.0.2:9000", config)).expect("a device");
+    let sender = Sender::new(&net.a);
+    (0..100).for_each(|_| assert!(sender.send(&GOOD)));
+    let begun = Instant::now();
+    while device.drops().ring_full < 36 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "some are missing"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    receive(&mut device, 64);
+    let expected = Drops {
+        ring_full: 36,
+        ..Drops::default()
+    };
+    assert_eq!(device.drops(), expected);
 }
 
 #[test]
