@@ -87,6 +87,10 @@ fn max_frame(mtu: usize) -> usize {
 }
 
 /// One queue of an interface as a device for packet I/O.
+///
+/// It ends with an error that says so when its interface is removed, gets another hardware address,
+/// or its MTU is lowered: sessions may be in the middle of messages cut for the old one. A new device
+/// takes the interface as it is then. Of a higher MTU it makes no use.
 pub struct XdpIo {
     rx: XdpRx,
     tx: XdpTx,
@@ -177,7 +181,6 @@ impl XdpIo {
         let (udp_rx, udp_tx, control) = udp.into_parts();
         let namespace = control.namespace().map_err(host)?;
         let neighbours = Neighbours::of_namespace(namespace).map_err(host)?;
-        let presence = neighbours.presence(link.index, control.waker());
 
         let headers = if local.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
         let max_frame = max_frame(link.mtu);
@@ -209,6 +212,7 @@ impl XdpIo {
             .serve(place.queue, &local, link.mac, max_frame, &socket.fd)
             .map_err(host)?;
 
+        let presence = neighbours.presence(&link, max_frame - ETHERNET, control.waker());
         let shared = Arc::new(Shared {
             socket,
             program,

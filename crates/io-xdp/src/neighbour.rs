@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use starling_io::Wake;
 
 use crate::frame::Mac;
-use crate::netlink::{Netlink, Route, parse_link, parse_neighbour};
+use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};
 
 /// How often some of the cache is compared with the kernel's tables.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -124,19 +124,54 @@ fn word_of(mac: Option<Mac>) -> u64 {
     })
 }
 
-/// Whether a device's interface is there.
+/// What ends a device: something is the matter with its interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It does not exist any more.
+    Removed = 1,
+    /// It has another hardware address: the program knows the old one, as do all frames.
+    OtherMac,
+    /// It does not take the device's largest frames any more, and drops them without a word.
+    SmallerMtu,
+}
+
+/// Whether a device's interface is there, as it was when the device was made.
 pub(crate) struct Presence {
     interface: u32,
-    is_gone: AtomicBool,
+    mac: Mac,
+    /// The device's largest IP packet, in bytes.
+    largest: usize,
+    /// Zero, or an [`End`].
+    end: AtomicU8,
     /// Of the device: a socket whose interface goes wakes nobody.
     waker: Arc<dyn Wake>,
 }
 
 impl Presence {
-    /// The interface does not exist any more.
+    /// The device is of no use any more.
     #[inline]
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
+    pub(crate) fn is_ended(&self) -> bool {
+        self.end.load(Ordering::Relaxed) != 0
+    }
+
+    /// Why.
+    pub(crate) fn end(&self) -> Option<End> {
+        [End::Removed, End::OtherMac, End::SmallerMtu]
+            .into_iter()
+            .find(|end| *end as u8 == self.end.load(Ordering::Relaxed))
+    }
+
+    /// What the interface is like now, so far as it matters.
+    fn compare(&self, link: &Link) -> Option<End> {
+        if link.mac != self.mac {
+            return Some(End::OtherMac);
+        }
+        (link.mtu < self.largest).then_some(End::SmallerMtu)
+    }
+
+    fn tell(&self, end: End) {
+        self.end.store(end as u8, Ordering::Relaxed);
+        self.waker.wake();
     }
 }
 
@@ -228,11 +263,19 @@ impl Neighbours {
         let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Whether an interface is there, from now on; when it goes, the waker is used.
-    pub(crate) fn presence(&self, interface: u32, waker: Arc<dyn Wake>) -> Arc<Presence> {
+    /// Whether an interface stays there as it is, with room for IP packets of `largest` bytes; when
+    /// it does not, the waker is used.
+    pub(crate) fn presence(
+        &self,
+        link: &Link,
+        largest: usize,
+        waker: Arc<dyn Wake>,
+    ) -> Arc<Presence> {
         let presence = Arc::new(Presence {
-            interface,
-            is_gone: AtomicBool::new(false),
+            interface: link.index,
+            mac: link.mac,
+            largest,
+            end: AtomicU8::new(0),
             waker,
         });
         let mut table = lock(&self.table);
@@ -330,6 +373,7 @@ impl Watcher {
             return self.look_at(usize::MAX);
         };
         let mut routes_changed = false;
+        let mut links_changed = false;
         for event in events {
             match event.kind {
                 libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => {
@@ -347,35 +391,45 @@ impl Watcher {
                 // A bridge says so, too, of an interface that only leaves it; that has a family.
                 libc::RTM_DELLINK if event.body.first() == Some(&(libc::AF_UNSPEC as u8)) => {
                     let gone = parse_link(&event.body).map(|link| link.index);
-                    self.tell_devices(|interface| Some(interface) == gone);
+                    for device in self.devices() {
+                        if Some(device.interface) == gone {
+                            device.tell(End::Removed);
+                        }
+                    }
                 }
+                // Some of these say little: the kernel is asked.
+                libc::RTM_NEWLINK => links_changed = true,
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => routes_changed = true,
                 _ => {}
             }
+        }
+        if links_changed {
+            self.look_for_devices();
         }
         if routes_changed {
             self.look_at(usize::MAX);
         }
     }
 
-    /// Sees whether the devices' interfaces are still there.
+    /// Sees whether the devices' interfaces are still there and as they were, one by one: a list of
+    /// all may lack some, if any come or go meanwhile.
     fn look_for_devices(&mut self) {
-        // If the kernel does not say, the next look will tell.
-        let Ok(links) = self.questions.links() else {
-            return;
-        };
-        let there: Vec<u32> = links.iter().map(|(_, link)| link.index).collect();
-        self.tell_devices(|interface| !there.contains(&interface));
+        for device in self.devices() {
+            let end = match self.questions.link_of(device.interface) {
+                Ok(link) => device.compare(&link),
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Some(End::Removed),
+                // The next look will tell.
+                Err(_) => None,
+            };
+            if let Some(end) = end {
+                device.tell(end);
+            }
+        }
     }
 
-    /// Tells the devices whose interface is gone.
-    fn tell_devices(&self, is_gone: impl Fn(u32) -> bool) {
+    fn devices(&self) -> Vec<Arc<Presence>> {
         let table = lock(&self.table);
-        let devices = table.devices.iter().filter_map(Weak::upgrade);
-        for device in devices.filter(|device| is_gone(device.interface)) {
-            device.is_gone.store(true, Ordering::Relaxed);
-            device.waker.wake();
-        }
+        table.devices.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn hops(&self) -> Vec<Arc<Hop>> {

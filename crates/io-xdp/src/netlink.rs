@@ -225,6 +225,15 @@ impl Netlink {
         link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
     }
 
+    /// The interface of this number.
+    pub(crate) fn link_of(&mut self, index: u32) -> io::Result<Link> {
+        let mut body = vec![0; 16];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        let answers = self.ask(libc::RTM_GETLINK, 0, &body)?;
+        let link = answers.iter().find_map(|answer| parse_link(&answer.body));
+        link.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     /// All interfaces, with their names.
     pub(crate) fn links(&mut self) -> io::Result<Vec<(String, Link)>> {
         let answers = self.ask(libc::RTM_GETLINK, libc::NLM_F_DUMP, &[0; 16])?;
@@ -499,6 +508,9 @@ mod tests {
         let mut netlink = Netlink::new(0).expect("netlink");
         let link = netlink.link("lo").expect("every host has it");
         assert_eq!(link.index, 1);
+        assert_eq!(netlink.link_of(1).expect("by its number"), link);
+        let error = netlink.link_of(i32::MAX as u32).expect_err("there is none");
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
         assert!(!link.is_ethernet && link.queues.rx >= 1 && link.mtu > 0);
         let error = netlink.link("no-such-if").expect_err("there is none");
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use starling_io::{Fault, IoError};
 
 use crate::frame::Mac;
-use crate::neighbour::{Neighbours, Presence};
+use crate::neighbour::{End, Neighbours, Presence};
 use crate::program::Program;
 use crate::socket::Socket;
 use crate::steering::Counts;
@@ -32,10 +32,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether the interface is still there.
+    /// Whether the interface is still there as it was.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), IoError> {
-        if self.presence.is_gone() {
+        if self.presence.is_ended() {
             return Err(self.gone());
         }
         Ok(())
@@ -46,14 +46,24 @@ impl Shared {
         self.program.counts(self.queue)
     }
 
-    /// The error of a device whose interface is not there any more.
+    /// The error of a device whose interface is not there any more, or not as it was.
     #[cold]
     pub(crate) fn gone(&self) -> IoError {
-        IoError::new(
-            Fault::Host,
-            format!("use interface {}", self.interface),
-            "it was removed",
-            "make it again, then a new endpoint on it; this one is of no use any more",
-        )
+        let (problem, remedy) = match self.presence.end() {
+            Some(End::Removed) | None => (
+                "it was removed",
+                "make it again, then a new endpoint on it; this one is of no use any more",
+            ),
+            Some(End::OtherMac) => (
+                "its hardware address was changed",
+                "make a new endpoint on it; this one has the old address in all it sends",
+            ),
+            Some(End::SmallerMtu) => (
+                "its MTU was lowered",
+                "make a new endpoint on it, or raise the MTU first; this one sends larger frames",
+            ),
+        };
+        let attempt = format!("use interface {}", self.interface);
+        IoError::new(Fault::Host, attempt, problem, remedy)
     }
 }

@@ -325,6 +325,54 @@ fn an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not() {
 }
 
 #[test]
+fn an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_not() {
+    let test = "an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_not";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    for (change, problem) in [
+        (
+            "address 02:00:00:00:00:77",
+            "its hardware address was changed",
+        ),
+        ("mtu 1400", "its MTU was lowered"),
+    ] {
+        for sleeps in [true, false] {
+            let mut device = net.at_b("xdp://vb/0.0.0.0:0");
+            // What changes nothing for it.
+            run(&net.b, "ip link set vb txqueuelen 900").expect("it is there");
+            let user = std::thread::spawn(move || {
+                let begun = Instant::now();
+                loop {
+                    let pause = if sleeps { PATIENCE } else { Duration::ZERO };
+                    let turn = device.split().0.rx_burst();
+                    if let Err(error) = turn.and_then(|_| device.wait(Some(pause))) {
+                        return error;
+                    }
+                    assert!(begun.elapsed() < PATIENCE, "it never hears of it");
+                }
+            });
+            run(&net.b, &format!("ip link set vb {change}")).expect("it is there");
+            let error = user.join().expect("no panic");
+            assert_eq!(error.fault, Fault::Host);
+            let text = error.to_string();
+            assert!(text.contains(problem) && text.contains("vb"), "{text}");
+            // A new one takes it as it is.
+            let (mut a, mut b) = (
+                net.at_a("xdp://va/0.0.0.0:0"),
+                net.at_b("xdp://vb/0.0.0.0:0"),
+            );
+            let to_a = b.open_peer(&format!("xdp://vb/{}", a.local_socket_address()));
+            exchange_until_heard(&mut b, &mut a, to_a.expect("a route"));
+            drop(b);
+            for line in ["address 02:00:00:00:00:02", "mtu 1500"] {
+                run(&net.b, &format!("ip link set vb {line}")).expect("it is there");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_neighbour_with_another_address_is_found_again() {
     let Some(net) = Net::new("a_neighbour_with_another_address_is_found_again") else {
         return;
