@@ -24,6 +24,8 @@ const ALIGN: usize = 4;
 const READ_BYTES: usize = 32 << 10;
 /// The most reads that belong to one answer.
 const MAX_READS: usize = 1 << 12;
+/// How often to ask for a list that changes while it is told.
+const MAX_LISTS: usize = 8;
 
 /// Attribute of a link that lists what XDP program it has, and those nested in it.
 const IFLA_XDP: u16 = 43;
@@ -152,7 +154,8 @@ impl Netlink {
         let mut events = Ok(Vec::new());
         for _ in 0..MAX_READS {
             match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-                Ok((len, _)) => each_message(&self.buffer[..len], |_, kind, body| {
+                Ok((len, _)) => each_message(&self.buffer[..len], |header, body| {
+                    let kind = header.kind;
                     if let Ok(events) = &mut events {
                         let body = body.to_vec();
                         events.push(Message { kind, body });
@@ -166,49 +169,37 @@ impl Netlink {
         events
     }
 
-    /// Asks, and waits for the kernel's answer, which is there at once.
+    /// Asks, and waits for the kernel's answer, which is there at once. A list that changed while it
+    /// was being told is asked for again.
     fn ask(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<Vec<Message>> {
+        let mut result = self.ask_once(kind, flags, body);
+        for _ in 1..MAX_LISTS {
+            match &result {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    result = self.ask_once(kind, flags, body);
+                }
+                _ => break,
+            }
+        }
+        result
+    }
+
+    fn ask_once(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<Vec<Message>> {
         self.sequence = self.sequence.wrapping_add(1);
         let flags = (flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-        let mut message = Vec::with_capacity(HEADER + body.len());
-        message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
-        message.extend_from_slice(&kind.to_ne_bytes());
-        message.extend_from_slice(&flags.to_ne_bytes());
-        message.extend_from_slice(&self.sequence.to_ne_bytes());
-        message.extend_from_slice(&0_u32.to_ne_bytes());
-        message.extend_from_slice(body);
+        let message = message(kind, flags, self.sequence, body);
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.socket, &message, SendFlags::empty(), &kernel)?;
-        let mut answers = Vec::new();
-        let mut end = None;
+        let mut answer = Answer::to(self.sequence);
         for _ in 0..MAX_READS {
             let len = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((len, _)) => len,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let sequence = self.sequence;
-            each_message(&self.buffer[..len], |number, kind, body| {
-                if number != sequence {
-                    return;
-                }
-                match i32::from(kind) {
-                    libc::NLMSG_ERROR => {
-                        let errno = body.first_chunk().map_or(0, |b| -i32::from_ne_bytes(*b));
-                        end = Some(match errno {
-                            0 => Ok(()),
-                            errno => Err(io::Error::from_raw_os_error(errno)),
-                        });
-                    }
-                    libc::NLMSG_DONE => end = Some(Ok(())),
-                    _ => answers.push(Message {
-                        kind,
-                        body: body.to_vec(),
-                    }),
-                }
-            });
-            if let Some(end) = end {
-                return end.map(|()| answers);
+            answer.take(&self.buffer[..len]);
+            if let Some(end) = answer.end {
+                return end.map(|()| answer.messages);
             }
         }
         Err(io::ErrorKind::TimedOut.into())
@@ -354,15 +345,87 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(ALIGN), 0);
 }
 
-/// Shows sequence number, kind and body of each message.
-fn each_message(mut bytes: &[u8], mut visit: impl FnMut(u32, u16, &[u8])) {
+/// A message, `body` behind its header.
+fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(HEADER + body.len());
+    message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&flags.to_ne_bytes());
+    message.extend_from_slice(&sequence.to_ne_bytes());
+    message.extend_from_slice(&0_u32.to_ne_bytes());
+    message.extend_from_slice(body);
+    message
+}
+
+/// What has come of the kernel's answer.
+struct Answer {
+    sequence: u32,
+    messages: Vec<Message>,
+    /// What was listed has changed meanwhile: some of it may be missing.
+    is_interrupted: bool,
+    end: Option<io::Result<()>>,
+}
+
+impl Answer {
+    /// To the request of this number.
+    fn to(sequence: u32) -> Self {
+        Self {
+            sequence,
+            messages: Vec::new(),
+            is_interrupted: false,
+            end: None,
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        each_message(bytes, |header, body| {
+            if header.sequence != self.sequence {
+                return;
+            }
+            self.is_interrupted |= i32::from(header.flags) & libc::NLM_F_DUMP_INTR != 0;
+            let kind = header.kind;
+            match i32::from(kind) {
+                // The end of a list tells, too, why it ends.
+                libc::NLMSG_ERROR | libc::NLMSG_DONE => {
+                    let errno = body.first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
+                    self.end = Some(match errno {
+                        ..0 => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
+                        _ if self.is_interrupted => Err(io::ErrorKind::Interrupted.into()),
+                        _ => Ok(()),
+                    });
+                }
+                _ => self.messages.push(Message {
+                    kind,
+                    body: body.to_vec(),
+                }),
+            }
+        });
+    }
+}
+
+/// What matters of a message's header.
+#[derive(Clone, Copy)]
+struct Header {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+}
+
+/// Shows header and body of each message.
+fn each_message(mut bytes: &[u8], mut visit: impl FnMut(Header, &[u8])) {
     while let Some(header) = bytes.first_chunk::<HEADER>() {
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+        let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let length = word(0) as usize;
         let Some(body) = bytes.get(HEADER..length) else {
             return;
         };
-        visit(word(8), u16::from_ne_bytes([header[4], header[5]]), body);
+        let header = Header {
+            kind: half(4),
+            flags: half(6),
+            sequence: word(8),
+        };
+        visit(header, body);
         bytes = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
     }
 }
@@ -517,6 +580,31 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_not_whole_is_none() {
+        let after = |item_flags: i32, kind: i32, end: i32| {
+            let mut answer = Answer::to(7);
+            answer.take(&message(libc::RTM_NEWLINK, item_flags as u16, 7, &[0; 16]));
+            assert!(answer.end.is_none());
+            // Of another answer.
+            answer.take(&message(kind as u16, 0, 6, &(-libc::EPERM).to_ne_bytes()));
+            answer.take(&message(kind as u16, 0, 7, &end.to_ne_bytes()));
+            assert_eq!(answer.messages.len(), 1);
+            answer
+                .end
+                .expect("it has ended")
+                .map_err(|error| error.kind())
+        };
+        for kind in [libc::NLMSG_DONE, libc::NLMSG_ERROR] {
+            assert_eq!(after(0, kind, 0), Ok(()));
+            let denied = io::ErrorKind::PermissionDenied;
+            assert_eq!(after(0, kind, -libc::EPERM), Err(denied));
+            let flags = libc::NLM_F_MULTI | libc::NLM_F_DUMP_INTR;
+            let interrupted = io::ErrorKind::Interrupted;
+            assert_eq!(after(flags, kind, 0), Err(interrupted));
+        }
+    }
+
+    #[test]
     fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
         let made = starling_netns::Pair::new().and_then(|pair| {
             for line in [
@@ -612,7 +700,8 @@ mod tests {
     #[test]
     fn any_bytes_are_read_without_harm() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-            each_message(bytes, |_, kind, body| {
+            Answer::to(0).take(bytes);
+            each_message(bytes, |Header { kind, .. }, body| {
                 let body = body.to_vec();
                 let _ = (
                     parse_link(&body),
