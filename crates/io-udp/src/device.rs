@@ -118,6 +118,10 @@ impl UdpIo {
         let settings = TxSettings {
             max_peers: MAX_PEERS,
             largest,
+            interface: match local {
+                SocketAddr::V4(_) => 0,
+                SocketAddr::V6(local) => local.scope_id(),
+            },
             gso: config.gso,
             gro: config.gro,
             ecn: config.ecn,

@@ -52,6 +52,7 @@ pub struct UdpTx {
     vacant: Vec<u32>,
     max_peers: usize,
     largest: usize,
+    interface: u32,
     /// Datagrams that were given up so far.
     dropped: u64,
     /// GSO may be used: configured, and the kernel has not refused it.
@@ -90,6 +91,8 @@ pub(crate) struct TxSettings {
     pub(crate) max_peers: usize,
     /// The largest payload for any peer.
     pub(crate) largest: usize,
+    /// That of the device's own address, if it is link-local; else zero.
+    pub(crate) interface: u32,
     pub(crate) gso: bool,
     pub(crate) gro: bool,
     pub(crate) ecn: bool,
@@ -107,6 +110,7 @@ impl UdpTx {
             vacant: Vec::new(),
             max_peers: settings.max_peers,
             largest: settings.largest,
+            interface: settings.interface,
             dropped: 0,
             gso: settings.gso,
             gro: settings.gro,
@@ -136,6 +140,11 @@ impl UdpTx {
         let raw = RawAddr::new(address, self.shared.family).ok_or_else(|| {
             let problem = "an IPv4 socket cannot reach an IPv6 address".to_owned();
             refuse(problem, "bind this end to udp://[::]:0")
+        })?;
+        let raw = raw.with_interface(self.interface).ok_or_else(|| {
+            let problem = "a link-local address is one of an interface, which it does not say";
+            let remedy = "write the interface of this host behind it: udp://[fe80::1%eth0]:9000";
+            refuse(problem.to_owned(), remedy)
         })?;
         if let Some(peer) = self.shared.find(&raw) {
             return Ok(peer);
@@ -550,6 +559,7 @@ mod tests {
         let settings = TxSettings {
             max_peers: 3,
             largest: 1000,
+            interface: 0,
             gso: true,
             gro: true,
             ecn: true,

@@ -7,8 +7,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::net::Net;
-use common::{PREAMBLE, receive, receive_payloads, set_option};
-use starling_io::{Ecn, PacketIo, PacketTx, TxError};
+use common::{PREAMBLE, bind, receive, receive_payloads, set_option};
+use starling_io::{Ecn, Fault, PacketIo, PacketTx, Source, TxError};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_netns::{MAC_B, inside, run};
 
@@ -239,5 +239,41 @@ fn a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up() {
         while received != b"preambleagain" {
             received = common::receive_some(&mut b).pop().expect("one").bytes;
         }
+    }
+}
+
+#[test]
+fn link_local_peers_are_of_the_devices_own_interface_or_say_of_which() {
+    let test = "link_local_peers_are_of_the_devices_own_interface_or_say_of_which";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    let on = |namespace, interface: &str, host: &str| {
+        let add = format!("ip address add {host}/64 dev {interface} nodad");
+        run(namespace, &add).expect("an address more");
+        inside(namespace, || bind(&format!("[{host}%{interface}]")))
+    };
+    let (mut a, mut b) = (
+        on(&net.a, "va", "fe80::77:1"),
+        on(&net.b, "vb", "fe80::77:2"),
+    );
+    let without = |device: &UdpIo| {
+        let address = device.local_socket_address();
+        format!("udp://[{}]:{}", address.ip(), address.port())
+    };
+    let to_b = a.open_peer(&without(&b)).expect("a route");
+    let to_a = b.open_peer(&without(&a)).expect("a route");
+    let tx = a.split().1;
+    tx.append(to_b, PREAMBLE, b"x", b"", b"").expect("room");
+    tx.flush().expect("flush");
+    assert_eq!(receive(&mut b, 1)[0].source, Source::Peer(to_a));
+
+    for host in ["[::]", "[fd77::1]"] {
+        let mut device = inside(&net.a, || bind(host));
+        let error = device.open_peer(&without(&b)).expect_err("of which?");
+        assert_eq!(error.fault, Fault::Caller);
+        assert!(error.to_string().contains("[fe80::1%eth0]"), "{error}");
+        let full = without(&b).replace(']', "%va]");
+        inside(&net.a, || device.open_peer(&full)).expect("it says so");
     }
 }

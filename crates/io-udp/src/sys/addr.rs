@@ -62,9 +62,23 @@ impl RawAddr {
                 port_be: v6.port().to_be(),
                 flow_or_v4: 0,
                 v6: v6.ip().octets(),
-                scope: v6.scope_id(),
+                // The kernel tells no scope of senders at other addresses.
+                scope: match v6.ip().is_unicast_link_local() {
+                    true => v6.scope_id(),
+                    false => 0,
+                },
             }),
         }
+    }
+
+    /// The same address, of `interface` if it is a link-local one that does not say which; `None`
+    /// if there is none to take (zero).
+    pub(crate) fn with_interface(mut self, interface: u32) -> Option<Self> {
+        if self.scope == 0 && Ipv6Addr::from(self.v6).is_unicast_link_local() {
+            self.scope = interface;
+            return (interface != 0).then_some(self);
+        }
+        Some(self)
     }
 
     /// The address in the standard library's form; `::ffff:a.b.c.d` comes out as `a.b.c.d`.
@@ -122,6 +136,21 @@ mod tests {
             let raw = raw(text, family).expect("reachable");
             assert_eq!(raw.to_std(), address);
         }
+    }
+
+    #[test]
+    fn link_local_addresses_have_an_interface_and_no_others() {
+        let v6 = |text| raw(text, Family::V6).expect("reachable");
+        assert_eq!(v6("[2001:db8::7%3]:9000"), v6("[2001:db8::7]:9000"));
+        let whose = |text, interface| v6(text).with_interface(interface);
+        assert_eq!(whose("[fe80::1]:9000", 3), Some(v6("[fe80::1%3]:9000")));
+        assert_eq!(whose("[fe80::1]:9000", 0), None);
+        for text in ["[fe80::1%4]:9000", "[2001:db8::7]:9000", "10.0.0.1:9000"] {
+            assert_eq!(whose(text, 3), Some(v6(text)));
+            assert_eq!(whose(text, 0), Some(v6(text)));
+        }
+        let v4 = raw("10.0.0.1:9000", Family::V4).expect("reachable");
+        assert_eq!(v4.with_interface(0), Some(v4));
     }
 
     #[test]
