@@ -34,6 +34,9 @@ use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How many entries are compared each time.
 const LOOK_AT: usize = 256;
+/// All are compared when routes have changed, at most this often: a routing protocol may change
+/// thousands at a time.
+const ROUTES_EVERY: Duration = Duration::from_millis(100);
 
 /// Ways that wait for the thread to ask for them; what is beyond is found when it compares.
 const WANTED: usize = 4096;
@@ -209,17 +212,7 @@ impl Neighbours {
     }
 
     fn start() -> io::Result<Self> {
-        let groups = libc::RTMGRP_LINK
-            | libc::RTMGRP_NEIGH
-            | libc::RTMGRP_IPV4_ROUTE
-            | libc::RTMGRP_IPV6_ROUTE;
-        let watcher = Watcher {
-            table: Arc::default(),
-            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
-            events: Netlink::new(groups as u32)?,
-            questions: Netlink::new(0)?,
-            position: 0,
-        };
+        let watcher = Watcher::new()?;
         let (table, bell) = (Arc::clone(&watcher.table), Arc::clone(&watcher.bell));
         std::thread::Builder::new()
             .name("starling-neigh".to_owned())
@@ -319,13 +312,34 @@ struct Watcher {
     questions: Netlink,
     /// Where the next comparison begins.
     position: usize,
+    /// Routes have changed, or nobody knows what has.
+    is_outdated: bool,
+    /// When everything was compared.
+    compared: Option<Instant>,
 }
 
 impl Watcher {
+    fn new() -> io::Result<Self> {
+        let groups = libc::RTMGRP_LINK
+            | libc::RTMGRP_NEIGH
+            | libc::RTMGRP_IPV4_ROUTE
+            | libc::RTMGRP_IPV6_ROUTE;
+        Ok(Self {
+            table: Arc::default(),
+            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            events: Netlink::new(groups as u32)?,
+            questions: Netlink::new(0)?,
+            position: 0,
+            is_outdated: false,
+            compared: None,
+        })
+    }
+
     fn run(mut self) {
         let mut last_look = Instant::now();
         loop {
             let pause = LOOK_EVERY.saturating_sub(last_look.elapsed());
+            let pause = pause.min(self.look_if_outdated(Instant::now()));
             let timeout = Timespec {
                 tv_sec: pause.as_secs() as i64,
                 tv_nsec: pause.subsec_nanos().into(),
@@ -369,10 +383,9 @@ impl Watcher {
         let Ok(events) = self.events.events() else {
             // Some were lost; with an interface go all of its neighbours, and the word of it is
             // the last.
-            self.look_for_devices();
-            return self.look_at(usize::MAX);
+            self.is_outdated = true;
+            return self.look_for_devices();
         };
-        let mut routes_changed = false;
         let mut links_changed = false;
         for event in events {
             match event.kind {
@@ -399,16 +412,32 @@ impl Watcher {
                 }
                 // Some of these say little: the kernel is asked.
                 libc::RTM_NEWLINK => links_changed = true,
-                libc::RTM_NEWROUTE | libc::RTM_DELROUTE => routes_changed = true,
+                libc::RTM_NEWROUTE | libc::RTM_DELROUTE => self.is_outdated = true,
                 _ => {}
             }
         }
         if links_changed {
             self.look_for_devices();
         }
-        if routes_changed {
-            self.look_at(usize::MAX);
+    }
+
+    /// Compares all that there is, if it may be wrong and that was not done a moment ago. Returns how
+    /// long it can wait.
+    fn look_if_outdated(&mut self, now: Instant) -> Duration {
+        if !self.is_outdated {
+            return Duration::MAX;
         }
+        let since = self.compared.map(|compared| now - compared);
+        let pause = since.map_or(Duration::ZERO, |since| ROUTES_EVERY.saturating_sub(since));
+        if !pause.is_zero() {
+            return pause;
+        }
+        self.is_outdated = false;
+        self.compared = Some(now);
+        for hop in self.hops() {
+            hop.look(&mut self.questions, false);
+        }
+        Duration::MAX
     }
 
     /// Sees whether the devices' interfaces are still there and as they were, one by one: a list of
@@ -445,15 +474,11 @@ impl Watcher {
         let mut table = lock(&self.table);
         table.hops.retain(|_, hop| hop.strong_count() > 0);
         drop(table);
-        self.look_at(LOOK_AT);
-    }
-
-    fn look_at(&mut self, count: usize) {
         let hops = self.hops();
         if hops.is_empty() {
             return;
         }
-        let count = count.min(hops.len());
+        let count = LOOK_AT.min(hops.len());
         for offset in 0..count {
             let hop = &hops[(self.position + offset) % hops.len()];
             hop.look(&mut self.questions, true);
@@ -501,6 +526,56 @@ mod tests {
         assert!(Arc::ptr_eq(&hop, &cache.hop(target, None)));
         drop(hop);
         assert_eq!(lock(&cache.table).hops[&target].strong_count(), 0);
+    }
+
+    /// A routing protocol may change thousands at a time, and neighbours have nothing to do with it.
+    #[test]
+    fn changes_of_routes_have_all_compared_now_and_then_and_nobody_probed() {
+        let test = "changes_of_routes_have_all_compared_now_and_then_and_nobody_probed";
+        let stale = "ip neigh replace 10.77.0.9 lladdr 02:00:00:00:00:09 dev va nud stale";
+        let pair = match starling_netns::Pair::new() {
+            Ok(pair) => pair,
+            Err(problem) => {
+                println!("skipped: {test} needs root and `ip` of iproute2 ({problem})");
+                return;
+            }
+        };
+        starling_netns::run(&pair.a, stale).expect("root");
+        let (mut watcher, interface) = starling_netns::inside(&pair.a, || {
+            let mut watcher = Watcher::new().expect("netlink");
+            let interface = watcher.questions.link("va").expect("it is there").index;
+            (watcher, interface)
+        });
+        let target = Target {
+            interface,
+            source: [10, 77, 0, 1].into(),
+            destination: [10, 77, 0, 9].into(),
+        };
+        let hop = Arc::new(Hop::new(target));
+        lock(&watcher.table)
+            .hops
+            .insert(target, Arc::downgrade(&hop));
+        let change = |watcher: &mut Watcher, verb: &str| {
+            let line = format!("ip route {verb} 10.80.0.0/24 via 10.77.0.2");
+            starling_netns::run(&pair.a, &line).expect("root");
+            watcher.handle_events();
+            // To see whether it is looked at.
+            hop.put(None);
+        };
+        let now = Instant::now();
+        assert_eq!(watcher.look_if_outdated(now), Duration::MAX);
+        assert_eq!(hop.mac(), None, "nothing has changed");
+        change(&mut watcher, "add");
+        assert_eq!(watcher.look_if_outdated(now), Duration::MAX);
+        assert!(hop.mac().is_some());
+        change(&mut watcher, "delete");
+        change(&mut watcher, "add");
+        assert_eq!(watcher.look_if_outdated(now), ROUTES_EVERY);
+        assert_eq!(hop.mac(), None, "a moment ago");
+        watcher.look_if_outdated(now + ROUTES_EVERY);
+        assert!(hop.mac().is_some());
+        let known = watcher.questions.neighbour(interface, target.destination);
+        assert!(known.expect("a neighbour").is_stale, "nobody has asked it");
     }
 
     /// So that nobody who must not wait has to ask the kernel.
