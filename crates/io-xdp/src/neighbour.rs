@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Who opens a peer asks for the way at once; who admits one, as it answers a stranger, has the thread
-//! ask, and asks only if the thread does not get to it: all cores may be taken by threads that spin.
+//! ask, and again if it does not get to it. It never asks itself: the kernel may be busy changing
+//! interfaces, for seconds, and answers nobody meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -92,7 +93,8 @@ impl Hop {
         self.is_asked.load(Ordering::Relaxed)
     }
 
-    fn next(&self) -> MutexGuard<'_, Option<IpAddr>> {
+    /// The next hop. Who holds it is asking, or writing what was answered.
+    pub(crate) fn next(&self) -> MutexGuard<'_, Option<IpAddr>> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -237,17 +239,24 @@ impl Neighbours {
                 hop.look(netlink, false);
             }
             None => {
-                let is_first = table.wanted.is_empty();
-                if table.wanted.len() < WANTED {
-                    table.wanted.push(Arc::downgrade(&hop));
-                }
                 drop(table);
-                if is_first {
-                    self.ring();
-                }
+                self.want(&hop);
             }
         }
         hop
+    }
+
+    /// Has the thread ask for a way.
+    pub(crate) fn want(&self, hop: &Arc<Hop>) {
+        let mut table = lock(&self.table);
+        let is_first = table.wanted.is_empty();
+        if table.wanted.len() < WANTED {
+            table.wanted.push(Arc::downgrade(hop));
+        }
+        drop(table);
+        if is_first {
+            self.ring();
+        }
     }
 
     /// Has the thread look what is wanted of it.
@@ -374,7 +383,10 @@ impl Watcher {
         let (wanted, stop) = (std::mem::take(&mut table.wanted), table.stop);
         drop(table);
         for hop in wanted.iter().filter_map(Weak::upgrade) {
-            hop.look(&mut self.questions, false);
+            // Who waited for long has wanted it several times.
+            if !hop.is_asked() {
+                hop.look(&mut self.questions, false);
+            }
         }
         !stop
     }

@@ -27,8 +27,8 @@ type Slot = u16;
 /// No slot.
 const NONE: Slot = Slot::MAX;
 
-/// Datagrams that go to a peer by the kernel's socket before the device asks for the way itself:
-/// the thread that should have had no core for as long.
+/// After so many datagrams that went to a peer by the kernel's socket the thread is told once more to
+/// ask for the way: there may have been too many others to remember.
 const PATIENCE: u8 = 32;
 
 /// The sending half of an [`XdpIo`](crate::XdpIo).
@@ -62,7 +62,7 @@ struct Peer {
     hop: Arc<Hop>,
     /// The slot that frames are appended to.
     open: Slot,
-    /// Frames that went by the socket before the kernel was asked for the way.
+    /// Frames that went by the socket since the thread was told to ask for the way.
     unasked: u8,
 }
 
@@ -131,7 +131,7 @@ impl XdpTx {
         });
     }
 
-    /// The way is not known: asks for it if nobody else does.
+    /// The way is not known: sees to it that it is asked for.
     #[cold]
     fn miss_hop(&mut self, id: PeerId) {
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
@@ -142,7 +142,8 @@ impl XdpTx {
         }
         peer.unasked += 1;
         if peer.unasked >= PATIENCE {
-            peer.hop.look(&mut self.netlink, false);
+            peer.unasked = 0;
+            self.shared.neighbours.want(&peer.hop);
         }
     }
 
@@ -440,6 +441,9 @@ impl Drop for XdpTx {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
     use starling_io::PacketIo;
     use starling_netns::{IPV4, Pair, inside};
 
@@ -447,7 +451,7 @@ mod tests {
     use crate::{XdpConfig, XdpIo};
 
     #[test]
-    fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
+    fn a_way_that_nobody_asks_for_is_wanted_again() {
         let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
         let made = Pair::new().and_then(|pair| {
             let device = inside(&pair.b, bind).map_err(|error| error.to_string());
@@ -456,7 +460,7 @@ mod tests {
         let (_pair, mut device) = match made {
             Ok(made) => made,
             Err(problem) => {
-                let test = "a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it";
+                let test = "a_way_that_nobody_asks_for_is_wanted_again";
                 println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
                 return;
             }
@@ -464,23 +468,40 @@ mod tests {
         let tx = device.split().1;
         let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
         let id = tx.admit(stranger).expect("room");
-        // One that the thread knows nothing of.
+        // One that the thread has heard nothing of.
         let target = Target {
             interface: tx.shared.index,
             source: tx.shared.local.ip(),
             destination: stranger.ip(),
         };
+        let hop = Arc::new(Hop::new(target));
         let peer = tx.peers[id.0 as usize].as_mut();
-        peer.expect("it was admitted").hop = Arc::new(Hop::new(target));
-        let known = |tx: &XdpTx| {
-            let peer = tx.peers[id.0 as usize].as_ref();
-            peer.expect("it was admitted").hop.mac().is_some()
+        peer.expect("it was admitted").hop = Arc::clone(&hop);
+        let mut send = |count: u8| {
+            for _ in 0..count {
+                tx.append(id, b"preamble", b"", b"", b"").expect("room");
+                tx.flush().expect("a healthy device");
+            }
         };
-        for _ in 0..PATIENCE {
-            assert!(!known(tx));
-            tx.append(id, b"preamble", b"", b"", b"").expect("room");
-            tx.flush().expect("a healthy device");
+        // While the kernel answers nobody, sending goes on.
+        let (asks, is_asking) = mpsc::channel();
+        let (answers, is_answered) = mpsc::channel::<()>();
+        let asked = Arc::clone(&hop);
+        let kernel = std::thread::spawn(move || {
+            let _asking = asked.next();
+            asks.send(()).expect("somebody waits");
+            let _ = is_answered.recv_timeout(Duration::from_secs(5));
+        });
+        is_asking.recv().expect("it asks");
+        send(4 * PATIENCE);
+        assert_eq!(hop.mac(), None);
+        assert!(!kernel.is_finished(), "nobody waited for it");
+        drop(answers);
+        let begun = Instant::now();
+        while hop.mac().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
+            send(PATIENCE);
         }
-        assert!(known(tx));
+        kernel.join().expect("no panic");
     }
 }
