@@ -52,6 +52,10 @@ Prints a line `listening on ADDRESS` for each address and serves until SIGINT (C
 Then it refuses new calls and finishes those that it has, for at most 5 seconds. A second signal
 ends it at once.
 
+A server at udp://0.0.0.0 or udp://[::] answers from the address that this host's routes pick for
+the client. Clients that use another address of this host, such as a second one of an interface,
+cannot connect: for them, give each address an --address of its own instead.
+
 Examples:
   starling serve kv
   starling serve kv --address udp://0.0.0.0:9000 --address shm://kv --records 1000000

@@ -78,6 +78,11 @@ impl UdpIo {
     /// A device at `address`, such as `udp://127.0.0.1:9000`; port 0 is any free port,
     /// `0.0.0.0` and `[::]` are all interfaces, and `[::]` is reached by IPv4 as well.
     ///
+    /// A device on all interfaces is reached at the address that this host sends to the peer from,
+    /// which the route picks: answers always come from there, and a peer that asked at another
+    /// address does not take them for answers. To be reached at several addresses of an interface,
+    /// bind a device to each instead.
+    ///
     /// # Errors
     /// If the address is malformed or its name unknown; if it is not one of this host, in use, or
     /// not allowed; if the system is out of sockets.
