@@ -56,7 +56,7 @@ pub use incoming::{Body, Incoming};
 pub use msgbuf::Msgbuf;
 pub use protocol::{Frames, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
-pub use stats::Stats;
+pub use stats::{QueueLengths, Stats};
 pub use wire::{
     DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PREAMBLE_BYTES,
     VERSION,

@@ -15,8 +15,8 @@ use crate::shared::Shared;
 use crate::wire::{Frame, Gone, Header, Kind, PREAMBLE_BYTES, Reset, split_frame, split_frame_of};
 use crate::{
     Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
-    RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
-    SessionId, Source, Stats, Tag,
+    QueueLengths, RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets,
+    SessionError, SessionId, Source, Stats, Tag,
 };
 
 /// Peers are looked after this often.
@@ -650,6 +650,24 @@ impl Protocol {
     /// their way, for checkers.
     pub fn fetching(&self, session: SessionId) -> usize {
         self.client.fetching(session)
+    }
+
+    /// Requests that wait for a slot of a client session, for checkers.
+    pub fn queued(&self, session: SessionId) -> usize {
+        let session = self.client.sessions.get(session);
+        session.map_or(0, |session| session.queue.len())
+    }
+
+    /// How many wait for the next turn, for checkers.
+    pub fn queue_lengths(&self) -> QueueLengths {
+        let (blocked, asking) = self.client.queue_lengths();
+        let (answering, acking) = self.server.queue_lengths();
+        QueueLengths {
+            blocked,
+            asking,
+            answering,
+            acking,
+        }
     }
 
     /// Credits that this endpoint has granted to others' sessions, in all.

@@ -1,5 +1,19 @@
 //! Counters of an endpoint's protocol. Plain numbers: one thread owns them.
 
+/// How many wait for the next turn, for checkers: sessions and slots that could not go on in the
+/// last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueLengths {
+    /// Client sessions that found the sink full.
+    pub blocked: usize,
+    /// Slots of client sessions that have to ask for more of a response.
+    pub asking: usize,
+    /// Server sessions that found the sink full.
+    pub answering: usize,
+    /// Slots of server sessions that have to say what arrived.
+    pub acking: usize,
+}
+
 /// What happened since the endpoint started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {

@@ -13,7 +13,7 @@
 //! | [`Buffers`] | a buffer handed in comes back exactly once, unchanged |
 //! | [`Credits`], [`granted_within`] | no more credits are in use than were given, none without a request; a server gives no more than it has |
 //! | [`fair`] | sessions that want the same get the same |
-//! | [`queue_within`], [`no_overflow`] | a receive queue keeps its limits, and without faults never fills |
+//! | [`Queues`], [`no_overflow`] | the protocol's queues have bounds, and a receive queue never fills without a fault |
 //! | [`Remains`] | after the last close nothing is left |
 
 mod at_most_once;
@@ -33,7 +33,7 @@ pub use buffers::Buffers;
 pub use calls::{Calls, Tag};
 pub use credits::{Credits, Grants, granted_within};
 pub use fair::{fair, jain};
-pub use queues::{no_overflow, queue_within};
+pub use queues::{Queues, no_overflow};
 pub use remains::Remains;
 
 /// A promise that was broken.

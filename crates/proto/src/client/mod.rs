@@ -376,6 +376,11 @@ impl Client {
         Some((session.in_flight, session.credits, busy))
     }
 
+    /// Sessions that found the sink full, and slots that have to ask.
+    pub(crate) fn queue_lengths(&self) -> (usize, usize) {
+        (self.blocked.len(), self.asking.len())
+    }
+
     /// Slots of a session that fetch a response of which some is on its way.
     pub(crate) fn fetching(&self, id: SessionId) -> usize {
         let session = self.sessions.get(id);

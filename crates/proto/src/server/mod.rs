@@ -468,6 +468,11 @@ impl Server {
         self.kept.front().map(|(until, ..)| *until)
     }
 
+    /// Sessions that found the sink full, and slots that have to say what arrived.
+    pub(crate) fn queue_lengths(&self) -> (usize, usize) {
+        (self.blocked.len(), self.acking.len())
+    }
+
     /// Credits granted in all.
     pub(crate) fn granted(&self) -> usize {
         self.granted

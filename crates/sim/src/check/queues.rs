@@ -1,34 +1,87 @@
-//! A receive queue never holds more than it may, and a fabric without faults never has to drop
-//! for lack of room: that is what credits are for.
+//! Every queue has a bound: those of the protocol are as long as there are sessions and slots that
+//! may wait in them, and a receive queue of an endpoint that reads what it gets never fills, for
+//! that is what credits are for.
+
+use starling_proto::{Config, Protocol, QueueLengths, SessionId};
 
 use super::Violation;
-use crate::fabric::{Counters, ReceiveLimits};
+use crate::fabric::Counters;
 use crate::trace::DropCause;
 
-/// Complains if a queue of `held` (datagrams, bytes) is over its limits.
-pub fn queue_within(limits: ReceiveLimits, held: (usize, usize)) -> Result<(), Violation> {
-    let (datagrams, bytes) = held;
-    if datagrams <= limits.datagrams && bytes <= limits.bytes {
-        return Ok(());
-    }
-    Err(violation(format!(
-        "{datagrams} datagrams of {bytes} bytes in a queue for {} of {}",
-        limits.datagrams, limits.bytes
-    )))
+/// The queues of one endpoint. To be looked at between its turns.
+#[derive(Debug, Default)]
+pub struct Queues {
+    /// The most sessions that it had at once: of its own, and of others.
+    most: (usize, usize),
 }
 
-/// Complains if anything was dropped for lack of room. To be asked of runs without faults.
+impl Queues {
+    /// Complains if a queue is longer than it can have to be. Of the queues that each session has
+    /// for itself those of `sessions` are looked at.
+    pub fn check(
+        &mut self,
+        protocol: &Protocol,
+        config: &Config,
+        sessions: impl IntoIterator<Item = SessionId>,
+    ) -> Result<(), Violation> {
+        let (client, server) = protocol.session_counts();
+        self.most = (self.most.0.max(client), self.most.1.max(server));
+        within(&protocol.queue_lengths(), self.most, config.slots.into())?;
+        for session in sessions {
+            let queued = protocol.queued(session);
+            if queued > config.max_queued {
+                let text = format!(
+                    "{queued} requests wait on a session for {}",
+                    config.max_queued
+                );
+                return Err(violation(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Complains if more wait than `most` sessions, of its own and of others, of so many slots can.
+fn within(
+    lengths: &QueueLengths,
+    (client, server): (usize, usize),
+    slots: usize,
+) -> Result<(), Violation> {
+    let queues = [
+        (
+            "sessions that found the device full",
+            lengths.blocked,
+            client,
+        ),
+        ("slots that ask", lengths.asking, client * slots),
+        (
+            "sessions with answers that found the device full",
+            lengths.answering,
+            server,
+        ),
+        ("slots that acknowledge", lengths.acking, server * slots),
+    ];
+    // Each is in its queue once, and what ended since may still be in it.
+    let long = queues.iter().find(|(_, held, most)| *held > 2 * most);
+    match long {
+        None => Ok(()),
+        Some((what, held, most)) => Err(violation(format!("{held} {what} wait, of {most}"))),
+    }
+}
+
+/// Complains if anything was dropped for lack of room. To be asked of runs in which nobody is away
+/// for long.
 pub fn no_overflow(counters: &Counters) -> Result<(), Violation> {
     match counters.dropped.get(&DropCause::QueueFull) {
         None => Ok(()),
         Some(count) => Err(violation(format!(
-            "{count} datagrams found a receive queue full in a run without faults"
+            "{count} datagrams found a receive queue full that credits keep from it"
         ))),
     }
 }
 
 fn violation(detail: String) -> Violation {
-    Violation::new("receive queues", detail)
+    Violation::new("queues", detail)
 }
 
 #[cfg(test)]
@@ -36,14 +89,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_over_its_limits_is_found() {
-        let limits = ReceiveLimits {
-            datagrams: 2,
-            bytes: 100,
+    fn a_queue_that_grows_without_end_is_found() {
+        let good = QueueLengths {
+            blocked: 4,
+            asking: 32,
+            answering: 2,
+            acking: 16,
         };
-        assert_eq!(queue_within(limits, (2, 100)), Ok(()));
-        assert!(queue_within(limits, (3, 10)).is_err());
-        assert!(queue_within(limits, (1, 101)).is_err());
+        assert_eq!(within(&good, (2, 1), 8), Ok(()));
+        let lengths = [
+            QueueLengths { blocked: 5, ..good },
+            QueueLengths { asking: 33, ..good },
+            QueueLengths {
+                answering: 3,
+                ..good
+            },
+            QueueLengths { acking: 17, ..good },
+        ];
+        for long in lengths {
+            assert!(within(&long, (2, 1), 8).is_err(), "{long:?}");
+        }
     }
 
     #[test]

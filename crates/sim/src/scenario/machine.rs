@@ -18,7 +18,7 @@ use starling_proto::{
 
 use super::guard::{Guard, HEAD, hold};
 use super::watch::Watch;
-use crate::check::{Credits, Remains, granted_within, queue_within};
+use crate::check::{Credits, Queues, Remains, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
@@ -137,6 +137,7 @@ struct Process {
     protocol: Protocol,
     channel_of: HashMap<SessionId, usize>,
     answer: Msgbuf,
+    queues: Queues,
 }
 
 /// A turn in the making.
@@ -196,6 +197,7 @@ impl Machine {
             protocol: protocol.expect("scenarios have sound configurations"),
             channel_of: HashMap::new(),
             answer: Msgbuf::new(),
+            queues: Queues::default(),
         });
     }
 
@@ -299,9 +301,6 @@ impl Machine {
     /// What is to be checked in every turn, and the books of one session: where there are many,
     /// once in so many turns.
     fn audit(&mut self) {
-        let fabric = self.fabric.borrow();
-        let held = fabric.receive_queue(self.id);
-        hold(queue_within(fabric.config().receive, held));
         self.turns = self.turns.wrapping_add(1);
         if self.channels.len() > CROWD && !self.turns.is_multiple_of(CROWD_TURNS) {
             return;
@@ -309,9 +308,14 @@ impl Machine {
         self.audited = (self.audited + 1) % self.channels.len().max(1);
         let channel = self.channels.get(self.audited);
         let session = channel.and_then(|channel| channel.session);
-        let Some(process) = &self.process else {
+        let Some(process) = &mut self.process else {
             return;
         };
+        hold(
+            process
+                .queues
+                .check(&process.protocol, &self.config, session),
+        );
         let limit = self.config.rx_queue_datagrams * self.config.overcommit;
         hold(granted_within(&process.protocol, limit));
         let credits = session

@@ -31,10 +31,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crate::check::Violation;
+use crate::check::{Violation, no_overflow};
 use crate::fabric::Fabric;
 use crate::rng::mix;
 use cluster::Cluster;
+use guard::hold;
 
 /// Nanoseconds in a microsecond.
 const US: u64 = 1_000;
@@ -283,6 +284,7 @@ impl Bench<'_> {
     /// Ends a cluster's run, with what has to hold then, and adds it to the sums.
     fn finish(&mut self, cluster: &mut Cluster) {
         cluster.settle();
+        hold(no_overflow(cluster.fabric.borrow().counters()));
         self.account(&cluster.fabric.borrow());
     }
 

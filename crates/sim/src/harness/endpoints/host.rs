@@ -22,7 +22,7 @@ use super::super::world::Busy;
 use super::super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
 use super::books::SharedBooks;
 use crate::check::content::{self, Order};
-use crate::check::{Credits, Remains, Tag, Violation, granted_within, queue_within};
+use crate::check::{Credits, Queues, Remains, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
@@ -110,6 +110,7 @@ struct Process {
     sessions: BTreeMap<usize, SessionId>,
     /// Those that took no call any more before they were said to be over.
     over: Vec<SessionId>,
+    queues: Queues,
     calls: BTreeMap<Tag, CallId>,
     probes: BTreeMap<Tag, (usize, u32)>,
     relays: BTreeMap<Tag, Deferred>,
@@ -214,6 +215,7 @@ impl Host {
             inbox,
             sessions: BTreeMap::new(),
             over: Vec::new(),
+            queues: Queues::default(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
             relays: BTreeMap::new(),
@@ -327,16 +329,16 @@ impl Host {
         }
         let limits = &self.config.protocol;
         let limit = limits.rx_queue_datagrams * limits.overcommit;
-        let process = self.process();
+        let process = self.process.as_mut().expect("within a turn");
         let (protocol, grants) = (process.endpoint.protocol(), process.endpoint.io().grants());
         for &session in process.sessions.values() {
             if let Some(credits) = Credits::of(protocol, session, grants) {
                 credits.check()?;
             }
         }
-        granted_within(protocol, limit)?;
-        let fabric = self.fabric.borrow();
-        queue_within(fabric.config().receive, fabric.receive_queue(self.id))
+        let sessions = process.sessions.values().copied();
+        process.queues.check(protocol, limits, sessions)?;
+        granted_within(protocol, limit)
     }
 
     /// A worker's time is over, unless it died with its process.

@@ -21,7 +21,7 @@ use super::agenda::{Agenda, Task};
 use super::ledger::Ledger;
 use super::sink::{Sent, Sink};
 use crate::check::content::{self, Order};
-use crate::check::{Credits, Remains, Tag, Violation, granted_within, queue_within};
+use crate::check::{Credits, Queues, Remains, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::harness::{ChannelPlan, Sabotage, Scenario, US, sabotage};
@@ -76,6 +76,7 @@ struct Process {
     /// Those that handlers made, and what is to be answered when they have ended.
     relays: BTreeMap<Tag, Relay>,
     released: Vec<PeerId>,
+    queues: Queues,
     sent: Sent,
     /// Those that claim requests, if there are any.
     workers: Option<Workers>,
@@ -103,6 +104,7 @@ impl Process {
             probes: BTreeMap::new(),
             relays: BTreeMap::new(),
             released: Vec::new(),
+            queues: Queues::default(),
             sent: Sent::default(),
             workers: None,
             datagram: Vec::new(),
@@ -475,14 +477,11 @@ impl Host {
     }
 
     fn check_books(&mut self) -> Result<(), Violation> {
-        let (limits, held) = {
-            let fabric = self.fabric.borrow();
-            (fabric.config().receive, fabric.receive_queue(self.id))
-        };
-        queue_within(limits, held)?;
         let limit = self.config.rx_queue_datagrams * self.config.overcommit;
-        let process = self.process();
+        let process = self.process.as_mut().expect("within a turn");
         let (protocol, grants) = (&process.protocol, process.io.grants());
+        let sessions = process.sessions.values().copied();
+        process.queues.check(protocol, &self.config, sessions)?;
         for &session in process.sessions.values() {
             if let Some(credits) = Credits::of(protocol, session, grants) {
                 credits.check()?;
