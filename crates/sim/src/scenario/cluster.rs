@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use starling_proto::{Config, RequestError, Stats};
 
+pub(super) use super::guard::LARGEST;
 use super::guard::{BOUND_NS, Guard, HEAD, hold};
 use super::machine::{Application, Call, Machine};
 use super::{MS, US};
@@ -15,9 +15,6 @@ use crate::check::Violation;
 use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
 use crate::net::NodeId;
 use crate::rng::Rng;
-
-/// The largest request of any scenario: eRPC's largest message.
-pub(super) const LARGEST: usize = 8 << 20;
 
 /// The alarm that ends [`Cluster::run`]. Applications use words below [`OPEN`].
 const END: u64 = 1 << 63;
@@ -51,7 +48,6 @@ pub(super) struct Cluster {
     pub(super) fabric: SharedFabric,
     pub(super) machines: Vec<Machine>,
     pub(super) rng: Rng,
-    body: Bytes,
     /// How often alarms of applications come again.
     intervals: BTreeMap<u64, u64>,
     guard: Guard,
@@ -64,9 +60,8 @@ impl Cluster {
             fabric: Rc::new(RefCell::new(Fabric::new(config))),
             machines: Vec::new(),
             rng,
-            body: Bytes::from(vec![0; LARGEST]),
             intervals: BTreeMap::new(),
-            guard: Guard::default(),
+            guard: Guard::new(),
         }
     }
 
@@ -83,8 +78,8 @@ impl Cluster {
     }
 
     fn start(&mut self, id: HostId, config: &Config) -> HostId {
-        let (rng, body) = (self.rng.fork(), self.body.clone());
-        let machine = Machine::new(&self.fabric, id, config.clone(), rng, body);
+        let rng = self.rng.fork();
+        let machine = Machine::new(&self.fabric, id, config.clone(), rng);
         self.machines.push(machine);
         id
     }

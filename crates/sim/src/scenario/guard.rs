@@ -3,23 +3,43 @@
 //! A request carries, behind its caller's word for it, a serial number that says who issued it and
 //! where it is entered here. So each check costs a look at one entry, and a million sessions can be
 //! watched. A broken promise is a bug of ours: it ends the run.
+//!
+//! ```text
+//!  message   caller's word (8) │ serial number (8) │ length (4) │ noise, from a place that the number says
+//! ```
+//! The noise is the same for all, so that large messages are sent from memory that they share. It
+//! is looked at here and there, so that no fragment is passed over.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::resume_unwind;
 
+use bytes::Bytes;
 use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES, RequestNumber, SessionId};
 
 use super::MS;
 use crate::ahead::prefetch;
 use crate::check::Violation;
 use crate::fabric::HostId;
+use crate::rng::mix;
 
 /// Every call of a scenario has to end in this time, ns: the peer timeout and the largest messages
 /// of a hundred clients at once, with much to spare.
 pub(super) const BOUND_NS: u64 = 20_000 * MS;
 
-/// Bytes of a request that say what it is: the caller's word and the serial number.
-pub(super) const HEAD: usize = 16;
+/// The largest request of any scenario: eRPC's largest message.
+pub(super) const LARGEST: usize = 8 << 20;
+
+/// Bytes of a message that say what it is: the caller's word, the serial number, the length.
+pub(super) const HEAD: usize = 20;
+
+/// Places where the noise of a message may begin.
+const PLACES: u64 = 509;
+/// From one look at a message to the next: less than the data of a fragment.
+const STRIDE: usize = 997;
+/// What one look takes in. What is shorter than a few is compared as a whole.
+const LOOK: usize = 8;
+const SHORT: usize = 8 * LOOK;
 
 /// Bits of a serial number that tell the users of a place apart, and those that name the place.
 const ROUND_BITS: u32 = 24;
@@ -46,9 +66,17 @@ struct Caller {
     unanswered: HashMap<u64, bool>,
 }
 
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Request,
+    Response,
+}
+
 /// The books of a scenario.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Guard {
+    noise: Bytes,
     callers: Vec<Caller>,
     open: usize,
     /// Calls that failed since somebody last asked, by caller and word.
@@ -56,6 +84,67 @@ pub(super) struct Guard {
 }
 
 impl Guard {
+    pub(super) fn new() -> Self {
+        let words = (LARGEST + 2 * PLACES as usize).div_ceil(LOOK) as u64;
+        let noise: Vec<u8> = (0..words)
+            .flat_map(|word| mix(word).to_le_bytes())
+            .collect();
+        Self {
+            noise: noise.into(),
+            callers: Vec::new(),
+            open: 0,
+            failed: Vec::new(),
+        }
+    }
+
+    /// What follows the head of a message of `len` bytes.
+    pub(super) fn rest(&self, way: Way, serial: u64, len: usize) -> &[u8] {
+        &self.noise[self.place(way, serial, len)]
+    }
+
+    /// The same, as memory that can be sent from.
+    pub(super) fn shared_rest(&self, way: Way, serial: u64, len: usize) -> Bytes {
+        self.noise.slice(self.place(way, serial, len))
+    }
+
+    fn place(&self, way: Way, serial: u64, len: usize) -> Range<usize> {
+        let start = serial % PLACES + if way == Way::Request { 0 } else { PLACES };
+        start as usize..start as usize + len.saturating_sub(HEAD)
+    }
+
+    /// Complains about a message that is not as long as it says, or is not what it should be.
+    fn check_message(&self, way: Way, serial: u64, message: &[u8]) -> Result<(), Violation> {
+        let broken = |what: &str| {
+            let text = format!(
+                "the {way:?} {serial:#x}, which has {} bytes, {what}",
+                message.len()
+            );
+            violation("content", text)
+        };
+        let Some((head, rest)) = message.split_first_chunk::<HEAD>() else {
+            return Err(broken("lost its beginning"));
+        };
+        if head[16..] != (message.len() as u32).to_le_bytes() {
+            return Err(broken("had another length"));
+        }
+        let right = self.rest(way, serial, message.len());
+        if rest.len() <= SHORT {
+            return if rest == right {
+                Ok(())
+            } else {
+                Err(broken("is wrong"))
+            };
+        }
+        let last = rest.len() - LOOK;
+        let first = serial as usize % STRIDE.min(last);
+        for at in (first..last).step_by(STRIDE).chain([last]) {
+            if rest[at..at + LOOK] != right[at..at + LOOK] {
+                return Err(broken(&format!("is wrong at byte {}", HEAD + at)));
+            }
+        }
+        Ok(())
+    }
+
     /// A call begins; returns its serial number.
     pub(super) fn issued(&mut self, host: HostId, tag: u64, now_ns: u64) -> u64 {
         let index = host.0 as usize;
@@ -119,6 +208,7 @@ impl Guard {
     pub(super) fn executed(&mut self, request: &[u8]) -> Result<(), Violation> {
         let serial = serial_of(request);
         let serial = serial.ok_or_else(|| violation("content", "a request lost its beginning"))?;
+        self.check_message(Way::Request, serial, request)?;
         let Some(caller) = self.caller(serial) else {
             return Err(violation("content", "a request that nobody sent ran"));
         };
@@ -169,10 +259,11 @@ impl Guard {
             let text = format!("request {serial:#x} was answered but never ran");
             return Err(violation("at most once", text));
         }
-        if response.first_chunk() != Some(&head(tag, serial)) {
-            let text = format!("request {serial:#x} got the answer of another");
+        if response.get(..HEAD) != Some(&head(tag, serial, response.len())) {
+            let text = format!("request {serial:#x} got the answer of another, or not all of it");
             return Err(violation("content", text));
         }
+        self.check_message(Way::Response, serial, response)?;
         in_time(host, serial, issued_ns, now_ns)
     }
 
@@ -218,14 +309,23 @@ impl Caller {
     }
 }
 
-/// The beginning of a request, and of its response.
-pub(super) fn head(tag: u64, serial: u64) -> [u8; HEAD] {
-    (u128::from(tag) | u128::from(serial) << 64).to_le_bytes()
+/// The beginning of a message of `len` bytes, a request or its response.
+pub(super) fn head(tag: u64, serial: u64, len: usize) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&tag.to_le_bytes());
+    head[8..16].copy_from_slice(&serial.to_le_bytes());
+    head[16..].copy_from_slice(&(len as u32).to_le_bytes());
+    head
+}
+
+/// The caller's word and the serial number that a message begins with.
+pub(super) fn names_of(message: &[u8]) -> Option<(u64, u64)> {
+    let names = u128::from_le_bytes(*message.first_chunk()?);
+    Some((names as u64, (names >> 64) as u64))
 }
 
 fn serial_of(message: &[u8]) -> Option<u64> {
-    let head: &[u8; HEAD] = message.first_chunk()?;
-    Some((u128::from_le_bytes(*head) >> 64) as u64)
+    names_of(message).map(|(_, serial)| serial)
 }
 
 fn place_of(serial: u64) -> u32 {
@@ -262,9 +362,9 @@ mod tests {
     const HOST: HostId = HostId(3);
 
     fn begun() -> (Guard, u64, [u8; HEAD]) {
-        let mut guard = Guard::default();
+        let mut guard = Guard::new();
         let serial = guard.issued(HOST, 7, 0);
-        (guard, serial, head(7, serial))
+        (guard, serial, head(7, serial, HEAD))
     }
 
     fn checker(result: Result<(), Violation>) -> &'static str {
@@ -307,7 +407,7 @@ mod tests {
         assert_eq!(checker(never), "at most once");
         let (mut guard, serial, good) = begun();
         guard.executed(&good).unwrap();
-        let other = guard.ended(HOST, serial, Some(&head(8, serial)), 5);
+        let other = guard.ended(HOST, serial, Some(&head(8, serial, HEAD)), 5);
         assert_eq!(checker(other), "content");
         let (mut guard, serial, good) = begun();
         guard.executed(&good).unwrap();
@@ -316,5 +416,42 @@ mod tests {
         let late = guard.ended(HOST, serial, Some(&good), BOUND_NS + 1);
         assert_eq!(checker(late), "every call ends");
         assert_eq!(checker(guard.executed(&[1; 9])), "content");
+    }
+
+    #[test]
+    fn messages_that_are_cut_mixed_up_or_somebody_elses_are_found() {
+        const DATA: usize = 1024;
+        for len in [32, 84, 85, 1_000, 10_000] {
+            let (mut guard, serial, _) = begun();
+            let message = |way, serial| {
+                let mut bytes = head(7, serial, len).to_vec();
+                bytes.extend_from_slice(guard.rest(way, serial, len));
+                bytes
+            };
+            let good = message(Way::Request, serial);
+            let cut = good[..len - 1].to_vec();
+            let mut other = message(Way::Request, serial + 1);
+            other[..HEAD].copy_from_slice(&good[..HEAD]);
+            let mut wrong = vec![cut, other];
+            for place in 1..len / DATA {
+                let mut twice = good.clone();
+                let before = (place - 1) * DATA;
+                twice.copy_within(before + HEAD..before + DATA, before + DATA + HEAD);
+                wrong.push(twice);
+            }
+            let answer = message(Way::Response, serial);
+            for bytes in &wrong {
+                assert_eq!(checker(guard.executed(bytes)), "content", "{len}");
+            }
+            assert_eq!(guard.executed(&good), Ok(()));
+            let echoed = guard.ended(HOST, serial, Some(&good), 5);
+            assert_eq!(checker(echoed), "content", "{len}");
+            let next = guard.issued(HOST, 7, 0);
+            assert_ne!(next, serial);
+            let (mut guard, same, _) = begun();
+            assert_eq!(same, serial);
+            guard.executed(&good).unwrap();
+            assert_eq!(guard.ended(HOST, serial, Some(&answer), 5), Ok(()));
+        }
     }
 }

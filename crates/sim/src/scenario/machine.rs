@@ -10,13 +10,12 @@ mod tap;
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
 use starling_io::Clock;
 use starling_proto::{
     Config, Msgbuf, Prefix, Protocol, RequestError, RequestId, Secrets, SessionId, Stats,
 };
 
-use super::guard::{Guard, HEAD, hold};
+use super::guard::{Guard, Way, head, hold, names_of};
 use super::watch::Watch;
 use crate::check::{Credits, Queues, Remains, granted_within};
 use crate::cpu::Work;
@@ -116,8 +115,6 @@ pub(super) struct Machine {
     pub(super) wanted: Vec<Call>,
     /// Channels to be opened in the next turn.
     pub(super) opening: Vec<usize>,
-    /// Memory for large requests.
-    body: Bytes,
     /// Requests run.
     pub(super) executed: u64,
     /// Its calls are to be cancelled, or its sessions closed, in the next turn.
@@ -152,13 +149,7 @@ struct Turn<'a, A: ?Sized> {
 }
 
 impl Machine {
-    pub(super) fn new(
-        fabric: &SharedFabric,
-        id: HostId,
-        config: Config,
-        rng: Rng,
-        body: Bytes,
-    ) -> Self {
+    pub(super) fn new(fabric: &SharedFabric, id: HostId, config: Config, rng: Rng) -> Self {
         let mut machine = Self {
             id,
             fabric: fabric.clone(),
@@ -169,7 +160,6 @@ impl Machine {
             watch: None,
             wanted: Vec::new(),
             opening: Vec::new(),
-            body,
             executed: 0,
             cancels: false,
             closes: false,
@@ -271,13 +261,7 @@ impl Machine {
         while !turn.calls.is_empty() {
             process.prefetch(&turn.calls, &self.channels);
             for call in std::mem::take(&mut turn.calls) {
-                process.call(
-                    &mut turn,
-                    &mut self.channels,
-                    call,
-                    &self.body,
-                    &mut self.watch,
-                );
+                process.call(&mut turn, &mut self.channels, call, &mut self.watch);
             }
             process.drain(&mut turn, &mut self.channels);
         }
@@ -349,8 +333,9 @@ impl<A: Application + ?Sized> Turn<'_, A> {
         self.work.extra_ns += extra_ns;
         let buffer = answer.head_mut();
         buffer.clear();
-        buffer.extend_from_slice(&request[..HEAD]);
-        buffer.resize(len, 0);
+        let (tag, serial) = names_of(request).expect("the guard has read it");
+        buffer.extend_from_slice(&head(tag, serial, len));
+        buffer.extend_from_slice(self.guard.rest(Way::Response, serial, len));
         // Nobody may be waiting any more.
         let _ = protocol.respond(self.now_ns, id, answer, Prefix::NONE, tap);
     }

@@ -1,6 +1,5 @@
 //! The steps of a turn.
 
-use bytes::Bytes;
 use starling_io::{Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
 use starling_proto::{Body, Event, Incoming, Msgbuf, PeerId, Prefix, SessionId, Source, Upcoming};
 
@@ -9,7 +8,7 @@ use super::{Application, COPIED_BYTES, CROWD, Call, Channel, Process, SHORTEST_T
 use crate::ahead::prefetch;
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::scenario::guard::{self, hold};
+use crate::scenario::guard::{self, Way, hold};
 use crate::scenario::watch::Watch;
 
 impl Process {
@@ -173,7 +172,6 @@ impl Process {
         turn: &mut Turn<'_, A>,
         channels: &mut [Channel],
         call: Call,
-        body: &Bytes,
         watch: &mut Option<Watch>,
     ) {
         let channel = &mut channels[call.channel];
@@ -186,19 +184,20 @@ impl Process {
         };
         let now = turn.now_ns;
         let serial = turn.guard.issued(turn.host, call.tag, now);
-        let head = guard::head(call.tag, serial);
-        let tag = u128::from_le_bytes(head);
+        let head = guard::head(call.tag, serial, call.len);
+        let tag = u128::from(call.tag) | u128::from(serial) << 64;
         let taken = if call.len > COPIED_BYTES {
-            let tail = body.slice(..call.len - head.len());
+            let tail = turn.guard.shared_rest(Way::Request, serial, call.len);
             let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
             self.protocol
                 .request(now, session, message, Prefix::NONE, tag, &mut tap)
                 .map_err(|rejected| rejected.reason)
         } else {
+            let rest = turn.guard.rest(Way::Request, serial, call.len);
             self.protocol
                 .request_with(now, session, tag, &mut tap, |buffer| {
                     buffer.extend_from_slice(&head);
-                    buffer.resize(call.len, 0);
+                    buffer.extend_from_slice(rest);
                     Prefix::NONE
                 })
         };
