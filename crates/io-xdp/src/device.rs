@@ -231,6 +231,7 @@ impl XdpIo {
         let frames = config.rx_frames as usize / max_frame.div_ceil(cut.rx_room());
         let senders = Senders::new(control.directory());
         let mut rx = XdpRx::new(Arc::clone(&shared), udp_rx, senders, rings.rx, rings.fill);
+        let chunks = Arc::clone(rx.chunks());
         if config.reuse_port {
             let (directory, waker) = (control.directory(), control.waker());
             rx.share_port(Siblings::join(namespace, local, directory, waker));
@@ -243,6 +244,7 @@ impl XdpIo {
                 netlink,
                 rings.tx,
                 rings.completion,
+                chunks,
             ),
             capabilities: Capabilities {
                 scheme: "xdp",
@@ -431,7 +433,10 @@ impl PacketIo for XdpIo {
             mode: self.address.mode(),
             is_generic: shared.program.is_generic,
         };
-        let exchange = Arc::new(Exchange::new(shared.umem.cut.rx_chunks));
+        let exchange = Arc::new(Exchange::new(
+            shared.umem.cut.rx_chunks,
+            Arc::clone(self.rx.chunks()),
+        ));
         let mut parts: Vec<Parts> = Vec::new();
         let host = |error| {
             let remedy = "raise the limits on memory and open files, or use another dispatch mode";

@@ -21,6 +21,7 @@
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `chunks` | whether all memory is somewhere at the end |
 //! | `siblings` | devices of one process that share a port |
 //! | `steering`, `worker` | workers with sockets of their own, which the program gives whole requests |
 //! | `inspect` | what interfaces can do, without a device |
@@ -38,6 +39,7 @@ mod address;
 mod bpf;
 mod channels;
 mod checksum;
+mod chunks;
 mod device;
 mod drops;
 mod frame;

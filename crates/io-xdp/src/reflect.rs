@@ -64,6 +64,7 @@ impl Reflector {
         }
         if count > 0 {
             rx.ring().release(count);
+            tx.lend(count);
             tx.ring().publish();
             tx.kick()?;
         } else {

@@ -217,6 +217,11 @@ impl<E: Entry> Producer<E> {
         self.next.wrapping_sub(consumer.load(Ordering::Acquire))
     }
 
+    /// How many entries were written since the ring was made; the count goes round.
+    pub(crate) fn written(&self) -> u32 {
+        self.next
+    }
+
     /// Nothing is taken without a system call.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
@@ -251,6 +256,11 @@ impl<E: Entry> Consumer<E> {
             .word(self.ring.layout.producer)
             .load(Ordering::Acquire);
         self.produced.wrapping_sub(self.next).min(self.ring.size)
+    }
+
+    /// How many entries were given back since the ring was made; the count goes round.
+    pub(crate) fn released(&self) -> u32 {
+        self.next
     }
 
     /// Entry `index` of those that are there.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, Source};
 use starling_io_udp::UdpRx;
 
+use crate::chunks::Chunks;
 use crate::drops::{ByKernel, Counts};
 use crate::frame::{Drop as Reason, Received, parse, swap_ends};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
@@ -39,6 +40,8 @@ pub struct XdpRx {
     fill: Producer<u64>,
     /// Chunks of the burst, to be given back.
     held: Vec<u64>,
+    /// What all chunks are entered in at the end.
+    chunks: Arc<Chunks>,
     /// Which chunks are in `held`.
     is_held: Box<[bool]>,
     burst: [Place; MAX_BURST],
@@ -107,6 +110,7 @@ impl XdpRx {
             rx,
             fill,
             held: Vec::with_capacity(MAX_BURST),
+            chunks: Arc::new(Chunks::new(cut.rx_chunks)),
             is_held: vec![false; cut.rx_chunks].into(),
             burst: [nowhere; MAX_BURST],
             burst_len: 0,
@@ -126,6 +130,11 @@ impl XdpRx {
     /// From now on others may have the port, too.
     pub(crate) fn share_port(&mut self, siblings: Siblings) {
         self.siblings = Some(siblings);
+    }
+
+    /// Where chunks are entered at the end.
+    pub(crate) fn chunks(&self) -> &Arc<Chunks> {
+        &self.chunks
     }
 
     /// From now on there are workers.
@@ -459,6 +468,11 @@ impl Drop for XdpRx {
         let kept = self.is_held.iter().filter(|is_held| **is_held).count();
         debug_assert_eq!(kept, self.held.len(), "chunks are conserved");
         debug_assert_eq!(kept, 0, "the fill ring has room for all chunks");
+        // What a defect of a driver describes is a chunk of nobody's.
+        let lost = self.counts.drops().descriptor as u32;
+        self.chunks.add(self.fill.written());
+        self.chunks.add(lost);
+        self.chunks.subtract(self.rx.released());
     }
 }
 
@@ -507,6 +521,8 @@ mod tests {
         assert_eq!(rx.counts.drops().descriptor, 6);
         rx.give_back();
         assert!(rx.hold(of(256)), "it was given back");
+        // None of these came by the ring.
+        rx.chunks.subtract(3 + 6);
     }
 
     /// What this host sends to itself comes by the socket, as fast as it likes.

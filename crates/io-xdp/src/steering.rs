@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use starling_io::Steering;
 
+use crate::chunks::Chunks;
 use crate::drops::WorkerSockets;
 use crate::ring::{Descriptor, Mapping};
 use crate::shared::Shared;
@@ -100,15 +101,25 @@ pub(crate) struct Exchange {
     /// Chunks that workers answered in, and that the kernel has sent.
     pub(crate) answered: ArrayQueue<u64>,
     pub(crate) sockets: WorkerSockets,
+    pub(crate) chunks: Arc<Chunks>,
 }
 
 impl Exchange {
-    pub(crate) fn new(chunks: usize) -> Self {
+    /// For so many chunks.
+    pub(crate) fn new(all: usize, chunks: Arc<Chunks>) -> Self {
         Self {
-            handed_over: ArrayQueue::new(chunks),
-            answered: ArrayQueue::new(chunks),
+            handed_over: ArrayQueue::new(all),
+            answered: ArrayQueue::new(all),
+            chunks,
             sockets: WorkerSockets::default(),
         }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let waiting = self.handed_over.len() + self.answered.len();
+        self.chunks.add(waiting as u32);
     }
 }
 

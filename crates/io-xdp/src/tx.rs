@@ -11,6 +11,7 @@ use std::sync::Arc;
 use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
+use crate::chunks::Chunks;
 use crate::frame::{Mac, Template};
 use crate::neighbour::{Hop, Target};
 use crate::netlink::Netlink;
@@ -45,6 +46,10 @@ pub struct XdpTx {
     peers: Vec<Option<Peer>>,
     /// What goes between the device and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
+    /// Receive chunks that this half has given to the kernel, less those that came back to it.
+    foreign: u32,
+    /// What they are entered in at the end.
+    chunks: Arc<Chunks>,
 }
 
 #[derive(Clone, Copy)]
@@ -73,6 +78,7 @@ impl XdpTx {
         netlink: Netlink,
         tx: Producer<Descriptor>,
         completion: Consumer<u64>,
+        chunks: Arc<Chunks>,
     ) -> Self {
         let slots = shared.umem.cut.tx_slots;
         let empty = SlotState {
@@ -92,6 +98,8 @@ impl XdpTx {
             queue: Vec::with_capacity(slots),
             peers: Vec::new(),
             exchange: None,
+            foreign: 0,
+            chunks,
         }
     }
 
@@ -198,6 +206,12 @@ impl XdpTx {
         &mut self.tx
     }
 
+    /// So many receive chunks are in the ring now.
+    #[inline]
+    pub(crate) fn lend(&mut self, count: u32) {
+        self.foreign = self.foreign.wrapping_add(count);
+    }
+
     /// Takes back slots, and gives chunks that frames were sent back in to their owner.
     #[inline]
     pub(crate) fn reclaim_into(&mut self, rx: &mut XdpRx) {
@@ -239,6 +253,7 @@ impl XdpTx {
         for index in 0..count {
             let address = self.completion.get(index);
             if is_of_others(address) {
+                self.foreign = self.foreign.wrapping_sub(1);
                 continue;
             }
             let address = address as usize;
@@ -436,6 +451,7 @@ impl Drop for XdpTx {
         let at_kernel = self.slots.iter().filter(|slot| slot.at_kernel > 0).count();
         let known = self.free.len() + self.queue.len() + at_kernel;
         debug_assert_eq!(known, self.slots.len(), "slots are conserved");
+        self.chunks.add(self.foreign);
     }
 }
 

@@ -251,8 +251,10 @@ impl WorkerIo for XdpWorker {
 }
 
 impl Drop for XdpWorker {
-    /// Chunks that it has go back to the device, with what is in them.
+    /// Answers that wait are sent, as far as there is room: with the socket they would be lost, and
+    /// their chunks with them. Chunks that it has go back to the device, with what is in them.
     fn drop(&mut self) {
+        let _ = kick(&self.socket, &self.tx);
         if let Some((descriptor, _)) = self.current.take() {
             self.give_away(descriptor);
         }
@@ -261,5 +263,7 @@ impl Drop for XdpWorker {
             self.rx.release(1);
         }
         self.exchange.sockets.end(&self.socket);
+        self.exchange.chunks.add(self.tx.written());
+        self.exchange.chunks.subtract(self.rx.released());
     }
 }
