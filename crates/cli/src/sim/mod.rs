@@ -76,8 +76,11 @@ fn parse_sabotage(name: &str) -> Result<Sabotage, String> {
 const RUN_HELP: &str = "\
 Time is virtual: figures do not depend on this machine or on what else it does.
 
-Exit status 0: every promise was kept. 1: one was broken; the message has the command that shows it
-again. 2: what was typed cannot be meant, or plots cannot be written where they are wanted.
+Exit status 0: what the checkers watch held: at most once, every call ends in time and with its own
+answer, credits and queues within bounds, nothing left at the end, DCTCP fair in an incast. 1: it did
+not; the message has the command that shows it again. 2: what was typed cannot be meant, or plots
+cannot be written where they are wanted. Other figures do not change the status: what is promised of
+them stands in SPECIFICATION.md.
 
 Examples:
   starling sim run loss

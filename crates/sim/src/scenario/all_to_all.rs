@@ -290,3 +290,31 @@ fn measure(
     bench.finish(&mut cluster);
     latencies
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Findings, Options};
+
+    #[test]
+    fn congestion_control_costs_little_where_nothing_is_congested() {
+        let rate = |congestion| {
+            let mut bench = Bench {
+                scenario: NAME,
+                options: Options {
+                    seed: 1,
+                    nodes: None,
+                    quick: true,
+                },
+                findings: Findings::default(),
+                listener: &mut |_| {},
+            };
+            measure(&mut bench, 2, congestion, "", [None; 4]);
+            let rate = |row: &&crate::scenario::Row| row.metric == "rate a node";
+            let row = bench.findings.rows.iter().find(rate);
+            row.expect("it is measured").value
+        };
+        let (with, without) = (rate(Congestion::Dctcp), rate(Congestion::Off));
+        assert!(with >= 0.95 * without, "{with} and {without} M/s");
+    }
+}

@@ -41,6 +41,16 @@ fn a_lossless_link_is_nearly_full() {
     assert!((80.0..97.1).contains(&gbps), "{gbps}");
 }
 
+#[test]
+fn losses_cost_little() {
+    let findings = quick("loss", 1);
+    for (case, least) in [("1e-7", 99.0), ("1e-4", 95.0), ("1e-3", 80.0)] {
+        let share = value(&findings, case, "share of lossless");
+        assert!(share >= least, "{case}: {share}%");
+    }
+    assert!(value(&findings, "1e-3", "losses") > 0.0, "there were some");
+}
+
 /// What is promised of DCTCP, as soon as the queue that the clients began with is gone.
 #[test]
 fn an_incast_with_congestion_control_has_a_short_queue() {
@@ -58,6 +68,7 @@ fn an_incast_with_congestion_control_has_a_short_queue() {
             "{case}: {} Gb/s",
             of("bandwidth")
         );
+        assert!(of("fairness") >= 0.95, "{case}: {}", of("fairness"));
     }
 }
 
@@ -127,7 +138,11 @@ fn a_dead_node_is_noticed_and_used_again_and_hurts_nobody_else() {
         value(&findings, "", "callers that learn of the death"),
         100.0
     );
-    assert!(value(&findings, "", "the last one after") < 450.0);
+    // The peer timeout, and until the next look at peers.
+    let last_ms = value(&findings, "", "the last one after");
+    assert!((200.0..=250.0).contains(&last_ms), "{last_ms}");
+    let slower = value(&findings, "", "others slower at p99");
+    assert!(slower <= 5.0, "{slower}%");
     assert_eq!(value(&findings, "", "callers that use it again"), 100.0);
     assert_eq!(value(&findings, "", "failed calls to the living"), 0.0);
     let answered = |case| value(&findings, case, "calls to the living answered");
