@@ -17,8 +17,10 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_scenario_prints_rows_beside_the_papers() {
-    let output = starling(&["sim", "run", "loss", "--quick", "--json"]);
+    let arguments = ["sim", "run", "loss", "--quick", "--json", "--nodes", "12"];
+    let output = starling(&arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("its own number of nodes"));
     let rows: Vec<Value> = text(&output.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).expect("each line is one JSON object"))
@@ -124,6 +126,18 @@ fn what_cannot_be_meant_is_said_to_be_so() {
         (&["sim", "run", "random", "--nodes", "5"][..], "--nodes"),
         (&["sim", "run", "loss", "--only", "calls=0"], "--only"),
         (&["sim", "run", "random", "--only", "call=0"], "LIST=PLACES"),
+        (
+            &[
+                "sim",
+                "run",
+                "random",
+                "--seed",
+                "3",
+                "--only",
+                "calls=9999",
+            ],
+            "seed 3 does not have all of calls: it has",
+        ),
         (&["sim", "hunt", "--plant", "nothing"], "handler-twice"),
         (&["sim", "hunt", "--minutes=-1"], "--minutes"),
         (&["sim", "run", "loss", "--nodes", "2"], "3..=1000"),

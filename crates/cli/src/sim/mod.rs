@@ -46,7 +46,8 @@ struct Run {
     /// Starts the dice. The same seed is the same run, to the bit.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Nodes, where the scenario lets one choose; the paper's number otherwise.
+    /// Nodes, where the scenario lets one choose (all-to-all, background, node-failure, overload);
+    /// the paper's number otherwise.
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
     nodes: Option<u32>,
     /// Prints one JSON object per line, with the keys scenario, case, metric, unit, value, and
@@ -121,7 +122,14 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
         scenario::ALL.into()
     } else {
         let found = scenario::find(&arguments.name);
-        vec![found.ok_or_else(|| unknown(&arguments.name))?]
+        let found = found.ok_or_else(|| unknown(&arguments.name))?;
+        if arguments.nodes.is_some() && !found.takes_nodes {
+            eprintln!(
+                "note: {} has its own number of nodes, whatever --nodes says",
+                found.name
+            );
+        }
+        vec![found]
     };
     if let Some(directory) = plot_directory(arguments) {
         // A run may take minutes: better known before.

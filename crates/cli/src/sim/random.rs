@@ -16,6 +16,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), CliError> {
     }
     let mut scenario = Scenario::from_seed(arguments.seed);
     if let Some(part) = &arguments.only {
+        part.check(&scenario).map_err(CliError::Usage)?;
         scenario = part.of(&scenario);
     }
     let report = run_sabotaged(&scenario, arguments.plant).map_err(CliError::Promise)?;

@@ -130,6 +130,8 @@ pub struct Named {
     pub name: &'static str,
     /// What it shows, in a line.
     pub about: &'static str,
+    /// Whether [`Options::nodes`] has a say.
+    pub takes_nodes: bool,
     run: fn(&mut Bench<'_>),
 }
 
@@ -138,46 +140,55 @@ pub const ALL: [Named; 9] = [
     Named {
         name: loss::NAME,
         about: "8 MB requests through losses of 1e-7 to 1e-3 at 100 Gb/s (eRPC, table 4)",
+        takes_nodes: false,
         run: loss::run,
     },
     Named {
         name: incast::NAME,
         about: "20 to 100 clients send 8 MB requests to one server (eRPC, table 5)",
+        takes_nodes: false,
         run: incast::run,
     },
     Named {
         name: background::NAME,
         about: "64 kB RPCs between all nodes during an incast of 100 (eRPC, section 6.5)",
+        takes_nodes: true,
         run: background::run,
     },
     Named {
         name: all_to_all::NAME,
         about: "every thread of 100 nodes calls every thread, 60 in flight (eRPC, figure 5)",
+        takes_nodes: true,
         run: all_to_all::run,
     },
     Named {
         name: node_failure::NAME,
         about: "a node of 100 dies and returns: who notices when, and who suffers",
+        takes_nodes: true,
         run: node_failure::run,
     },
     Named {
         name: overload::NAME,
         about: "a server is offered up to three times what it can do, inline and in workers",
+        takes_nodes: true,
         run: overload::run,
     },
     Named {
         name: descheduled::NAME,
         about: "client and server on cores that are away for 1 to 20 ms, a tenth of the time",
+        takes_nodes: false,
         run: descheduled::run,
     },
     Named {
         name: paths::NAME,
         about: "long paths, and incasts through switches that mark nothing",
+        takes_nodes: false,
         run: paths::run,
     },
     Named {
         name: slo::NAME,
         about: "how much 16 and 64 workers can take within a tail of ten service times (RPCValet)",
+        takes_nodes: false,
         run: slo::run,
     },
 ];
@@ -230,6 +241,8 @@ pub fn run(
     listener: &mut Listener<'_>,
 ) -> Result<(Findings, Duration), Broken> {
     let started = Instant::now();
+    let nodes = options.nodes.filter(|_| named.takes_nodes);
+    let options = Options { nodes, ..options };
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut bench = Bench {
             scenario: named.name,

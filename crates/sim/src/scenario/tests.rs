@@ -221,13 +221,13 @@ fn a_broken_promise_is_an_error_with_the_command_that_shows_it() {
         nodes: Some(12),
         quick: true,
     };
-    let mut named = find("loss").expect("a scenario");
+    let mut named = find("node-failure").expect("a scenario");
     named.run = |_| guard::hold(Err(Violation::new("at most once", "it ran twice")));
     let broken = run(&named, options, &mut |_| {}).expect_err("it was broken");
     assert_eq!(broken.violation.checker, "at most once");
     let text = broken.to_string();
     assert!(text.contains("it ran twice"), "{text}");
-    let command = "replay: starling sim run loss --seed 3 --nodes 12 --quick";
+    let command = "replay: starling sim run node-failure --seed 3 --nodes 12 --quick";
     assert!(text.ends_with(command), "{text}");
     named.run = |_| assert_eq!(1, 2, "numbers");
     let broken = run(&named, options, &mut |_| {}).expect_err("it was broken");

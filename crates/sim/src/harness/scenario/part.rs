@@ -22,16 +22,32 @@ pub struct Part {
 impl Part {
     /// All of a scenario.
     pub fn whole(scenario: &Scenario) -> Self {
-        let lens = [
-            scenario.rules.len(),
-            scenario.host_faults.len(),
-            scenario.outages.len(),
-            scenario.strays.len(),
-            scenario.calls.len(),
-        ];
         Self {
-            places: lens.map(|len| (0..len).collect()),
+            places: lens(scenario).map(|len| (0..len).collect()),
         }
+    }
+
+    /// Whether `scenario` has all these places; if not, what it has.
+    pub fn check(&self, scenario: &Scenario) -> Result<(), String> {
+        let lens = lens(scenario);
+        let beyond = |&list: &usize| {
+            self.places[list]
+                .last()
+                .is_some_and(|&last| last >= lens[list])
+        };
+        let Some(list) = (0..LISTS.len()).find(beyond) else {
+            return Ok(());
+        };
+        let has = LISTS.iter().zip(lens).map(|(name, len)| match len {
+            0 => format!("no {name}"),
+            _ => format!("{name}=0-{}", len - 1),
+        });
+        Err(format!(
+            "seed {} does not have all of {}: it has {}",
+            scenario.seed,
+            LISTS[list],
+            has.collect::<Vec<_>>().join(", ")
+        ))
     }
 
     /// How many lists there are.
@@ -81,6 +97,17 @@ impl Part {
         rest.part = Some(self.clone());
         rest
     }
+}
+
+/// How many entries each list has.
+fn lens(scenario: &Scenario) -> [usize; LISTS.len()] {
+    [
+        scenario.rules.len(),
+        scenario.host_faults.len(),
+        scenario.outages.len(),
+        scenario.strays.len(),
+        scenario.calls.len(),
+    ]
 }
 
 impl fmt::Display for Part {
@@ -170,6 +197,11 @@ mod tests {
         assert_eq!(rest.calls, scenario.calls[..1]);
         assert!(rest.host_faults.is_empty());
         assert_eq!(rest.part, Some(part.clone()));
+        assert_eq!(Part::whole(&scenario).check(&scenario), Ok(()));
+        let said = part.check(&scenario).unwrap_err();
+        let last = scenario.calls.len() - 1;
+        assert!(said.contains("not have all of calls"), "{said}");
+        assert!(said.contains(&format!("calls=0-{last}")), "{said}");
         let base: Part = "rules=0,2,5/calls=4".parse().unwrap();
         let inner: Part = "rules=1-2/calls=0".parse().unwrap();
         assert_eq!(inner.within(&base).to_string(), "rules=2,5/calls=4");
