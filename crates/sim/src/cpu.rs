@@ -77,11 +77,14 @@ impl CpuModel {
 
     /// A polled network card that a process drives itself, as eRPC's.
     ///
-    /// - Frames and handlers: SPECIFICATION.md counts 886 instructions for an RPC over shared
-    ///   memory, of which 130 are the rings'; at 20.3 M/s on each side an RPC takes 49 ns, 9
-    ///   instructions a ns. The rest of 756 is, by its breakdown, 245 for two frames sent, 360
+    /// Calibrated in November 2026 by the figures that SPECIFICATION.md had then; an RPC has become
+    /// cheaper since, and the model was left as it is, so that runs can be compared.
+    ///
+    /// - Frames and handlers: 886 instructions were counted for an RPC over shared memory, of which
+    ///   130 were the rings'; at 20.3 M/s on each side an RPC took 49 ns, 9 instructions a ns
+    ///   on each of two cores. The rest of 756 was, by its breakdown, 245 for two frames sent, 360
     ///   for two read and 150 for handler and continuation with their copies.
-    /// - A turn: an RPC that is alone takes 2166 instructions, two turns more than one of many.
+    /// - A turn: an RPC that was alone took 2166 instructions, two turns more than one of many.
     /// - Packets: eRPC spends 50 ns on each of the 20 M packets a second that a CX4 thread sends
     ///   and receives (NSDI'19, section 6.2); less our frame and handler, some 20 are the card's.
     /// - Bytes: 8 MiB go over shared memory at 25 GB/s, with one copy on each side in parallel.

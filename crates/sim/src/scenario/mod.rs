@@ -284,6 +284,8 @@ impl Bench<'_> {
         value: f64,
         paper: Option<f64>,
     ) {
+        // No number, and no JSON either: whoever has none to tell leaves the row out.
+        assert!(value.is_finite(), "{metric} of {case:?} is {value}");
         self.findings.rows.push(Row {
             scenario: self.scenario,
             case: case.to_owned(),

@@ -208,7 +208,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
     let latest = |times: &[Option<u64>], since_ns: u64| {
         let seen = others.clone().filter_map(|node| times[node]);
         seen.max()
-            .map_or(f64::NAN, |at_ns| (at_ns - since_ns) as f64 / MS as f64)
+            .map(|at_ns| (at_ns - since_ns) as f64 / MS as f64)
     };
     let count = |times: &[Option<u64>]| others.clone().filter(|&n| times[n].is_some()).count();
     let all = f64::from(nodes - 1);
@@ -219,13 +219,9 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         100.0 * count(&app.learnt_ns) as f64 / all,
         None,
     );
-    bench.row(
-        case,
-        "the last one after",
-        "ms",
-        latest(&app.learnt_ns, died_ns),
-        None,
-    );
+    if let Some(ms) = latest(&app.learnt_ns, died_ns) {
+        bench.row(case, "the last one after", "ms", ms, None);
+    }
     bench.row(
         case,
         "callers that use it again",
@@ -233,13 +229,9 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         100.0 * count(&app.heard_ns) as f64 / all,
         None,
     );
-    bench.row(
-        case,
-        "the last one after its return",
-        "ms",
-        latest(&app.heard_ns, back_ns),
-        None,
-    );
+    if let Some(ms) = latest(&app.heard_ns, back_ns) {
+        bench.row(case, "the last one after its return", "ms", ms, None);
+    }
     bench.row(
         case,
         "failed calls to the living",
