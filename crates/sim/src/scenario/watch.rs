@@ -5,7 +5,7 @@
 //! part in it, and what it measures is what a client of eRPC measures for its table 5, the time
 //! from sending a packet of a large request to hearing that it arrived.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hdrhistogram::Histogram;
 use starling_proto::HEADER_BYTES;
@@ -16,6 +16,10 @@ use crate::frames::{
 };
 pub(super) use crate::queueing::times;
 
+/// Total and index.
+const FRAGMENT_HEADER: usize = 8;
+/// More than any message has.
+const MOST_FRAGMENTS: u32 = 1 << 20;
 /// Fragments of one message that may be on their way.
 const WINDOW: usize = 64;
 
@@ -27,12 +31,45 @@ struct Flight {
     sent: [(u32, u64); WINDOW],
 }
 
+/// What arrived of a slot's last message, so that copies are told from it.
+#[derive(Default)]
+struct Arrival {
+    number: u64,
+    /// A bit for each fragment.
+    fragments: Vec<u64>,
+}
+
+impl Arrival {
+    /// Whether what a frame brings is here for the first time.
+    fn is_first(&mut self, number: u64, fragment: usize) -> bool {
+        if number < self.number {
+            return false;
+        }
+        if number > self.number {
+            self.number = number;
+            self.fragments.clear();
+        }
+        let (word, bit) = (fragment / 64, 1 << (fragment % 64));
+        if word >= self.fragments.len() {
+            self.fragments.resize(word + 1, 0);
+        }
+        let first = self.fragments[word] & bit == 0;
+        self.fragments[word] |= bit;
+        first
+    }
+}
+
+/// A session as its receiver names it, one of its slots, and which way.
+type SlotName = (u32, u8, bool);
+
 /// A capture.
 pub(super) struct Watch {
     /// Round-trip times, ns.
     pub(super) rtt_ns: Histogram<u64>,
-    /// Bytes of messages that arrived, by the number of the peer they came from.
+    /// Bytes of messages that arrived, by the number of the peer they came from: those of fragments
+    /// without their headers, and of copies only the first.
     pub(super) received: Vec<u64>,
+    arrivals: HashMap<(u32, SlotName), Arrival>,
     flights: BTreeMap<(u32, u8), Flight>,
     /// A deliberate bug, to see that it is found: the peer whose turn comes before all others' as
     /// long as it has something to send, and when it last had. So would a wheel that is not fair.
@@ -47,6 +84,7 @@ impl Watch {
         Self {
             rtt_ns: times(),
             received: Vec::new(),
+            arrivals: HashMap::new(),
             flights: BTreeMap::new(),
             favours: None,
         }
@@ -99,14 +137,30 @@ impl Watch {
     pub(super) fn read(&mut self, now_ns: u64, peer: u32, datagram: &[u8]) {
         for frame in frames(datagram) {
             if (REQUEST..=RESPONSE_FRAGMENT).contains(&frame.kind) {
-                self.count(peer, frame.payload.len() as u64);
+                self.count(peer, &frame);
             } else if frame.kind == CREDIT_RETURN {
                 self.heard(now_ns, peer, &frame);
             }
         }
     }
 
-    fn count(&mut self, peer: u32, bytes: u64) {
+    fn count(&mut self, peer: u32, frame: &Frame<'_>) {
+        let is_request = matches!(frame.kind, REQUEST | REQUEST_FRAGMENT);
+        let (fragment, data) = match frame.kind {
+            REQUEST_FRAGMENT | RESPONSE_FRAGMENT => {
+                let Some((head, data)) = frame.payload.split_at_checked(FRAGMENT_HEADER) else {
+                    return;
+                };
+                (u32_at(head, 4).unwrap_or(0).min(MOST_FRAGMENTS), data)
+            }
+            _ => (0, frame.payload),
+        };
+        let slot = (frame.session, frame.slot, is_request);
+        let arrival = self.arrivals.entry((peer, slot)).or_default();
+        if !arrival.is_first(frame.number, fragment as usize) {
+            return;
+        }
+        let bytes = data.len() as u64;
         let index = peer as usize;
         if index >= self.received.len() {
             self.received.resize(index + 1, 0);
@@ -179,15 +233,24 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_by_peer() {
+    fn bytes_are_counted_once_by_peer_and_headers_are_none() {
         let mut watch = Watch::new();
         let mut datagram = vec![0; PREAMBLE_BYTES];
-        for _ in 0..2 {
-            datagram.extend(head(REQUEST, 5, 1));
+        for number in [1, 2, 2, 1] {
+            datagram.extend(head(REQUEST, 5, number));
             datagram.extend([0; 5]);
         }
         watch.read(0, 2, &datagram);
         assert_eq!(watch.received, [0, 0, 10]);
+        datagram.truncate(PREAMBLE_BYTES);
+        for index in [0u32, 70, 0, 70, 3] {
+            datagram.extend(head(REQUEST_FRAGMENT, 8 + 100, 3));
+            datagram.extend(7_100u32.to_le_bytes());
+            datagram.extend(index.to_le_bytes());
+            datagram.extend([0; 100]);
+        }
+        watch.read(0, 2, &datagram);
+        assert_eq!(watch.received, [0, 0, 310]);
         watch.read(0, 2, &[1; 30]);
         watch.restart();
         assert_eq!(watch.received, [0, 0, 0]);
