@@ -31,10 +31,15 @@ fn assert_says(result: Result<XdpIo, IoError>, fault: Fault, texts: &[&str]) {
 
 /// Whether the interface `va` has an XDP program.
 fn has_program(net: &Pair) -> bool {
+    va_shows(net, "prog/xdp")
+}
+
+/// Whether `ip` says this of the interface `va`.
+fn va_shows(net: &Pair, text: &str) -> bool {
     let output = inside(&net.a, || {
         Command::new("ip").args(["link", "show", "va"]).output()
     });
-    String::from_utf8_lossy(&output.expect("iproute2").stdout).contains("prog/xdp")
+    String::from_utf8_lossy(&output.expect("iproute2").stdout).contains(text)
 }
 
 #[track_caller]
@@ -387,6 +392,8 @@ fn a_neighbour_with_another_address_is_found_again() {
     drop(b);
     // The other host is replaced: same IP address, another card.
     run(&net.b, "ip link set vb down").expect("it is there");
+    // Unless the kernel sees that, it believes for up to 45 s what it has heard of its neighbour.
+    wait_until(|| va_shows(&net, "DOWN mode"));
     run(&net.b, "ip link set vb address 02:00:00:00:00:99").expect("it is there");
     run(&net.b, "ip link set vb up").expect("it is there");
     // A process that another test starts right now may hold the port until it has become itself.
