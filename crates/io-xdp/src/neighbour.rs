@@ -13,14 +13,15 @@
 //! ```
 //!
 //! Who opens a peer asks for the way at once; who admits one, as it answers a stranger, has the thread
-//! ask, and again if it does not get to it. It never asks itself: the kernel may be busy changing
-//! interfaces, for seconds, and answers nobody meanwhile.
+//! ask, and asks only if the thread does not get to it, for all cores may be taken by threads that
+//! spin. If the thread is asking it never asks itself: the kernel may be busy changing interfaces,
+//! for seconds, and answers nobody meanwhile.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -194,6 +195,8 @@ struct Table {
 pub(crate) struct Neighbours {
     table: Arc<Mutex<Table>>,
     bell: Arc<OwnedFd>,
+    /// How many are asking the kernel, or about to.
+    pub(crate) asking: Arc<AtomicU32>,
 }
 
 /// One cache for each network namespace, by the cookie that the kernel gives it.
@@ -216,10 +219,15 @@ impl Neighbours {
     fn start() -> io::Result<Self> {
         let watcher = Watcher::new()?;
         let (table, bell) = (Arc::clone(&watcher.table), Arc::clone(&watcher.bell));
+        let asking = Arc::clone(&watcher.asking);
         std::thread::Builder::new()
             .name("starling-neigh".to_owned())
             .spawn(move || watcher.run())?;
-        Ok(Self { table, bell })
+        Ok(Self {
+            table,
+            bell,
+            asking,
+        })
     }
 
     /// The way to a destination, as the kernel knows it now; it is kept up to date as long as
@@ -257,6 +265,11 @@ impl Neighbours {
         if is_first {
             self.ring();
         }
+    }
+
+    /// Somebody is asking the kernel, and may be waiting for it: so would whoever else asks.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::Relaxed) > 0
     }
 
     /// Has the thread look what is wanted of it.
@@ -317,6 +330,8 @@ pub(crate) fn check_route(route: io::Result<Route>, interface: u32) -> Result<Ro
 struct Watcher {
     table: Arc<Mutex<Table>>,
     bell: Arc<OwnedFd>,
+    /// One while the thread does anything but wait.
+    asking: Arc<AtomicU32>,
     events: Netlink,
     questions: Netlink,
     /// Where the next comparison begins.
@@ -336,6 +351,7 @@ impl Watcher {
         Ok(Self {
             table: Arc::default(),
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            asking: Arc::default(),
             events: Netlink::new(groups as u32)?,
             questions: Netlink::new(0)?,
             position: 0,
@@ -345,6 +361,7 @@ impl Watcher {
     }
 
     fn run(mut self) {
+        self.asking.fetch_add(1, Ordering::Relaxed);
         let mut last_look = Instant::now();
         loop {
             let pause = LOOK_EVERY.saturating_sub(last_look.elapsed());
@@ -358,8 +375,10 @@ impl Watcher {
                 PollFd::from_borrowed_fd(events, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
             ];
+            self.asking.fetch_sub(1, Ordering::Relaxed);
             // An error can only be a signal, and that ends a wait early.
             let _ = poll(&mut fds, Some(&timeout));
+            self.asking.fetch_add(1, Ordering::Relaxed);
             let [has_events, is_called] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
             if is_called && !self.handle_call() {
                 return;

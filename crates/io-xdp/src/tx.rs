@@ -28,8 +28,8 @@ type Slot = u16;
 /// No slot.
 const NONE: Slot = Slot::MAX;
 
-/// After so many datagrams that went to a peer by the kernel's socket the thread is told once more to
-/// ask for the way: there may have been too many others to remember.
+/// Datagrams that go to a peer by the kernel's socket before the device asks for the way itself: the
+/// thread that should have had no core for as long.
 const PATIENCE: u8 = 32;
 
 /// The sending half of an [`XdpIo`](crate::XdpIo).
@@ -67,7 +67,7 @@ struct Peer {
     hop: Arc<Hop>,
     /// The slot that frames are appended to.
     open: Slot,
-    /// Frames that went by the socket since the thread was told to ask for the way.
+    /// Frames that went by the socket before the kernel was asked for the way.
     unasked: u8,
 }
 
@@ -139,7 +139,8 @@ impl XdpTx {
         });
     }
 
-    /// The way is not known: sees to it that it is asked for.
+    /// The way is not known: asks for it if nobody else does. While somebody asks for another one,
+    /// the kernel may be answering nobody: then it goes on by the socket.
     #[cold]
     fn miss_hop(&mut self, id: PeerId) {
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
@@ -151,7 +152,12 @@ impl XdpTx {
         peer.unasked += 1;
         if peer.unasked >= PATIENCE {
             peer.unasked = 0;
-            self.shared.neighbours.want(&peer.hop);
+            if self.shared.neighbours.is_asking() {
+                // There may have been too many others to remember.
+                self.shared.neighbours.want(&peer.hop);
+            } else {
+                peer.hop.look(&mut self.netlink, false);
+            }
         }
     }
 
@@ -457,6 +463,7 @@ impl Drop for XdpTx {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
 
@@ -466,8 +473,8 @@ mod tests {
     use super::*;
     use crate::{XdpConfig, XdpIo};
 
-    #[test]
-    fn a_way_that_nobody_asks_for_is_wanted_again() {
+    /// Sends to a stranger whose way the thread has heard nothing of, by what `test` does.
+    fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
         let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
         let made = Pair::new().and_then(|pair| {
             let device = inside(&pair.b, bind).map_err(|error| error.to_string());
@@ -476,48 +483,80 @@ mod tests {
         let (_pair, mut device) = match made {
             Ok(made) => made,
             Err(problem) => {
-                let test = "a_way_that_nobody_asks_for_is_wanted_again";
-                println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+                println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
                 return;
             }
         };
         let tx = device.split().1;
         let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
         let id = tx.admit(stranger).expect("room");
-        // One that the thread has heard nothing of.
         let target = Target {
             interface: tx.shared.index,
             source: tx.shared.local.ip(),
             destination: stranger.ip(),
         };
-        let hop = Arc::new(Hop::new(target));
+        test(tx, id, &target);
+    }
+
+    /// From now on the thread has heard nothing of the peer's way.
+    fn forget(tx: &mut XdpTx, id: PeerId, target: &Target) -> Arc<Hop> {
+        let hop = Arc::new(Hop::new(*target));
         let peer = tx.peers[id.0 as usize].as_mut();
         peer.expect("it was admitted").hop = Arc::clone(&hop);
-        let mut send = |count: u8| {
-            for _ in 0..count {
-                tx.append(id, b"preamble", b"", b"", b"").expect("room");
-                tx.flush().expect("a healthy device");
-            }
-        };
-        // While the kernel answers nobody, sending goes on.
-        let (asks, is_asking) = mpsc::channel();
-        let (answers, is_answered) = mpsc::channel::<()>();
-        let asked = Arc::clone(&hop);
-        let kernel = std::thread::spawn(move || {
-            let _asking = asked.next();
-            asks.send(()).expect("somebody waits");
-            let _ = is_answered.recv_timeout(Duration::from_secs(5));
-        });
-        is_asking.recv().expect("it asks");
-        send(4 * PATIENCE);
-        assert_eq!(hop.mac(), None);
-        assert!(!kernel.is_finished(), "nobody waited for it");
-        drop(answers);
-        let begun = Instant::now();
-        while hop.mac().is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
-            send(PATIENCE);
+        hop
+    }
+
+    fn send(tx: &mut XdpTx, id: PeerId, count: u8) {
+        for _ in 0..count {
+            tx.append(id, b"preamble", b"", b"", b"").expect("room");
+            tx.flush().expect("a healthy device");
         }
-        kernel.join().expect("no panic");
+    }
+
+    /// The thread may have no core: they may all be taken by threads that spin.
+    #[test]
+    fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
+        let name = "a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it";
+        unknown_way(name, |tx, id, target| {
+            // Now and then the thread is busy with events.
+            let is_asked = (0..100).any(|_| {
+                let hop = forget(tx, id, target);
+                send(tx, id, PATIENCE - 1);
+                assert_eq!(hop.mac(), None);
+                send(tx, id, 1);
+                hop.mac().is_some()
+            });
+            assert!(is_asked, "nobody asks");
+        });
+    }
+
+    #[test]
+    fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
+        let name = "who_sends_does_not_wait_while_the_kernel_answers_nobody";
+        unknown_way(name, |tx, id, target| {
+            let hop = forget(tx, id, target);
+            let asking = Arc::clone(&tx.shared.neighbours.asking);
+            asking.fetch_add(1, Ordering::Relaxed);
+            let (asks, is_asking) = mpsc::channel();
+            let (answers, is_answered) = mpsc::channel::<()>();
+            let asked = Arc::clone(&hop);
+            let kernel = std::thread::spawn(move || {
+                let _asking = asked.next();
+                asks.send(()).expect("somebody waits");
+                let _ = is_answered.recv_timeout(Duration::from_secs(5));
+            });
+            is_asking.recv().expect("it asks");
+            send(tx, id, 4 * PATIENCE);
+            assert_eq!(hop.mac(), None);
+            assert!(!kernel.is_finished(), "nobody waited for it");
+            drop(answers);
+            // The thread was told, and does it as soon as it can.
+            let begun = Instant::now();
+            while hop.mac().is_none() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
+                send(tx, id, PATIENCE);
+            }
+            kernel.join().expect("no panic");
+        });
     }
 }
