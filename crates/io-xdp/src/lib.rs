@@ -19,7 +19,7 @@
 //! | `frame`, `checksum` | reading and making frames: pure |
 //! | `ring`, `umem`, `socket` | the memory and the rings shared with the kernel |
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
-//! | `neighbour`, `netlink` | next hops, kept up to date by a thread that the fast path never waits for |
+//! | `neighbour`, `netlink` | next hops, kept up to date by a thread that who sends never waits for |
 //! | `rx`, `tx`, `device` | the device |
 //! | `chunks` | whether all memory is somewhere at the end |
 //! | `siblings` | devices of one process that share a port |

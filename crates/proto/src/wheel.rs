@@ -86,6 +86,7 @@ impl Wheel {
         self.len += 1;
     }
 
+    /// Takes a session out that is in, to be put in elsewhere.
     #[cold]
     fn remove(&mut self, session: usize) {
         let Link { next, before } = self.links[session];
