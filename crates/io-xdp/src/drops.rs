@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::net::sockopt;
-
-use crate::frame::Drop;
+use starling_frame::Drop;
 
 /// Frames that a device dropped, or the kernel on its way to the device, since it was bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,17 +40,26 @@ pub struct Drops {
 
 /// The counts of a device itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts([u64; Drop::COUNT]);
+pub(crate) struct Counts {
+    frames: [u64; Drop::COUNT],
+    /// Frames that were in no memory of ours.
+    descriptors: u64,
+}
 
 impl Counts {
     #[cold]
     pub(crate) fn count(&mut self, reason: Drop) {
-        self.0[reason as usize] += 1;
+        self.frames[reason as usize] += 1;
+    }
+
+    #[cold]
+    pub(crate) fn count_descriptor(&mut self) {
+        self.descriptors += 1;
     }
 
     /// Without what only the kernel knows.
     pub(crate) fn drops(&self) -> Drops {
-        let of = |reason: Drop| self.0[reason as usize];
+        let of = |reason: Drop| self.frames[reason as usize];
         Drops {
             truncated: of(Drop::Truncated),
             not_ip: of(Drop::NotIp),
@@ -63,7 +71,7 @@ impl Counts {
             udp_checksum: of(Drop::UdpChecksum),
             not_ours: of(Drop::NotOurs),
             source: of(Drop::Source),
-            descriptor: of(Drop::Descriptor),
+            descriptor: self.descriptors,
             ring_full: 0,
             kernel: 0,
         }

@@ -14,9 +14,10 @@
 //!       └─── kernel ◀─── the kernel's socket ◀───── not (yet) ────────────────────────┴─ XdpTx
 //! ```
 //!
+//! Reading and making frames is [`starling_frame`]'s part.
+//!
 //! | module | what |
 //! |---|---|
-//! | `frame`, `checksum` | reading and making frames: pure |
 //! | `ring`, `umem`, `socket` | the memory and the rings shared with the kernel |
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that who sends never waits for |
@@ -38,11 +39,9 @@
 mod address;
 mod bpf;
 mod channels;
-mod checksum;
 mod chunks;
 mod device;
 mod drops;
-mod frame;
 mod inspect;
 mod neighbour;
 mod netlink;

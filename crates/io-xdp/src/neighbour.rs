@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use starling_frame::Mac;
 use starling_io::Wake;
 
-use crate::frame::Mac;
 use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};
 
 /// How often some of the cache is compared with the kernel's tables.

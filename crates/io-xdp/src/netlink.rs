@@ -12,9 +12,9 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto,
     socket_with,
 };
+use starling_frame::Mac;
 
 use crate::channels::Queues;
-use crate::frame::Mac;
 
 /// Bytes of a message's header: length, kind, flags, sequence number, port.
 const HEADER: usize = 16;

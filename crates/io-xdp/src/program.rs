@@ -16,10 +16,10 @@ use aya::Ebpf;
 use aya::maps::{Map, MapData};
 use aya::programs::{ProgramError, Xdp};
 use rustix::mm::ProtFlags;
+use starling_frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use starling_io::{Fault, IoError};
 
 use crate::bpf;
-use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 use crate::steering::{Counts, SOCKETS};

@@ -12,12 +12,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use starling_frame::{Received, parse, swap_ends};
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, Source};
 use starling_io_udp::UdpRx;
 
 use crate::chunks::Chunks;
 use crate::drops::{ByKernel, Counts};
-use crate::frame::{Drop as Reason, Received, parse, swap_ends};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::{NOBODY, Senders};
 use crate::shared::Shared;
@@ -307,7 +307,7 @@ impl XdpRx {
                 true
             }
             None => {
-                self.counts.count(Reason::Descriptor);
+                self.counts.count_descriptor();
                 false
             }
         }

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use starling_frame::Mac;
 use starling_io::{Fault, IoError};
 
-use crate::frame::Mac;
 use crate::neighbour::{End, Neighbours, Presence};
 use crate::program::Program;
 use crate::socket::Socket;

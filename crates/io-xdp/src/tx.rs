@@ -8,11 +8,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use starling_frame::{Mac, Template};
 use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
 use crate::chunks::Chunks;
-use crate::frame::{Mac, Template};
 use crate::neighbour::{Hop, Target};
 use crate::netlink::Netlink;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use starling_frame::{Mac, Received, Template, parse};
 use starling_io::{Datagram, Fault, IoError, Wake, WorkerIo};
 use starling_io_udp::Waker;
 
-use crate::frame::{Mac, Received, Template, parse};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::Senders;
 use crate::shared::Shared;

@@ -1,4 +1,7 @@
-//! Ethernet frames with one UDP datagram: reading them and making them. Pure, no device needed.
+//! Ethernet frames with one UDP datagram: reading them and making them.
+//!
+//! Pure: bytes in, bytes or a reason out. No device, kernel or clock is needed, so the very code
+//! that an AF_XDP device runs can be run without root, and in a simulated network.
 //!
 //! ```text
 //!        0          14                34        42
@@ -15,14 +18,16 @@
 //! Such a datagram never was on a wire; it is taken as it is, as the kernel does. From a wire, one
 //! damaged datagram in 65536 could pass as partial, as many as the checksum lets through anyway.
 
+mod checksum;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use starling_io::Ecn;
 
-use crate::checksum::{fold, sum, word};
+use checksum::{fold, sum, word};
 
 /// A hardware address.
-pub(crate) type Mac = [u8; 6];
+pub type Mac = [u8; 6];
 
 /// Bytes of Ethernet header.
 const ETHERNET: usize = 14;
@@ -34,10 +39,12 @@ const IPV6: usize = 40;
 const UDP: usize = 8;
 
 /// The longest headers of a frame, in bytes.
-pub(crate) const MAX_HEADERS: usize = ETHERNET + IPV6 + UDP;
+pub const MAX_HEADERS: usize = ETHERNET + IPV6 + UDP;
 
-pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+/// The Ethernet type of IPv4.
+pub const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+/// The Ethernet type of IPv6.
+pub const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 /// Version 4, five words.
 const IPV4_FIRST_BYTE: u8 = 0x45;
@@ -51,7 +58,7 @@ const ECN_CONGESTION: u8 = 0b11;
 
 /// Why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drop {
+pub enum Drop {
     /// It ends within its headers, or before its IP packet does.
     Truncated,
     /// It is neither IPv4 nor IPv6, or its IP version is not what its Ethernet type says.
@@ -72,30 +79,33 @@ pub(crate) enum Drop {
     NotOurs,
     /// It comes from where no answer can go: port 0, a multicast or unspecified address.
     Source,
-    /// The kernel described memory that is none of ours: a defect of a driver.
-    Descriptor,
 }
 
 impl Drop {
     /// Number of reasons.
-    pub(crate) const COUNT: usize = Self::Descriptor as usize + 1;
+    pub const COUNT: usize = Self::Source as usize + 1;
 }
 
 /// A datagram within a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
-    pub(crate) source: SocketAddr,
-    pub(crate) ecn: Ecn,
+pub struct Received {
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// What queues on the way said.
+    pub ecn: Ecn,
     /// Where in the frame the payload begins.
-    pub(crate) start: usize,
+    pub start: usize,
     /// Bytes of payload.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 /// Finds the datagram for `local` in `frame`, which came by the interface of this number: the scope of
 /// link-local senders, whatever address they send to.
+///
+/// # Errors
+/// Why there is none.
 #[inline]
-pub(crate) fn parse(frame: &[u8], local: &SocketAddr, interface: u32) -> Result<Received, Drop> {
+pub fn parse(frame: &[u8], local: &SocketAddr, interface: u32) -> Result<Received, Drop> {
     let (ethernet, packet) = frame
         .split_first_chunk::<ETHERNET>()
         .ok_or(Drop::Truncated)?;
@@ -231,7 +241,8 @@ fn ecn_of(traffic_class: u8) -> Ecn {
 
 /// Has a frame go back where it came from: Ethernet, IP and port addresses change places. What is
 /// too short for that stays as it is.
-pub(crate) fn swap_ends(frame: &mut [u8]) {
+#[inline]
+pub fn swap_ends(frame: &mut [u8]) {
     let Some((ethernet, packet)) = frame.split_first_chunk_mut::<ETHERNET>() else {
         return;
     };
@@ -253,7 +264,7 @@ pub(crate) fn swap_ends(frame: &mut [u8]) {
 /// The headers of all frames from one address to another, but for what differs from frame to
 /// frame: the next hop, lengths and checksums.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Template {
+pub struct Template {
     bytes: [u8; MAX_HEADERS],
     len: u8,
     /// Sum of the IPv4 header, length and checksum being zero.
@@ -267,7 +278,7 @@ impl Template {
     ///
     /// # Panics
     /// If the addresses are of different families.
-    pub(crate) fn new(mac: Mac, local: &SocketAddr, remote: &SocketAddr, ecn: bool) -> Self {
+    pub fn new(mac: Mac, local: &SocketAddr, remote: &SocketAddr, ecn: bool) -> Self {
         let mut bytes = [0; MAX_HEADERS];
         bytes[6..12].copy_from_slice(&mac);
         let traffic_class = if ecn { ECN_CAPABLE } else { 0 };
@@ -315,7 +326,8 @@ impl Template {
 
     /// Bytes of the headers.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    #[expect(clippy::len_without_is_empty, reason = "there are always headers")]
+    pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
@@ -324,7 +336,7 @@ impl Template {
     /// # Panics
     /// If the frame is shorter than its headers, or larger than an IP packet can be.
     #[inline]
-    pub(crate) fn write(&self, next_hop: Mac, frame: &mut [u8]) {
+    pub fn write(&self, next_hop: Mac, frame: &mut [u8]) {
         let (headers, payload) = frame.split_at_mut(self.len());
         headers.copy_from_slice(&self.bytes[..self.len()]);
         headers[..6].copy_from_slice(&next_hop);
