@@ -1,5 +1,5 @@
 //! Two network namespaces joined by a veth pair: the smallest network that is not loopback, for
-//! tests and benchmarks.
+//! tests and benchmarks; and a third one behind them, for what goes by a router.
 //!
 //! The namespaces have no names. They live as long as the files here that refer to them (and as
 //! processes that were started inside), and the veth pair lives as long as they do: whatever
@@ -26,6 +26,12 @@ pub const IPV4: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
 /// IPv6 addresses of `va` and `vb`, in a network of 64 bits.
 pub const IPV6: [&str; 2] = ["fd77::1", "fd77::2"];
+
+/// IPv4 addresses of `vr` and `vc`, in a network of 24 bits: see [`Pair::route_to_another`].
+pub const FAR_IPV4: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
+
+/// IPv6 addresses of `vr` and `vc`, in a network of 64 bits.
+pub const FAR_IPV6: [&str; 2] = ["fd78::1", "fd78::2"];
 
 /// Two namespaces: `a` has the interface `va`, `b` has `vb`.
 #[derive(Debug)]
@@ -82,22 +88,41 @@ impl Pair {
     /// # Errors
     /// The text says what failed.
     pub fn join(&self, shape: Shape) -> Result<(), String> {
-        let to_b = format!("/proc/{}/fd/{}", std::process::id(), self.b.as_raw_fd());
+        let to_b = path(&self.b);
         let Shape { mtu, queues } = shape;
         let like = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
         let add = format!("ip link add va {like} type veth peer name vb address {MAC_B} {like}");
         run(&self.a, &add)?;
         run(&self.a, &format!("ip link set vb netns {to_b}"))?;
-        for (side, namespace, name) in [(0, &self.a, "va"), (1, &self.b, "vb")] {
-            let (v4, v6) = (IPV4[side], IPV6[side]);
-            run(namespace, &format!("ip address add {v4}/24 dev {name}"))?;
-            run(
-                namespace,
-                &format!("ip address add {v6}/64 dev {name} nodad"),
-            )?;
-            run(namespace, &format!("ip link set {name} up"))?;
-        }
+        set_up(&self.a, "va", IPV4[0], IPV6[0])?;
+        set_up(&self.b, "vb", IPV4[1], IPV6[1])?;
         self.await_carrier()
+    }
+
+    /// A third namespace, whose only interface `vc` is joined to `vr` in `b`: `b` is the router
+    /// between it and `a`.
+    ///
+    /// # Errors
+    /// The text says what failed.
+    pub fn route_to_another(&self) -> Result<File, String> {
+        let far = new_namespace().map_err(|error| format!("make a network namespace: {error}"))?;
+        run(&self.b, "ip link add vr type veth peer name vc")?;
+        run(&self.b, &format!("ip link set vc netns {}", path(&far)))?;
+        set_up(&self.b, "vr", FAR_IPV4[0], FAR_IPV6[0])?;
+        set_up(&far, "vc", FAR_IPV4[1], FAR_IPV6[1])?;
+        for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            set_kernel(&self.b, key, "1")?;
+        }
+        for (namespace, network, router) in [
+            (&self.a, "10.78.0.0/24", IPV4[1]),
+            (&self.a, "fd78::/64", IPV6[1]),
+            (&far, "10.77.0.0/24", FAR_IPV4[0]),
+            (&far, "fd77::/64", FAR_IPV6[0]),
+        ] {
+            run(namespace, &format!("ip route add {network} via {router}"))?;
+        }
+        await_crossing((&self.a, IPV4[0]), (&far, FAR_IPV4[1]))?;
+        Ok(far)
     }
 
     /// Waits until a datagram gets through and is answered: for a while after they are up,
@@ -106,22 +131,42 @@ impl Pair {
     /// # Errors
     /// If that takes more than ten seconds.
     pub fn await_carrier(&self) -> Result<(), String> {
-        let bind = |namespace, address: &str| inside(namespace, || UdpSocket::bind((address, 0)));
-        let sockets = bind(&self.a, IPV4[0]).and_then(|a| Ok((a, bind(&self.b, IPV4[1])?)));
-        let (a, b) = sockets.map_err(|error| format!("use an address of the pair: {error}"))?;
-        for socket in [&a, &b] {
-            let patience = Some(Duration::from_millis(20));
-            socket.set_read_timeout(patience).expect("not zero");
-        }
-        let cross = |from: &UdpSocket, to: &UdpSocket| {
-            let address = to.local_addr().expect("bound");
-            from.send_to(b"x", address).is_ok() && to.recv(&mut [0]).is_ok()
-        };
-        let crossed = (0..500).any(|_| cross(&a, &b) && cross(&b, &a));
-        crossed
-            .then_some(())
-            .ok_or_else(|| "the link stays dead".to_owned())
+        await_crossing((&self.a, IPV4[0]), (&self.b, IPV4[1]))
     }
+}
+
+/// Waits until a datagram goes from one address to the other and back.
+fn await_crossing(one: (&File, &str), other: (&File, &str)) -> Result<(), String> {
+    let bind = |(namespace, address)| inside(namespace, || UdpSocket::bind((address, 0)));
+    let sockets = bind(one).and_then(|one| Ok((one, bind(other)?)));
+    let (one, other) = sockets.map_err(|error| format!("use an address: {error}"))?;
+    for socket in [&one, &other] {
+        let patience = Some(Duration::from_millis(20));
+        socket.set_read_timeout(patience).expect("not zero");
+    }
+    let cross = |from: &UdpSocket, to: &UdpSocket| {
+        let address = to.local_addr().expect("bound");
+        from.send_to(b"x", address).is_ok() && to.recv(&mut [0]).is_ok()
+    };
+    let crossed = (0..500).any(|_| cross(&one, &other) && cross(&other, &one));
+    crossed
+        .then_some(())
+        .ok_or_else(|| "the link stays dead".to_owned())
+}
+
+/// Gives an interface its addresses, and has it up.
+fn set_up(namespace: &File, name: &str, v4: &str, v6: &str) -> Result<(), String> {
+    run(namespace, &format!("ip address add {v4}/24 dev {name}"))?;
+    run(
+        namespace,
+        &format!("ip address add {v6}/64 dev {name} nodad"),
+    )?;
+    run(namespace, &format!("ip link set {name} up"))
+}
+
+/// Where others find a namespace.
+fn path(namespace: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
 }
 
 /// A network namespace with nothing in it, which lives as long as the file or a process inside.
@@ -196,4 +241,13 @@ pub fn run(namespace: &File, line: &str) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Sets a parameter of the kernel (sysctl(8)) in `namespace`: `net/ipv4/ip_forward`.
+///
+/// # Errors
+/// If there is none of that name, or this process may not.
+pub fn set_kernel(namespace: &File, name: &str, value: &str) -> Result<(), String> {
+    let write = || std::fs::write(format!("/proc/sys/{name}"), value);
+    inside(namespace, write).map_err(|error| format!("set {name} to {value}: {error}"))
 }
