@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use common::{Net, by_the_kernel, check_no_drops, meet, send_one, transfer, until_not_needed};
 use starling_io_xdp::{XdpConfig, XdpIo};
-use starling_netns::inside;
+use starling_netns::{IPV4, IPV6, MAC_B, inside, run};
 
 #[test]
 fn what_is_behind_a_router_is_reached_by_it_past_the_kernel() {
@@ -31,5 +34,76 @@ fn what_is_behind_a_router_is_reached_by_it_past_the_kernel() {
         assert_eq!(before, namespaces.map(by_the_kernel), "it was not needed");
         check_no_drops(&a);
         check_no_drops(&c);
+    }
+}
+
+/// `ip neigh VERB`, of what is at `va`.
+fn neigh(net: &Net, verb: &str, address: &str, rest: &str) {
+    let line = format!("ip neigh {verb} {address} dev va {rest}");
+    run(&net.a, line.trim_end()).expect("root");
+}
+
+/// A neighbour that is needed only by who passes the kernel by would be forgotten, and its change of
+/// address go unnoticed.
+#[test]
+fn a_stale_neighbour_is_seen_after_though_the_kernel_sends_it_nothing() {
+    let test = "a_stale_neighbour_is_seen_after_though_the_kernel_sends_it_nothing";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
+    for host in [IPV4[1].to_owned(), format!("[{}]", IPV6[1])] {
+        let address = host.trim_matches(['[', ']']);
+        let mut b = net.at_b(&format!("xdp://vb/{host}:0"));
+        let to_b = format!("xdp://va/{host}:{}", b.local_socket_address().port());
+        let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
+        let (to_b, _) = meet(&mut a, &mut b, &to_b);
+        until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
+        neigh(
+            &net,
+            "replace",
+            address,
+            &format!("lladdr {MAC_B} nud stale"),
+        );
+        let before = by_the_kernel(&net.a);
+        let is_stale = || {
+            let show = ["neigh", "show", address, "dev", "va"];
+            let output = inside(&net.a, || Command::new("ip").args(show).output());
+            String::from_utf8_lossy(&output.expect("iproute2").stdout).contains("STALE")
+        };
+        assert!(is_stale());
+        let begun = Instant::now();
+        while is_stale() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks it");
+            send_one(&mut a, &mut b, to_b);
+        }
+        assert_eq!(by_the_kernel(&net.a), before, "it was not needed");
+        check_no_drops(&a);
+    }
+}
+
+#[test]
+fn a_neighbour_that_failed_is_found_again_by_the_kernel() {
+    let Some(net) = Net::new("a_neighbour_that_failed_is_found_again_by_the_kernel") else {
+        return;
+    };
+    for host in [IPV4[1].to_owned(), format!("[{}]", IPV6[1])] {
+        let address = host.trim_matches(['[', ']']);
+        let mut b = net.at_b(&format!("xdp://vb/{host}:0"));
+        let to_b = format!("xdp://va/{host}:{}", b.local_socket_address().port());
+        let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
+        let (to_b, _) = meet(&mut a, &mut b, &to_b);
+        for (verb, rest) in [("change", "nud failed"), ("delete", "")] {
+            let [before] = until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
+            neigh(&net, verb, address, rest);
+            let begun = Instant::now();
+            while by_the_kernel(&net.a) == before {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(60),
+                    "{verb} {rest}: still used"
+                );
+                send_one(&mut a, &mut b, to_b);
+            }
+        }
+        until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
     }
 }
