@@ -2,29 +2,20 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use common::process::{self, Process};
 use common::{any_addresses, impatient, payload, server};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use starling::{CallOptions, Channel, ChannelState, Code};
 use starling_test_protos::test::TestClient;
 
-const SERVE: &str = "STARLING_TEST_SERVE";
 const CALL: &str = "STARLING_TEST_CALL";
 
-/// Not a test but what [`Process`] runs: serves until its standard input is closed, which happens
-/// however the test ends.
+/// Not a test but what [`Process::serve`] runs.
 #[test]
 fn serve_in_this_process() {
-    let Some(address) = std::env::var_os(SERVE) else {
-        return;
-    };
-    let (builder, _) = server(&[address.to_str().expect("text")]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
-    println!("\nserving {}", server.address());
-    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    process::serve_if_told();
 }
 
 /// Not a test but what [`Process`] runs: makes a call for each line of its standard input.
@@ -40,66 +31,6 @@ fn call_in_this_process() {
             Err(status) => return println!("\nfailed {status}"),
         }
         println!("\nechoed {line}");
-    }
-}
-
-struct Process {
-    child: Child,
-    output: Lines<BufReader<ChildStdout>>,
-    address: String,
-}
-
-impl Process {
-    fn run(test: &str, variable: &str, address: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this test has a path"))
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
-            .env(variable, address)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it can be run again");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        Self {
-            child,
-            output: output.lines(),
-            address: address.to_owned(),
-        }
-    }
-
-    fn serve(address: &str) -> Self {
-        let mut process = Self::run("serve_in_this_process", SERVE, address);
-        process.address = process.said("serving ");
-        process
-    }
-
-    fn client(address: &str) -> Self {
-        Self::run("call_in_this_process", CALL, address)
-    }
-
-    /// What comes after the word on the next line that begins with it, or with "failed".
-    fn said(&mut self, word: &str) -> String {
-        (self.output.by_ref().map_while(Result::ok))
-            .find_map(|line| {
-                assert!(!line.starts_with("failed"), "{line}");
-                line.strip_prefix(word).map(str::to_owned)
-            })
-            .expect("it says so")
-    }
-
-    fn tell(&mut self, line: &str) {
-        let input = self.child.stdin.as_mut().expect("it is piped");
-        writeln!(input, "{line}").expect("it listens");
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -215,7 +146,7 @@ fn a_client_that_was_stopped_for_long_calls_as_if_nothing_had_been() {
         let (builder, _) = server(&[&address]);
         let server = builder.config(impatient()).build().expect("a server");
         let server = server.spawn().expect("threads");
-        let mut client = Process::client(server.address());
+        let mut client = Process::run("call_in_this_process", CALL, server.address());
         for word in ["first", "again"] {
             client.tell(word);
             assert_eq!(client.said("echoed "), word);

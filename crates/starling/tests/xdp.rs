@@ -2,59 +2,11 @@
 
 mod common;
 
+use common::xdp::{channel, from_a, pair, serve};
 use common::{LONG, any_addresses, payload, server};
-use rustix::io::Errno;
-use starling::{Bytes, Channel, Endpoint, Error, ServerHandle};
-use starling_io::IoError;
-use starling_netns::{IPV4, IPV6, Pair, Shape, inside};
+use starling::{Bytes, Channel, Endpoint, Error};
+use starling_netns::{IPV4, IPV6, Shape, inside};
 use starling_test_protos::test::{RelayRequest, TestClient};
-
-/// Two namespaces in which a server gets an address, having said so where there are none.
-fn pair(test: &str, shape: Shape) -> Option<Pair> {
-    let made = Pair::with_shape(shape).and_then(|pair| {
-        let bound = inside(&pair.b, || {
-            starling::Server::builder()
-                .bind("xdp://vb/0.0.0.0:0")
-                .map(drop)
-        });
-        match bound {
-            Ok(()) => Ok(pair),
-            Err(Error::Device(error)) if is_lacking(&error) => Err(error.to_string()),
-            Err(error) => panic!("{error}"),
-        }
-    });
-    if let Err(problem) = &made {
-        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-    }
-    made.ok()
-}
-
-/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
-fn is_lacking(error: &IoError) -> bool {
-    let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
-    let errno = error.source.as_ref().and_then(Errno::from_io_error);
-    errno.is_some_and(|errno| lacking.contains(&errno))
-}
-
-/// A server in `b`.
-fn serve(pair: &Pair, threads: usize, address: &str) -> ServerHandle {
-    inside(&pair.b, || {
-        let (builder, _) = server(&[]);
-        let server = builder.threads(threads).bind(address).expect(address);
-        server.build().expect("a server").spawn().expect("threads")
-    })
-}
-
-/// What clients in `a` call a server by: the interface is their own.
-fn from_a(server: &ServerHandle) -> String {
-    let address = &server.addresses()[0];
-    address.replace("xdp://vb/", "xdp://va/")
-}
-
-/// A channel in `a`.
-fn channel(pair: &Pair, address: &str) -> Channel {
-    inside(&pair.a, || Channel::builder(address).own_thread().lazy()).expect(address)
-}
 
 /// Echoes of all sizes.
 fn check(client: &TestClient<Channel>) {

@@ -1,6 +1,9 @@
 //! A server that does what tests ask for, and addresses that nobody else has.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod process;
+pub(crate) mod xdp;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,0 +1,68 @@
+//! Servers and clients over AF_XDP, in network namespaces joined by veth.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use starling::{Channel, Error, ServerHandle};
+use starling_io::IoError;
+use starling_netns::{Pair, Shape, inside};
+
+use super::{Gate, server};
+
+/// Two namespaces in which a server gets an address, having said so where there are none.
+pub(crate) fn pair(test: &str, shape: Shape) -> Option<Pair> {
+    let made = Pair::with_shape(shape).and_then(|pair| {
+        let bound = inside(&pair.b, || {
+            starling::Server::builder()
+                .bind("xdp://vb/0.0.0.0:0")
+                .map(drop)
+        });
+        match bound {
+            Ok(()) => Ok(pair),
+            Err(Error::Device(error)) if is_lacking(&error) => Err(error.to_string()),
+            Err(error) => panic!("{error}"),
+        }
+    });
+    if let Err(problem) = &made {
+        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+    }
+    made.ok()
+}
+
+/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
+fn is_lacking(error: &IoError) -> bool {
+    let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
+    let errno = error.source.as_ref().and_then(Errno::from_io_error);
+    errno.is_some_and(|errno| lacking.contains(&errno))
+}
+
+/// A server in `b`.
+pub(crate) fn serve(pair: &Pair, threads: usize, address: &str) -> ServerHandle {
+    serve_in(&pair.b, threads, address).0
+}
+
+/// A server in any namespace, and what it shares with tests.
+pub(crate) fn serve_in(
+    namespace: &File,
+    threads: usize,
+    address: &str,
+) -> (ServerHandle, Arc<Gate>) {
+    inside(namespace, || {
+        let (builder, gate) = server(&[]);
+        let server = builder.threads(threads).bind(address).expect(address);
+        let server = server.build().expect("a server").spawn();
+        (server.expect("threads"), gate)
+    })
+}
+
+/// What clients in `a` call a server by: the interface is their own.
+pub(crate) fn from_a(server: &ServerHandle) -> String {
+    let address = &server.addresses()[0];
+    address.replace("xdp://vb/", "xdp://va/")
+}
+
+/// A channel in `a`.
+pub(crate) fn channel(pair: &Pair, address: &str) -> Channel {
+    inside(&pair.a, || Channel::builder(address).own_thread().lazy()).expect(address)
+}
