@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Serve, run, text};
+use common::{Serve, run, run_limited, text};
 use starling_netns::{Pair, inside};
 
 /// Two namespaces, having said so where there can be none or no AF_XDP in them.
@@ -62,4 +62,19 @@ fn more_workers_than_a_queue_steers_to_are_an_error_before_anything_is_served() 
     assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     assert!(said.contains("64 workers are too many"), "{said}");
     assert!(!said.contains("finishing calls"), "{said}");
+}
+
+#[test]
+fn nothing_listens_if_workers_cannot_have_sockets() {
+    let Some(pair) = pair("nothing_listens_if_workers_cannot_have_sockets") else {
+        return;
+    };
+    let arguments = ["serve", "kv", "--address", "xdp://vb/0.0.0.0:0"];
+    let arguments = [&arguments[..], &["--workers", "63", "--steered"]].concat();
+    // Enough for the device, not for two files of each worker.
+    let output = inside(&pair.b, || run_limited("ulimit -n 100", &arguments));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    assert!(said.contains("Too many open files"), "{said}");
 }

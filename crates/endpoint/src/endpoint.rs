@@ -22,7 +22,6 @@ use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::turn::{Cadence, Pace};
-use crate::workers::jbsq::Mode;
 use crate::workers::steered::SteeredPool;
 use crate::workers::{Dispatch, ThreadPool, WorkerHandler};
 
@@ -74,13 +73,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         secrets: Secrets,
     ) -> Result<Self, ConfigError> {
         let now_ns = clock.now_ns();
-        let device = io.capabilities();
-        let protocol = starling_proto::Config {
-            reliable: device.reliable,
-            rx_queue_bytes: device.rx_queue_bytes,
-            rx_queue_datagrams: device.rx_queue_datagrams,
-            ..config.protocol
-        };
+        let protocol = config.protocol_on(io.capabilities());
         let proto = Protocol::new(protocol, secrets, now_ns)?;
         let abandoned = Arc::new(Abandoned::new(io.waker()));
         let shared = Shared::new(Arc::clone(&abandoned));
@@ -117,8 +110,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// RESOURCE_EXHAUSTED.
     ///
     /// # Errors
-    /// If there are workers already, if there cannot be so many threads, or if the device is to hand
-    /// requests to them and cannot.
+    /// If there are workers already, if the settings cannot work ([`WorkerConfig::check`]), if there
+    /// cannot be so many threads, or if the device is to hand requests to them and cannot.
     pub fn start_workers(&mut self, config: &WorkerConfig) -> Result<(), IoError>
     where
         C: Clone + Send + 'static,
@@ -135,10 +128,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if config.steered {
             return self.start_steered_workers(config);
         }
-        let pool = ThreadPool::new(config, &self.clock, &self.io.waker()).map_err(|error| {
-            let remedy = "raise the limit on threads, or have fewer workers";
-            IoError::from_os(Fault::Host, "start worker threads", error, remedy)
-        })?;
+        let pool = ThreadPool::new(config, &self.clock, &self.io.waker())?;
         self.set_dispatch(Box::new(pool));
         Ok(())
     }
@@ -147,15 +137,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     where
         C: Clone + Send + 'static,
     {
-        if config.mode != Mode::SingleQueue {
-            let address = self.local_address();
-            return Err(IoError::new(
-                Fault::Caller,
-                format!("have {address} hand requests to workers"),
-                format!("the mode is {:?}", config.mode),
-                "leave it at SingleQueue: the device knows no other",
-            ));
-        }
+        config.check()?;
         let steered = self.io.steer(config.threads, config.depth)?;
         let claims = self.core.proto.share_claims(CLAIMED_SESSIONS);
         let pool = SteeredPool::new(

@@ -1,6 +1,6 @@
 //! Why calls and connects fail on this side, and how the protocol's errors become statuses.
 
-use starling_io::IoError;
+use starling_io::{Fault, IoError};
 use starling_proto::{ConnectError, RejectReason, Rejection, RequestError, SessionError};
 
 use crate::status::Status;
@@ -62,6 +62,30 @@ impl From<CallError> for Status {
             }
         };
         status.with_not_run()
+    }
+}
+
+/// Settings of workers that cannot work. The caller is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("WorkerConfig::{field} is {value}, it must be {must}")]
+pub struct WorkerConfigError {
+    /// The field.
+    pub field: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may be.
+    pub must: &'static str,
+}
+
+impl From<WorkerConfigError> for IoError {
+    fn from(error: WorkerConfigError) -> Self {
+        let WorkerConfigError { field, value, must } = error;
+        Self::new(
+            Fault::Caller,
+            "start worker threads",
+            format!("WorkerConfig::{field} is {value}"),
+            format!("it must be {must}"),
+        )
     }
 }
 

@@ -47,7 +47,7 @@ mod workers;
 pub use client::{CallId, Completion, ContinuationId, Response};
 pub use context::{Context, RejectedCall};
 pub use endpoint::Endpoint;
-pub use error::{CallError, OpenError};
+pub use error::{CallError, OpenError, WorkerConfigError};
 pub use header::{HeaderError, MethodId};
 pub use local::{LocalCall, LocalHandle, Sleep};
 pub use metadata::{Metadata, MetadataError, MetadataView};

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use starling_proto::Prefix;
+use starling_io::Capabilities;
+use starling_proto::{ConfigError, Prefix};
 
+use crate::error::WorkerConfigError;
 use crate::header::{self, MethodId};
 use crate::metadata::Metadata;
-use crate::workers::jbsq::Mode;
+use crate::workers::jbsq::{MAX_DEPTH, Mode};
 
 /// How the bodies of a call are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -103,7 +105,8 @@ impl Default for Idle {
     }
 }
 
-/// The threads of worker handlers, and who gets what.
+/// The threads of worker handlers, and who gets what. What cannot work is refused, whoever hands
+/// requests out: [`WorkerConfig::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Threads, at least one.
@@ -141,6 +144,46 @@ impl WorkerConfig {
             },
         }
     }
+
+    /// Whether workers can be like this, as far as that does not depend on the device.
+    ///
+    /// # Errors
+    /// With the field that has to be changed.
+    pub fn check(&self) -> Result<(), WorkerConfigError> {
+        let (mode, depth) = (self.mode, self.depth);
+        let checks = [
+            (
+                "threads",
+                self.threads.to_string(),
+                self.threads >= 1,
+                "at least 1",
+            ),
+            (
+                "depth",
+                depth.to_string(),
+                (1..=MAX_DEPTH).contains(&depth),
+                "1 to 8",
+            ),
+            (
+                "mode",
+                format!("{mode:?}"),
+                mode != Mode::Grouped(0),
+                "of at least one group",
+            ),
+            (
+                "mode",
+                format!("{mode:?}"),
+                mode == Mode::SingleQueue || !self.steered,
+                "SingleQueue where the device hands requests to workers: it knows no other",
+            ),
+        ];
+        for (field, value, good, must) in checks {
+            if !good {
+                return Err(WorkerConfigError { field, value, must });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Configuration of an endpoint.
@@ -166,6 +209,60 @@ impl Default for EndpointConfig {
             idle: Idle::default(),
             max_calls: 1 << 20,
             batched_timestamps: true,
+        }
+    }
+}
+
+impl EndpointConfig {
+    /// Whether an endpoint can be like this on a device that says this of itself.
+    ///
+    /// # Errors
+    /// With the field of the session protocol that has to be changed.
+    pub fn check(&self, device: &Capabilities) -> Result<(), ConfigError> {
+        self.protocol_on(device).check()
+    }
+
+    /// The session protocol's settings, with what the device says of itself.
+    pub(crate) fn protocol_on(&self, device: &Capabilities) -> starling_proto::Config {
+        starling_proto::Config {
+            reliable: device.reliable,
+            rx_queue_bytes: device.rx_queue_bytes,
+            rx_queue_datagrams: device.rx_queue_datagrams,
+            ..self.protocol.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_workers_that_cannot_work_are_named() {
+        let sound = WorkerConfig::new(2, 0);
+        assert_eq!(sound.check(), Ok(()));
+        type Change = fn(&mut WorkerConfig);
+        let changes: [(Change, &str); 5] = [
+            (|config| config.threads = 0, "threads is 0, "),
+            (|config| config.depth = 0, "depth is 0, it must be 1 to 8"),
+            (
+                |config| config.depth = MAX_DEPTH + 1,
+                "depth is 9, it must be 1 to 8",
+            ),
+            (
+                |config| config.mode = Mode::Grouped(0),
+                "mode is Grouped(0), it must be of at least one group",
+            ),
+            (
+                |config| (config.steered, config.mode) = (true, Mode::Partitioned),
+                "mode is Partitioned, it must be SingleQueue",
+            ),
+        ];
+        for (change, says) in changes {
+            let mut config = sound.clone();
+            change(&mut config);
+            let error = config.check().expect_err(says).to_string();
+            assert!(error.contains(says), "{error}");
         }
     }
 }

@@ -91,6 +91,17 @@ fn a_future_that_panics_when_it_is_dropped_stops_no_other() {
 }
 
 #[test]
+fn workers_that_cannot_be_as_asked_are_refused() {
+    let mut pair = Pair::new();
+    let mut config = WorkerConfig::new(1, 16);
+    config.depth = 9;
+    let error = pair.server.start_workers(&config).unwrap_err();
+    assert_eq!(error.fault, starling_io::Fault::Caller);
+    let says = "WorkerConfig::depth is 9; it must be 1 to 8";
+    assert!(error.to_string().ends_with(says), "{error}");
+}
+
+#[test]
 fn workers_that_are_started_again_lose_no_request() {
     let mut pair = Pair::new();
     let config = WorkerConfig::new(1, 16);

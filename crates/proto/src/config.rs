@@ -151,7 +151,11 @@ impl Config {
             .saturating_add(u32::from(crate::Prefix::MAX))
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    /// Whether an endpoint can be like this.
+    ///
+    /// # Errors
+    /// With the first field that has to be changed.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let checks = [
             (
                 "slots",

@@ -18,7 +18,6 @@ use crate::error::Error;
 use crate::hub::Hub;
 use crate::local::LocalChannel;
 use crate::plane::Plane;
-use crate::reflection::{Catalog, ReflectionServer};
 use crate::registry::Registry;
 use crate::server::default_workers;
 use crate::service::Service;
@@ -249,17 +248,15 @@ impl EndpointBuilder {
     }
 
     fn core<I: Plane>(mut self, address: &Address, role: Role) -> Result<Core<I>, Error> {
+        if role == Role::Bind {
+            self.registry.complete(&self.workers)?;
+        }
         let io = match role {
             Role::Bind => I::bind(address.as_str(), false)?,
             Role::Reach => I::client(address.as_str())?,
         };
         let mut core = Core::new(io, Way::of(address), &self.config)?;
         if role == Role::Bind {
-            let catalog = Catalog::new(&self.registry.services);
-            self.registry.add(ReflectionServer::new(catalog));
-            if let Some(error) = self.registry.take_error() {
-                return Err(error);
-            }
             core.serve(&self.registry, &self.workers)?;
         }
         Ok(core)

@@ -1,6 +1,6 @@
 //! Why something could not be set up. Calls end with a [`Status`](crate::Status) instead.
 
-use starling_endpoint::Status;
+use starling_endpoint::{Status, WorkerConfigError};
 use starling_io::IoError;
 use starling_proto::ConfigError;
 
@@ -21,6 +21,15 @@ pub enum Error {
     /// A setting cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A setting of workers cannot work.
+    #[error(transparent)]
+    Workers(#[from] WorkerConfigError),
+    /// A network interface is to hand requests to workers, and no method runs in any.
+    #[error(
+        "the server is steered, and none of its methods runs in workers: say which do, with \
+         `option (starling.mode) = WORKER` in the .proto file, or leave steered() away"
+    )]
+    NothingToSteer,
     /// A server without an address.
     #[error("the server has no address: call bind(\"udp://0.0.0.0:9000\") or bind(\"shm://name\")")]
     NoAddress,

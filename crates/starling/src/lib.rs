@@ -166,7 +166,7 @@ pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Caller, Registrar, Service};
 pub use starling_endpoint::{
     Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, Sleep, Stats,
-    Status, Turn, WorkerConfig, jbsq,
+    Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
 };
 pub use starling_io::{Fault, IoError, Wake};
 pub use starling_message::{Bytes, Message, MessageView};

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use starling_endpoint::{DeferredReply, Handler, MethodId, Status};
+use starling_endpoint::{DeferredReply, Handler, MethodId, Status, WorkerConfig};
 use starling_io::PacketIo;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::hub::Hub;
 use crate::message::{OwnedRequest, Request, encode, serve};
 use crate::nested::NestedContext;
+use crate::reflection::{Catalog, ReflectionServer};
 use crate::service::{Registrar, Service};
 
 /// A method with its handler.
@@ -59,9 +60,19 @@ impl Registry {
         self.entries.push((method, entry));
     }
 
-    /// The first thing that went wrong when services were added.
-    pub(crate) fn take_error(&mut self) -> Option<Error> {
-        self.error.take()
+    /// All services have been added: adds what every server says of itself, and looks whether they
+    /// can be served together, by workers like these.
+    pub(crate) fn complete(&mut self, workers: &WorkerConfig) -> Result<(), Error> {
+        let catalog = Catalog::new(&self.services);
+        self.add(ReflectionServer::new(catalog));
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        workers.check()?;
+        if workers.steered && !self.has_workers {
+            return Err(Error::NothingToSteer);
+        }
+        Ok(())
     }
 
     /// Whether a method runs in workers.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use starling_endpoint::{EndpointConfig, Idle, WorkerConfig};
-use starling_io::{Fault, IoError, PacketIo, Wake};
+use starling_io::{Capabilities, Fault, IoError, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::{MAX_WORKERS, XdpAddress, XdpIo};
@@ -16,7 +16,6 @@ use crate::address::{Address, Scheme, Way};
 use crate::core::Core;
 use crate::error::Error;
 use crate::plane::Plane;
-use crate::reflection::{Catalog, ReflectionServer};
 use crate::registry::Registry;
 use crate::service::Service;
 
@@ -48,14 +47,30 @@ enum Device {
     Xdp(Box<XdpIo>),
 }
 
+/// The same for each device.
+macro_rules! each {
+    ($device:expr, $io:ident => $body:expr) => {
+        match $device {
+            Device::Udp($io) => $body,
+            Device::Shm($io) => $body,
+            Device::Xdp($io) => $body,
+        }
+    };
+}
+
 impl Device {
     /// The address of one that cannot hand requests to workers.
     fn without_steering((_, device): &(Way, Self)) -> Option<String> {
-        match device {
-            Self::Udp(io) => Some(io.local_address()),
-            Self::Shm(io) => Some(io.local_address()),
-            Self::Xdp(_) => None,
-        }
+        let steers = matches!(device, Self::Xdp(_));
+        (!steers).then(|| device.local_address())
+    }
+
+    fn local_address(&self) -> String {
+        each!(self, io => io.local_address())
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        each!(self, io => io.capabilities())
     }
 }
 
@@ -137,7 +152,8 @@ impl ServerBuilder {
     }
 
     /// Has the network interface's own program hand requests to workers, as far as they are plain:
-    /// see [`WorkerConfig::steered`]. For servers that have `xdp://` addresses only.
+    /// see [`WorkerConfig::steered`]. For servers that have `xdp://` addresses only, and methods that
+    /// run in workers.
     pub fn steered(mut self) -> Self {
         self.workers.steered = true;
         self
@@ -157,10 +173,15 @@ impl ServerBuilder {
     }
 
     /// The server. It has its addresses, and does not serve yet.
+    ///
+    /// # Errors
+    /// If there is no address, if services collide, or if a setting cannot work: what can be known
+    /// before there are threads is found here.
     pub fn build(mut self) -> Result<Server, Error> {
         if self.devices.is_empty() {
             return Err(Error::NoAddress);
         }
+        self.registry.complete(&self.workers)?;
         if self.workers.steered
             && let Some(address) = self.devices.iter().find_map(Device::without_steering)
         {
@@ -182,10 +203,8 @@ impl ServerBuilder {
             );
             return Err(error.into());
         }
-        let catalog = Catalog::new(&self.registry.services);
-        self.registry.add(ReflectionServer::new(catalog));
-        if let Some(error) = self.registry.take_error() {
-            return Err(error);
+        for (_, device) in &self.devices {
+            self.config.check(device.capabilities())?;
         }
         Ok(Server {
             devices: self.devices,
@@ -231,17 +250,18 @@ impl Server {
         let mut addresses: Vec<_> = self
             .devices
             .iter()
-            .map(|(_, device)| match device {
-                Device::Udp(io) => io.local_address(),
-                Device::Shm(io) => io.local_address(),
-                Device::Xdp(io) => io.local_address(),
-            })
+            .map(|(_, device)| device.local_address())
             .collect();
         addresses.dedup();
         addresses
     }
 
-    /// Serves, in threads of its own, until the handle is dropped.
+    /// Serves, in threads of its own, until the handle is dropped. When this returns, all of them
+    /// serve.
+    ///
+    /// # Errors
+    /// If one of them, or its workers, could not be set up: that of the first such one. None is left
+    /// then.
     pub fn spawn(self) -> Result<ServerHandle, Error> {
         let mut handle = ServerHandle {
             addresses: self.addresses(),
@@ -256,13 +276,9 @@ impl Server {
                 workers: self.workers.clone(),
                 control: Arc::clone(&handle.control),
             };
-            match device {
-                Device::Udp(io) => handle.start(*io, way, thread)?,
-                Device::Shm(io) => handle.start(*io, way, thread)?,
-                Device::Xdp(io) => handle.start(*io, way, thread)?,
-            }
+            each!(device, io => handle.start(*io, way, thread)?);
         }
-        Ok(handle)
+        handle.started()
     }
 
     /// Serves until a device fails, which is the error that comes back. This thread sleeps.
@@ -276,10 +292,18 @@ impl Server {
 struct Control {
     stop: AtomicBool,
     timeout: Mutex<Duration>,
-    /// How many of the threads have ended.
-    ended: Mutex<usize>,
-    /// One of them has.
-    end: Condvar,
+    threads: Mutex<Progress>,
+    /// It has changed.
+    changed: Condvar,
+}
+
+/// How many of the dispatch threads have got how far.
+#[derive(Default)]
+struct Progress {
+    /// They began to serve.
+    serving: usize,
+    /// They have ended.
+    ended: usize,
 }
 
 /// Says that a thread has ended, in whatever way.
@@ -287,20 +311,25 @@ struct Ends(Arc<Control>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        *self.0.ended() += 1;
-        self.0.end.notify_all();
+        self.0.count(|threads| threads.ended += 1);
     }
 }
 
 impl Control {
-    fn ended(&self) -> MutexGuard<'_, usize> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    fn count(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.threads());
+        self.changed.notify_all();
     }
 
-    /// Sleeps until one of the threads has ended.
-    fn wait_for_an_end(&self) {
-        let waits = self.end.wait_while(self.ended(), |ended| *ended == 0);
-        drop(waits.unwrap_or_else(PoisonError::into_inner));
+    fn threads(&self) -> MutexGuard<'_, Progress> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until one of the threads has ended, or all serve if there are so many.
+    fn wait_for(&self, all: Option<usize>) -> MutexGuard<'_, Progress> {
+        let goes_on = |threads: &mut Progress| threads.ended == 0 && Some(threads.serving) != all;
+        let waits = self.changed.wait_while(self.threads(), goes_on);
+        waits.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn timeout(&self) -> MutexGuard<'_, Duration> {
@@ -321,6 +350,7 @@ impl DispatchThread {
     fn run<I: Plane>(self, io: I, way: Way) -> Result<bool, Error> {
         let mut core = Core::new(io, way, &self.config)?;
         core.serve(&self.registry, &self.workers)?;
+        self.control.count(|threads| threads.serving += 1);
         while !self.control.stop.load(Ordering::Acquire) {
             if core.turn()?.is_idle() {
                 core.raw.wait(None)?;
@@ -362,6 +392,17 @@ impl ServerHandle {
         Ok(())
     }
 
+    /// The handle, once all threads serve. If one does not, the others are ended, and its error is
+    /// what comes back.
+    fn started(mut self) -> Result<Self, Error> {
+        let has_failed = self.control.wait_for(Some(self.threads.len())).ended > 0;
+        if has_failed {
+            self.stop(DROP_TIMEOUT);
+            self.join()?;
+        }
+        Ok(self)
+    }
+
     /// The addresses that it is bound to, as [`Server::addresses`] has them.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
@@ -387,7 +428,7 @@ impl ServerHandle {
     /// Waits until the server ends, which it does only if a device fails: with the first one that
     /// does, what the others have begun is finished within a second.
     pub fn wait(mut self) -> Result<bool, Error> {
-        self.control.wait_for_an_end();
+        drop(self.control.wait_for(None));
         self.stop(DROP_TIMEOUT);
         self.join()
     }
@@ -431,8 +472,7 @@ mod tests {
     use super::*;
 
     /// Two dispatch threads, the second of which ends with an error.
-    #[test]
-    fn a_server_ends_with_the_first_thread_that_fails() {
+    fn with_one_that_fails() -> (ServerHandle, Arc<Control>) {
         let control = Arc::new(Control::default());
         let mut handle = ServerHandle {
             addresses: vec![String::new()],
@@ -443,6 +483,7 @@ mod tests {
         let its_control = Arc::clone(&control);
         handle.threads.push(std::thread::spawn(move || {
             let _ends = Ends(Arc::clone(&its_control));
+            its_control.count(|threads| threads.serving += 1);
             while !its_control.stop.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -451,8 +492,22 @@ mod tests {
         let ends = Ends(Arc::clone(&control));
         handle.threads.push(std::thread::spawn(move || {
             let _ends = ends;
-            Err(Error::Panicked)
+            Err(Error::NothingToSteer)
         }));
+        (handle, control)
+    }
+
+    #[test]
+    fn a_server_has_not_started_if_one_of_its_threads_has_not() {
+        let (handle, control) = with_one_that_fails();
+        let error = handle.started().expect_err("one thread never serves");
+        assert!(matches!(error, Error::NothingToSteer), "{error}");
+        assert_eq!(control.threads().ended, 2, "a thread is left");
+    }
+
+    #[test]
+    fn a_server_ends_with_the_first_thread_that_fails() {
+        let (handle, control) = with_one_that_fails();
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let _ = tell.send(handle.wait().is_err());

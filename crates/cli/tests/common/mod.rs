@@ -21,6 +21,14 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     output.expect("the binary was built for this test")
 }
 
+/// Runs the command to its end, in a shell that has set `limit`.
+pub(crate) fn run_limited(limit: &str, arguments: &[&str]) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limit} && exec \"$0\" \"$@\"")]);
+    shell.arg(env!("CARGO_BIN_EXE_starling")).args(arguments);
+    shell.stdin(Stdio::null()).output().unwrap()
+}
+
 /// Runs the command to its end with something on its standard input.
 pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> Output {
     let mut command = starling(arguments);

@@ -23,8 +23,8 @@ pub enum Mode {
     /// Any (1xN).
     #[default]
     SingleQueue,
-    /// Those of the request's group, chosen by flow, of so many groups (KxM). At most one for each
-    /// worker, at least one.
+    /// Those of the request's group, chosen by flow, of so many groups (KxM), at least one; of more
+    /// than there are workers, as many as those.
     Grouped(usize),
     /// The one that is chosen by flow (Nx1).
     Partitioned,

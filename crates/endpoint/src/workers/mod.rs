@@ -18,10 +18,11 @@ mod vigil;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use starling_io::{PeerId, WorkerIo};
+use starling_io::{Fault, IoError, PeerId, WorkerIo};
 use starling_proto::{Claim, HEADER_BYTES, Msgbuf, PREAMBLE_BYTES, RequestId};
 
 pub use self::pool::ThreadPool;
@@ -35,6 +36,18 @@ use crate::server::{
     Answer, GaveUp, NEVER, RequestFlags, RequestInfo, answer_writers, request_getters,
 };
 use crate::status::Status;
+
+/// The thread of worker `index`.
+fn start_thread(
+    index: usize,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, IoError> {
+    let thread = std::thread::Builder::new().name(format!("starling-worker-{index}"));
+    thread.spawn(work).map_err(|error| {
+        let remedy = "raise the limit on threads, or have fewer workers";
+        IoError::from_os(Fault::Host, "start worker threads", error, remedy)
+    })
+}
 
 /// A handler that runs in a worker thread.
 pub type WorkerHandler = Arc<dyn Fn(&mut WorkerRequest, &mut WorkerReply) + Send + Sync>;

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use starling_handoff::{Back, Desk, SLOTS, Seats, Sleepers, Taken, desk};
-use starling_io::{Clock, Wake};
+use starling_io::{Clock, IoError, Wake};
 
 use super::jbsq::{Jbsq, MAX_DEPTH, Placed};
 use super::vigil::{Next, Vigil};
-use super::{Dispatch, Job};
+use super::{Dispatch, Job, start_thread};
 use crate::options::{Idle, WorkerConfig};
 
 const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
@@ -76,12 +76,16 @@ impl fmt::Debug for ThreadPool {
 
 impl ThreadPool {
     /// `waker` is that of the endpoint's device, `clock` reads as the endpoint's does.
+    ///
+    /// # Errors
+    /// If the settings cannot work, or there cannot be so many threads.
     pub fn new<C: Clock + Clone + Send + 'static>(
         config: &WorkerConfig,
         clock: &C,
         waker: &Arc<dyn Wake>,
-    ) -> std::io::Result<Self> {
-        let count = config.threads.max(1);
+    ) -> Result<Self, IoError> {
+        config.check()?;
+        let count = config.threads;
         let policy = Jbsq::new(config.mode, count, config.depth, config.queue);
         let (desk, seats) = desk(count);
         let idle = std::iter::repeat_with(CachePadded::default);
@@ -110,9 +114,7 @@ impl ThreadPool {
                 idle: config.idle,
             };
             let (clock, waker) = (clock.clone(), Arc::clone(waker));
-            let thread = std::thread::Builder::new()
-                .name(format!("starling-worker-{index}"))
-                .spawn(move || worker.work(&clock, &*waker))?;
+            let thread = start_thread(index, move || worker.work(&clock, &*waker))?;
             pool.threads.push(thread);
         }
         let threads = pool.threads.iter().map(|thread| thread.thread().clone());

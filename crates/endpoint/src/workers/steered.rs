@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use starling_io::{Clock, Ecn, Fault, IoError, Source, Steered, Steering, Wake, WorkerIo};
+use starling_io::{Clock, Ecn, IoError, Source, Steered, Steering, Wake, WorkerIo};
 use starling_proto::{Claims, RequestId};
 
 use super::pool::MAX_BYTES;
 use super::vigil::{Next, Vigil};
-use super::{Dispatch, Job, WorkerHandler};
+use super::{Dispatch, Job, WorkerHandler, start_thread};
 use crate::admission::Timing;
 use crate::header::{self, MethodId};
 use crate::options::{Idle, WorkerConfig};
@@ -198,14 +198,8 @@ impl SteeredPool {
                 version: u64::MAX,
                 cared_for: Instant::now(),
             };
-            let thread = std::thread::Builder::new()
-                .name(format!("starling-worker-{index}"))
-                .spawn(move || worker.work())
-                .map_err(|error| {
-                    let remedy = "raise the limit on threads, or have fewer workers";
-                    IoError::from_os(Fault::Host, "start worker threads", error, remedy)
-                })?;
-            pool.threads.push(thread);
+            pool.threads
+                .push(start_thread(index, move || worker.work())?);
         }
         Ok(pool)
     }

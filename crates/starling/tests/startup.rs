@@ -1,0 +1,69 @@
+//! What cannot work is an error before anything is served.
+
+mod common;
+
+use common::{any_addresses, server};
+use starling::{Endpoint, Error, Server, WorkerConfig, jbsq};
+use starling_test_protos::hello::{Hello, HelloReplyMut, HelloRequest, HelloServer};
+
+type Change = fn(&mut WorkerConfig);
+
+/// Settings of workers that nobody can have, and the field that is to blame.
+const UNSOUND: [(Change, &str); 5] = [
+    (|config| config.threads = 0, "threads"),
+    (|config| config.depth = 0, "depth"),
+    (|config| config.depth = jbsq::MAX_DEPTH + 1, "depth"),
+    (|config| config.mode = jbsq::Mode::Grouped(0), "mode"),
+    (
+        |config| (config.steered, config.mode) = (true, jbsq::Mode::Partitioned),
+        "mode",
+    ),
+];
+
+#[test]
+fn settings_of_workers_that_cannot_work_are_refused_when_they_are_known() {
+    for address in any_addresses() {
+        for (change, field) in UNSOUND {
+            let mut config = WorkerConfig::new(2, 16);
+            change(&mut config);
+            let (builder, _) = server(&[&address]);
+            let built = builder.worker_config(config.clone()).build().map(drop);
+            let endpoint = Endpoint::builder().bind(&address).worker_config(config);
+            for result in [built, endpoint.build().map(drop)] {
+                match result.expect_err(field) {
+                    Error::Workers(error) => assert_eq!(error.field, field),
+                    error => panic!("{field}: {error}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn settings_of_sessions_that_cannot_work_are_refused_when_they_are_known() {
+    let (builder, _) = server(&["udp://127.0.0.1:0"]);
+    let mut config = starling::EndpointConfig::default();
+    config.protocol.slots = 65;
+    let error = builder.config(config).build().expect_err("65 slots");
+    assert!(matches!(error, Error::Config(_)), "{error}");
+}
+
+#[test]
+fn there_has_to_be_something_for_an_interface_to_hand_to_workers() {
+    struct Inline;
+    impl Hello for Inline {
+        fn greet(
+            &self,
+            _: starling::Request<'_, HelloRequest>,
+            _: HelloReplyMut<'_>,
+        ) -> Result<(), starling::Status> {
+            Ok(())
+        }
+    }
+    let builder = Server::builder()
+        .bind("udp://127.0.0.1:0")
+        .expect("a free port")
+        .add_service(HelloServer::new(Inline));
+    let error = builder.steered().build().expect_err("no method in workers");
+    assert!(matches!(error, Error::NothingToSteer), "{error}");
+}
