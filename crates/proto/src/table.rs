@@ -55,7 +55,7 @@ const LINE: usize = 64;
 
 /// Places beyond those that can be in use at a time, so that a name of a table of few sessions does
 /// not come round before 65,536 others were used: a packet may be long on its way.
-const SPARE: usize = 256;
+pub(crate) const SPARE: usize = 256;
 
 /// Fewer sessions than this stay in a core's caches: there is nothing to ask for early.
 const CROWD: usize = 1024;

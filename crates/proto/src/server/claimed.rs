@@ -8,6 +8,7 @@ use super::slot::Phase;
 use super::{Server, stale};
 use crate::claims::{Claim, Claims, Facts};
 use crate::shared::Shared;
+use crate::table::SPARE;
 use crate::wire::{Frame, flags};
 use crate::{Event, Msgbuf, PeerId, Prefix, RequestId, RequestNumber, RespondReason, SessionId};
 
@@ -15,7 +16,7 @@ impl Server {
     /// From now on workers may claim requests of the sessions at the first `places` places.
     pub(crate) fn share_claims(&mut self, shared: &mut Shared, places: usize) -> Arc<Claims> {
         shared.short_way = false;
-        let places = places.min(shared.config.max_sessions);
+        let places = places.min(shared.config.max_sessions.saturating_add(SPARE));
         let claims = Arc::new(Claims::new(shared.token, places, shared.config.slots));
         for (_, session) in self.sessions.iter() {
             claims.open(&session.facts(), session.numbers());

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use starling_proto::{Claim, Claims, Msgbuf, PeerId, SessionId};
+use starling_proto::{Claim, Claims, Config, Msgbuf, PeerId, SessionId};
 
 use crate::net::{Net, Seen};
 
@@ -203,4 +203,29 @@ fn a_large_request_does_not_take_the_slot_of_a_later_one() {
     net.run_ms(1);
     assert_eq!(answers(&net, 2), 1);
     assert_eq!(net.hosts[1].ran.len(), 1);
+}
+
+#[test]
+fn with_few_sessions_at_a_time_workers_claim_those_of_the_last_one_too() {
+    let mut net = Net::new([
+        Config::default(),
+        Config {
+            max_sessions: 4,
+            ..Config::default()
+        },
+    ]);
+    let claims = net.hosts[1].protocol.share_claims(1 << 16);
+    for _ in 0..300 {
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        let now = net.now;
+        let client = &mut net.hosts[0];
+        client.protocol.close(now, session, &mut client.wire);
+        net.run_ms(1);
+    }
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    net.fate = Box::new(|_, from, _| from);
+    let (claim, _) = claimed(&mut net, session, &claims, 1);
+    assert!(answer(&mut net, &claim));
 }
