@@ -9,7 +9,7 @@ use super::{Server, stale};
 use crate::claims::{Claim, Claims, Facts};
 use crate::shared::Shared;
 use crate::table::SPARE;
-use crate::wire::{Frame, flags};
+use crate::wire::Frame;
 use crate::{Event, Msgbuf, PeerId, Prefix, RequestId, RequestNumber, RespondReason, SessionId};
 
 impl Server {
@@ -58,7 +58,7 @@ impl Server {
         };
         if session.peer == peer && session.slots.enter(index).is_some() {
             let before = claims.raise(id, index, frame.header.number);
-            session.note_claim(shared, now, index, before, 0);
+            session.note_claim(shared, now, index, before);
         }
     }
 
@@ -77,9 +77,14 @@ impl Server {
         if session.slots.enter(index).is_none() {
             return false;
         }
-        session.note_claim(shared, now, index, id.number, claim.mark);
-        let slot = &session.slots[index];
-        slot.number == id.number && slot.phase == Phase::Executing
+        session.note_claim(shared, now, index, id.number);
+        let slot = &mut session.slots[index];
+        let is_wanted = slot.number == id.number && slot.phase == Phase::Executing;
+        if is_wanted {
+            // Also if a copy came to the dispatcher first, which knew of no mark.
+            slot.flags |= claim.flags();
+        }
+        is_wanted
     }
 
     /// Takes note of the answer that a worker sent: `message`, for which its claim had a head. It is
@@ -98,9 +103,8 @@ impl Server {
         let session = self.sessions.get_mut(claim.id().session());
         let slot = &mut session.expect("adopted").slots[usize::from(claim.id().slot())];
         slot.phase = Phase::Done;
-        slot.flags = claim.flags() & flags::ECHO | slot.flags_of_answer(now, Prefix::NONE.ext);
         // Sent again, it would be as late as it was.
-        slot.flags |= flags::LATE;
+        slot.flags = slot.flags_of_answer(now, Prefix::NONE.ext);
         slot.keep(message);
         shared.stats.responses_sent += 1;
         Ok(())
@@ -126,14 +130,7 @@ impl ServerSession {
 
     /// Request `number` in a slot was claimed: if it is one that the slot does not know of, a
     /// worker has it.
-    fn note_claim(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
-        index: usize,
-        number: RequestNumber,
-        mark: u8,
-    ) {
+    fn note_claim(&mut self, shared: &mut Shared, now: u64, index: usize, number: RequestNumber) {
         let slot = &mut self.slots[index];
         if number <= slot.number {
             return;
@@ -143,6 +140,6 @@ impl ServerSession {
         slot.phase = Phase::Executing;
         slot.arrived_at = now;
         slot.fragments = 0;
-        slot.flags = mark;
+        slot.flags = 0;
     }
 }

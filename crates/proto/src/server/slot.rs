@@ -59,7 +59,7 @@ pub(crate) struct Slot {
     pub(crate) phase: Phase,
     /// Those of the response. With [`flags::LATE`] it comes from a later turn than the request:
     /// its RTT is not the network's. Before there is one, [`flags::ECHO`] if a mark is to be
-    /// echoed.
+    /// echoed, and [`flags::LATE`] if a worker claimed the request.
     pub(crate) flags: u8,
     /// A credit return is due at the next flush.
     pub(crate) acking: bool,
@@ -122,7 +122,7 @@ impl Slot {
         } else {
             0
         };
-        self.flags & flags::ECHO | ext | late
+        self.flags & (flags::ECHO | flags::LATE) | ext | late
     }
 
     /// Keeps a response that is contiguous, and leaves an empty buffer.

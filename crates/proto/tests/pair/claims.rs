@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use starling_proto::{Claim, Claims, Config, Msgbuf, PeerId, SessionId};
 
-use crate::net::{Net, Seen};
+use crate::net::{FLIGHT_NS, Net, Seen};
 
 /// A client with a session, and a server with workers; what the client sends is lost from now on,
 /// unless it is taken from the log.
@@ -228,4 +228,36 @@ fn with_few_sessions_at_a_time_workers_claim_those_of_the_last_one_too() {
     net.fate = Box::new(|_, from, _| from);
     let (claim, _) = claimed(&mut net, session, &claims, 1);
     assert!(answer(&mut net, &claim));
+}
+
+/// The kind and flags of the frame that the server sent last.
+fn last_of_server(net: &mut Net) -> u8 {
+    net.run_until(net.now + 1);
+    let sent = net.log.iter().rfind(|(from, _)| *from == 1);
+    sent.expect("it sent something").1[8]
+}
+
+/// What the dispatcher answers for a worker is no sample of the network's time, and echoes what the
+/// worker has seen.
+#[test]
+fn an_answer_by_the_dispatcher_is_late_and_keeps_the_mark() {
+    const RESPONSE: u8 = 2;
+    const ECHO: u8 = 1 << 6;
+    const LATE: u8 = 1 << 7;
+    for copy_first in [false, true] {
+        let (mut net, session, claims) = pair();
+        net.request(0, session, 1, b"question");
+        net.run_until(net.now + 1);
+        let datagram = last_of_client(&net);
+        let candidate = claims.look(PeerId(0), &datagram).expect("a plain request");
+        let claim = claims.claim(&candidate, true).expect("nobody had it");
+        if copy_first {
+            net.inject(0, 1, datagram);
+            net.run_until(net.now + FLIGHT_NS);
+        }
+        let now = net.now;
+        assert!(net.hosts[1].protocol.adopt(now, &claim), "it is wanted");
+        assert!(net.hosts[1].respond(now, claim.id(), b"answer"));
+        assert_eq!(last_of_server(&mut net), RESPONSE | ECHO | LATE);
+    }
 }
