@@ -668,10 +668,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let Some(mut job) = dispatch.poll_claimed() else {
             return;
         };
-        // The endpoint's time may be that of before a sleep.
-        let now = self.clock.now_ns();
         let tx = self.io.split().1;
         let core = &mut self.core;
+        // The endpoint's time may be that of before a sleep. Whatever the turn does from here on is
+        // no earlier than the reports.
+        let now = self.clock.now_ns();
+        core.now_ns = now;
         for left in (0..CLAIMED_A_TURN).rev() {
             let id = job.id;
             let (claim, sent) = job.take_claim();

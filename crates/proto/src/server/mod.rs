@@ -409,7 +409,7 @@ impl Server {
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
-            let fetching = now - session.active_at < ACTIVE_NS;
+            let fetching = now.saturating_sub(session.active_at) < ACTIVE_NS;
             let slot = &mut session.slots[usize::from(index)];
             slot.listed = false;
             if slot.phase != Phase::Done || !slot.is_bulky() {

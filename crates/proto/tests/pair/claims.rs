@@ -10,7 +10,12 @@ use crate::net::{FLIGHT_NS, Net, Seen};
 /// A client with a session, and a server with workers; what the client sends is lost from now on,
 /// unless it is taken from the log.
 fn pair() -> (Net, SessionId, Arc<Claims>) {
-    let mut net = Net::pair();
+    pair_with(Config::default())
+}
+
+/// The same, with a configuration of the server.
+fn pair_with(server: Config) -> (Net, SessionId, Arc<Claims>) {
+    let mut net = Net::new([Config::default(), server]);
     let claims = net.hosts[1].protocol.share_claims(4);
     let session = net.connect(0, 1);
     net.run_ms(1);
@@ -203,6 +208,30 @@ fn a_large_request_does_not_take_the_slot_of_a_later_one() {
     net.run_ms(1);
     assert_eq!(answers(&net, 2), 1);
     assert_eq!(net.hosts[1].ran.len(), 1);
+}
+
+/// The endpoint may have read the clock again between the report and its answer, or not.
+#[test]
+fn an_answer_with_an_older_time_than_the_report_forgets_nothing() {
+    const LIMIT: usize = 1 << 20;
+    let (mut net, session, claims) = pair_with(Config {
+        max_message: LIMIT as u32 / 2,
+        retained_bytes: LIMIT,
+        ..Config::default()
+    });
+    let answer = vec![7; 300_000];
+    for tag in 0..4 {
+        let (claim, _) = claimed(&mut net, session, &claims, tag);
+        let now = net.now;
+        let server = &mut net.hosts[1];
+        assert!(server.protocol.adopt(now + 1000, &claim), "it is wanted");
+        let is_kept = server.respond(now, claim.id(), &answer);
+        assert_eq!(is_kept, tag < 3, "there is room for three");
+        assert_eq!(
+            server.protocol.retained(),
+            300_000 * 3.min(tag as usize + 1)
+        );
+    }
 }
 
 #[test]
