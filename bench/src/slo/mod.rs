@@ -27,7 +27,7 @@ use starling_endpoint::jbsq::Mode;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
-use starling_sim::queueing::{self, Search, Service, arrivals};
+use starling_sim::queueing::{self, SLO, Search, Service, arrivals};
 
 use crate::contest::{Contestant, Context, Sample};
 use crate::endpoint::plane::Plane;
@@ -53,6 +53,7 @@ const LONG_ENOUGH: Duration = Duration::from_millis(250);
 const SEARCH: Search = Search {
     steps: 10,
     halvings: 3,
+    until: SLO,
 };
 
 /// How a server hands requests to its workers.

@@ -50,11 +50,14 @@ pub struct Search {
     pub steps: u32,
     /// Halvings of the step that holds the limit.
     pub halvings: u32,
+    /// The tail, in mean service times, beyond which no higher load is looked at: [`SLO`], or more to
+    /// see what becomes of it.
+    pub until: f64,
 }
 
 impl Search {
-    /// Raises the load until the tail, in mean service times, is longer than [`SLO`]. Returns the
-    /// highest load at which it is not, and the tail at each step.
+    /// Raises the load until the tail is longer than [`Search::until`]. Returns the highest load before
+    /// the first at which it is longer than [`SLO`], and the tail at each step.
     ///
     /// # Errors
     /// The first of `tail`.
@@ -63,14 +66,17 @@ impl Search {
         mut tail: impl FnMut(f64) -> Result<f64, E>,
     ) -> Result<(f64, Vec<(f64, f64)>), E> {
         let (mut within, mut points) = (0.0, Vec::new());
+        let mut is_within = true;
         for step in 1..self.steps {
             let load = f64::from(step) / f64::from(self.steps);
             let tail = tail(load)?;
             points.push((load, tail));
-            if tail > SLO {
+            is_within &= tail <= SLO;
+            if is_within {
+                within = load;
+            } else if tail > self.until {
                 break;
             }
-            within = load;
         }
         let mut step = 1.0 / f64::from(self.steps);
         for _ in 0..self.halvings {
@@ -117,6 +123,7 @@ mod tests {
         let search = Search {
             steps: 10,
             halvings: 4,
+            until: SLO,
         };
         let tail = |load: f64| Ok::<_, Infallible>(if load <= 0.43 { SLO } else { SLO + 1.0 });
         let Ok((limit, points)) = search.run(tail);
@@ -126,5 +133,21 @@ mod tests {
         assert!(limit > 0.99 && limit < 1.0, "{limit}");
         assert_eq!(points.len(), 9);
         assert_eq!(search.run(|_| Err("broken")), Err("broken"));
+    }
+
+    #[test]
+    fn a_sweep_goes_on_until_the_tail_is_as_long_as_asked() {
+        let search = Search {
+            steps: 10,
+            halvings: 4,
+            until: 50.0,
+        };
+        // It is longer than allowed at 0.4, and once more within at 0.5.
+        let tails = [1.0, 2.0, 9.0, 11.0, 8.0, 40.0, 60.0, 90.0, 99.0];
+        let tail = |load: f64| Ok::<_, Infallible>(tails[(load * 10.0 - 0.01) as usize]);
+        let Ok((limit, points)) = search.run(tail);
+        assert!((0.3..0.4).contains(&limit), "{limit}");
+        let seen: Vec<f64> = points.iter().map(|point| point.1).collect();
+        assert_eq!(seen, tails[..7]);
     }
 }

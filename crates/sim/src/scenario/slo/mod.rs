@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use starling_endpoint::jbsq::Mode;
 
 use super::{Bench, Curve, Plot};
-use crate::queueing::{self, Search, Service, arrivals};
+use crate::queueing::{self, SLO, Search, Service, arrivals};
 use crate::rng::mix;
 
 pub(super) const NAME: &str = "slo";
@@ -23,10 +23,11 @@ const MEAN_NS: f64 = 10_000.0;
 const DEPTH: u8 = 2;
 /// Requests of one run.
 const REQUESTS: usize = 200_000;
-/// How finely the limit is looked for.
+/// How finely the limit is looked for, and how far into saturation the sweep goes.
 const SEARCH: Search = Search {
     steps: 20,
     halvings: 5,
+    until: 10.0 * SLO,
 };
 
 /// A system that is compared.
