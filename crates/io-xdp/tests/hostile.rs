@@ -4,58 +4,15 @@
 
 mod common;
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use common::raw::{GOOD, Sender, ipv4, udp};
 use common::{Net, receive};
 use starling_io::{PacketIo, PacketRx};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
 use starling_netns::{Shape, inside, run};
-
-/// Hardware addresses, an Ethernet type, and the headers of a datagram of eight bytes from
-/// 10.77.0.1:1000 to the device's port at 10.77.0.2; its checksum is left out, which IPv4 allows.
-const GOOD: [u8; 50] = [
-    2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
-    0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0x66, 0x2d, 10, 77, 0, 1, 10, 77, 0, 2, // IPv4
-    3, 232, 0x23, 0x28, 0, 16, 0, 0, // UDP: port 9000
-    b'g', b'o', b'o', b'd', b' ', b'o', b'n', b'e',
-];
-
-/// Sends frames as they are, from `va`.
-struct Sender(OwnedFd);
-
-impl Sender {
-    fn new(namespace: &File) -> Self {
-        let open = || {
-            // SAFETY: no memory is involved.
-            let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
-            assert!(fd >= 0, "{}", io::Error::last_os_error());
-            // SAFETY: it was just made.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            // SAFETY: the name ends with a zero.
-            let index = unsafe { libc::if_nametoindex(c"va".as_ptr()) };
-            // SAFETY: all zeros are an address.
-            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-            address.sll_family = libc::AF_PACKET as u16;
-            address.sll_ifindex = index as i32;
-            // SAFETY: the pointer is good for the length beside it.
-            let bound = unsafe {
-                let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-                libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len)
-            };
-            assert_eq!(bound, 0, "{}", io::Error::last_os_error());
-            Self(fd)
-        };
-        inside(namespace, open)
-    }
-
-    /// False: the kernel does not take such a frame.
-    fn send(&self, frame: &[u8]) -> bool {
-        rustix::net::send(&self.0, frame, rustix::net::SendFlags::empty()).is_ok()
-    }
-}
 
 /// Takes what is there, and forgets it.
 fn drain(device: &mut XdpIo) {
@@ -295,19 +252,7 @@ fn memory_for_large_frames_is_used_again() {
 
 /// A frame like [`GOOD`] with so many bytes.
 fn large_frame(bytes: usize) -> Vec<u8> {
-    let mut frame = GOOD[..42].to_vec();
-    frame.resize(42 + bytes, 7);
-    let (ip, udp) = ((28 + bytes) as u16, (8 + bytes) as u16);
-    frame[16..18].copy_from_slice(&ip.to_be_bytes());
-    frame[38..40].copy_from_slice(&udp.to_be_bytes());
-    frame[24..26].fill(0);
-    let words = frame[14..34].chunks(2);
-    let sum: u32 = words
-        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
-        .sum();
-    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-    frame
+    ipv4(&[], 0, 17, &udp(9000, &vec![7; bytes], None))
 }
 
 /// Memory of this process that is not swapped out.

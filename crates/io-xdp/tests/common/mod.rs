@@ -1,6 +1,8 @@
 //! What the tests of the device share.
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub(crate) mod raw;
+
 use std::fs::{self, File};
 use std::ops::Deref;
 use std::thread;
