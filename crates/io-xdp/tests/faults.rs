@@ -5,10 +5,12 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
-use common::{Net, PREAMBLE, receive, receive_some};
-use starling_io::{Fault, IoError, PacketIo, PacketRx, PacketTx, PeerId};
+use common::{Net, PREAMBLE, by_the_kernel, receive, receive_some, until_not_needed};
+use starling_io::{Datagram, Fault, IoError, PacketIo, PacketRx, PacketTx, PeerId, Source};
 use starling_io_xdp::{Mode, XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, Stay, inside, run};
 
@@ -465,7 +467,8 @@ fn what_is_for_others_is_left_to_them() {
 /// Tells a process of this test what it has to be: a device at this address.
 const DEVICE: &str = "STARLING_XDP_TEST_DEVICE";
 
-/// Not a test but what others run: has a device, with workers, until it is killed.
+/// Not a test but what others run: has a device, with workers, and answers all with what it is
+/// sent, until it is killed.
 #[test]
 fn a_device_in_this_process() {
     let Some(address) = std::env::var_os(DEVICE) else {
@@ -477,7 +480,18 @@ fn a_device_in_this_process() {
     println!("\nbound {}", device.local_address());
     loop {
         device.wait(None).expect("a healthy device");
-        device.split().0.rx_burst().expect("a healthy device");
+        let (rx, tx) = device.split();
+        for index in 0..rx.rx_burst().expect("a healthy device") {
+            let Datagram { source, bytes, .. } = rx.datagram(index);
+            let to = match source {
+                Source::Peer(peer) => peer,
+                Source::Stranger(stranger) => tx.admit(stranger).expect("room"),
+            };
+            let text = bytes.strip_prefix(PREAMBLE).expect("a test's");
+            tx.append(to, PREAMBLE, text, b"", b"").expect("room");
+            tx.seal(to);
+        }
+        tx.flush().expect("a healthy device");
     }
 }
 
@@ -486,6 +500,11 @@ struct Other(std::process::Child);
 
 impl Other {
     fn new(net: &Pair, address: &str) -> Self {
+        Self::start(net, address).expect("it says that it is bound")
+    }
+
+    /// None: it cannot have the address or the queue.
+    fn start(net: &Pair, address: &str) -> Option<Self> {
         let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
         command
             .args(["a_device_in_this_process", "--exact", "--nocapture"])
@@ -498,8 +517,7 @@ impl Other {
             .map_while(Result::ok)
             .find(|line| line.starts_with("bound "));
         let other = Self(child);
-        bound.expect("it says so");
-        other
+        bound.map(|_| other)
     }
 }
 
@@ -545,6 +563,104 @@ fn the_program_goes_with_the_last_process_that_is_killed() {
     assert!(has_program(&net), "this process has it, too");
     drop(a);
     wait_until(|| !has_program(&net));
+}
+
+/// A device in `b` that calls a process in `a` by the same queue.
+struct Caller {
+    device: XdpIo,
+    to: PeerId,
+    calls: u32,
+}
+
+impl Caller {
+    fn new(net: &Net, queue: u32, server: &str) -> Self {
+        let mut device = net.at_b(&format!("xdp://vb/10.77.0.2:0?queue={queue}"));
+        let to = device.open_peer(&format!("xdp://vb/{server}"));
+        let to = to.expect("a route");
+        Self {
+            device,
+            to,
+            calls: 0,
+        }
+    }
+
+    /// Sends a few datagrams, and has them back.
+    fn call(&mut self) {
+        let texts = [0; 4].map(|_| {
+            self.calls += 1;
+            self.calls.to_string()
+        });
+        for text in &texts {
+            send(&mut self.device, self.to, text.as_bytes());
+        }
+        let mut answers = receive(&mut self.device, texts.len());
+        // Until both know the way, some may overtake others.
+        answers.sort_by_key(|answer| (answer.bytes.len(), answer.bytes.clone()));
+        for (answer, text) in answers.iter().zip(texts) {
+            assert_eq!(answer.source, Source::Peer(self.to));
+            assert_eq!(answer.bytes, [&PREAMBLE[..], text.as_bytes()].concat());
+        }
+    }
+}
+
+#[test]
+fn two_processes_serve_by_one_interface_and_one_outlives_the_other() {
+    let test = "two_processes_serve_by_one_interface_and_one_outlives_the_other";
+    let shape = Shape {
+        queues: 2,
+        ..Shape::default()
+    };
+    let Some(net) = Net::with_shape(test, shape) else {
+        return;
+    };
+    let servers = ["10.77.0.1:9000", "10.77.0.1:9001"];
+    let addresses = [0, 1].map(|queue| format!("xdp://va/{}?queue={queue}", servers[queue]));
+    let [first, _second] = addresses
+        .each_ref()
+        .map(|address| Other::new(&net, address));
+    let [mut one, mut other] = [0, 1].map(|queue| {
+        let mut caller = Caller::new(&net, queue, servers[queue as usize]);
+        until_not_needed([&net.a, &net.b], || caller.call());
+        caller
+    });
+    let before = [&net.a, &net.b].map(by_the_kernel);
+    let is_over = AtomicBool::new(false);
+    let calls = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        // However this ends, the other thread does.
+        let _over = SetAtEnd(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                other.call();
+                calls.fetch_add(1, SeqCst);
+            }
+        });
+        (0..200).for_each(|_| one.call());
+        drop(first);
+        // The other goes on.
+        let goal = calls.load(SeqCst) + 200;
+        wait_until(|| calls.load(SeqCst) >= goal);
+    });
+    let after = [&net.a, &net.b].map(by_the_kernel);
+    assert_eq!(after, before, "both past the kernel, all the time");
+    // The next on the queue is found by who called the last one. Until a process that another test
+    // starts right now has become itself, it may hold the queue.
+    let mut third = None;
+    wait_until(|| {
+        third = Other::start(&net, &addresses[0]);
+        third.is_some()
+    });
+    (0..10).for_each(|_| one.call());
+    (0..10).for_each(|_| other.call());
+}
+
+/// Says so when it goes.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 #[test]
