@@ -68,6 +68,11 @@ impl Launcher {
         }
     }
 
+    /// Where servers are, if it is a pair's namespace.
+    pub(crate) fn pair(&self) -> Option<&Arc<Pair>> {
+        self.namespace.as_ref()
+    }
+
     /// Starts a server on the server's core and waits until it is ready.
     pub fn start(&self, role: &str, arguments: &[&str]) -> Result<RoleProcess, BenchError> {
         self.start_on(self.cores.server, role, arguments)

@@ -3,7 +3,8 @@
 //! and the only one on which AF_XDP can be compared with anything here.
 //!
 //! The interfaces are those of [`starling_netns`]. While a contestant of AF_XDP runs, they have an XDP
-//! program; while another does, they have none, for it would cost that one its offloads.
+//! program; while another does, they have none, for it would cost that one its offloads. What it costs
+//! TCP is measured, too: that is the TCP which an interface has left on which Starling runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,8 +12,9 @@ use starling_io_udp::UdpIo;
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, Stay};
 
-use crate::contest::{Contestant, Context, Network};
+use crate::contest::{Contestant, Context, Measure, Network};
 use crate::endpoint;
+use crate::endpoint::plane::{Plane, failed};
 use crate::error::BenchError;
 use crate::floor::{tcp, udp, xdp};
 use crate::slo;
@@ -52,15 +54,18 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
             let of_mtu = |mtu| {
                 let mut contestants = endpoint::on::<XdpIo>(suite);
                 contestants.extend(endpoint::on::<UdpIo>(suite));
-                contestants.extend(LARGE_BYTES.map(|size| {
-                    let waiting = tcp::Waiting::Polling;
-                    let case = format!("{} {}", size_case(size), waiting.name());
-                    Contestant::new("tcp", "tcp", case, move |context| {
-                        tcp::throughput(context, size, waiting)
-                    })
-                }));
+                contestants.extend(streams());
                 let mtu_case = format!("veth mtu={mtu}");
-                let named = named_all(&mtu_case, contestants).into_iter();
+                let named = named_all(&mtu_case, contestants);
+                let attached = named_all(&format!("{mtu_case} attached"), streams());
+                let attached = attached.into_iter().map(move |contestant| {
+                    let measure = beside_devices(contestant.measure);
+                    Contestant {
+                        measure,
+                        ..contestant
+                    }
+                });
+                let named = named.into_iter().chain(attached);
                 named.map(move |contestant| over(mtu, contestant))
             };
             return MTUS.into_iter().flat_map(of_mtu).collect();
@@ -72,6 +77,31 @@ pub fn contestants(suite: Suite) -> Vec<Contestant> {
     }
     let over = |contestant| over(USUAL_MTU, contestant);
     contestants.into_iter().map(over).collect()
+}
+
+/// The peers of large requests: a TCP stream for each size.
+fn streams() -> Vec<Contestant> {
+    let waiting = tcp::Waiting::Polling;
+    let stream = |size| {
+        let case = format!("{} {}", size_case(size), waiting.name());
+        let measure = move |context: &Context| tcp::throughput(context, size, waiting);
+        Contestant::new("tcp", "tcp", case, measure)
+    };
+    LARGE_BYTES.map(stream).into()
+}
+
+/// Measures while both interfaces have a device of AF_XDP, and so its program: what they are like then
+/// for everyone else.
+fn beside_devices(mut measure: Measure) -> Measure {
+    Box::new(move |context| {
+        let pair = context.launcher.pair();
+        let pair = pair.expect("devices are only on interfaces of a pair");
+        let (client, server) = (context.network.client(), context.network.server());
+        let _client = <XdpIo as Plane>::client(client).map_err(failed)?;
+        let bind = || <XdpIo as Plane>::server(server).map_err(failed);
+        let _server = starling_netns::inside(&pair.b, bind)?;
+        measure(context)
+    })
 }
 
 /// A contestant with one more word in its case.
@@ -144,9 +174,10 @@ mod tests {
             ]
         );
         let large = names(Suite::Large);
-        assert_eq!(large.len(), MTUS.len() * 3 * LARGE_BYTES.len());
+        assert_eq!(large.len(), MTUS.len() * 4 * LARGE_BYTES.len());
         assert_eq!(large[0], "starling/xdp 64KiB veth mtu=1500");
-        assert_eq!(large[17], "tcp/tcp 8MiB polling veth mtu=9000");
+        assert_eq!(large[11], "tcp/tcp 8MiB polling veth mtu=1500 attached");
+        assert_eq!(large[20], "tcp/tcp 8MiB polling veth mtu=9000");
         assert!(names(Suite::Sessions).is_empty());
     }
 }

@@ -83,6 +83,9 @@ run any, 4x4 four groups by flow, 16x1 each flow has its worker, steered the XDP
 load, of capacity, whose 99th percentile is within ten mean service times; `of the ideal` compares it
 with one queue that costs nothing and gets the same requests. It takes ten minutes and more in all.
 
+In `large`, what goes over veth has interfaces with Starling's program in rows of xdp, and without in
+all others; TCP is also measured with it (`attached`), as it is for everyone on such an interface.
+
 In `interference` 40 thousand requests a second over udp, 400 thousand over shm, arrive at random;
 client and dispatch thread are one thread on the first core, and a worker has the second. One request
 in a hundred takes 50 us of a processor, and is not sent, is run by a worker that soon sleeps or by
