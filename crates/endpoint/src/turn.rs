@@ -400,11 +400,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
                 self.read_clock();
                 self.pace.plan(self.core.now_ns);
                 events += self.take_device_events();
+                self.tend_workers();
             }
             self.core.admission.queue_is_empty(self.core.now_ns);
         }
         if turns.is_multiple_of(EVENT_INTERVAL) {
             events += self.take_device_events();
+            self.tend_workers();
         }
         if self.core.has_side_work() || self.executor.is_ready() {
             events += self.do_side_work();
@@ -637,6 +639,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             }
         }
         events
+    }
+
+    fn tend_workers(&mut self) {
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.tend(self.core.now_ns);
+        }
     }
 
     fn take_workers_answers(&mut self) {

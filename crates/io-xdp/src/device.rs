@@ -436,6 +436,7 @@ impl PacketIo for XdpIo {
         let exchange = Arc::new(Exchange::new(
             shared.umem.cut.rx_chunks,
             Arc::clone(self.rx.chunks()),
+            workers,
         ));
         let mut parts: Vec<Parts> = Vec::new();
         let host = |error| {
@@ -459,7 +460,7 @@ impl PacketIo for XdpIo {
         let sockets = parts.iter().map(|parts| Arc::downgrade(&parts.socket));
         exchange.sockets.set(sockets);
         let sockets = parts.iter().map(|parts| parts.socket.as_fd());
-        let steering = XdpSteering::start(shared, sockets, depth).map_err(host)?;
+        let steering = XdpSteering::start(shared, &exchange, sockets, depth).map_err(host)?;
         self.is_steered = true;
         self.rx.share_with_workers(Arc::clone(&exchange));
         self.tx.share_with_workers(exchange);

@@ -77,9 +77,9 @@ impl Counts {
         taken.wrapping_sub(self.completed[worker].load(Ordering::Relaxed))
     }
 
-    /// The worker is done with one thing.
-    pub(crate) fn complete(&self, worker: usize) {
-        self.completed[worker].fetch_add(1, Ordering::Relaxed);
+    /// The worker is done with so many things.
+    fn complete(&self, worker: usize, count: u32) {
+        self.completed[worker].fetch_add(count, Ordering::Relaxed);
     }
 
     /// What was ever given to a worker, if that is more, or less, than it seems to be done with.
@@ -89,12 +89,12 @@ impl Counts {
     }
 
     /// The worker is done with the first `taken`.
-    pub(crate) fn forget(&self, worker: usize, taken: u32) {
+    fn forget(&self, worker: usize, taken: u32) {
         self.completed[worker].store(taken, Ordering::Relaxed);
     }
 }
 
-/// What goes between workers and the halves of their device. There is room for all chunks.
+/// What goes between workers and the parts of their device. There is room for all chunks.
 pub(crate) struct Exchange {
     /// Frames that the dispatcher is to receive.
     pub(crate) handed_over: ArrayQueue<Descriptor>,
@@ -102,17 +102,30 @@ pub(crate) struct Exchange {
     pub(crate) answered: ArrayQueue<u64>,
     pub(crate) sockets: WorkerSockets,
     pub(crate) chunks: Arc<Chunks>,
+    padding: Padding,
 }
 
 impl Exchange {
-    /// For so many chunks.
-    pub(crate) fn new(all: usize, chunks: Arc<Chunks>) -> Self {
+    /// For so many chunks and workers.
+    pub(crate) fn new(all: usize, chunks: Arc<Chunks>, workers: usize) -> Self {
         Self {
             handed_over: ArrayQueue::new(all),
             answered: ArrayQueue::new(all),
             chunks,
             sockets: WorkerSockets::default(),
+            padding: Padding::new(workers),
         }
+    }
+
+    /// The worker is done with one thing.
+    pub(crate) fn complete(&self, counts: &Counts, worker: usize) {
+        counts.complete(worker, 1 + self.padding.take(worker));
+    }
+
+    /// The worker is done with the first `taken`, whatever they were.
+    pub(crate) fn forget(&self, counts: &Counts, worker: usize, taken: u32) {
+        self.padding.take(worker);
+        counts.forget(worker, taken);
     }
 }
 
@@ -123,17 +136,70 @@ impl Drop for Exchange {
     }
 }
 
+/// What workers that are blocked are counted for without having it, so that they get nothing more.
+/// It is taken back when they go on.
+struct Padding(Box<[AtomicU32]>);
+
+impl Padding {
+    fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// Counts the worker as having `depth`.
+    fn fill(&self, counts: &Counts, worker: usize, depth: u32) {
+        let Some(missing @ 1..) = depth.checked_sub(counts.load(worker)) else {
+            return;
+        };
+        // First here: a worker that goes on just now takes back what is counted a moment later.
+        self.0[worker].fetch_add(missing, Ordering::Relaxed);
+        counts.taken[worker].fetch_add(missing, Ordering::Release);
+    }
+
+    fn take(&self, worker: usize) -> u32 {
+        let padding = &self.0[worker];
+        // A look first: it is hardly ever there, and an exchange would cost each request.
+        match padding.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => padding.swap(0, Ordering::Relaxed),
+        }
+    }
+}
+
+/// Which workers are at something, and how much they had done before.
+struct Watch(Box<[Option<u32>]>);
+
+impl Watch {
+    fn new(workers: usize) -> Self {
+        Self(vec![None; workers].into())
+    }
+
+    /// Fills up those that were at the same thing at the last look.
+    fn look(&mut self, counts: &Counts, padding: &Padding, depth: u32) {
+        for (worker, before) in self.0.iter_mut().enumerate() {
+            let completed = counts.completed[worker].load(Ordering::Relaxed);
+            let now = (counts.load(worker) > 0).then_some(completed);
+            if now.is_some() && now == *before {
+                padding.fill(counts, worker, depth);
+            }
+            *before = now;
+        }
+    }
+}
+
 /// The dispatcher's part.
 pub(crate) struct XdpSteering {
     shared: Arc<Shared>,
+    exchange: Arc<Exchange>,
     workers: usize,
     depth: u32,
+    watch: Watch,
 }
 
 impl XdpSteering {
     /// From now on whole requests go to the `sockets` of workers.
     pub(crate) fn start<'a>(
         shared: &Arc<Shared>,
+        exchange: &Arc<Exchange>,
         sockets: impl ExactSizeIterator<Item = BorrowedFd<'a>>,
         depth: u8,
     ) -> std::io::Result<Self> {
@@ -152,8 +218,10 @@ impl XdpSteering {
         counts.workers.store(workers as u32, Ordering::Release);
         Ok(Self {
             shared: Arc::clone(shared),
+            exchange: Arc::clone(exchange),
             workers,
             depth: depth.into(),
+            watch: Watch::new(workers),
         })
     }
 }
@@ -178,6 +246,11 @@ impl Steering for XdpSteering {
             return None;
         }
         Some(worker)
+    }
+
+    fn avoid_blocked(&mut self) {
+        let padding = &self.exchange.padding;
+        self.watch.look(self.shared.counts(), padding, self.depth);
     }
 
     fn set_held(&mut self, held: usize) {
@@ -208,6 +281,54 @@ mod tests {
 
     /// As the program has it.
     const _: () = assert!(size_of::<Counts>() == 16 + 512 + 2 * 256);
+
+    fn no_counts() -> Counts {
+        Counts {
+            workers: AtomicU32::new(0),
+            depth: AtomicU32::new(0),
+            max_frame: AtomicU32::new(0),
+            held: AtomicU32::new(0),
+            methods: [const { AtomicU64::new(0) }; (1 << METHOD_BITS) / 64],
+            taken: [const { AtomicU32::new(0) }; SOCKETS as usize],
+            completed: [const { AtomicU32::new(0) }; SOCKETS as usize],
+        }
+    }
+
+    #[test]
+    fn a_worker_that_stays_at_one_thing_gets_nothing_more_until_it_is_done() {
+        const DEPTH: u32 = 4;
+        let (counts, chunks) = (no_counts(), Arc::new(Chunks::new(0)));
+        let exchange = Exchange::new(1, chunks, 3);
+        let mut watch = Watch::new(3);
+        let mut look = || watch.look(&counts, &exchange.padding, DEPTH);
+        let give = |worker: usize| counts.taken[worker].fetch_add(1, Ordering::Relaxed);
+        let loads = || [0, 1, 2].map(|worker| counts.load(worker));
+        give(0);
+        give(1);
+        look();
+        assert_eq!(loads(), [1, 1, 0], "they may have begun just now");
+        exchange.complete(&counts, 1);
+        give(1);
+        give(2);
+        look();
+        assert_eq!(loads(), [DEPTH, 1, 1], "1 is at another, 2 had nothing");
+        look();
+        look();
+        assert_eq!(loads(), [DEPTH; 3], "and stays so");
+        for worker in 0..3 {
+            exchange.complete(&counts, worker);
+        }
+        assert_eq!(loads(), [0; 3]);
+        // One that has its bound, and one with more of somebody else's making.
+        (0..DEPTH).for_each(|_| _ = give(0));
+        (0..2 * DEPTH).for_each(|_| _ = give(1));
+        look();
+        look();
+        assert_eq!(loads(), [DEPTH, 2 * DEPTH, 0]);
+        exchange.complete(&counts, 0);
+        exchange.complete(&counts, 1);
+        assert_eq!(loads(), [DEPTH - 1, 2 * DEPTH - 1, 0]);
+    }
 
     /// A request of method 0.
     const REQUEST: [u8; 20] = [1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

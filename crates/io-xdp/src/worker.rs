@@ -101,7 +101,7 @@ impl XdpWorker {
                 if since.elapsed() < DOUBT {
                     return;
                 }
-                counts.forget(self.index, taken);
+                self.exchange.forget(counts, self.index, taken);
                 None
             }
             (taken, _) => taken.map(|taken| (taken, Instant::now())),
@@ -198,7 +198,7 @@ impl WorkerIo for XdpWorker {
 
     fn complete(&mut self) {
         self.doubted = None;
-        self.shared.counts().complete(self.index);
+        self.exchange.complete(self.shared.counts(), self.index);
     }
 
     /// # Errors

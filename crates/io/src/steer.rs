@@ -74,6 +74,11 @@ pub trait Steering: Send {
     /// The worker with the fewest requests, if it has fewer than its bound, counted for one more.
     fn take(&mut self) -> Option<usize>;
 
+    /// Called now and then. A worker that is still at what it was at the last time is counted as
+    /// having its bound until it is done with that: whatever else it were given, by the device or by
+    /// [`Steering::take`], nobody would look at for as long, not even to say that it has arrived.
+    fn avoid_blocked(&mut self);
+
     /// Requests that the dispatcher holds until a worker is free. As long as there are any,
     /// everything goes to the dispatcher, so that nothing overtakes them.
     fn set_held(&mut self, held: usize);

@@ -378,6 +378,55 @@ fn a_stalled_worker_holds_up_no_more_than_its_bound() {
     assert!(stats.claimed > 300, "{stats:?}");
 }
 
+/// What comes when all workers are blocked is behind one of them, and so are its first repeats. The
+/// client hears of it all the same, before it takes the session for broken.
+#[test]
+fn a_call_that_no_worker_gets_to_for_seconds_ends_when_one_does() {
+    let name = "a_call_that_no_worker_gets_to_for_seconds_ends_when_one_does";
+    let Some(pair) = pair(name) else {
+        return;
+    };
+    const WORKERS: u32 = 8;
+    let shared = Shared::new(WORKERS as usize + 1);
+    let config = WorkerConfig {
+        depth: 8,
+        ..steered(WORKERS as usize)
+    };
+    let server = Server::start(&pair, &shared, config);
+    let port = server.port;
+    inside(&pair.a, || {
+        let io = UdpIo::bind("udp://10.77.0.1:0", UdpConfig::default()).expect("a socket");
+        let mut blocking = Client::new(io, &format!("udp://10.77.0.2:{port}"));
+        // The dispatcher gives these out, one to each.
+        let timed = CallOptions::with_timeout(PATIENCE);
+        for number in 0..WORKERS {
+            blocking.call(WORK, &timed, number, BLOCK);
+            blocking.wait_for(&shared.blocked, u64::from(number) + 1);
+        }
+        // One with nothing else to say: a bundle would be the dispatcher's.
+        let mut client = client(port);
+        client.work(WORKERS, ECHO);
+        // Longer than a client waits for a word of its request.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            blocking.endpoint.poll().expect("a healthy device");
+            client.endpoint.poll().expect("a healthy device");
+            let limit = Some(Duration::from_millis(1));
+            client.endpoint.wait(limit).expect("a healthy device");
+        }
+        assert!(client.ends.borrow().is_empty(), "{:?}", client.ends);
+        shared.gate.store(true, Ordering::SeqCst);
+        client.run_until(1);
+        client.check_echoes(WORKERS..WORKERS + 1);
+        blocking.run_until(WORKERS as usize);
+        blocking.check_echoes(0..WORKERS);
+    });
+    for runs in &shared.runs {
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+    }
+    server.end();
+}
+
 #[test]
 fn whatever_a_handler_does_its_call_ends_as_it_should() {
     let Some(pair) = pair("whatever_a_handler_does_its_call_ends_as_it_should") else {

@@ -360,6 +360,12 @@ pub trait Dispatch {
         None
     }
 
+    /// Looks after the workers: called when a turn has found nothing to do and now and then by others,
+    /// at least every 50 ms while there are sessions. `now_ns` is the endpoint's time.
+    fn tend(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+
     /// Takes back the last job of [`Dispatch::poll_claimed`], which stands for nothing any more.
     fn reuse(&mut self, job: Box<Job>) {
         drop(job);

@@ -46,6 +46,10 @@ const RETRY: Duration = Duration::from_micros(50);
 /// dispatcher holds something although it is free.
 const CARE: Duration = Duration::from_millis(1);
 
+/// Whether workers are blocked is looked at this often at most: a client that hears nothing of its
+/// request for 2.25 s takes its session for broken, and asks at least every 50 ms.
+const TEND_NS: u64 = 50_000_000;
+
 /// Which methods run in workers, for threads that have to know.
 #[derive(Default)]
 pub(crate) struct WorkerMethods {
@@ -85,6 +89,8 @@ pub(crate) struct SteeredPool {
     in_flight_bytes: usize,
     /// The worker whose reports were looked at last.
     looked_at: usize,
+    /// When to look after the workers again.
+    tend_at_ns: u64,
 }
 
 /// What all threads see.
@@ -186,6 +192,7 @@ impl SteeredPool {
             in_flight: 0,
             in_flight_bytes: 0,
             looked_at: 0,
+            tend_at_ns: 0,
         };
         for (index, io) in workers.into_iter().enumerate() {
             let mut worker = Worker {
@@ -287,6 +294,13 @@ impl Dispatch for SteeredPool {
             self.looked_at = (self.looked_at + 1) % self.shared.seats.len();
         }
         None
+    }
+
+    fn tend(&mut self, now_ns: u64) {
+        if now_ns >= self.tend_at_ns {
+            self.tend_at_ns = now_ns.saturating_add(TEND_NS);
+            self.steering.avoid_blocked();
+        }
     }
 
     fn reuse(&mut self, job: Box<Job>) {

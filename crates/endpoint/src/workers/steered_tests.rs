@@ -53,6 +53,8 @@ struct Deaf {
     /// Counts of the worker are right: by [`WorkerIo::wait`], or from the beginning.
     is_right: AtomicBool,
     asleep: AtomicBool,
+    /// How often it was looked for blocked workers.
+    looks: AtomicUsize,
     bell: Arc<Bell>,
 }
 
@@ -102,6 +104,10 @@ impl Steering for Counts {
 
     fn take(&mut self) -> Option<usize> {
         self.device.is_right.load(Ordering::SeqCst).then_some(0)
+    }
+
+    fn avoid_blocked(&mut self) {
+        self.device.looks.fetch_add(1, Ordering::SeqCst);
     }
 
     fn set_held(&mut self, held: usize) {
@@ -196,4 +202,19 @@ fn nothing_seems_to_be_held_when_what_found_no_room_was_refused() {
     assert!(pool.submit(job(Arc::new(|_, _| ()))).is_err());
     assert_eq!(pool.held.len(), 0);
     assert_eq!(pool.shared.held.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn blocked_workers_are_looked_for_at_intervals() {
+    let (mut pool, device, _) = pool(Idle::Block, false);
+    let mut looks_at = |now_ns| {
+        pool.tend(now_ns);
+        device.looks.load(Ordering::SeqCst)
+    };
+    let begun = 7 * TEND_NS;
+    assert_eq!(looks_at(begun), 1);
+    assert_eq!(looks_at(begun + TEND_NS - 1), 1);
+    assert_eq!(looks_at(begun + TEND_NS), 2);
+    assert_eq!(looks_at(begun + 3 * TEND_NS), 3);
+    assert_eq!(looks_at(u64::MAX), 4);
 }
