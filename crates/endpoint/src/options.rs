@@ -121,7 +121,8 @@ pub struct WorkerConfig {
     /// The device itself hands plain requests of one packet to the threads, which answer them
     /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can; 1 to 63 threads,
     /// [`Mode::SingleQueue`]. What it does not hand out, such as calls with a timeout or metadata, is
-    /// given to the same threads as usual.
+    /// given to the same threads as usual. An endpoint that is dropped while handlers run gives its
+    /// port back at once, and the queue of the interface when the last of them has returned.
     pub steered: bool,
     /// What a thread does with nothing to do. [`Idle::Adaptive`] yields the core a few times, some
     /// microseconds, then goes on with that for `spin` (none by default), then sleeps. To wake it

@@ -41,7 +41,7 @@ impl UdpControl {
 
     /// Who is a peer.
     pub fn directory(&self) -> Directory {
-        Directory(Arc::clone(&self.shared))
+        self.shared.directory.clone()
     }
 
     /// The network namespace of the socket, by the number that the kernel gives it (Linux 5.14).
@@ -72,7 +72,8 @@ impl UdpControl {
     /// The first of a name's addresses that the kernel knows a way to. Whether somebody listens
     /// there is seen by who sends.
     fn open_first(&self, tx: &mut UdpTx, found: &[SocketAddr]) -> Result<PeerId, IoError> {
-        let reachable = |found: &&SocketAddr| RawAddr::new(**found, self.shared.family).is_some();
+        let reachable =
+            |found: &&SocketAddr| RawAddr::new(**found, self.shared.directory.family()).is_some();
         let mut first_error = None;
         for address in found.iter().filter(reachable) {
             match tx.add_peer(*address) {
@@ -107,7 +108,7 @@ impl UdpControl {
                 self.shared.errors_waiting.store(false, Ordering::Relaxed);
                 return None;
             };
-            let Some(peer) = self.shared.find(&address) else {
+            let Some(peer) = self.shared.directory.find_raw(&address) else {
                 continue;
             };
             match failure {

@@ -33,7 +33,7 @@ use starling_io::{Datagram, Ecn, Fault, IoError, MAX_BURST, PacketRx, PeerId, So
 use crate::lane::{
     FIRST_RUN, LAST_BURSTS, Lane, OTHERS_EVERY, OTHERS_LIMIT, OTHERS_WINDOW, RUN_GROWTH,
 };
-use crate::shared::Shared;
+use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
 use crate::sys::recv::{Received, RecvBatch};
 
@@ -46,6 +46,7 @@ const AFTER_MARK: u32 = 1024;
 /// The receiving half of a [`UdpIo`](crate::UdpIo).
 pub struct UdpRx {
     shared: Arc<Shared>,
+    directory: Directory,
     batch: RecvBatch,
     /// Slots of `batch` that the last call filled; those from `next_slot` on are yet to be given
     /// out, the first of them from `next_start` on.
@@ -131,6 +132,7 @@ impl UdpRx {
             since: 0,
         };
         Self {
+            directory: shared.directory.clone(),
             shared,
             batch: RecvBatch::new(),
             filled: 0,
@@ -267,13 +269,13 @@ impl PacketRx for UdpRx {
         let place = self.burst[index];
         let slot = usize::from(place.slot);
         let address = self.batch.name(slot);
-        let version = self.shared.version();
+        let version = self.directory.version();
         let mut last = self.last.get();
         if last.address != *address || last.version != version {
             last = LookUp {
                 address: *address,
                 version,
-                peer: self.shared.find(address),
+                peer: self.directory.find_raw(address),
                 since: self.total,
             };
             self.last.set(last);
@@ -327,7 +329,7 @@ impl UdpRx {
             return (self.others >= OTHERS_LIMIT).then_some(Advice::Close);
         }
         let last = self.last.get();
-        if self.total - last.since < self.long_run || last.version != self.shared.version() {
+        if self.total - last.since < self.long_run || last.version != self.directory.version() {
             return None;
         }
         last.peer.map(Advice::Open)

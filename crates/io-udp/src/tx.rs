@@ -137,7 +137,7 @@ impl UdpTx {
             let problem = "nothing can be sent there".to_owned();
             return Err(refuse(problem, "use the peer's own address and port"));
         }
-        let raw = RawAddr::new(address, self.shared.family).ok_or_else(|| {
+        let raw = RawAddr::new(address, self.shared.directory.family()).ok_or_else(|| {
             let problem = "an IPv4 socket cannot reach an IPv6 address".to_owned();
             refuse(problem, "bind this end to udp://[::]:0")
         })?;
@@ -146,7 +146,7 @@ impl UdpTx {
             let remedy = "write the interface of this host behind it: udp://[fe80::1%eth0]:9000";
             refuse(problem.to_owned(), remedy)
         })?;
-        if let Some(peer) = self.shared.find(&raw) {
+        if let Some(peer) = self.shared.directory.find_raw(&raw) {
             return Ok(peer);
         }
         if self.vacant.is_empty() && self.peers.len() == self.max_peers {
@@ -172,7 +172,7 @@ impl UdpTx {
                 self.peers.len() as u32 - 1
             }
         };
-        self.shared.insert(raw, PeerId(number));
+        self.shared.directory.insert(raw, PeerId(number));
         Ok(PeerId(number))
     }
 
@@ -183,7 +183,7 @@ impl UdpTx {
         };
         peer.live = false;
         self.lane = self.lane.take().filter(|lane| lane.peer != id);
-        self.shared.remove(&peer.address);
+        self.shared.directory.remove(&peer.address);
         self.staging.release_all_of(id.0);
         self.vacant.push(id.0);
     }
@@ -522,7 +522,7 @@ impl PacketTx for UdpTx {
     }
 
     fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
-        let Some(to) = RawAddr::new(to, self.shared.family) else {
+        let Some(to) = RawAddr::new(to, self.shared.directory.family()) else {
             return;
         };
         // Twice, because the first may fail with a late report about another datagram.

@@ -88,6 +88,10 @@ fn max_frame(mtu: usize) -> usize {
 
 /// One queue of an interface as a device for packet I/O.
 ///
+/// Dropped, it gives its port back at once. It gives its queue back when the last worker has ended that
+/// it hands requests to ([`PacketIo::steer`]): while a handler runs, another device cannot have the
+/// queue.
+///
 /// It ends with an error that says so when its interface is removed, gets another hardware address,
 /// or its MTU is lowered: sessions may be in the middle of messages cut for the old one. A new device
 /// takes the interface as it is then. Of a higher MTU it makes no use.
@@ -469,6 +473,15 @@ impl PacketIo for XdpIo {
             steering: Box::new(steering),
             workers: parts.into_iter().map(boxed).collect(),
         })
+    }
+}
+
+impl Drop for XdpIo {
+    /// The port is the kernel's again, although workers whose handlers run keep the queue: their
+    /// answers are still to be sent. Nobody else can have the queue before that.
+    fn drop(&mut self) {
+        // The program forgets the sockets of the queue in any case when they are closed.
+        let _ = self.shared.program.leave(self.shared.queue);
     }
 }
 

@@ -217,6 +217,11 @@ impl Program {
         self.set_socket(queue * SOCKETS, socket.as_raw_fd())
     }
 
+    /// From now on what arrives on `queue` is the kernel's, as if there were no device.
+    pub(crate) fn leave(&self, queue: u32) -> io::Result<()> {
+        bpf::update(self.queues.as_fd(), queue, &Queue::default())
+    }
+
     /// The program knows the socket by its place in the table of all queues' sockets.
     pub(crate) fn set_socket(&self, place: u32, socket: RawFd) -> io::Result<()> {
         bpf::update(self.sockets.as_fd(), place, &socket)

@@ -104,6 +104,16 @@ struct Server {
 
 impl Server {
     fn start(pair: &Pair, shared: &Arc<Shared>, config: WorkerConfig) -> Self {
+        Self::start_with(pair, shared, config, PATIENCE)
+    }
+
+    /// One that gives what still runs so much time when it ends.
+    fn start_with(
+        pair: &Pair,
+        shared: &Arc<Shared>,
+        config: WorkerConfig,
+        patience: Duration,
+    ) -> Self {
         let namespace = pair.b.try_clone().expect("a file");
         let shared = Arc::clone(shared);
         let stop = Arc::new(AtomicBool::new(false));
@@ -128,7 +138,7 @@ impl Server {
             tell.send((port, endpoint.waker())).expect("the test waits");
             let ended = |_: &mut Endpoint<_, _>| stopped.load(Ordering::SeqCst);
             endpoint.run_until(ended).expect("a healthy device");
-            let drained = endpoint.drain(PATIENCE).expect("a healthy device");
+            let drained = endpoint.drain(patience).expect("a healthy device");
             (*endpoint.stats(), drained)
         };
         let thread = std::thread::spawn(move || inside(&namespace, serve));
@@ -147,12 +157,17 @@ impl Server {
     }
 
     /// Ends it, all of its calls being over.
-    fn end(mut self) -> Stats {
-        self.stop();
-        let thread = self.thread.take().expect("it runs");
-        let (stats, drained) = thread.join().expect("no panic");
+    fn end(self) -> Stats {
+        let (stats, drained) = self.join();
         assert!(drained, "{stats:?}");
         stats
+    }
+
+    /// Ends it, and says whether all calls were over.
+    fn join(mut self) -> (Stats, bool) {
+        self.stop();
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("no panic")
     }
 }
 
@@ -519,6 +534,56 @@ fn who_shuts_down_finishes_what_workers_claimed() {
         client.check_echoes(1..2);
     });
     server.end();
+}
+
+#[test]
+fn a_server_that_ends_while_a_handler_blocks_gives_its_port_back() {
+    let Some(pair) = pair("a_server_that_ends_while_a_handler_blocks_gives_its_port_back") else {
+        return;
+    };
+    let shared = Shared::new(2);
+    let server = Server::start_with(&pair, &shared, steered(2), Duration::ZERO);
+    let port = server.port;
+    inside(&pair.a, || {
+        let mut client = client(port);
+        client.work(0, ECHO);
+        client.run_until(1);
+        client.work(1, BLOCK);
+        client.wait_for(&shared.blocked, 1);
+    });
+    let (stats, drained) = server.join();
+    assert!(!drained, "{stats:?}");
+    // The queue is not free, but whoever has the port is heard.
+    let address = format!("udp://10.77.0.2:{port}");
+    let bind = || UdpIo::bind(&address, UdpConfig::default()).expect("the port is free");
+    let io = inside(&pair.b, bind);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let config = EndpointConfig::default();
+            let mut endpoint =
+                Endpoint::new(io, MonotonicClock::new(), config, secrets(3)).expect("sound");
+            let echo = Handler::inline(|_, request, mut reply| {
+                reply.buffer().extend_from_slice(request.body());
+                reply.ok();
+            });
+            endpoint.register(INLINE, echo);
+            let begun = Instant::now();
+            while !over.load(Ordering::SeqCst) && begun.elapsed() < PATIENCE {
+                endpoint.poll().expect("a healthy device");
+                std::thread::yield_now();
+            }
+        });
+        inside(&pair.a, || {
+            let mut client = client(port);
+            client.call(INLINE, &CallOptions::default(), 0, ECHO);
+            client.run_until(1);
+            client.check_echoes(0..1);
+        });
+        over.store(true, Ordering::SeqCst);
+        next.join().expect("no panic");
+    });
+    assert!(!shared.gate.swap(true, Ordering::SeqCst));
 }
 
 #[test]
