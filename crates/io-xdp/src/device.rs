@@ -14,6 +14,7 @@ use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 use crate::address::XdpAddress;
 use crate::channels;
 use crate::drops::{ByKernel, Drops};
+use crate::kernel;
 use crate::neighbour::{Neighbours, check_route};
 use crate::netlink::{Link, Netlink};
 use crate::program::{MAX_QUEUES, Program};
@@ -126,7 +127,7 @@ impl XdpIo {
             .iter()
             .find_map(|wanted| own_address(*wanted, &own, &link));
         let local = local.ok_or_else(|| no_address(&attempt, &own))?;
-        Self::make(&attempt, &parsed, local, link, netlink, &config)
+        Self::make(&attempt, &parsed, local, link, netlink, &config).map_err(kernel::or_too_old)
     }
 
     /// A device that reaches peers like `address`, whose interface it is on: from the address that
@@ -151,7 +152,7 @@ impl XdpIo {
         let source = preferred.or_else(|| own.iter().find(is_like).copied());
         let source = source.ok_or_else(|| no_address(&attempt, &own))?;
         let local = scoped(source, 0, link.index);
-        Self::make(&attempt, &parsed, local, link, netlink, &config)
+        Self::make(&attempt, &parsed, local, link, netlink, &config).map_err(kernel::or_too_old)
     }
 
     fn make(

@@ -26,6 +26,7 @@
 //! | `siblings` | devices of one process that share a port |
 //! | `steering`, `worker` | workers with sockets of their own, which the program gives whole requests |
 //! | `inspect` | what interfaces can do, without a device |
+//! | `kernel` | which kernels a device works on |
 //! | `reflect` | what the device is measured by |
 //!
 //! An interface's queue can have one device. The network card decides by which queue a packet
@@ -43,6 +44,7 @@ mod chunks;
 mod device;
 mod drops;
 mod inspect;
+mod kernel;
 mod neighbour;
 mod netlink;
 mod program;
@@ -62,6 +64,7 @@ pub use address::XdpAddress;
 pub use device::{XdpConfig, XdpIo};
 pub use drops::Drops;
 pub use inspect::{Features, Interface, Occupant, interfaces};
+pub use kernel::{KernelVersion, LARGE_FRAMES_KERNEL, OLDEST_KERNEL};
 pub use reflect::Reflector;
 pub use rx::XdpRx;
 pub use socket::Mode;

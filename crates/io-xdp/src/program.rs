@@ -20,6 +20,7 @@ use starling_frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use starling_io::{Fault, IoError};
 
 use crate::bpf;
+use crate::kernel::OLDEST_KERNEL;
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 use crate::steering::{Counts, SOCKETS};
@@ -301,19 +302,30 @@ fn is_unsupported(error: &io::Error) -> bool {
 
 /// The kernel has not taken the program: because of who asks, or of what it is.
 fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
+    if error.raw_os_error() == Some(libc::EPERM) {
+        return attach_error(attempt, error);
+    }
     let last = log
         .lines()
         .rev()
         .map(str::trim)
         .filter(|line| !line.is_empty());
     let reason: Vec<&str> = last.take(4).collect();
-    if error.raw_os_error() == Some(libc::EPERM) || reason.is_empty() {
-        return attach_error(attempt, error);
+    let mut problem = format!("the kernel refuses the program ({error})");
+    if !reason.is_empty() {
+        let reason = reason.into_iter().rev().collect::<Vec<_>>().join(", ");
+        problem += &format!(": {reason}");
     }
-    let reason = reason.into_iter().rev().collect::<Vec<_>>().join(", ");
-    let problem = format!("the kernel refuses the program ({error}): {reason}");
-    let remedy = "use Linux 6.6 or later, or udp://";
-    IoError::new(Fault::Host, attempt, problem, remedy)
+    IoError {
+        source: Some(error),
+        ..IoError::new(Fault::Host, attempt, problem, load_remedy())
+    }
+}
+
+fn load_remedy() -> String {
+    format!(
+        "use Linux {OLDEST_KERNEL} or later with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or udp://"
+    )
 }
 
 fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoError {
@@ -327,12 +339,7 @@ fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoError {
     }
     match os.and_then(io::Error::raw_os_error) {
         Some(errno) => attach_error(attempt, io::Error::from_raw_os_error(errno)),
-        None => IoError::new(
-            Fault::Host,
-            attempt,
-            problem,
-            "use Linux 6.6 or later with CONFIG_BPF_SYSCALL, or udp://",
-        ),
+        None => IoError::new(Fault::Host, attempt, problem, load_remedy()),
     }
 }
 
@@ -351,7 +358,7 @@ fn attach_error(attempt: &str, error: io::Error) -> IoError {
             "lower the interface's MTU (its driver may allow 3498 bytes with XDP), try mode=generic, \
              or use udp://"
         }
-        _ => "use Linux 6.6 or later with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or udp://",
+        _ => return IoError::from_os(Fault::Host, attempt, error, load_remedy()),
     };
     IoError::from_os(Fault::Host, attempt, error, remedy)
 }

@@ -373,10 +373,7 @@ fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
             Fault::Caller,
             "the interface has no such mode: leave mode= away to get the best that it has",
         ),
-        _ => (
-            Fault::Host,
-            "use Linux 6.6 or later and an interface with AF_XDP, or udp://",
-        ),
+        _ => (Fault::Host, "use an interface with AF_XDP, or udp://"),
     };
     let attempt = format!("open AF_XDP on queue {queue} of {interface}: {step}");
     IoError::from_os(fault, attempt, error, remedy)

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
+use starling_io_xdp::KernelVersion;
 
 /// Capabilities that some plane can use, and their numbers (capabilities(7)).
 const CAPABILITIES: [(&str, u32); 5] = [
@@ -14,15 +15,11 @@ const CAPABILITIES: [(&str, u32); 5] = [
     ("CAP_BPF", 39),
 ];
 
-/// A kernel's version, as far as it matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(pub(super) u32, pub(super) u32);
-
 /// What was found out. What a system does not say is `None`.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) release: String,
-    pub(super) version: Option<Version>,
+    pub(super) version: Option<KernelVersion>,
     /// Processors that this process may use.
     pub(super) cores: usize,
     /// The set of capabilities, as a mask.
@@ -46,7 +43,7 @@ impl Host {
         let pages = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB");
         let free = number(&pages.join("free_hugepages"));
         Self {
-            version: version(&release),
+            version: KernelVersion::of_release(&release),
             release,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             capabilities: capabilities(&status),
@@ -63,18 +60,9 @@ impl Host {
     }
 
     /// Whether the kernel is of this version or later; true if it says nothing of its version.
-    pub(super) fn is_at_least(&self, version: Version) -> bool {
+    pub(super) fn is_at_least(&self, version: KernelVersion) -> bool {
         self.version.is_none_or(|own| own >= version)
     }
-}
-
-/// The first two numbers of a release such as `6.18.0-rc1`.
-fn version(release: &str) -> Option<Version> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some(Version(
-        numbers.next()?.parse().ok()?,
-        numbers.next()?.parse().ok()?,
-    ))
 }
 
 /// The effective capabilities in `/proc/self/status`; none if it does not say.
@@ -99,14 +87,6 @@ fn number(file: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_read_and_ordered() {
-        assert_eq!(version("6.18.0-rc1+"), Some(Version(6, 18)));
-        assert_eq!(version("5.10.0-28-amd64"), Some(Version(5, 10)));
-        assert_eq!(version("unknown"), None);
-        assert!(Version(5, 10) < Version(6, 3) && Version(6, 3) < Version(6, 18));
-    }
 
     #[test]
     fn capabilities_and_memory_are_read() {

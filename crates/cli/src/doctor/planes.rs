@@ -1,9 +1,11 @@
 //! What each plane finds on this host, and what it would give.
 
 use starling_io_udp::UdpConfig;
-use starling_io_xdp::{Interface, Mode, Occupant, XdpConfig};
+use starling_io_xdp::{
+    Interface, KernelVersion, LARGE_FRAMES_KERNEL, Mode, OLDEST_KERNEL, Occupant, XdpConfig,
+};
 
-use super::host::{Host, Version};
+use super::host::Host;
 use super::report::{Finding, Findings};
 
 /// What an Ethernet interface has if nobody said otherwise.
@@ -33,7 +35,7 @@ pub(super) fn host(host: &Host) -> Findings {
 
 pub(super) fn udp(host: &Host, interfaces: &[Interface]) -> Findings {
     let mut all = Findings::new("udp");
-    if host.is_at_least(Version(5, 0)) {
+    if host.is_at_least(KernelVersion(5, 0)) {
         all.ok("GSO and GRO: many datagrams for one system call");
     } else {
         all.note(
@@ -70,7 +72,7 @@ pub(super) fn udp(host: &Host, interfaces: &[Interface]) -> Findings {
 
 pub(super) fn shm(host: &Host) -> Findings {
     let mut all = Findings::new("shm");
-    if host.is_at_least(Version(4, 16)) {
+    if host.is_at_least(KernelVersion(4, 16)) {
         all.ok("membarrier: who sleeps pays for being woken, not who sends");
     } else {
         all.note(
@@ -83,15 +85,15 @@ pub(super) fn shm(host: &Host) -> Findings {
 
 pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
     let mut all = Findings::new("xdp");
-    if !host.is_at_least(Version(5, 9)) {
+    if !host.is_at_least(OLDEST_KERNEL) {
         all.bad(
-            "this kernel has no links for XDP programs",
-            "use Linux 5.9 or later, or udp://",
+            "this kernel does not know all that the XDP program needs",
+            format!("use Linux {OLDEST_KERNEL} or later, or udp://"),
         );
-    } else if !host.is_at_least(Version(6, 6)) {
+    } else if !host.is_at_least(LARGE_FRAMES_KERNEL) {
         all.note(
             "no frames above a page in this kernel: MTUs up to 3,400 bytes or so",
-            "use Linux 6.6 or later for jumbo frames",
+            format!("use Linux {LARGE_FRAMES_KERNEL} or later for jumbo frames"),
         );
     }
     let may_load = host.has("CAP_BPF") || host.has("CAP_SYS_ADMIN");
@@ -205,7 +207,7 @@ mod tests {
     fn powerless() -> Host {
         Host {
             release: "6.18.0".into(),
-            version: Some(Version(6, 18)),
+            version: Some(KernelVersion(6, 18)),
             cores: 4,
             capabilities: 0,
             memlock: Some(64 << 10),
@@ -294,13 +296,30 @@ mod tests {
     #[test]
     fn an_old_kernel_is_told_what_it_lacks() {
         let host = Host {
-            version: Some(Version(4, 9)),
+            version: Some(KernelVersion(4, 9)),
             ..root()
         };
         let interfaces = [interface()];
         assert!(of_level(&udp(&host, &interfaces), Level::Note).contains("5.0"));
         assert!(of_level(&shm(&host), Level::Note).contains("4.16"));
-        assert!(of_level(&xdp(&host, &interfaces), Level::Bad).contains("5.9"));
+        let of_kernel = |version| {
+            let host = Host {
+                version: Some(version),
+                ..root()
+            };
+            let findings = xdp(&host, &interfaces);
+            (
+                of_level(&findings, Level::Bad),
+                of_level(&findings, Level::Note),
+            )
+        };
+        // Links for XDP programs, and sockets that know their namespace, are not enough.
+        for old in [(4, 9), (5, 9), (5, 17)] {
+            let (bad, _) = of_kernel(KernelVersion(old.0, old.1));
+            assert!(bad.contains("use Linux 5.18 or later, or udp://"), "{bad}");
+        }
+        let (bad, note) = of_kernel(OLDEST_KERNEL);
+        assert!(bad.is_empty() && note.contains("6.6"), "{bad}, {note}");
     }
 
     #[test]
