@@ -2,9 +2,7 @@
 //! program on its interface, and some drivers restart the link for that.
 
 use std::io;
-use std::os::fd::AsFd;
 
-use crate::bpf;
 use crate::channels;
 use crate::netlink::{Link, Netlink};
 use crate::program;
@@ -44,14 +42,19 @@ pub struct Interface {
 /// The XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Occupant {
-    /// That of other devices of this kind, which one more can share.
+    /// That of other devices of this version, which one more can share.
     Starling,
-    /// Another; with it, no device can be made.
-    Other {
+    /// That of another version of Starling; with it, no device can be made.
+    OtherVersion {
         /// Its number, as `bpftool` knows it.
         id: u32,
     },
-    /// Programs may not be asked who they are (CAP_SYS_ADMIN is missing).
+    /// One that is not Starling's; with it, no device can be made.
+    Other {
+        /// Its number.
+        id: u32,
+    },
+    /// Who asks may not see whose it is (CAP_SYS_ADMIN or CAP_NET_ADMIN is missing).
     Unknown {
         /// Its number.
         id: u32,
@@ -113,22 +116,13 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         is_up: link.is_up,
         is_ethernet: link.is_ethernet,
         mtu: link.mtu,
-        program: link.program.map(occupant),
+        program: link.program.map(program::occupant),
         vlans: vlans.iter().filter(|lower| **lower == link.index).count(),
         features: (generic.as_mut().ok())
             .and_then(|(netlink, family)| netlink.xdp_features(*family, link.index).ok()?)
             .map(Features::of_bits),
     };
     Ok(links.into_iter().map(interface).collect())
-}
-
-fn occupant(id: u32) -> Occupant {
-    let name = bpf::program(id).and_then(|program| Ok(bpf::program_info(program.as_fd())?.name));
-    match name {
-        Ok(name) if name == program::NAME => Occupant::Starling,
-        Ok(_) => Occupant::Other { id },
-        Err(_) => Occupant::Unknown { id },
-    }
 }
 
 #[cfg(test)]

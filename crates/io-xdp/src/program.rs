@@ -19,14 +19,20 @@ use rustix::mm::ProtFlags;
 use starling_frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use starling_io::{Fault, IoError};
 
-use crate::bpf;
-use crate::kernel::OLDEST_KERNEL;
+use crate::bpf::{self, Loaded};
+use crate::inspect::Occupant;
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 use crate::steering::{Counts, SOCKETS};
 
+mod errors;
+
+use errors::{
+    attach_error, join_error, load_error, occupied, other_version, refusal, system_error,
+};
+
 /// The program's name in its object, and, as it is short enough, in the kernel.
-pub(crate) const NAME: &str = "starling_steer";
+const NAME: &str = "starling_steer";
 
 /// Queues of an interface that can have a device: the length of the program's table.
 pub(crate) const MAX_QUEUES: u32 = 64;
@@ -75,7 +81,7 @@ impl Program {
         generic: Option<bool>,
     ) -> Result<Self, IoError> {
         let attempt = format!("put the XDP program on interface {name}");
-        let refused = |error| attach_error(&attempt, error);
+        let refused = |error| attach_error(&attempt, name, error);
         let own = Own::load(&attempt)?;
         for attempts in 0..TRIES {
             if attempts > 0 {
@@ -83,7 +89,7 @@ impl Program {
             }
             let link = netlink.link(name).map_err(refused)?;
             if let Some(id) = link.program {
-                match Self::join(&link, id, &own, &attempt, generic)? {
+                match Self::join(name, &link, id, &own, &attempt, generic)? {
                     Some(program) => return Ok(program),
                     // Its last holder has just gone.
                     None => continue,
@@ -115,6 +121,7 @@ impl Program {
 
     /// Takes part in the program that is there, if it is this one. None: it has just gone.
     fn join(
+        interface: &str,
         link: &Link,
         id: u32,
         own: &Own,
@@ -128,14 +135,10 @@ impl Program {
         };
         let failed = |error| join_error(attempt, error);
         let there = bpf::program_info(program.as_fd()).map_err(failed)?;
-        if there.tag != own.tag {
-            return Err(IoError::new(
-                Fault::Host,
-                attempt,
-                format!("it has another one, {:?} with id {id}", there.name),
-                "take that off (`ip link set dev IFNAME xdp off`, or end the program that put it \
-                 there), use another interface, or udp://",
-            ));
+        match whose(id, &there, || Some(own.tag)) {
+            Occupant::Starling => {}
+            Occupant::OtherVersion { .. } => return Err(other_version(attempt, interface, id)),
+            _ => return Err(occupied(attempt, interface, id, &there.name)),
         }
         if generic.is_some_and(|generic| generic != link.is_generic) {
             let (now, wanted) = match link.is_generic {
@@ -246,19 +249,48 @@ impl Program {
     }
 }
 
+/// What is loaded.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("bpf/steer.bpf.o");
+
 /// The maps of the program.
 const MAPS: [&str; 4] = ["queues", "sockets", "passed", "steering"];
+
+/// A hash of a program's instructions, which the kernel makes.
+type Tag = [u8; 8];
+
+/// Whose the program with this number is. `own`: the tag of this version's program, if it can be
+/// had, for what has its name.
+fn whose(id: u32, there: &Loaded, own: impl FnOnce() -> Option<Tag>) -> Occupant {
+    if there.name != NAME {
+        return Occupant::Other { id };
+    }
+    match own() {
+        Some(own) if own == there.tag => Occupant::Starling,
+        Some(_) => Occupant::OtherVersion { id },
+        None => Occupant::Unknown { id },
+    }
+}
+
+/// The same for who only looks.
+pub(crate) fn occupant(id: u32) -> Occupant {
+    let there = bpf::program(id).and_then(|program| bpf::program_info(program.as_fd()));
+    let own = || Own::load("load the program").ok().map(|own| own.tag);
+    there.map_or(Occupant::Unknown { id }, |there| whose(id, &there, own))
+}
 
 /// The program, loaded but attached to nothing.
 struct Own {
     program: OwnedFd,
-    tag: [u8; 8],
+    tag: Tag,
     maps: [OwnedFd; 4],
 }
 
 impl Own {
     fn load(attempt: &str) -> Result<Self, IoError> {
-        let object = aya::include_bytes_aligned!("bpf/steer.bpf.o");
+        Self::of_object(OBJECT, attempt)
+    }
+
+    fn of_object(object: &[u8], attempt: &str) -> Result<Self, IoError> {
         let mut ebpf = Ebpf::load(object).map_err(|error| load_error(attempt, &error))?;
         let program = ebpf.program_mut(NAME).expect("in the object");
         let program: &mut Xdp = program.try_into().expect("its type");
@@ -269,7 +301,7 @@ impl Own {
             } => refusal(attempt, io_error, &verifier_log.to_string()),
             error => load_error(attempt, &error),
         })?;
-        let failed = |error| attach_error(attempt, error);
+        let failed = |error| system_error(attempt, error);
         let program = program.fd().expect("it is loaded").as_fd();
         let program = program.try_clone_to_owned().map_err(failed)?;
         let maps = MAPS.map(|name| map_fd(ebpf.map(name).expect("in the object")));
@@ -300,207 +332,5 @@ fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 
-/// The kernel has not taken the program: because of who asks, or of what it is.
-fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
-    if error.raw_os_error() == Some(libc::EPERM) {
-        return attach_error(attempt, error);
-    }
-    let last = log
-        .lines()
-        .rev()
-        .map(str::trim)
-        .filter(|line| !line.is_empty());
-    let reason: Vec<&str> = last.take(4).collect();
-    let mut problem = format!("the kernel refuses the program ({error})");
-    if !reason.is_empty() {
-        let reason = reason.into_iter().rev().collect::<Vec<_>>().join(", ");
-        problem += &format!(": {reason}");
-    }
-    IoError {
-        source: Some(error),
-        ..IoError::new(Fault::Host, attempt, problem, load_remedy())
-    }
-}
-
-fn load_remedy() -> String {
-    format!(
-        "use Linux {OLDEST_KERNEL} or later with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or udp://"
-    )
-}
-
-fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoError {
-    let mut problem = error.to_string();
-    let mut source = error.source();
-    let mut os = None;
-    while let Some(cause) = source {
-        problem += &format!(": {cause}");
-        os = cause.downcast_ref::<io::Error>().or(os);
-        source = cause.source();
-    }
-    match os.and_then(io::Error::raw_os_error) {
-        Some(errno) => attach_error(attempt, io::Error::from_raw_os_error(errno)),
-        None => IoError::new(Fault::Host, attempt, problem, load_remedy()),
-    }
-}
-
-fn attach_error(attempt: &str, error: io::Error) -> IoError {
-    let remedy = match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            "run with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (root has them), or use udp://"
-        }
-        Some(libc::ENODEV) => "use an interface of this host; `ip link` lists them",
-        Some(libc::EBUSY) => {
-            "take off the XDP program that is there (`ip link set dev IFNAME xdp off`), or use udp://"
-        }
-        Some(libc::ENOSYS) => "use a kernel with CONFIG_BPF_SYSCALL, or udp://",
-        Some(libc::EOPNOTSUPP) => "leave mode= away so that generic mode is tried, or use udp://",
-        Some(libc::ERANGE | libc::EINVAL) => {
-            "lower the interface's MTU (its driver may allow 3498 bytes with XDP), try mode=generic, \
-             or use udp://"
-        }
-        _ => return IoError::from_os(Fault::Host, attempt, error, load_remedy()),
-    };
-    IoError::from_os(Fault::Host, attempt, error, remedy)
-}
-
-fn join_error(attempt: &str, error: io::Error) -> IoError {
-    let remedy = "to share the interface with another process that uses it, run both with \
-                  CAP_SYS_ADMIN; or use another interface, or udp://";
-    IoError::from_os(Fault::Host, attempt, error, remedy)
-}
-
 #[cfg(test)]
-mod tests {
-    use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
-    use rustix::net::{sendto, socket_with};
-    use starling_io::{PacketIo, PacketRx};
-    use starling_netns::{Pair, inside};
-
-    use super::*;
-    use crate::{XdpConfig, XdpIo};
-
-    /// Two namespaces, and the program; or a word of why not.
-    fn loaded(test: &str) -> Option<(Pair, Own)> {
-        let made = Pair::new().and_then(|pair| {
-            let own = Own::load("load the program").map_err(|error| error.to_string())?;
-            Ok((pair, own))
-        });
-        if let Err(problem) = &made {
-            println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-        }
-        made.ok()
-    }
-
-    #[test]
-    fn a_program_that_came_first_is_known_whatever_its_mode() {
-        for first in [GENERIC, DRIVER] {
-            // Each on an interface of its own: who looks for links keeps one for a moment longer.
-            let Some((pair, own)) = loaded("a_program_that_came_first_is_known_whatever_its_mode")
-            else {
-                return;
-            };
-            inside(&pair.a, || {
-                let interface = Netlink::new(0).and_then(|mut netlink| netlink.link("va"));
-                let interface = interface.expect("it is there").index;
-                let attach = |mode| bpf::attach(own.program.as_fd(), interface, mode);
-                let _link = attach(first).expect("nothing is there");
-                for second in [GENERIC, DRIVER] {
-                    let error = attach(second).expect_err("there is one");
-                    assert!(is_taken(&error), "{first}, {second}: {error}");
-                }
-            });
-        }
-    }
-
-    /// The kernel's list of links has those of everybody, and those that are being made.
-    #[test]
-    fn links_that_others_make_and_remove_are_in_nobodys_way() {
-        let name = "links_that_others_make_and_remove_are_in_nobodys_way";
-        let Some((pair, own)) = loaded(name) else {
-            return;
-        };
-        std::thread::scope(|scope| {
-            let maker = scope.spawn(|| {
-                inside(&pair.a, || {
-                    let interface = Netlink::new(0).and_then(|mut netlink| netlink.link("va"));
-                    let interface = interface.expect("it is there").index;
-                    // Whoever looks at one has it open for a moment longer.
-                    let attach = |_| bpf::attach(own.program.as_fd(), interface, GENERIC).is_ok();
-                    assert!((0..50).filter(|&round: &u32| attach(round)).count() > 0);
-                });
-            });
-            while !maker.is_finished() {
-                // No program has this number.
-                let found = bpf::link_of(u32::MAX).expect("the kernel tells");
-                assert!(found.is_none());
-            }
-        });
-    }
-
-    /// A socket is asked only when something may be there for it.
-    #[test]
-    fn only_what_may_be_for_a_port_is_counted_for_it() {
-        let name = "only_what_may_be_for_a_port_is_counted_for_it";
-        let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
-        let (pair, mut device) = match Pair::new().and_then(|pair| {
-            let device = inside(&pair.b, bind).map_err(|error| error.to_string());
-            Ok((pair, device?))
-        }) {
-            Ok(made) => made,
-            Err(problem) => {
-                println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-                return;
-            }
-        };
-        let send = |family, protocol: u32, packet: &[u8], to: &str| {
-            let to: std::net::SocketAddr = to.parse().expect("an address");
-            let protocol = Protocol::from_raw(protocol.try_into().expect("not zero"));
-            let flags = SocketFlags::CLOEXEC;
-            inside(&pair.a, || {
-                let socket = socket_with(family, SocketType::RAW, flags, Some(protocol));
-                let socket = socket.expect("root");
-                sendto(&socket, packet, SendFlags::empty(), &to).expect("a route");
-            });
-        };
-        let shared = std::sync::Arc::clone(device.shared());
-        let port = device.local_socket_address().port();
-        let udp = |to: u16| {
-            let mut packet = [0; 16];
-            packet[..2].copy_from_slice(&1000_u16.to_be_bytes());
-            packet[2..4].copy_from_slice(&to.to_be_bytes());
-            packet[5] = 16;
-            packet
-        };
-        let mut counts = |what: &str, expected: u64, packets: &dyn Fn()| {
-            // The kernels say things of their own now and then (MLD has options): not every time.
-            let seen = (0..20).map(|_| {
-                let before = shared.program.passed(port);
-                packets();
-                // What is received comes behind what was sent before.
-                send(AddressFamily::INET, 17, &udp(port), "10.77.0.2:0");
-                while device.split().0.rx_burst().expect("a healthy device") == 0 {
-                    std::thread::yield_now();
-                }
-                shared.program.passed(port) - before
-            });
-            let seen: Vec<u64> = seen.take_while(|count| *count != expected).collect();
-            assert!(seen.len() < 20, "{what}: {seen:?}");
-        };
-        counts("its own datagram", 0, &|| {});
-        counts("one for port 0", 0, &|| {
-            send(AddressFamily::INET, 17, &udp(0), "10.77.0.2:0");
-        });
-        counts("other protocols over IPv6", 0, &|| {
-            for protocol in [47, 50, 89, 132] {
-                send(AddressFamily::INET6, protocol, &[0; 16], "[fd77::2]:0");
-            }
-        });
-        // A fragment of nothing in particular, and options without meaning.
-        counts("what may have UDP behind it", 2, &|| {
-            for protocol in [44, 60] {
-                let packet = [17, 0, 0, 0, 0, 0, 0, 0];
-                send(AddressFamily::INET6, protocol, &packet, "[fd77::2]:0");
-            }
-        });
-    }
-}
+mod tests;

@@ -185,7 +185,7 @@ fn another_program_on_the_interface_is_named() {
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0"),
         Fault::Host,
-        &["mark_xdp", "id ", "xdp off"],
+        &["mark_xdp", "id ", "ip link set dev va xdp off"],
     );
 }
 

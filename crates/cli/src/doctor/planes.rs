@@ -149,21 +149,47 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
 
 fn of_interface(interface: &Interface) -> Finding {
     let name = &interface.name;
+    let in_use = match interface.program {
+        Some(Occupant::Starling) => "in use by Starling; ",
+        _ => "",
+    };
     let about = |what: &str| {
         let queues = match interface.queues {
             1 => "1 queue: one device".into(),
             queues => format!("{queues} queues: a device on each"),
         };
-        format!("{name}: MTU {}, {queues}; {what}", interface.mtu)
+        format!("{name}: MTU {}, {queues}; {in_use}{what}", interface.mtu)
     };
     if !interface.is_up {
         return Finding::ok(about("it is down"));
     }
-    if let Some(Occupant::Other { id }) = interface.program {
-        return Finding::note(
-            about(&format!("another XDP program, {id}, is on it")),
-            format!("end what put it there, or: ip link set dev {name} xdp off"),
-        );
+    match interface.program {
+        None | Some(Occupant::Starling) => {}
+        Some(Occupant::OtherVersion { id }) => {
+            return Finding::note(
+                about(&format!(
+                    "another version of Starling uses it (program {id}), and two cannot share it"
+                )),
+                "end the processes of the other version, or run the same one in all of them",
+            );
+        }
+        Some(Occupant::Other { id }) => {
+            return Finding::note(
+                about(&format!("another XDP program, {id}, is on it")),
+                format!(
+                    "end what put it there or, if that has ended: ip link set dev {name} xdp off"
+                ),
+            );
+        }
+        Some(Occupant::Unknown { id }) => {
+            return Finding::note(
+                about(&format!(
+                    "an XDP program, {id}, is on it, and whose may not be seen: without \
+                     CAP_SYS_ADMIN no device can be made"
+                )),
+                "look as root; if it is Starling's, run the processes that share it as root, too",
+            );
+        }
     }
     if interface.vlans > 0 {
         return Finding::note(
@@ -264,6 +290,16 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_with_starling_on_it_is_fine() {
+        let mut used = interface();
+        used.program = Some(Occupant::Starling);
+        let findings = xdp(&root(), &[used]);
+        assert_eq!(findings.level(), Level::Ok);
+        let ok = of_level(&findings, Level::Ok);
+        assert!(ok.contains("in use by Starling; driver mode"), "{ok}");
+    }
+
+    #[test]
     fn what_a_user_without_rights_lacks_is_named_with_its_remedy() {
         let host = powerless();
         let bad = of_level(&xdp(&host, &[interface()]), Level::Bad);
@@ -338,6 +374,10 @@ mod tests {
         }
         let occupied = without(|i| i.program = Some(Occupant::Other { id: 7 }));
         assert!(occupied.contains("another XDP program, 7"), "{occupied}");
+        let version = without(|i| i.program = Some(Occupant::OtherVersion { id: 7 }));
+        assert!(version.contains("another version of Starling"), "{version}");
+        let unknown = without(|i| i.program = Some(Occupant::Unknown { id: 7 }));
+        assert!(unknown.contains("whose may not be seen"), "{unknown}");
         let vlans = without(|i| i.vlans = 2);
         assert!(vlans.contains("2 VLANs on it"), "{vlans}");
         assert!(vlans.contains("rxvlan off"), "{vlans}");
