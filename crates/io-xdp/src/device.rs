@@ -25,7 +25,7 @@ use crate::siblings::Siblings;
 use crate::socket::{Mode, Place, Sizes, Socket};
 use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::tx::XdpTx;
-use crate::umem::{Cut, Umem};
+use crate::umem::{self, Cut, Umem};
 use crate::worker::{Parts, XdpWorker};
 
 /// Bytes of Ethernet header.
@@ -190,7 +190,11 @@ impl XdpIo {
         let headers = if local.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
         let max_frame = max_frame(link.mtu);
         let cut = config.cut(max_frame);
-        let umem = Arc::new(Umem::new(cut).map_err(host)?);
+        let umem = Umem::new(cut).map_err(|error| {
+            let remedy = umem::remedy(cut.bytes());
+            IoError::from_os(Fault::Host, attempt, error, remedy)
+        });
+        let umem = Arc::new(umem?);
         let generic = address.mode().map(|mode| mode == Mode::Generic);
         let interface = address.interface();
         let program = Program::attach(interface, &mut netlink, generic)?;
@@ -200,6 +204,7 @@ impl XdpIo {
             queue: address.queue().unwrap_or(0),
             mode: address.mode(),
             is_generic: program.is_generic,
+            memory: cut.bytes(),
         };
         let sizes = Sizes {
             rx: config.rx_frames,
@@ -437,6 +442,7 @@ impl PacketIo for XdpIo {
             queue: shared.queue,
             mode: self.address.mode(),
             is_generic: shared.program.is_generic,
+            memory: shared.umem.cut.bytes(),
         };
         let exchange = Arc::new(Exchange::new(
             shared.umem.cut.rx_chunks,

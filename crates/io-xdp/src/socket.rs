@@ -17,7 +17,7 @@ use rustix::net::{bind, recv, send, socket_with};
 use starling_io::{Fault, IoError};
 
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
-use crate::umem::Umem;
+use crate::umem::{self, Umem};
 
 /// The kernel gives a queue and locked memory free some time after their socket was closed, in the
 /// background.
@@ -56,6 +56,8 @@ pub(crate) struct Place<'a> {
     pub(crate) mode: Option<Mode>,
     /// The program is attached in generic mode.
     pub(crate) is_generic: bool,
+    /// Bytes of packet memory.
+    pub(crate) memory: usize,
 }
 
 /// A socket.
@@ -343,37 +345,40 @@ fn is_final(error: &io::Error) -> bool {
 
 fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
     let Place {
-        interface, queue, ..
+        interface,
+        queue,
+        memory,
+        ..
     } = place;
-    let (fault, remedy) = match error.raw_os_error() {
-        Some(libc::EPERM) => (
-            Fault::Host,
-            "run with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (root has them), or use udp://",
+    let errno = error.raw_os_error();
+    let is_unsupported = matches!(errno, Some(libc::EOPNOTSUPP | libc::EINVAL));
+    let has_no_mode = place.mode.is_some() && is_unsupported;
+    let fault = match has_no_mode {
+        true => Fault::Caller,
+        false => Fault::Host,
+    };
+    let remedy = match errno {
+        Some(libc::EPERM) => {
+            "run with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (root has them), or use udp://".into()
+        }
+        Some(libc::EBUSY) => format!(
+            "another AF_XDP socket has the queue: end its process, choose another queue \
+             (?queue=N; `ethtool -l {interface}` tells how many there are), or use udp://"
         ),
-        Some(libc::EBUSY) => (
-            Fault::Host,
-            "another AF_XDP socket has the queue: end its process, choose another queue (?queue=N; \
-             `ethtool -l IFNAME` tells how many there are), or use udp://",
+        Some(libc::ENOBUFS) => format!(
+            "this device locks {}, and all devices of the user count together: raise the limit on \
+             locked memory (`ulimit -l`, LimitMEMLOCK= of systemd) to what they need, run with \
+             CAP_IPC_LOCK, or use udp://",
+            umem::mebibytes(*memory)
         ),
-        Some(libc::ENOBUFS | libc::ENOMEM) => (
-            Fault::Host,
-            "raise the limit on locked memory (`ulimit -l`, LimitMEMLOCK= of systemd) to 32 MiB, \
-             run with CAP_IPC_LOCK, or use udp://",
-        ),
-        Some(libc::ENETDOWN) => (Fault::Host, "bring it up: `ip link set dev IFNAME up`"),
-        Some(libc::ENODEV) => (
-            Fault::Host,
-            "use an interface of this host; `ip link` lists them",
-        ),
-        Some(libc::EAFNOSUPPORT) => (
-            Fault::Host,
-            "use a kernel with CONFIG_XDP_SOCKETS, or udp://",
-        ),
-        Some(libc::EOPNOTSUPP | libc::EINVAL) if place.mode.is_some() => (
-            Fault::Caller,
-            "the interface has no such mode: leave mode= away to get the best that it has",
-        ),
-        _ => (Fault::Host, "use an interface with AF_XDP, or udp://"),
+        Some(libc::ENOMEM) => umem::remedy(*memory),
+        Some(libc::ENETDOWN) => format!("bring it up: `ip link set dev {interface} up`"),
+        Some(libc::ENODEV) => "use an interface of this host; `ip link` lists them".into(),
+        Some(libc::EAFNOSUPPORT) => "use a kernel with CONFIG_XDP_SOCKETS, or udp://".into(),
+        _ if has_no_mode => {
+            "the interface has no such mode: leave mode= away to get the best that it has".into()
+        }
+        _ => "use an interface with AF_XDP, or udp://".into(),
     };
     let attempt = format!("open AF_XDP on queue {queue} of {interface}: {step}");
     IoError::from_os(fault, attempt, error, remedy)

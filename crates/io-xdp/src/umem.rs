@@ -79,6 +79,20 @@ impl Cut {
     }
 }
 
+/// What to do where there is no memory for a device.
+pub(crate) fn remedy(bytes: usize) -> String {
+    format!(
+        "a device on this interface takes {}: free as much, or raise the limit that the process has \
+         (`ulimit -v`, MemoryMax= of systemd), or use udp://",
+        mebibytes(bytes)
+    )
+}
+
+/// For people: in whole MiB, no less than it is.
+pub(crate) fn mebibytes(bytes: usize) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
 /// What a slot has room for beside the frame: its payload begins on a cache line.
 pub(crate) const SLOT_MARGIN: usize = 64;
 

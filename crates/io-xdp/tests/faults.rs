@@ -692,7 +692,14 @@ fn what_is_missing_is_named() {
         maximum: getrlimit(Resource::Memlock).maximum,
     };
     setrlimit(Resource::Memlock, limit).expect("lower is always allowed");
-    let text = ["register packet memory", "ulimit -l", "CAP_IPC_LOCK"];
+    let needed = XdpConfig::default().locked_memory(1500).div_ceil(1 << 20);
+    let needed = format!("this device locks {needed} MiB, and all devices of the user count");
+    let text = [
+        "register packet memory",
+        &needed,
+        "ulimit -l",
+        "CAP_IPC_LOCK",
+    ];
     assert_says(without(CapabilitySet::IPC_LOCK), Fault::Host, &text);
     let text = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF"];
     assert_says(without(CapabilitySet::NET_RAW), Fault::Host, &text);

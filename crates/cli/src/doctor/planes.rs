@@ -130,7 +130,8 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
                 mebibytes(limit),
                 mebibytes(needed)
             ),
-            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit), or run with CAP_IPC_LOCK",
+            "raise `ulimit -l` (LimitMEMLOCK= of a systemd unit) to what all devices of the user need \
+             together, or run with CAP_IPC_LOCK",
         ),
         _ => all.ok("memory for packets may be locked"),
     }
