@@ -56,11 +56,16 @@ A server at udp://0.0.0.0 or udp://[::] answers from the address that this host'
 the client. Clients that use another address of this host, such as a second one of an interface,
 cannot connect: for them, give each address an --address of its own instead.
 
+An address on a network interface, xdp://IFNAME/HOST:PORT, takes the interface's first queue, or
+the one that ?queue=N behind it names; each can have one server or client. `?mode=MODE` asks for
+zero-copy, driver or generic mode in place of the best that works. Join them by &, in quotes.
+
 Examples:
   starling serve kv
   starling serve kv --address udp://0.0.0.0:9000 --address shm://kv --records 1000000
   starling serve echo --address shm://echo --idle spin
   starling serve kv --address xdp://eth0/0.0.0.0:9000 --workers 4 --steered
+  starling serve kv --address 'xdp://eth0/0.0.0.0:9000?queue=1&mode=driver'
   starling call udp://127.0.0.1:9000                # in another terminal: what it serves";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

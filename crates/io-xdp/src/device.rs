@@ -24,6 +24,7 @@ use crate::shared::Shared;
 use crate::siblings::Siblings;
 use crate::socket::{Mode, Place, Sizes, Socket};
 use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
+use crate::taken::Taken;
 use crate::tx::XdpTx;
 use crate::umem::{self, Cut, Umem};
 use crate::worker::{Parts, XdpWorker};
@@ -200,6 +201,7 @@ impl XdpIo {
         let program = Program::attach(interface, &mut netlink, generic)?;
         let place = Place {
             interface,
+            namespace,
             index: link.index,
             queue: address.queue().unwrap_or(0),
             mode: address.mode(),
@@ -213,6 +215,7 @@ impl XdpIo {
         };
         let is_large = max_frame > cut.rx_room();
         let (socket, rings) = Socket::open(&place, &umem, sizes, is_large)?;
+        let taken = Taken::new(&place);
         let max_frame = match socket.multi_buffer {
             true => max_frame,
             false => max_frame.min(cut.rx_room()),
@@ -229,6 +232,7 @@ impl XdpIo {
             umem,
             neighbours,
             presence,
+            namespace,
             interface: interface.to_owned(),
             index: link.index,
             queue: place.queue,
@@ -237,6 +241,7 @@ impl XdpIo {
             largest_frame: max_frame,
             largest,
             ecn: config.ecn,
+            _taken: taken,
         });
         let frames = config.rx_frames as usize / max_frame.div_ceil(cut.rx_room());
         let senders = Senders::new(control.directory());
@@ -438,6 +443,7 @@ impl PacketIo for XdpIo {
         let shared = &self.shared;
         let place = Place {
             interface: &shared.interface,
+            namespace: shared.namespace,
             index: shared.index,
             queue: shared.queue,
             mode: self.address.mode(),
@@ -534,26 +540,24 @@ fn find_interface(
             remedy,
         );
     }
-    let more = "choose one of those, or make more: `ethtool -L IFNAME combined N` \
-                (of veth `rx N tx N`)";
+    let more = format!(
+        "choose one of those, or make more: `ethtool -L {name} combined N` (of veth `rx N tx N`)"
+    );
     if queue >= queues {
         let problem = format!("there is no queue {queue}: {name} has {queues}, from 0 on");
-        return fail(Fault::Caller, problem, more);
+        return fail(Fault::Caller, problem, &more);
     }
     if queue >= on.tx {
         let problem = format!(
             "queue {queue} only receives: {name} has {} to send by, from 0 on",
             on.tx
         );
-        return fail(Fault::Caller, problem, more);
+        return fail(Fault::Caller, problem, &more);
     }
     if !link.is_up {
         let problem = format!("{name} is down");
-        return fail(
-            Fault::Host,
-            problem,
-            "bring it up: `ip link set dev IFNAME up`",
-        );
+        let remedy = format!("bring it up: `ip link set dev {name} up`");
+        return fail(Fault::Host, problem, &remedy);
     }
     Ok(link)
 }

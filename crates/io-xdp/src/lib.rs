@@ -23,6 +23,7 @@
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that who sends never waits for |
 //! | `rx`, `tx`, `device` | the device |
 //! | `chunks` | whether all memory is somewhere at the end |
+//! | `taken` | which queues devices of this process have |
 //! | `siblings` | devices of one process that share a port |
 //! | `steering`, `worker` | workers with sockets of their own, which the program gives whole requests |
 //! | `inspect` | what interfaces can do, without a device |
@@ -56,6 +57,7 @@ mod shared;
 mod siblings;
 mod socket;
 mod steering;
+mod taken;
 mod tx;
 mod umem;
 mod worker;

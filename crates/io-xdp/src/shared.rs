@@ -10,6 +10,7 @@ use crate::neighbour::{End, Neighbours, Presence};
 use crate::program::Program;
 use crate::socket::Socket;
 use crate::steering::Counts;
+use crate::taken::Taken;
 use crate::umem::Umem;
 
 /// Nothing here changes while the device lives.
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) umem: Arc<Umem>,
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) presence: Arc<Presence>,
+    /// Of the network namespace.
+    pub(crate) namespace: u64,
     pub(crate) interface: String,
     pub(crate) index: u32,
     pub(crate) queue: u32,
@@ -29,6 +32,8 @@ pub(crate) struct Shared {
     /// The largest payload of a datagram, in bytes.
     pub(crate) largest: usize,
     pub(crate) ecn: bool,
+    /// Behind the socket: who finds the queue taken by nobody of this process waits for the kernel.
+    pub(crate) _taken: Taken,
 }
 
 impl Shared {

@@ -17,11 +17,15 @@ use rustix::net::{bind, recv, send, socket_with};
 use starling_io::{Fault, IoError};
 
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
+use crate::taken;
 use crate::umem::{self, Umem};
 
 /// The kernel gives a queue and locked memory free some time after their socket was closed, in the
 /// background.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
+/// The same of a device of this process, which has the queue until it is dropped. That may be
+/// happening: a thread that says goodbye to the peers of its endpoint takes up to 100 ms.
+const DROPPED_WITHIN: Duration = Duration::from_millis(200);
 /// How long to wait before the next try.
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -50,6 +54,8 @@ impl fmt::Display for Mode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) interface: &'a str,
+    /// Of the network namespace.
+    pub(crate) namespace: u64,
     pub(crate) index: u32,
     pub(crate) queue: u32,
     /// What must be, if anything must.
@@ -122,7 +128,7 @@ impl Socket {
                 let flags = flags | multi | Flags::XDP_USE_NEED_WAKEUP;
                 let mut result = Self::try_open(place, umem, sizes, flags);
                 let begun = Instant::now();
-                while may_pass(&result) && begun.elapsed() < RELEASED_WITHIN {
+                while may_pass(&result) && begun.elapsed() < patience(place) {
                     std::thread::sleep(RETRY);
                     result = Self::try_open(place, umem, sizes, flags);
                 }
@@ -300,6 +306,14 @@ fn map(
     Mapping::of_file(fd.as_fd(), page, len, protection).map(|map| (map, layout, size))
 }
 
+/// How long what may pass is waited for.
+fn patience(place: &Place<'_>) -> Duration {
+    match taken::is_ours(place) {
+        true => DROPPED_WITHIN,
+        false => RELEASED_WITHIN,
+    }
+}
+
 /// Somebody has the queue, or the memory that may be locked, or had it a moment ago.
 fn may_pass<T>(result: &Result<T, (&str, io::Error)>) -> bool {
     let momentary = [Some(libc::EBUSY), Some(libc::ENOBUFS)];
@@ -351,9 +365,10 @@ fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
         ..
     } = place;
     let errno = error.raw_os_error();
+    let is_own = errno == Some(libc::EBUSY) && taken::is_ours(place);
     let is_unsupported = matches!(errno, Some(libc::EOPNOTSUPP | libc::EINVAL));
     let has_no_mode = place.mode.is_some() && is_unsupported;
-    let fault = match has_no_mode {
+    let fault = match is_own || has_no_mode {
         true => Fault::Caller,
         false => Fault::Host,
     };
@@ -361,8 +376,13 @@ fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
         Some(libc::EPERM) => {
             "run with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (root has them), or use udp://".into()
         }
+        Some(libc::EBUSY) if is_own => format!(
+            "this process has the queue for another of its devices: give one of them another queue \
+             (?queue=N in its address; `ethtool -l {interface}` tells how many there are), serve and \
+             call by one endpoint, or use udp://"
+        ),
         Some(libc::EBUSY) => format!(
-            "another AF_XDP socket has the queue: end its process, choose another queue \
+            "another process has an AF_XDP socket on the queue: end it, choose another queue \
              (?queue=N; `ethtool -l {interface}` tells how many there are), or use udp://"
         ),
         Some(libc::ENOBUFS) => format!(

@@ -108,7 +108,7 @@ fn what_cannot_be_says_what_to_do() {
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0?queue=1"),
         Fault::Caller,
-        &["no queue 1", "va has 1", "ethtool -L"],
+        &["no queue 1", "va has 1", "ethtool -L va combined N"],
     );
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0?mode=zero-copy"),
@@ -118,11 +118,21 @@ fn what_cannot_be_says_what_to_do() {
     assert!(!has_program(&net), "nothing stays behind");
 
     let mut first = bind(&net, "xdp://va/0.0.0.0:0").expect("the first");
-    assert_says(
-        bind(&net, "xdp://va/0.0.0.0:0"),
-        Fault::Host,
-        &["queue 0 of va", "?queue=N", "udp://"],
-    );
+    // Also what has another address, or none.
+    for address in ["xdp://va/0.0.0.0:0", "xdp://va/[::]:0"] {
+        assert_says(
+            bind(&net, address),
+            Fault::Caller,
+            &[
+                "queue 0 of va",
+                "this process has the queue",
+                "?queue=N in its address",
+                "ethtool -l va",
+                "one endpoint",
+                "udp://",
+            ],
+        );
+    }
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0?mode=generic"),
         Fault::Caller,
@@ -147,7 +157,7 @@ fn what_cannot_be_says_what_to_do() {
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0"),
         Fault::Host,
-        &["va is down", "ip link set"],
+        &["va is down", "ip link set dev va up"],
     );
 }
 
@@ -550,7 +560,7 @@ fn the_program_goes_with_the_last_process_that_is_killed() {
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:9002"),
         Fault::Host,
-        &["another AF_XDP socket has the queue"],
+        &["another process has an AF_XDP socket on the queue"],
     );
     drop(first);
     assert!(has_program(&net), "the other process has it, too");

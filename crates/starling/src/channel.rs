@@ -66,6 +66,10 @@ impl StateCell {
 /// The channels of a process share one such thread for each kind of address, which ends with the
 /// last of them; [`ChannelBuilder::own_thread`] gives a channel its own.
 ///
+/// Over `xdp://` the thread has a queue of the interface to itself: the first, unless the address
+/// ends in `?queue=N`. A server on that interface, channels over the other IP version, and those with
+/// a thread of their own take others.
+///
 /// The connection is opened anew when it fails, with growing pauses. A call that may have reached
 /// the server is never made again; one that was not sent when its session ended is, once.
 #[derive(Clone)]

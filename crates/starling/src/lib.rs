@@ -74,6 +74,22 @@
 //! `Cargo.toml` has `starling` among its dependencies and `starling-build` among its
 //! build-dependencies, nothing else.
 //!
+//! # Addresses
+//!
+//! | address | reaches |
+//! |---|---|
+//! | `udp://host:port` | any host, by the kernel's UDP |
+//! | `shm://name` | a process of this host |
+//! | `xdp://ifname/host:port` | any host, past the kernel's network stack, by the interface `ifname` of this host |
+//! | `xdp://ifname/host:port?queue=N&mode=MODE` | the same, by the queue `N` rather than 0, in a mode rather than in the best that works: `zero-copy`, `driver` or `generic` |
+//!
+//! A queue of an interface belongs to one endpoint at a time. What a process needs besides, such as a
+//! [`Channel`] beside a [`Server`], or one for IPv6 beside one for IPv4, takes a queue of its own:
+//! `xdp://eth0/10.0.0.7:9000?queue=1`. `ethtool -l eth0` tells how many there are. Answers that the
+//! card gives to another queue come by the kernel: slower, not lost. An interface with one queue does
+//! for both ways by one endpoint: the calls of a nested handler, or of a [`LocalChannel`], go by the
+//! queue that the endpoint has.
+//!
 //! # Messages
 //!
 //! A message `Volume` is three types: `Volume` owns its memory, `VolumeView<'_>` reads and

@@ -90,7 +90,8 @@ impl ServerBuilder {
     }
 
     /// Adds an address: `udp://0.0.0.0:9000`, `udp://127.0.0.1:0` for any free port, `shm://kv`,
-    /// `xdp://eth0/10.0.0.7:9000`.
+    /// `xdp://eth0/10.0.0.7:9000`, `xdp://eth0/10.0.0.7:9000?queue=1` for another queue of the
+    /// interface than the first. A queue is one device's, of whatever process.
     /// It is taken at once. Each address has its own dispatch thread. At `udp://0.0.0.0` and
     /// `udp://[::]`, clients have to use the address that this host sends to them from: to be
     /// reached by others, such as a second one of an interface, bind each by itself instead.

@@ -114,6 +114,35 @@ fn a_thread_for_each_queue() {
     }
 }
 
+/// What two devices of a process need, and what they are told if they do not have it.
+#[test]
+fn a_server_and_a_channel_of_one_process_take_a_queue_each() {
+    let shape = Shape {
+        queues: 2,
+        ..Shape::default()
+    };
+    let test = "a_server_and_a_channel_of_one_process_take_a_queue_each";
+    let Some(pair) = pair(test, shape) else {
+        return;
+    };
+    let far = serve(&pair, 1, "udp://0.0.0.0:0");
+    let far = far.addresses()[0].replace("udp://0.0.0.0", &format!("xdp://va/{}", IPV4[1]));
+    let (near, _) = server(&[]);
+    let near = inside(&pair.a, || near.bind("xdp://va/0.0.0.0:0"));
+    let near = near.expect("an address").build().expect("a server");
+    for address in [far.as_str(), "xdp://va/[fd77::2]:1"] {
+        let refused = inside(&pair.a, || Channel::lazy(address));
+        let Err(Error::Device(error)) = refused else {
+            panic!("{address} has the server's queue");
+        };
+        assert_eq!(error.fault, starling_io::Fault::Caller);
+        assert!(error.remedy.contains("?queue=N in its address"), "{error}");
+    }
+    check(&TestClient::new(channel(&pair, &format!("{far}?queue=1"))));
+    drop(near);
+    check(&TestClient::new(channel(&pair, &far)));
+}
+
 #[test]
 fn an_endpoint_serves_and_calls_on_one_queue() {
     let Some(pair) = pair(

@@ -34,7 +34,8 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT (IFNAME is one of this host).
+    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where another
+    /// process has the first queue (IFNAME and queue are of this host).
     address: String,
     /// What to call: pkg.Service/Method. With pkg.Service, prints its methods; with nothing, the
     /// server's services.
