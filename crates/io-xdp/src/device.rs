@@ -182,7 +182,8 @@ impl XdpIo {
             reuse_port: config.reuse_port,
             ..UdpConfig::default()
         };
-        let udp = UdpIo::bind(&format!("udp://{local}"), udp_config)?;
+        let udp = UdpIo::bind(&format!("udp://{local}"), udp_config)
+            .map_err(|error| no_port(attempt, local, error))?;
         let local = udp.local_socket_address();
         let (udp_rx, udp_tx, control) = udp.into_parts();
         let namespace = control.namespace().map_err(host)?;
@@ -601,6 +602,24 @@ fn scoped(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
             std::net::SocketAddrV6::new(v6, port, 0, interface).into()
         }
         ip => SocketAddr::new(ip, port),
+    }
+}
+
+/// The device's port could not be taken from the kernel.
+fn no_port(attempt: &str, local: SocketAddr, error: IoError) -> IoError {
+    let port = match local.port() {
+        0 => "a UDP port".to_owned(),
+        port => format!("UDP port {port}"),
+    };
+    let problem = format!(
+        "{port} of {}, which a device takes from the kernel as well, cannot be had: {}",
+        local.ip(),
+        error.problem
+    );
+    IoError {
+        attempt: attempt.to_owned(),
+        problem,
+        ..error
     }
 }
 

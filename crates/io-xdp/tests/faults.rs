@@ -142,7 +142,11 @@ fn what_cannot_be_says_what_to_do() {
     assert_says(
         bind(&net, &format!("xdp://va/0.0.0.0:{port}")),
         Fault::Host,
-        &["stop the process that has the port"],
+        &[
+            &format!("bind xdp://va/0.0.0.0:{port}: "),
+            &format!("UDP port {port} of 10.77.0.1, which a device takes from the kernel as well"),
+            "stop the process that has the port",
+        ],
     );
 
     let mut reach = |address: &str| first.open_peer(address).expect_err(address).to_string();

@@ -120,7 +120,11 @@ impl ServerBuilder {
                 let queue = first.queue().unwrap_or(0);
                 let mut bound = None;
                 for thread in 0..self.threads {
-                    let own = first.on_queue(queue.saturating_add(thread as u32));
+                    // The first one is the address as it was written.
+                    let own = match thread {
+                        0 => first.clone(),
+                        _ => first.on_queue(queue.saturating_add(thread as u32)),
+                    };
                     // The others have to have the port that the first one got.
                     let own = bound.map_or(own.clone(), |bound| own.at(bound)).to_string();
                     let io = <XdpIo as Plane>::bind(&own, self.threads > 1)?;

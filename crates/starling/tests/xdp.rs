@@ -130,6 +130,13 @@ fn a_server_and_a_channel_of_one_process_take_a_queue_each() {
     let (near, _) = server(&[]);
     let near = inside(&pair.a, || near.bind("xdp://va/0.0.0.0:0"));
     let near = near.expect("an address").build().expect("a server");
+    // Whose port is taken is told by its address, as it was written.
+    let (another, _) = server(&[]);
+    let taken = &near.addresses()[0];
+    let Err(Error::Device(error)) = inside(&pair.a, || another.bind(taken)) else {
+        panic!("{taken} is there twice");
+    };
+    assert_eq!(error.attempt, format!("bind {taken}"));
     for address in [far.as_str(), "xdp://va/[fd77::2]:1"] {
         let refused = inside(&pair.a, || Channel::lazy(address));
         let Err(Error::Device(error)) = refused else {
