@@ -2,14 +2,18 @@
 
 use std::process::{Command, Output};
 
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
 
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_starling"));
+    command.arg("doctor").args(arguments);
+    command
+}
+
 fn doctor(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_starling"))
-        .arg("doctor")
-        .args(arguments)
-        .output()
-        .expect("the binary was built for this test")
+    let output = command(arguments).output();
+    output.expect("the binary was built for this test")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -63,4 +67,27 @@ fn a_plane_that_does_not_exist_is_a_wrong_command_line() {
     let output = doctor(&["tcp"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("udp, shm, xdp"));
+}
+
+/// As it says itself, a device needs three capabilities; calls between namespaces need more.
+#[test]
+fn calls_over_af_xdp_that_cannot_be_tried_are_no_verdict() {
+    let test = "calls_over_af_xdp_that_cannot_be_tried_are_no_verdict";
+    if !doctor(&["xdp", "--look"]).status.success() {
+        println!("skipped: {test} needs root and AF_XDP");
+        return;
+    }
+    let limited = || {
+        remove_capability_from_bounding_set(CapabilitySet::SYS_ADMIN).expect("root");
+        doctor(&["xdp"])
+    };
+    let limited = std::thread::scope(|scope| scope.spawn(limited).join().expect("no panic"));
+    let without_ip = command(&["xdp"]).env("PATH", "/nonexistent").output();
+    for output in [limited, without_ip.expect("it was built")] {
+        let found = text(&output.stdout);
+        assert!(output.status.success(), "{found}");
+        assert!(found.contains("note  not tried: calls between"), "{found}");
+        assert!(found.contains("root, with `ip` of iproute2"), "{found}");
+        assert!(found.contains("xdp: nothing stands in its way"), "{found}");
+    }
 }

@@ -1,5 +1,5 @@
 //! Two network namespaces joined by a veth pair: the smallest network that is not loopback, for
-//! tests and benchmarks; and a third one behind them, for what goes by a router.
+//! tests, benchmarks and `starling doctor`; and a third one behind them, for what goes by a router.
 //!
 //! The namespaces have no names. They live as long as the files here that refer to them (and as
 //! processes that were started inside), and the veth pair lives as long as they do: whatever

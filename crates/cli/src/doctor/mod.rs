@@ -19,6 +19,7 @@ use crate::output;
 
 use host::Host;
 use report::{Findings, Level};
+use trial::Trial;
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -36,7 +37,8 @@ pub(crate) struct Arguments {
 const HELP: &str = "\
 Looks at the kernel, limits, capabilities and interfaces, then makes calls over each plane for a
 tenth of a second, between two processes of its own. No interface of the host is touched: whether
-one has an XDP program, and what its driver can do, is asked of the kernel.
+one has an XDP program, and what its driver can do, is asked of the kernel. Calls over AF_XDP go
+between network namespaces, for which the doctor, unlike a device, needs root and iproute2.
 
 Each finding is ok, a note (the plane works, but could do more) or bad (it does not work), the last
 two with what to do.
@@ -95,7 +97,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             Plane::Xdp => planes::xdp(&host, &interfaces),
         };
         if !arguments.look && findings.level() != Level::Bad {
-            findings.add_trial(trial::of(plane.name())?);
+            match trial::of(plane.name())? {
+                Trial::Made(finding) => findings.add_trial(finding),
+                Trial::NotMade(finding) => findings.add(finding),
+            }
         }
         if findings.level() == Level::Bad && (is_named || plane != Plane::Xdp) {
             lacking.push(plane.name());

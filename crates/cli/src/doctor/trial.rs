@@ -13,12 +13,31 @@ use crate::role;
 /// How long calls are made, in seconds.
 const SECONDS: f64 = 0.1;
 
+/// What came of it.
+pub(super) enum Trial {
+    /// Calls were made, and this was seen.
+    Made(Finding),
+    /// None could be made, which says nothing of the plane.
+    NotMade(Finding),
+}
+
 /// Makes calls between this process and another over `plane`; those over AF_XDP go from a network
 /// namespace to another, over a veth pair that is made for them.
 ///
 /// # Errors
 /// If nothing can be tried at all. That calls fail is a finding.
-pub(super) fn of(plane: &str) -> Result<Finding, CliError> {
+pub(super) fn of(plane: &str) -> Result<Trial, CliError> {
+    if plane == "xdp"
+        && let Err(problem) = veth::prepare()
+    {
+        return Ok(Trial::NotMade(Finding::note(
+            format!(
+                "not tried: calls between network namespaces need root and iproute2 ({})",
+                problem.trim_end()
+            ),
+            "to see calls go through, run `starling doctor xdp` as root, with `ip` of iproute2",
+        )));
+    }
     let suite = Suite::Rtt;
     let mut contestants = match plane {
         "xdp" => veth::contestants(suite),
@@ -44,10 +63,15 @@ pub(super) fn of(plane: &str) -> Result<Finding, CliError> {
     // The thread is left on its core: nothing else is done here.
     pin_thread(cores.client)?;
     let rows = contest::run(suite.name(), contestants, &plan, &context, &mut |_| ());
-    Ok(match rows {
+    Ok(Trial::Made(match rows {
         Err(error) => Finding::bad(
             format!("a call failed: {error}"),
-            "do as it says; a firewall on the loopback interface is another possible cause",
+            match plane {
+                "udp" => {
+                    "do as it says; a firewall on the loopback interface is another possible cause"
+                }
+                _ => "do as it says",
+            },
         ),
         Ok(rows) => {
             let p50 = rows
@@ -59,5 +83,5 @@ pub(super) fn of(plane: &str) -> Result<Finding, CliError> {
                 "a call of 32 bytes took {p50} between two processes{place}"
             ))
         }
-    })
+    }))
 }
