@@ -30,9 +30,9 @@ use crate::umem::{self, Cut, Umem};
 use crate::worker::{Parts, XdpWorker};
 
 /// Bytes of Ethernet header.
-const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 /// Bytes of IP and UDP headers.
-const IPV4_UDP: usize = 28;
+pub(crate) const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
 
 /// The largest frame, in bytes: 15 full chunks of the receiver's. The kernel's own limit is 17 parts.
@@ -84,7 +84,7 @@ impl XdpConfig {
 }
 
 /// The largest frame of an interface with this MTU, as far as a device takes it, in bytes.
-fn max_frame(mtu: usize) -> usize {
+pub(crate) fn max_frame(mtu: usize) -> usize {
     (mtu + ETHERNET).min(MAX_FRAME)
 }
 

@@ -4,9 +4,12 @@
 use std::io;
 
 use crate::channels;
+use crate::device::{ETHERNET, IPV4_UDP, max_frame};
+use crate::kernel::{KernelVersion, LARGE_FRAMES_KERNEL};
 use crate::netlink::{Link, Netlink};
 use crate::program;
 use crate::socket::Mode;
+use crate::umem::Cut;
 
 /// The kernel's name of what tells an interface's XDP features (Linux 6.3).
 const FAMILY: &str = "netdev";
@@ -85,6 +88,21 @@ impl Interface {
             _ => Mode::Generic,
         })
     }
+
+    /// The largest payload of a datagram over IPv4 that a device here receives past the kernel's
+    /// stack, in bytes. Frames above a page come in several parts, which takes a kernel of
+    /// [`LARGE_FRAMES_KERNEL`] or later (None: it is) and, unless the mode is generic, a driver that
+    /// does it.
+    pub fn max_datagram(&self, kernel: Option<KernelVersion>) -> usize {
+        let whole = max_frame(self.mtu);
+        let by_kernel = kernel.is_none_or(|kernel| kernel >= LARGE_FRAMES_KERNEL);
+        let by_driver = (self.features).is_none_or(|driver| !driver.driver || driver.multi_buffer);
+        let frame = match by_kernel && by_driver {
+            true => whole,
+            false => whole.min(Cut::new(whole, 0, 0).rx_room()),
+        };
+        frame.saturating_sub(ETHERNET + IPV4_UDP)
+    }
 }
 
 impl Features {
@@ -138,25 +156,50 @@ mod tests {
         assert_eq!((lo.program.as_ref(), lo.vlans), (None, 0));
     }
 
+    fn interface(mtu: usize, bits: u64) -> Interface {
+        Interface {
+            name: "eth0".into(),
+            is_up: true,
+            is_ethernet: true,
+            mtu,
+            queues: 1,
+            program: None,
+            vlans: 0,
+            features: Some(Features::of_bits(bits)),
+        }
+    }
+
     #[test]
     fn the_mode_follows_from_the_driver() {
-        let mode = |bits| {
-            let features = Some(Features::of_bits(bits));
-            let interface = Interface {
-                name: "eth0".into(),
-                is_up: true,
-                is_ethernet: true,
-                mtu: 1500,
-                queues: 1,
-                program: None,
-                vlans: 0,
-                features,
-            };
-            interface.mode().expect("features are known")
-        };
+        let mode = |bits| interface(1500, bits).mode().expect("features are known");
         assert_eq!(mode(0), Mode::Generic);
         assert_eq!(mode(ACT_BASIC), Mode::Generic, "it cannot redirect");
         assert_eq!(mode(ACT_BASIC | ACT_REDIRECT), Mode::Driver);
         assert_eq!(mode(0xf), Mode::ZeroCopy);
+    }
+
+    #[test]
+    fn the_largest_datagram_follows_from_mtu_driver_and_kernel() {
+        let driver = ACT_BASIC | ACT_REDIRECT;
+        let largest = |mtu, bits, kernel| interface(mtu, bits).max_datagram(kernel);
+        let (old, new) = (Some(KernelVersion(6, 5)), Some(LARGE_FRAMES_KERNEL));
+        for kernel in [old, new, None] {
+            assert_eq!(largest(1500, driver, kernel), 1472);
+        }
+        assert_eq!(largest(9000, driver | ACT_RX_SG, new), 8972);
+        assert_eq!(largest(9000, driver | ACT_RX_SG, None), 8972);
+        // Of a chunk of a page, 256 bytes stay free.
+        assert_eq!(largest(9000, driver, new), 3840 - 14 - 28);
+        assert_eq!(largest(9000, driver | ACT_RX_SG, old), 3840 - 14 - 28);
+        assert_eq!(
+            largest(9000, 0, new),
+            8972,
+            "in generic mode the kernel does it"
+        );
+        assert_eq!(
+            largest(65_535, driver | ACT_RX_SG, new),
+            15 * 3840 - 14 - 28
+        );
+        assert_eq!(largest(0, driver, new), 0);
     }
 }

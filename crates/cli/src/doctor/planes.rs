@@ -143,13 +143,14 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
         );
     }
     for interface in ethernet {
-        all.add(of_interface(interface));
+        all.add(of_interface(interface, host));
     }
     all
 }
 
-fn of_interface(interface: &Interface) -> Finding {
+fn of_interface(interface: &Interface, host: &Host) -> Finding {
     let name = &interface.name;
+    let largest = interface.max_datagram(host.version);
     let in_use = match interface.program {
         Some(Occupant::Starling) => "in use by Starling; ",
         _ => "",
@@ -159,7 +160,10 @@ fn of_interface(interface: &Interface) -> Finding {
             1 => "1 queue: one device".into(),
             queues => format!("{queues} queues: a device on each"),
         };
-        format!("{name}: MTU {}, {queues}; {in_use}{what}", interface.mtu)
+        format!(
+            "{name}: MTU {}, up to {largest} bytes in a datagram, {queues}; {in_use}{what}",
+            interface.mtu
+        )
     };
     if !interface.is_up {
         return Finding::ok(about("it is down"));
@@ -199,6 +203,17 @@ fn of_interface(interface: &Interface) -> Finding {
                 interface.vlans
             )),
             format!("have their tags left where they are: ethtool -K {name} rxvlan off"),
+        );
+    }
+    let in_one_part = (interface.features).is_some_and(|has| has.driver && !has.multi_buffer);
+    if in_one_part && largest + HEADERS < interface.mtu {
+        return Finding::note(
+            about("a larger frame has several parts, which its driver does not give XDP programs"),
+            format!(
+                "ip link set dev {name} mtu {} or less (some drivers have no XDP before, but for \
+                 generic mode), or use a card whose driver has multi-buffer XDP",
+                largest + HEADERS
+            ),
         );
     }
     match interface.mode() {
@@ -285,9 +300,35 @@ mod tests {
         }
         let ok = of_level(&xdp(&host, &interfaces), Level::Ok);
         assert!(
-            ok.contains("eth0: MTU 1500, 2 queues: a device on each; driver mode"),
+            ok.contains(
+                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each; driver mode"
+            ),
             "{ok}"
         );
+    }
+
+    #[test]
+    fn a_driver_that_cuts_the_frames_of_a_large_mtu_is_told() {
+        let with = |multi_buffer| {
+            let mut jumbo = interface();
+            jumbo.mtu = 9000;
+            jumbo.features = Some(Features {
+                driver: true,
+                zero_copy: true,
+                multi_buffer,
+            });
+            let findings = xdp(&root(), &[jumbo]);
+            (
+                of_level(&findings, Level::Ok),
+                of_level(&findings, Level::Note),
+            )
+        };
+        let (ok, note) = with(true);
+        assert!(ok.contains("up to 8972 bytes in a datagram"), "{ok}");
+        assert_eq!(note, "");
+        let (_, note) = with(false);
+        assert!(note.contains("up to 3798 bytes in a datagram"), "{note}");
+        assert!(note.contains("ip link set dev eth0 mtu 3826"), "{note}");
     }
 
     #[test]
