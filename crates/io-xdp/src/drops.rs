@@ -8,17 +8,22 @@ use rustix::net::sockopt;
 use starling_frame::Drop;
 
 /// Frames that a device dropped, or the kernel on its way to the device, since it was bound.
+///
+/// What the XDP program leaves to the kernel is not among them, for it never gets to the device:
+/// frames without IP, such as ARP, other protocols than UDP, IP options and extension headers,
+/// fragments, and what is for another address or port. The counts of those stay zero unless the
+/// kernel hands over what the program did not choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
     /// The frame ended within its headers, or before its IP packet did.
     pub truncated: u64,
-    /// Neither IPv4 nor IPv6.
+    /// Neither IPv4 nor IPv6; left to the kernel, as above.
     pub not_ip: u64,
-    /// IP options.
+    /// IP options; left to the kernel.
     pub options: u64,
-    /// Fragments of packets.
+    /// Fragments of packets; left to the kernel.
     pub fragment: u64,
-    /// Another protocol than UDP, or extension headers.
+    /// Another protocol than UDP, or extension headers; left to the kernel.
     pub not_udp: u64,
     /// An impossible length in a header.
     pub length: u64,
@@ -26,7 +31,7 @@ pub struct Drops {
     pub header_checksum: u64,
     /// A wrong UDP checksum, or none where there has to be one.
     pub udp_checksum: u64,
-    /// Another address or port.
+    /// Another address or port; left to the kernel.
     pub not_ours: u64,
     /// A sender that cannot be answered.
     pub source: u64,

@@ -69,7 +69,10 @@
 //! }
 //! ```
 //!
-//! The request is read where it was received, the reply is written where it is sent from.
+//! A request of one packet is read where it was received. The reply is written into the buffer that it
+//! stays in until the client has it, and is copied once on its way: into a datagram, a ring or the
+//! network card's packet memory. Large ones are not over `udp://`, where the kernel takes them from
+//! there.
 //!
 //! `Cargo.toml` has `starling` among its dependencies and `starling-build` among its
 //! build-dependencies, nothing else.

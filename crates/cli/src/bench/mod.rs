@@ -77,7 +77,7 @@ Compare figures of one run only: what a virtual machine's cores can do changes w
 On the plane `shm` the case names the mode that the machine was in: `near` (a cache line goes to
 the other core and back within 130 ns), `far` (300 ns and more) or `mixed`.
 
-In `slo` the workers sleep for as long as each request says, 2 ms on average, so that two cores stand
+In `slo` the workers sleep for as long as each request says, 4 ms on average, so that two cores stand
 for sixteen. A case is a distribution of these times and who hands out requests: 1x16 any worker may
 run any, 4x4 four groups by flow, 16x1 each flow has its worker, steered the XDP program hands out. `throughput_under_slo` is the highest
 load, of capacity, whose 99th percentile is within ten mean service times; `of the ideal` compares it
