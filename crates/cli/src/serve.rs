@@ -5,9 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use starling::{Idle, Server};
+use starling::{Idle, Server, ThreadStats};
 use starling_bench::services::{echo, kv};
 
 use crate::error::CliError;
@@ -48,9 +48,13 @@ pub(crate) struct Arguments {
 }
 
 const HELP: &str = "\
-Prints a line `listening on ADDRESS` for each address and serves until SIGINT (Ctrl-C) or SIGTERM.
-Then it refuses new calls and finishes those that it has, for at most 5 seconds. A second signal
-ends it at once.
+Prints a line `listening on ADDRESS` for each address, of AF_XDP with the mode behind it (`(driver
+mode)`), and serves until SIGINT (Ctrl-C) or SIGTERM. Then it refuses new calls and finishes those
+that it has, for at most 5 seconds. A second signal ends it at once.
+
+At the end, and at SIGUSR1, it prints for each dispatch thread what its endpoint and its device have
+done and dropped: all counts that are not zero, by the names that the documents of
+`starling::Stats` and `starling::DeviceReport` explain.
 
 A server at udp://0.0.0.0 or udp://[::] answers from the address that this host's routes pick for
 the client. Clients that use another address of this host, such as a second one of an interface,
@@ -100,23 +104,63 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let server = prepare(arguments)?;
     // Filling the store takes long if it is to hold much: until it is done, a signal ends the
     // process as it ends any other.
-    let stop = on_signals()?;
-    let server = server.spawn()?;
-    let lines: Vec<String> = server
-        .addresses()
+    let wishes = on_signals()?;
+    let mut server = server.spawn()?;
+    let mut lines: Vec<_> = server
+        .stats()
         .iter()
-        .map(|address| format!("listening on {address}\n"))
+        .map(|stats| format!("listening on {}\n", name_of(stats)))
         .collect();
+    // The threads of one address.
+    lines.dedup();
     output::print(&lines.concat())?;
-    while server.is_serving() && stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {}
+    while server.is_serving() {
+        match wishes.recv_timeout(LOOK_EVERY) {
+            Ok(Wish::Counts) => output::print(&counts(&server.stats()))?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
     if server.is_serving() {
         eprintln!("finishing calls; a second signal ends this at once");
     }
-    if server.shutdown(DRAIN_TIMEOUT)? {
-        Ok(())
-    } else {
-        Err(CliError::NotDrained)
+    let finished = server.finish(DRAIN_TIMEOUT);
+    let printed = output::print(&counts(&server.stats()));
+    match finished? {
+        true => printed,
+        false => Err(CliError::NotDrained),
     }
+}
+
+/// The address of a thread, and the mode that its device works in.
+fn name_of(stats: &ThreadStats) -> String {
+    match stats.device.mode {
+        Some(mode) => format!("{} ({mode} mode)", stats.address),
+        None => stats.address.clone(),
+    }
+}
+
+/// What threads have done and dropped.
+fn counts(threads: &[ThreadStats]) -> String {
+    let list = |counts: &[(&str, u64)]| {
+        let some = counts.iter().filter(|(_, count)| *count > 0);
+        let some: Vec<_> = some
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        match some.is_empty() {
+            true => "nothing".to_owned(),
+            false => some.join(", "),
+        }
+    };
+    let block = |stats: &ThreadStats| {
+        format!(
+            "{}\n  endpoint: {}\n  device: {}\n",
+            name_of(stats),
+            list(&stats.endpoint.counts()),
+            list(&stats.device.counts)
+        )
+    };
+    threads.iter().map(block).collect()
 }
 
 /// The server with its addresses and its store, not yet serving.
@@ -146,20 +190,32 @@ fn prepare(arguments: &Arguments) -> Result<Server, CliError> {
     Ok(builder.build()?)
 }
 
-/// Gets a message at the first signal to end. The second one ends the process.
-fn on_signals() -> Result<mpsc::Receiver<()>, CliError> {
+/// What a signal asks for.
+enum Wish {
+    Counts,
+    End,
+}
+
+/// Gets what signals ask for. The second one that is to end the process does.
+fn on_signals() -> Result<mpsc::Receiver<Wish>, CliError> {
     let system = |attempt| move |source: io::Error| CliError::System { attempt, source };
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("listening to signals"))?;
+    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]);
+    let mut signals = signals.map_err(system("listening to signals"))?;
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            let mut signals = signals.forever();
-            signals.next();
-            // Nobody listens any more when the server is already on its way out.
-            let _ = sender.send(());
-            signals.next();
-            std::process::exit(1);
+            let mut is_ending = false;
+            for signal in signals.forever() {
+                let wish = match signal {
+                    SIGUSR1 => Wish::Counts,
+                    _ if is_ending => std::process::exit(1),
+                    _ => Wish::End,
+                };
+                is_ending |= matches!(wish, Wish::End);
+                // Nobody listens any more when the server is already on its way out.
+                let _ = sender.send(wish);
+            }
         })
         .map_err(system("starting a thread"))?;
     Ok(receiver)

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::text;
+use common::{Serve, run, text};
 
 #[test]
 fn nothing_listens_if_there_cannot_be_so_many_workers() {
@@ -22,4 +22,30 @@ fn nothing_listens_if_there_cannot_be_so_many_workers() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     assert!(said.contains("start worker threads"), "{said}");
+}
+
+#[test]
+fn a_server_says_what_it_has_done_when_asked_and_at_the_end() {
+    let mut serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "3"]);
+    let address = serve.addresses[0].clone();
+    assert_eq!(serve.modes, [""]);
+    let call = || {
+        let output = run(&["call", &address, "kv.Kv/Scan", r#"{"limit": 10}"#]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    let counts = |serve: &mut Serve, name: &str| -> u64 {
+        assert_eq!(serve.line(), address);
+        let lines = [serve.line(), serve.line()].join(", ");
+        let [_, count] = lines.split_once(name).expect(&lines).into();
+        let digits = count.trim_start().split(',').next().expect("a count");
+        digits.parse().expect(&lines)
+    };
+    call();
+    serve.signal("USR1");
+    let first = counts(&mut serve, " requests ");
+    assert!(first > 0, "{first}");
+    call();
+    serve.signal("TERM");
+    assert_eq!(serve.wait().code(), Some(0));
+    assert_eq!(counts(&mut serve, " requests "), 2 * first);
 }

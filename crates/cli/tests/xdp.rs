@@ -29,6 +29,7 @@ fn a_call_goes_over_af_xdp_or_to_a_server_on_it() {
     let serve = inside(&pair.b, || {
         Serve::start("kv", &["xdp://vb/0.0.0.0:0"], &more)
     });
+    assert_eq!(serve.modes, ["(driver mode)"]);
     let there = serve.addresses[0].strip_prefix("xdp://vb/").unwrap();
     for address in [format!("xdp://va/{there}"), format!("udp://{there}")] {
         let call = |more: &[&str]| {

@@ -48,6 +48,41 @@ pub struct Stats {
     pub sessions_ended: u64,
 }
 
+impl Stats {
+    /// All counts, by the names of the fields.
+    pub fn counts(&self) -> [(&'static str, u64); 21] {
+        macro_rules! named {
+            ($($field:ident),*) => {{
+                let Self { $($field),* } = *self;
+                [$((stringify!($field), $field)),*]
+            }};
+        }
+        named!(
+            turns,
+            datagrams,
+            bad_datagrams,
+            calls,
+            completions,
+            deadline_exceeded,
+            cancelled,
+            requests,
+            claimed,
+            responses,
+            stale_responses,
+            expired,
+            overloaded,
+            cancelled_in_queue,
+            unknown_method,
+            malformed,
+            workers_full,
+            refused_draining,
+            abandoned,
+            panics,
+            sessions_ended
+        )
+    }
+}
+
 /// What one turn of the event loop did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use starling_io::{Capabilities, Fault, IoError, IoEvent, PacketIo, PeerGone, PeerId, Wake};
+use starling_io::{
+    Capabilities, DeviceReport, Fault, IoError, IoEvent, PacketIo, PeerGone, PeerId, Wake,
+};
 
 use crate::config::ShmConfig;
 use crate::handshake::{ANSWER_BYTES, Answer, Hello, socket_name};
@@ -99,6 +101,9 @@ pub struct ShmIo {
     events: VecDeque<IoEvent>,
     /// Links in the state of that name.
     draining: Vec<u32>,
+    /// Peers that there was no number for, and that broke their rings, so far.
+    refused: u64,
+    cut_off: u64,
     /// The number of the last sleep, as it stands in a sleep word.
     epoch: u64,
     /// Calls of `poll_event`.
@@ -183,6 +188,8 @@ impl ShmIo {
             address,
             events: VecDeque::new(),
             draining: Vec::new(),
+            refused: 0,
+            cut_off: 0,
             epoch: 0,
             calls: 0,
             clock_read_at: 0,
@@ -257,6 +264,7 @@ impl ShmIo {
     /// Makes a peer of a connection that somebody opened.
     fn admit(&mut self, guest: Guest) {
         let Some(number) = self.free_number() else {
+            self.refused += 1;
             // If it cannot be told, it sees the connection close.
             let _ = sys::send(&guest.socket, &Answer::Full.encode());
             return;
@@ -356,7 +364,10 @@ impl ShmIo {
     fn settle(&mut self) {
         let mut broken = self.rx.take_faults();
         broken.extend(self.tx.take_faults());
+        broken.sort_unstable();
+        broken.dedup();
         for &number in &broken {
+            self.cut_off += 1;
             self.hung_up(number);
         }
         let mut index = 0;
@@ -571,6 +582,17 @@ impl PacketIo for ShmIo {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::clone(&self.waker) as Arc<dyn Wake>
+    }
+
+    fn report(&self) -> DeviceReport {
+        DeviceReport {
+            mode: None,
+            counts: vec![
+                ("rx_ring", self.rx.received()),
+                ("peers_refused", self.refused),
+                ("peers_cut_off", self.cut_off),
+            ],
+        }
     }
 }
 

@@ -76,6 +76,8 @@ pub struct ShmRx {
     turns: u64,
     /// Those of them that received something.
     busy_turns: u64,
+    /// Datagrams received so far.
+    received: u64,
     entries: [Entry; MAX_BURST],
     count: usize,
     /// Bytes of the buffer that the burst has used.
@@ -99,6 +101,7 @@ impl ShmRx {
             next_cold: 0,
             turns: 0,
             busy_turns: 0,
+            received: 0,
             entries: [Entry::default(); MAX_BURST],
             count: 0,
             used: 0,
@@ -195,6 +198,11 @@ impl ShmRx {
     /// A measure of how long this device has been polled.
     pub(crate) fn turns(&self) -> u64 {
         self.turns + BUSY_TURN * self.busy_turns
+    }
+
+    /// Datagrams received so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Peers that have broken their ring since the last call.
@@ -318,6 +326,7 @@ impl PacketRx for ShmRx {
         }
         if self.count != 0 {
             self.busy_turns += 1;
+            self.received += self.count as u64;
         }
         Ok(self.count)
     }

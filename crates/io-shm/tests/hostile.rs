@@ -315,8 +315,10 @@ fn rule_breakers_are_turned_away_and_honest_peers_do_not_notice() {
     silent_connections(&mut server, files_before);
     assert_eq!(check(&mut server), files_before);
     broken_headers(&mut server);
+    assert_eq!(server.report().count("peers_cut_off"), Some(12));
     assert_eq!(check(&mut server), files_before);
     broken_heads(&mut server);
+    assert_eq!(server.report().count("peers_cut_off"), Some(15));
     assert_eq!(check(&mut server), files_before);
     changing_memory(&mut server);
     noise(&mut server);

@@ -54,6 +54,7 @@ fn a_hundred_peers_are_served_alike() {
     late.wait(None).unwrap();
     let refused = PeerGone::Refused(PeerRefusal::Full);
     assert_eq!(late.event(), Some(IoEvent::PeerGone(peer, refused)));
+    assert_eq!(server.report().count("peers_refused"), Some(1));
     drop(late);
     drop(clients);
     let mut gone = 0;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use starling_io::{Capabilities, Fault, IoError, IoEvent, PeerGone, PeerId, Wake};
+use starling_io::{Capabilities, DeviceReport, Fault, IoError, IoEvent, PeerGone, PeerId, Wake};
 
 use crate::address::UdpAddress;
 use crate::device::{UdpConfig, new_socket};
@@ -122,6 +122,19 @@ impl UdpControl {
             }
         }
         None
+    }
+
+    /// As [`starling_io::PacketIo::report`].
+    pub fn report(&self, rx: &UdpRx, tx: &UdpTx) -> DeviceReport {
+        DeviceReport {
+            mode: None,
+            counts: vec![
+                ("rx_socket", rx.received()),
+                ("tx_socket", tx.sent()),
+                ("tx_lost", tx.dropped()),
+                ("rx_socket_dropped", rx.dropped()),
+            ],
+        }
     }
 
     /// As [`starling_io::PacketIo::wait`], and also until `other` is readable.

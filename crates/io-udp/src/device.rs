@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use starling_io::{Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Wake};
+use starling_io::{
+    Capabilities, DeviceReport, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Wake,
+};
 
 use crate::address::UdpAddress;
 use crate::control::UdpControl;
@@ -210,6 +212,10 @@ impl PacketIo for UdpIo {
 
     fn waker(&self) -> Arc<dyn Wake> {
         self.control.waker()
+    }
+
+    fn report(&self) -> DeviceReport {
+        self.control.report(&self.rx, &self.tx)
     }
 }
 

@@ -36,6 +36,7 @@ use crate::lane::{
 use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
 use crate::sys::recv::{Received, RecvBatch};
+use crate::sys::socket;
 
 /// On loopback, every how many singles one is taken with its ECN bits.
 const SAMPLE_EVERY: u32 = 16;
@@ -68,6 +69,8 @@ pub struct UdpRx {
     last: Cell<LookUp>,
     /// Datagrams received so far.
     total: u64,
+    /// What the kernel dropped of lanes that were given up.
+    dropped: u64,
     /// A run of datagrams from one peer that is so long is reason for a lane.
     long_run: u64,
     lane: Option<Arc<Lane>>,
@@ -147,6 +150,7 @@ impl UdpRx {
             after_mark: 0,
             last: Cell::new(nobody),
             total: 0,
+            dropped: 0,
             long_run: FIRST_RUN,
             lane: None,
             until_others: 0,
@@ -160,6 +164,17 @@ impl UdpRx {
     /// it, or what is in a lane that was given up, which no sleep hears of.
     pub fn has_leftovers(&self) -> bool {
         self.next_slot < self.filled || self.last_bursts.is_some()
+    }
+
+    /// Datagrams received so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.total
+    }
+
+    /// Datagrams that the kernel did not give to the sockets so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        let lane = self.lane().map_or(0, |lane| socket::dropped(lane.fd()));
+        self.dropped + lane + socket::dropped(self.shared.fd())
     }
 
     #[inline]
@@ -236,6 +251,7 @@ impl PacketRx for UdpRx {
         self.burst_len = 0;
         if self.next_slot < self.filled {
             self.fill_burst();
+            self.total += self.burst_len as u64;
             return Ok(self.burst_len);
         }
         if self.last_bursts.is_some() || (self.lane.is_some() && self.until_others == 0) {
@@ -350,6 +366,7 @@ impl UdpRx {
         self.others = 0;
         self.lane_bursts = 0;
         if let Some(given_up) = std::mem::replace(&mut self.lane, lane) {
+            self.dropped += socket::dropped(given_up.fd());
             self.last_bursts = Some((given_up, LAST_BURSTS));
         }
         let mut last = self.last.get();
@@ -395,7 +412,6 @@ mod tests {
     use super::*;
     use crate::sys::addr::Family;
     use crate::sys::send::SendScratch;
-    use crate::sys::socket;
     use socket2::{Domain, SockAddr, Socket, Type};
     use std::net::{Ipv4Addr, SocketAddr};
     use std::os::fd::AsFd;

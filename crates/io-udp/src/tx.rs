@@ -53,7 +53,8 @@ pub struct UdpTx {
     max_peers: usize,
     largest: usize,
     interface: u32,
-    /// Datagrams that were given up so far.
+    /// Datagrams that the kernel took so far, and that were given up.
+    sent: u64,
     dropped: u64,
     /// GSO may be used: configured, and the kernel has not refused it.
     gso: bool,
@@ -111,6 +112,7 @@ impl UdpTx {
             max_peers: settings.max_peers,
             largest: settings.largest,
             interface: settings.interface,
+            sent: 0,
             dropped: 0,
             gso: settings.gso,
             gro: settings.gro,
@@ -121,6 +123,11 @@ impl UdpTx {
     /// Datagrams wait for the kernel to have room.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.staging.queue().is_empty()
+    }
+
+    /// Datagrams that the kernel took, so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Datagrams that the kernel did not send and that were given up, so far.
@@ -235,6 +242,7 @@ impl UdpTx {
             match self.send_some() {
                 Ok(sent) => {
                     self.release_oldest(sent);
+                    self.sent += sent as u64;
                     failed = 0;
                 }
                 Err(error) => {
@@ -395,6 +403,7 @@ impl UdpTx {
             let (fd, by_lane) = exit(&self.shared, &self.lane, id.0);
             let to = (!by_lane).then_some(&peer.address);
             let Err(error) = send_gathered(fd, &parts, to) else {
+                self.sent += 1;
                 break;
             };
             failed += 1;
@@ -528,7 +537,10 @@ impl PacketTx for UdpTx {
         // Twice, because the first may fail with a late report about another datagram.
         for _ in 0..2 {
             match send_one(self.shared.fd(), datagram, Some(&to)) {
-                Ok(()) => return,
+                Ok(()) => {
+                    self.sent += 1;
+                    return;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.shared.errors_waiting.store(true, Ordering::Relaxed),
             }

@@ -495,3 +495,30 @@ fn a_device_can_move_to_the_thread_that_drives_it() {
     let received = received.join().expect("no panic");
     assert_eq!(received.source, Source::Peer(peer));
 }
+
+/// The kernel tells nobody but who asks.
+#[test]
+fn what_the_socket_had_no_room_for_is_counted() {
+    let config = UdpConfig {
+        rx_buffer_bytes: 64 << 10,
+        ..UdpConfig::default()
+    };
+    let mut server = bind_with(HOSTS[0], config);
+    let client = UdpSocket::bind((HOSTS[0], 0)).expect("a free port");
+    for _ in 0..1000 {
+        let sent = client.send_to(&[0; 1000], server.local_socket_address());
+        sent.expect("loopback");
+    }
+    let mut received = 0;
+    loop {
+        match server.split().0.rx_burst().expect("a healthy socket") {
+            0 => break,
+            count => received += count as u64,
+        }
+    }
+    let count = |name| server.report().count(name).expect(name);
+    assert_eq!(count("rx_socket"), received);
+    assert!(received < 1000, "there was room for all");
+    assert_eq!(count("rx_socket_dropped"), 1000 - received);
+    assert_eq!((count("tx_socket"), count("tx_lost")), (0, 0));
+}

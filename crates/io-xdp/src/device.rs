@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_io::{
-    Capabilities, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Steered, Wake, WorkerIo,
+    Capabilities, DeviceReport, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Steered, Wake,
+    WorkerIo,
 };
 use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
@@ -298,11 +299,18 @@ impl XdpIo {
 
     /// What was dropped so far.
     pub fn drops(&self) -> Drops {
+        self.drops_with(self.by_kernel())
+    }
+
+    fn drops_with(&self, by_kernel: ByKernel) -> Drops {
         let mut drops = self.rx.counts.drops();
-        let own = ByKernel::of(&self.shared.socket.fd);
-        let all = own.and(self.rx.of_workers());
-        all.add_to(&mut drops, self.mode() == Mode::ZeroCopy);
+        by_kernel.add_to(&mut drops, self.mode() == Mode::ZeroCopy);
         drops
+    }
+
+    /// What the kernel has counted for all sockets of the device.
+    fn by_kernel(&self) -> ByKernel {
+        ByKernel::of(&self.shared.socket.fd).and(self.rx.of_workers())
     }
 }
 
@@ -410,6 +418,21 @@ impl PacketIo for XdpIo {
 
     fn waker(&self) -> Arc<dyn Wake> {
         self.control.waker()
+    }
+
+    fn report(&self) -> DeviceReport {
+        let by_kernel = self.by_kernel();
+        let by_socket = self.control.report(&self.rx.udp, &self.tx.udp);
+        let mut counts = vec![("tx_ring", self.tx.sent)];
+        counts.extend(self.rx.report());
+        counts.extend(by_socket.counts);
+        counts.extend(self.drops_with(by_kernel).counts());
+        counts.push(("rx_invalid_descs", by_kernel.rx_invalid));
+        counts.push(("tx_invalid_descs", by_kernel.tx_invalid));
+        DeviceReport {
+            mode: Some(self.mode().name()),
+            counts,
+        }
     }
 
     /// Whole requests of one packet, without extension of their header, go to the workers' own

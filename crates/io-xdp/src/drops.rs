@@ -1,8 +1,7 @@
 //! What was dropped, by reason.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::net::sockopt;
 use starling_frame::Drop;
@@ -41,6 +40,33 @@ pub struct Drops {
     pub ring_full: u64,
     /// The kernel dropped it for another reason, such as its size.
     pub kernel: u64,
+}
+
+impl Drops {
+    /// All of them, by the names that reports have for them.
+    pub(crate) fn counts(self) -> [(&'static str, u64); 13] {
+        macro_rules! named {
+            ($($field:ident),*) => {{
+                let Self { $($field),* } = self;
+                [$((concat!("dropped_", stringify!($field)), $field)),*]
+            }};
+        }
+        named!(
+            truncated,
+            not_ip,
+            options,
+            fragment,
+            not_udp,
+            length,
+            header_checksum,
+            udp_checksum,
+            not_ours,
+            source,
+            descriptor,
+            ring_full,
+            kernel
+        )
+    }
 }
 
 /// The counts of a device itself.
@@ -90,6 +116,9 @@ pub(crate) struct ByKernel {
     ring_full: u64,
     /// Of the fill ring, which all sockets of a queue have in common.
     fill_empty: u64,
+    /// What was described wrongly in the rings of one socket.
+    pub(crate) rx_invalid: u64,
+    pub(crate) tx_invalid: u64,
 }
 
 impl ByKernel {
@@ -99,6 +128,8 @@ impl ByKernel {
             dropped: kernel.rx_dropped,
             ring_full: kernel.rx_ring_full.unwrap_or(0),
             fill_empty: kernel.rx_fill_ring_empty_descs.unwrap_or(0),
+            rx_invalid: kernel.rx_invalid_descs,
+            tx_invalid: kernel.tx_invalid_descs,
         })
     }
 
@@ -108,6 +139,8 @@ impl ByKernel {
             dropped: self.dropped + other.dropped,
             ring_full: self.ring_full + other.ring_full,
             fill_empty: self.fill_empty,
+            rx_invalid: self.rx_invalid + other.rx_invalid,
+            tx_invalid: self.tx_invalid + other.tx_invalid,
         }
     }
 
@@ -125,8 +158,7 @@ impl ByKernel {
 pub(crate) struct WorkerSockets {
     sockets: OnceLock<Vec<Weak<OwnedFd>>>,
     /// Of workers that have ended.
-    dropped: AtomicU64,
-    ring_full: AtomicU64,
+    ended: Mutex<ByKernel>,
 }
 
 impl WorkerSockets {
@@ -138,19 +170,17 @@ impl WorkerSockets {
 
     /// A worker ends, and its socket with it.
     pub(crate) fn end(&self, socket: &OwnedFd) {
-        let counts = ByKernel::of(socket);
-        self.dropped.fetch_add(counts.dropped, Ordering::Relaxed);
-        self.ring_full
-            .fetch_add(counts.ring_full, Ordering::Relaxed);
+        let mut ended = self.ended();
+        *ended = ended.and(ByKernel::of(socket));
+    }
+
+    fn ended(&self) -> MutexGuard<'_, ByKernel> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the kernel counts for all workers, those that have ended included.
     pub(crate) fn counts(&self) -> ByKernel {
-        let ended = ByKernel {
-            dropped: self.dropped.load(Ordering::Relaxed),
-            ring_full: self.ring_full.load(Ordering::Relaxed),
-            fill_empty: 0,
-        };
+        let ended = *self.ended();
         let living = self.sockets.get().into_iter().flatten();
         living
             .filter_map(Weak::upgrade)

@@ -21,7 +21,7 @@ use crate::drops::{ByKernel, Counts};
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::{NOBODY, Senders};
 use crate::shared::Shared;
-use crate::siblings::{Siblings, Stray};
+use crate::siblings::{Passage, Siblings, Stray};
 use crate::steering::Exchange;
 
 /// After the program has passed something on, how many times the socket is asked in vain: the
@@ -51,15 +51,28 @@ pub struct XdpRx {
     /// Frames of several chunks, put together.
     assembled: Vec<u8>,
     passed: u64,
+    /// What it was at first.
+    passed_before: u64,
     tries: u32,
     until_asked: u32,
     pub(crate) counts: Counts,
+    /// Datagrams that came by the ring, or from workers.
+    by_ring: u64,
+    strays: Strays,
     /// What goes between this half and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
     /// Other devices that have the port, if it is shared.
     siblings: Option<Siblings>,
     /// Where the datagrams of a burst are in that of the socket.
     order: [u8; MAX_BURST],
+}
+
+/// Datagrams that came to another device than the one whose peer has sent them.
+#[derive(Default)]
+struct Strays {
+    passed_on: u64,
+    lost: u64,
+    received: u64,
 }
 
 /// A datagram of the burst.
@@ -104,6 +117,7 @@ impl XdpRx {
             source: NOBODY,
             ecn: Ecn::NotCapable,
         };
+        let passed = shared.program.passed(shared.local.port());
         Self {
             udp,
             senders,
@@ -116,10 +130,13 @@ impl XdpRx {
             burst_len: 0,
             is_from_socket: false,
             assembled: Vec::new(),
-            passed: shared.program.passed(shared.local.port()),
+            passed,
+            passed_before: passed,
             tries: 0,
             until_asked: ASK_EVERY,
             counts: Counts::default(),
+            by_ring: 0,
+            strays: Strays::default(),
             exchange: None,
             siblings: None,
             order: std::array::from_fn(|index| index as u8),
@@ -140,6 +157,18 @@ impl XdpRx {
     /// From now on there are workers.
     pub(crate) fn share_with_workers(&mut self, exchange: Arc<Exchange>) {
         self.exchange = Some(exchange);
+    }
+
+    /// What this half has counted, but for what it dropped.
+    pub(crate) fn report(&self) -> [(&'static str, u64); 5] {
+        let passed = self.shared.program.passed(self.shared.local.port());
+        [
+            ("rx_ring", self.by_ring),
+            ("passed", passed.wrapping_sub(self.passed_before)),
+            ("strays_passed_on", self.strays.passed_on),
+            ("strays_received", self.strays.received),
+            ("strays_lost", self.strays.lost),
+        ]
     }
 
     /// What the kernel has counted for workers.
@@ -272,6 +301,7 @@ impl XdpRx {
         if let Some(exchange) = &self.exchange {
             self.receive_from_workers(&Arc::clone(exchange));
         }
+        self.by_ring += self.burst_len as u64;
     }
 
     /// Takes what workers handed over, and what they answered in is received into again.
@@ -374,14 +404,18 @@ impl XdpRx {
         for index in 0..self.burst_len {
             self.order[index] = index as u8;
             let Datagram { source, ecn, bytes } = self.datagram(index);
-            let is_stray = match (&self.siblings, source) {
+            let passage = match (&self.siblings, source) {
                 (Some(siblings), Source::Stranger(from)) => siblings.pass_on(from, ecn, bytes),
-                _ => false,
+                _ => Passage::Nobodys,
             };
-            if !is_stray {
-                self.order[kept] = index as u8;
-                self.burst[kept] = self.burst[index];
-                kept += 1;
+            match passage {
+                Passage::Nobodys => {
+                    self.order[kept] = index as u8;
+                    self.burst[kept] = self.burst[index];
+                    kept += 1;
+                }
+                Passage::Done => self.strays.passed_on += 1,
+                Passage::Lost => self.strays.lost += 1,
             }
         }
         self.burst_len = kept;
@@ -395,6 +429,7 @@ impl XdpRx {
             let Some(Stray { source, ecn, bytes }) = stray else {
                 break;
             };
+            self.strays.received += 1;
             let received = Received {
                 source,
                 ecn,

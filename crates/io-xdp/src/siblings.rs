@@ -26,6 +26,17 @@ pub(crate) struct Stray {
     pub(crate) bytes: Box<[u8]>,
 }
 
+/// What became of a datagram that may be another device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// It is nobody else's.
+    Nobodys,
+    /// The other device has it.
+    Done,
+    /// The other device has no room: it is lost, and sent again.
+    Lost,
+}
+
 struct Member {
     directory: Directory,
     inbox: ArrayQueue<Stray>,
@@ -76,21 +87,23 @@ impl Siblings {
         Self { own, group }
     }
 
-    /// Gives a datagram to the device whose peer has sent it. False: it is nobody else's.
-    pub(crate) fn pass_on(&self, source: SocketAddr, ecn: Ecn, bytes: &[u8]) -> bool {
+    /// Gives a datagram to the device whose peer has sent it.
+    pub(crate) fn pass_on(&self, source: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Passage {
         let members = lock(&self.group);
         let mut others = members
             .iter()
             .filter_map(Weak::upgrade)
             .filter(|member| !Arc::ptr_eq(member, &self.own));
         let Some(other) = others.find(|member| member.directory.find(source).is_some()) else {
-            return false;
+            return Passage::Nobodys;
         };
         let bytes = bytes.into();
-        // What there is no room for is lost, and sent again.
-        let _ = other.inbox.push(Stray { source, ecn, bytes });
+        let pushed = other.inbox.push(Stray { source, ecn, bytes });
         other.waker.wake();
-        true
+        match pushed {
+            Ok(()) => Passage::Done,
+            Err(_) => Passage::Lost,
+        }
     }
 
     /// What another device has passed on.
@@ -106,4 +119,34 @@ impl Siblings {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_io::PacketIo;
+    use starling_io_udp::{UdpConfig, UdpIo};
+
+    use super::*;
+
+    #[test]
+    fn what_a_sibling_has_no_room_for_is_known_to_be_lost() {
+        let device = || UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default()).expect("a socket");
+        let (own, mut other) = (device(), device());
+        let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+        other.open_peer(&format!("udp://{peer}")).expect("room");
+        // Nobody has port 0 of a namespace of that number.
+        let join = |device: UdpIo| {
+            let control = device.into_parts().2;
+            let local = SocketAddr::from(([127, 0, 0, 1], 0));
+            Siblings::join(u64::MAX, local, control.directory(), control.waker())
+        };
+        let (own, other) = (join(own), join(other));
+        let stranger = SocketAddr::from(([127, 0, 0, 1], 10));
+        let pass = |from| own.pass_on(from, Ecn::NotCapable, b"stray");
+        assert_eq!(pass(stranger), Passage::Nobodys);
+        assert!((0..INBOX).all(|_| pass(peer) == Passage::Done));
+        assert_eq!(pass(peer), Passage::Lost);
+        assert_eq!(other.receive().expect("it has some").source, peer);
+        assert_eq!(pass(peer), Passage::Done);
+    }
 }

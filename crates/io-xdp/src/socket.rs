@@ -40,13 +40,20 @@ pub enum Mode {
     Generic,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Mode {
+    /// As it is written in an address.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::ZeroCopy => "zero-copy",
             Self::Driver => "driver",
             Self::Generic => "generic",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -44,6 +44,8 @@ pub struct XdpTx {
     /// Slots with something to send, oldest first.
     queue: Vec<Slot>,
     peers: Vec<Option<Peer>>,
+    /// Datagrams that the kernel was given by the ring so far.
+    pub(crate) sent: u64,
     /// What goes between the device and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
     /// Receive chunks that this half has given to the kernel, less those that came back to it.
@@ -97,6 +99,7 @@ impl XdpTx {
             free: (0..slots as Slot).rev().collect(),
             queue: Vec::with_capacity(slots),
             peers: Vec::new(),
+            sent: 0,
             exchange: None,
             foreign: 0,
             chunks,
@@ -304,6 +307,7 @@ impl XdpTx {
             posted += 1;
         }
         self.queue.drain(..posted);
+        self.sent += posted as u64;
         // What is left is closed, too: nothing is appended behind its back.
         for &slot in &self.queue {
             let peer = self.slots[usize::from(slot)].peer as usize;

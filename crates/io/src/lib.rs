@@ -21,6 +21,7 @@
 
 mod clock;
 mod error;
+mod report;
 mod steer;
 
 use std::net::SocketAddr;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 pub use clock::{Clock, Mark, MonotonicClock};
 pub use error::{Fault, IoError};
+pub use report::DeviceReport;
 pub use steer::{Steered, Steering, WorkerIo};
 
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.
@@ -165,6 +167,11 @@ pub trait PacketIo {
 
     /// A handle for other threads to end a [`PacketIo::wait`].
     fn waker(&self) -> Arc<dyn Wake>;
+
+    /// What the device is, and what it has counted. May make system calls.
+    fn report(&self) -> DeviceReport {
+        DeviceReport::default()
+    }
 
     /// Has the device itself hand whole requests to `workers` workers, each of which has at most
     /// `depth` at a time. Once for a device.

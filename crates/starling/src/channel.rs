@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
 use crate::service::Caller;
+use crate::stats::ThreadStats;
 
 /// Calls outstanding on a channel unless it says otherwise.
 const DEFAULT_CAPACITY: usize = 4096;
@@ -219,6 +220,15 @@ impl Channel {
     /// Calls that are not over.
     pub fn calls_outstanding(&self) -> usize {
         self.shared.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// What the background thread and its device have done, for all channels that share it. Waits
+    /// for the end of the thread's turn.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the thread has ended, with the reason.
+    pub fn stats(&self) -> Result<ThreadStats, Status> {
+        self.shared.driver.stats()
     }
 
     /// Connects, if it is not connected; fails with the first attempt.

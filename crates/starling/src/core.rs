@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::hub::Hub;
 use crate::plane::Plane;
 use crate::registry::Registry;
+use crate::stats::ThreadStats;
 
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 
@@ -70,6 +71,15 @@ impl<I: Plane> Core<I> {
             return Ok(());
         }
         self.raw.wait(limit)
+    }
+
+    /// What the endpoint and its device have done.
+    pub(crate) fn stats(&self) -> ThreadStats {
+        ThreadStats {
+            address: self.raw.local_address(),
+            endpoint: *self.raw.stats(),
+            device: self.raw.io().report(),
+        }
     }
 
     /// Runs until `future` is ready.

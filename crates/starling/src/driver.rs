@@ -14,6 +14,7 @@ use std::fmt;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::thread::{JoinHandle, ThreadId};
@@ -39,6 +40,7 @@ use crate::error::Error;
 use crate::local::{Attempt, WaitingCall, call_when_ready, may_try_again};
 use crate::options::CallOptions;
 use crate::plane::Plane;
+use crate::stats::ThreadStats;
 
 /// Commands executed between two turns.
 const COMMANDS_PER_TURN: usize = 128;
@@ -110,6 +112,8 @@ pub(crate) enum Command {
         wait_for_ready: bool,
         reply: Reply,
     },
+    /// Says what the thread has done.
+    Report(Sender<ThreadStats>),
     /// Wakes a caller that waits for a permit, when its time is over.
     WakeAt {
         deadline: Instant,
@@ -276,6 +280,13 @@ impl Driver {
     /// A number for a new channel.
     pub(crate) fn next_channel(&self) -> u64 {
         self.next_channel.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What the thread has done.
+    pub(crate) fn stats(&self) -> Result<ThreadStats, Status> {
+        let (answer, answered) = channel();
+        self.send(Command::Report(answer));
+        answered.recv().map_err(|_| stopped(self.inbox.failure()))
     }
 
     pub(crate) fn send(&self, command: Command) {
@@ -460,6 +471,10 @@ impl<I: Plane> Loop<I> {
                 self.channels.remove(&channel);
             }
             Command::Call(submission) => self.call(submission),
+            Command::Report(answer) => {
+                // Who has asked may be gone.
+                let _ = answer.send(self.core.stats());
+            }
             Command::Cancel(cell) => self.cancel(&cell),
             Command::Connect {
                 channel,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::{EndpointConfig, Idle, LocalHandle, Stats, Turn, WorkerConfig};
-use starling_io::{IoError, Wake};
+use starling_io::{DeviceReport, IoError, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
@@ -126,6 +126,11 @@ impl Endpoint {
     /// What the endpoint did so far.
     pub fn stats(&self) -> Stats {
         each!(&self.device, core => *core.raw.stats())
+    }
+
+    /// What the device is, and what it has counted.
+    pub fn device_report(&self) -> DeviceReport {
+        each!(&self.device, core => core.raw.io().report())
     }
 
     /// The endpoint underneath, if its device is UDP: sessions, raw calls, continuations.

@@ -142,6 +142,13 @@
 //! `greet_with(&request, &options)`; `HelloClient::with_options` sets them for all others. There is
 //! no timeout unless one is set. Dropping a call cancels it.
 //!
+//! # What is going on
+//!
+//! [`ServerHandle::stats`] and [`Channel::stats`] say what a thread has done ([`Stats`]), and what its
+//! device has counted: which datagrams were dropped and why, what took the slow path, and in which
+//! mode an interface works ([`DeviceReport`], which has a table of the names). `starling serve` prints
+//! the same.
+//!
 //! # Versions
 //!
 //! When a client first uses a method in a session, the two ends compare their versions of it. Equal
@@ -171,6 +178,7 @@ pub mod reflection;
 mod registry;
 mod server;
 mod service;
+mod stats;
 mod wait;
 
 pub use address::{Address, AddressError, Scheme};
@@ -187,9 +195,10 @@ pub use starling_endpoint::{
     Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, Sleep, Stats,
     Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
 };
-pub use starling_io::{Fault, IoError, Wake};
+pub use starling_io::{DeviceReport, Fault, IoError, Wake};
 pub use starling_message::{Bytes, Message, MessageView};
 pub use starling_proto::{Config as ProtocolConfig, ConfigError, Congestion};
+pub use stats::ThreadStats;
 pub use wait::block_on;
 
 /// A channel to `address` that is connected: [`Channel::connect`].

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::plane::Plane;
 use crate::registry::Registry;
 use crate::service::Service;
+use crate::stats::{Orders, ThreadStats};
 
 /// How long a server that is dropped may take to finish what it is working on.
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -71,6 +72,10 @@ impl Device {
 
     fn capabilities(&self) -> &Capabilities {
         each!(self, io => io.capabilities())
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        each!(self, io => io.waker())
     }
 }
 
@@ -271,11 +276,14 @@ impl Server {
         let mut handle = ServerHandle {
             addresses: self.addresses(),
             control: Arc::new(Control::default()),
-            wakers: Vec::new(),
+            orders: Vec::new(),
             threads: Vec::new(),
         };
         for (way, device) in self.devices {
+            let orders = Arc::new(Orders::new(device.waker()));
+            handle.orders.push(Arc::clone(&orders));
             let thread = DispatchThread {
+                orders,
                 registry: Arc::clone(&self.registry),
                 config: self.config.clone(),
                 workers: self.workers.clone(),
@@ -312,10 +320,11 @@ struct Progress {
 }
 
 /// Says that a thread has ended, in whatever way.
-struct Ends(Arc<Control>);
+struct Ends(Arc<Control>, Arc<Orders>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
+        self.1.end();
         self.0.count(|threads| threads.ended += 1);
     }
 }
@@ -348,6 +357,7 @@ struct DispatchThread {
     config: EndpointConfig,
     workers: WorkerConfig,
     control: Arc<Control>,
+    orders: Arc<Orders>,
 }
 
 impl DispatchThread {
@@ -356,12 +366,28 @@ impl DispatchThread {
         let mut core = Core::new(io, way, &self.config)?;
         core.serve(&self.registry, &self.workers)?;
         self.control.count(|threads| threads.serving += 1);
-        while !self.control.stop.load(Ordering::Acquire) {
+        let result = self.serve(&mut core);
+        self.orders.leave(core.stats());
+        Ok(result?)
+    }
+
+    fn serve<I: Plane>(&self, core: &mut Core<I>) -> Result<bool, IoError> {
+        while !self.is_to_stop(core) {
             if core.turn()?.is_idle() {
                 core.raw.wait(None)?;
             }
         }
-        Ok(core.drain(*self.control.timeout())?)
+        core.drain(*self.control.timeout())
+    }
+
+    /// Answers who asks. Whoever says that it is to stop says that there are news, too.
+    #[inline]
+    fn is_to_stop<I: Plane>(&self, core: &Core<I>) -> bool {
+        if !self.orders.has_news() {
+            return false;
+        }
+        self.orders.answer(|| core.stats());
+        self.control.stop.load(Ordering::Acquire)
     }
 }
 
@@ -369,7 +395,8 @@ impl DispatchThread {
 pub struct ServerHandle {
     addresses: Vec<String>,
     control: Arc<Control>,
-    wakers: Vec<Arc<dyn Wake>>,
+    /// To each of the threads.
+    orders: Vec<Arc<Orders>>,
     threads: Vec<JoinHandle<Result<bool, Error>>>,
 }
 
@@ -383,9 +410,8 @@ impl fmt::Debug for ServerHandle {
 
 impl ServerHandle {
     fn start<I: Plane>(&mut self, io: I, way: Way, thread: DispatchThread) -> Result<(), Error> {
-        self.wakers.push(io.waker());
         let scheme = io.capabilities().scheme;
-        let ends = Ends(Arc::clone(&thread.control));
+        let ends = Ends(Arc::clone(&thread.control), Arc::clone(&thread.orders));
         let thread = std::thread::Builder::new()
             .name(format!("starling-{scheme}-server"))
             .spawn(move || {
@@ -420,12 +446,29 @@ impl ServerHandle {
 
     /// Whether all of its threads still serve. If not, [`ServerHandle::shutdown`] says why.
     pub fn is_serving(&self) -> bool {
-        !self.threads.iter().any(JoinHandle::is_finished)
+        self.control.threads().ended == 0
+    }
+
+    /// What each dispatch thread and its device have done, in the order of the addresses, and of the
+    /// threads of one address: how many requests came, what was dropped and why, in which mode an
+    /// interface works. They are asked between two turns, which costs nothing while nobody asks, so
+    /// this waits for handlers that run in them, none of which may ask. Threads that have ended say what they had done by
+    /// then; one that has panicked is missing.
+    pub fn stats(&self) -> Vec<ThreadStats> {
+        let asked: Vec<_> = self.orders.iter().map(|orders| orders.ask()).collect();
+        let answers = asked.into_iter().filter_map(|answer| answer.recv().ok());
+        answers.collect()
     }
 
     /// Shuts down: refuses new calls and sessions with UNAVAILABLE, finishes the calls that are
     /// being worked on, at most for `timeout`. True if all were finished.
     pub fn shutdown(mut self, timeout: Duration) -> Result<bool, Error> {
+        self.finish(timeout)
+    }
+
+    /// Does what [`ServerHandle::shutdown`] does, for who wants to know how much was done in the
+    /// end: [`ServerHandle::stats`] has it afterwards.
+    pub fn finish(&mut self, timeout: Duration) -> Result<bool, Error> {
         self.stop(timeout);
         self.join()
     }
@@ -441,7 +484,7 @@ impl ServerHandle {
     fn stop(&self, timeout: Duration) {
         *self.control.timeout() = timeout;
         self.control.stop.store(true, Ordering::Release);
-        self.wakers.iter().for_each(|waker| waker.wake());
+        self.orders.iter().for_each(|orders| orders.tell());
     }
 
     fn join(&mut self) -> Result<bool, Error> {
@@ -476,25 +519,35 @@ impl Drop for ServerHandle {
 mod tests {
     use super::*;
 
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self) {}
+    }
+
+    fn orders() -> Arc<Orders> {
+        Arc::new(Orders::new(Arc::new(Nobody)))
+    }
+
     /// Two dispatch threads, the second of which ends with an error.
     fn with_one_that_fails() -> (ServerHandle, Arc<Control>) {
         let control = Arc::new(Control::default());
         let mut handle = ServerHandle {
             addresses: vec![String::new()],
             control: Arc::clone(&control),
-            wakers: Vec::new(),
+            orders: Vec::new(),
             threads: Vec::new(),
         };
         let its_control = Arc::clone(&control);
         handle.threads.push(std::thread::spawn(move || {
-            let _ends = Ends(Arc::clone(&its_control));
+            let _ends = Ends(Arc::clone(&its_control), orders());
             its_control.count(|threads| threads.serving += 1);
             while !its_control.stop.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok(true)
         }));
-        let ends = Ends(Arc::clone(&control));
+        let ends = Ends(Arc::clone(&control), orders());
         handle.threads.push(std::thread::spawn(move || {
             let _ends = ends;
             Err(Error::NothingToSteer)

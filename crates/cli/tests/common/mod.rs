@@ -55,6 +55,8 @@ pub(crate) struct Serve {
     child: Child,
     output: BufReader<ChildStdout>,
     pub(crate) addresses: Vec<String>,
+    /// What it has said behind each address.
+    pub(crate) modes: Vec<String>,
 }
 
 impl Serve {
@@ -72,14 +74,23 @@ impl Serve {
             child,
             output,
             addresses: Vec::new(),
+            modes: Vec::new(),
         };
         for _ in addresses {
-            let mut line = String::new();
-            serve.output.read_line(&mut line).unwrap();
-            let address = line.trim_end().strip_prefix("listening on ");
-            serve.addresses.push(address.expect(&line).to_string());
+            let line = serve.line();
+            let listening = line.strip_prefix("listening on ").expect(&line);
+            let (address, mode) = listening.split_once(' ').unwrap_or((listening, ""));
+            serve.addresses.push(address.to_owned());
+            serve.modes.push(mode.to_owned());
         }
         serve
+    }
+
+    /// The next line that it prints.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
     }
 
     /// Sends it a signal, by its name.

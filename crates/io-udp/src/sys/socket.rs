@@ -64,6 +64,28 @@ pub(crate) fn namespace(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(cookie)
 }
 
+/// Datagrams that the kernel did not give to a socket: it had no room for them, or their checksums
+/// were wrong. Zero if the kernel does not say (before Linux 4.12).
+pub(crate) fn dropped(fd: BorrowedFd<'_>) -> u64 {
+    const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
+    let mut memory = [0_u32; DROPS + 1];
+    let mut length = size_of_val(&memory) as libc::socklen_t;
+    // SAFETY: the pointer is good for the length beside it.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            memory.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    if result < 0 {
+        return 0;
+    }
+    memory[DROPS].into()
+}
+
 /// Connects to `to`, in the form that the device's own socket would name it by.
 pub(crate) fn connect(fd: BorrowedFd<'_>, to: &RawAddr) -> io::Result<()> {
     // SAFETY: the pointer is good for the length beside it.

@@ -1,0 +1,222 @@
+//! What servers and channels say of themselves: what they did, what their devices dropped.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{LONG, any_addresses, payload, server, wait_until};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
+use rustix::net::{sendto, socket_with};
+use starling::{Channel, Error, ServerHandle, ThreadStats};
+use starling_netns::{IPV4, Pair, inside, run};
+use starling_test_protos::test::TestClient;
+
+const CALLS: u64 = 50;
+
+/// Makes calls, one after the other: a datagram each way for each.
+fn call(client: &TestClient<Channel>) {
+    for _ in 0..CALLS {
+        client.echo(&payload(b"a few")).wait().expect("an echo");
+    }
+}
+
+fn count(stats: &ThreadStats, name: &str) -> u64 {
+    stats
+        .device
+        .count(name)
+        .unwrap_or_else(|| panic!("no {name} in {:?}", stats.device))
+}
+
+/// What a server with one thread has done.
+fn only(server: &ServerHandle) -> ThreadStats {
+    let [stats] = server.stats().try_into().expect("one thread");
+    stats
+}
+
+#[test]
+fn servers_and_channels_say_what_they_did() {
+    for address in any_addresses() {
+        let (builder, _) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let before = only(&server);
+        assert_eq!(before.address, server.address());
+        assert_eq!(before.endpoint.requests, 0);
+        assert_eq!(before.device.mode, None, "there is only one way");
+        let channel = Channel::builder(server.address()).own_thread().lazy();
+        let channel = channel.expect("a channel");
+        call(&TestClient::new(channel.clone()));
+
+        let after = only(&server);
+        // Its client has asked for the schema, too.
+        assert!(after.endpoint.requests > CALLS);
+        assert_eq!(after.endpoint.responses, after.endpoint.requests);
+        let received = match address.starts_with("udp") {
+            true => "rx_socket",
+            false => "rx_ring",
+        };
+        assert_eq!(count(&after, received), after.endpoint.datagrams);
+        let caller = channel.stats().expect("its thread runs");
+        assert_eq!(caller.endpoint.completions, caller.endpoint.calls);
+        assert!(caller.endpoint.calls >= CALLS);
+        assert_eq!(count(&caller, received), caller.endpoint.datagrams);
+        if address.starts_with("udp") {
+            // What it has sent more since then was to keep the session alive.
+            assert!((CALLS..=count(&caller, "tx_socket")).contains(&count(&after, received)));
+            assert_eq!(count(&caller, "tx_lost"), 0);
+        }
+    }
+}
+
+#[test]
+fn every_thread_answers_and_its_last_word_stays() {
+    let (builder, _) = server(&[]);
+    let builder = builder.threads(3).bind("udp://127.0.0.1:0");
+    let server = builder.expect("a free port").build().expect("a server");
+    let mut server = server.spawn().expect("threads");
+    let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+    call(&client);
+    let requests = |server: &ServerHandle| {
+        let stats = server.stats();
+        assert_eq!(stats.len(), 3);
+        assert!(stats.iter().all(|stats| stats.address == server.address()));
+        stats
+            .iter()
+            .map(|stats| stats.endpoint.requests)
+            .sum::<u64>()
+    };
+    let before = requests(&server);
+    assert!(before > CALLS);
+    assert!(server.finish(LONG).expect("healthy devices"));
+    assert!(!server.is_serving());
+    assert_eq!(requests(&server), before);
+}
+
+/// Two namespaces in which a server gets an address, having said so where there are none.
+fn pair(test: &str) -> Option<Pair> {
+    let made = Pair::new().and_then(|pair| {
+        let bind = || {
+            starling::Server::builder()
+                .bind("xdp://vb/0.0.0.0:0")
+                .map(drop)
+        };
+        match inside(&pair.b, bind) {
+            Ok(()) => Ok(pair),
+            Err(Error::Device(error)) => {
+                let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
+                let errno = error.source.as_ref().and_then(Errno::from_io_error);
+                match errno.is_some_and(|errno| lacking.contains(&errno)) {
+                    true => Err(error.to_string()),
+                    false => panic!("{error}"),
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
+    if let Err(problem) = &made {
+        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+    }
+    made.ok()
+}
+
+/// A server on the interface in `b`, and its port.
+fn serve(pair: &Pair) -> (ServerHandle, u16) {
+    let server = inside(&pair.b, || {
+        let (builder, _) = server(&["xdp://vb/0.0.0.0:0"]);
+        builder.build().expect("a server").spawn().expect("threads")
+    });
+    let (_, port) = server.address().rsplit_once(':').expect("a port");
+    let port = port.parse().expect("a port");
+    (server, port)
+}
+
+#[test]
+fn what_an_interface_drops_is_seen_and_why() {
+    let Some(pair) = pair("what_an_interface_drops_is_seen_and_why") else {
+        return;
+    };
+    let (server, port) = serve(&pair);
+    assert_eq!(only(&server).device.mode, Some("driver"));
+
+    // From port 1000, with a wrong checksum.
+    let mut datagram = [0; 16];
+    datagram[..2].copy_from_slice(&1000_u16.to_be_bytes());
+    datagram[2..4].copy_from_slice(&port.to_be_bytes());
+    datagram[5] = 16;
+    datagram[6..8].copy_from_slice(&[1, 1]);
+    inside(&pair.a, || {
+        let (family, kind) = (AddressFamily::INET, SocketType::RAW);
+        let udp = Protocol::from_raw(17.try_into().expect("not zero"));
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, Some(udp));
+        let socket = socket.expect("root");
+        let to = SocketAddr::new(IPV4[1].parse().expect("an address"), 0);
+        for _ in 0..7 {
+            sendto(&socket, &datagram, SendFlags::empty(), &to).expect("a route");
+        }
+    });
+    wait_until(|| count(&only(&server), "dropped_udp_checksum") == 7);
+
+    // Whole, and no Starling.
+    inside(&pair.a, || {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a free port");
+        for _ in 0..5 {
+            let sent = socket.send_to(b"hello, is anybody there?", (IPV4[1], port));
+            sent.expect("a route");
+        }
+    });
+    wait_until(|| only(&server).endpoint.bad_datagrams == 5);
+    let stats = only(&server);
+    assert_eq!(count(&stats, "rx_ring"), 5);
+    let dropped = stats.device.counts.iter();
+    let dropped = dropped.filter(|(name, _)| name.starts_with("dropped_"));
+    assert_eq!(dropped.map(|(_, count)| count).sum::<u64>(), 7);
+}
+
+#[test]
+fn the_slow_path_is_told_from_the_ring() {
+    let Some(pair) = pair("the_slow_path_is_told_from_the_ring") else {
+        return;
+    };
+    let (server, port) = serve(&pair);
+    let channel = |namespace| {
+        let address = format!("udp://{}:{port}", IPV4[1]);
+        let channel = inside(namespace, || Channel::builder(&address).own_thread().lazy());
+        TestClient::new(channel.expect("a channel"))
+    };
+    // What this host sends to itself meets no program.
+    run(&pair.b, "ip link set lo up").expect("every namespace has it");
+    let own = channel(&pair.b);
+    call(&own);
+    let slow = only(&server);
+    assert_eq!(count(&slow, "rx_ring"), 0);
+    assert_eq!(count(&slow, "rx_socket"), slow.endpoint.datagrams);
+    assert!(count(&slow, "tx_socket") > CALLS);
+    assert_eq!(count(&slow, "tx_ring"), 0);
+    drop(own);
+
+    let other = channel(&pair.a);
+    // The first answers leave by the socket, until the way is known.
+    wait_until(|| {
+        call(&other);
+        count(&only(&server), "tx_ring") >= CALLS
+    });
+    let fast = only(&server);
+    let by_both = count(&fast, "rx_ring") + count(&fast, "rx_socket");
+    assert_eq!(by_both, fast.endpoint.datagrams);
+    assert!(count(&fast, "rx_ring") > CALLS);
+}
+
+#[test]
+fn who_asks_a_thread_that_has_failed_gets_its_last_word() {
+    let Some(pair) = pair("who_asks_a_thread_that_has_failed_gets_its_last_word") else {
+        return;
+    };
+    let (server, port) = serve(&pair);
+    let address = format!("udp://{}:{port}", IPV4[1]);
+    let channel = inside(&pair.a, || Channel::builder(&address).own_thread().lazy());
+    call(&TestClient::new(channel.expect("a channel")));
+    run(&pair.b, "ip link del vb").expect("it is there");
+    wait_until(|| !server.is_serving());
+    assert!(only(&server).endpoint.requests > CALLS);
+    assert!(server.wait().is_err());
+}
