@@ -62,7 +62,8 @@ cannot connect: for them, give each address an --address of its own instead.
 
 An address on a network interface, xdp://IFNAME/HOST:PORT, takes the interface's first queue, or
 the one that ?queue=N behind it names; each can have one server or client. `?mode=MODE` asks for
-zero-copy, driver or generic mode in place of the best that works. Join them by &, in quotes.
+zero-copy, driver or generic mode in place of the best that works; `?frames=N` has N frames (a power
+of two, 64 to 32768) rather than 4096 wait to be received. Join them by &, in quotes.
 
 Examples:
   starling serve kv
@@ -70,6 +71,7 @@ Examples:
   starling serve echo --address shm://echo --idle spin
   starling serve kv --address xdp://eth0/0.0.0.0:9000 --workers 4 --steered
   starling serve kv --address 'xdp://eth0/0.0.0.0:9000?queue=1&mode=driver'
+  starling serve kv --address 'xdp://eth0/0.0.0.0:9000?frames=1024'      # locks less memory
   starling call udp://127.0.0.1:9000                # in another terminal: what it serves";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

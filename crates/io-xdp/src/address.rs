@@ -1,4 +1,4 @@
-//! Addresses of the form `xdp://ifname/host:port?queue=N&mode=MODE`.
+//! Addresses of the form `xdp://ifname/host:port?queue=N&mode=MODE&frames=N`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +11,10 @@ use crate::socket::Mode;
 /// The longest name of an interface, in bytes.
 const MAX_NAME: usize = 15;
 
-/// A parsed `xdp://ifname/host:port`, with the queue and the mode that may follow.
+/// A parsed `xdp://ifname/host:port`, with what may follow: `?queue=N`, the queue of the interface;
+/// `?mode=MODE`, `zero-copy`, `driver` or `generic`; `?frames=N`, how many frames can be received
+/// until they are looked at, a power of two from 64 to 32768, which is what most of a device's locked
+/// memory is for. Several are joined by `&`.
 ///
 /// ```
 /// use starling_io_xdp::{Mode, XdpAddress};
@@ -27,6 +30,7 @@ pub struct XdpAddress {
     host: UdpAddress,
     queue: Option<u32>,
     mode: Option<Mode>,
+    frames: Option<u32>,
 }
 
 impl XdpAddress {
@@ -66,12 +70,16 @@ impl XdpAddress {
             host,
             queue: None,
             mode: None,
+            frames: None,
+        };
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|_| digits)
         };
         for option in options.split('&').filter(|_| rest.contains('?')) {
             match option.split_once('=') {
                 Some(("queue", queue)) => {
-                    let digits = !queue.is_empty() && queue.bytes().all(|b| b.is_ascii_digit());
-                    let queue = queue.parse().ok().filter(|_| digits);
+                    let queue = number(queue);
                     let remedy = "number queues from 0: ?queue=2";
                     let queue = queue.ok_or_else(|| malformed("its queue is no number", remedy))?;
                     address.queue = Some(queue);
@@ -83,11 +91,17 @@ impl XdpAddress {
                     address.mode =
                         Some(mode.ok_or_else(|| malformed("there is no such mode", remedy))?);
                 }
+                Some(("frames", frames)) => {
+                    let frames = number(frames).filter(|frames| is_ring(*frames));
+                    let problem = "its frames are no power of two from 64 to 32768";
+                    let remedy = "write frames=1024, or leave it away for 4096";
+                    address.frames = Some(frames.ok_or_else(|| malformed(problem, remedy))?);
+                }
                 _ => {
                     let problem = format!("its option {option:?} is none");
                     return Err(malformed(
                         &problem,
-                        "write ?queue=N or ?mode=MODE, joined by &",
+                        "write ?queue=N, ?mode=MODE or ?frames=N, joined by &",
                     ));
                 }
             }
@@ -115,6 +129,12 @@ impl XdpAddress {
         self.mode
     }
 
+    /// Frames that can be received until they are looked at, if it says how many: in place of
+    /// [`XdpConfig::rx_frames`](crate::XdpConfig::rx_frames).
+    pub fn frames(&self) -> Option<u32> {
+        self.frames
+    }
+
     /// The same on another queue.
     pub fn on_queue(&self, queue: u32) -> Self {
         Self {
@@ -123,11 +143,12 @@ impl XdpAddress {
         }
     }
 
-    /// The same without queue and mode, which mean nothing to anybody else.
+    /// The same without queue, mode and frames, which mean nothing to anybody else.
     pub fn without_options(&self) -> Self {
         Self {
             queue: None,
             mode: None,
+            frames: None,
             ..self.clone()
         }
     }
@@ -144,6 +165,11 @@ impl XdpAddress {
     }
 }
 
+/// Whether rings can have so many entries.
+pub(crate) fn is_ring(entries: u32) -> bool {
+    entries.is_power_of_two() && (64..=1 << 15).contains(&entries)
+}
+
 impl fmt::Display for XdpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (host, port) = (self.host.host(), self.host.port());
@@ -155,7 +181,8 @@ impl fmt::Display for XdpAddress {
         write!(f, "xdp://{}/{open}{host}{close}:{port}", self.interface)?;
         let queue = self.queue.map(|queue| format!("queue={queue}"));
         let mode = self.mode.map(|mode| format!("mode={mode}"));
-        let options: Vec<String> = queue.into_iter().chain(mode).collect();
+        let frames = self.frames.map(|frames| format!("frames={frames}"));
+        let options: Vec<String> = [queue, mode, frames].into_iter().flatten().collect();
         if options.is_empty() {
             return Ok(());
         }
@@ -176,11 +203,15 @@ mod tests {
             "xdp://eth0/node-7:9000?queue=3",
             "xdp://eth0/node-7:9000?mode=zero-copy",
             "xdp://eth0/node-7:9000?queue=63&mode=generic",
+            "xdp://eth0/node-7:9000?frames=64",
+            "xdp://eth0/node-7:9000?queue=0&mode=driver&frames=32768",
         ] {
             assert_eq!(XdpAddress::parse(text).expect(text).to_string(), text);
         }
-        let address = XdpAddress::parse("xdp://a/h:1?mode=driver&queue=0").expect("any order");
-        assert_eq!(address.to_string(), "xdp://a/h:1?queue=0&mode=driver");
+        let address = XdpAddress::parse("xdp://a/h:1?frames=128&mode=driver&queue=0");
+        let address = address.expect("any order");
+        let same = "xdp://a/h:1?queue=0&mode=driver&frames=128";
+        assert_eq!(address.to_string(), same);
         assert_eq!(address.on_queue(2).queue(), Some(2));
         assert_eq!(address.without_options().to_string(), "xdp://a/h:1");
         let ip = SocketAddr::from(([10, 0, 0, 1], 1));
@@ -207,6 +238,20 @@ mod tests {
             ("xdp://eth0/h:1?queue=x", "its queue is no number"),
             ("xdp://eth0/h:1?queue=-1", "its queue is no number"),
             ("xdp://eth0/h:1?mode=fast", "there is no such mode"),
+            ("xdp://eth0/h:1?frames=", "its frames are no power of two"),
+            (
+                "xdp://eth0/h:1?frames=+64",
+                "its frames are no power of two",
+            ),
+            ("xdp://eth0/h:1?frames=32", "its frames are no power of two"),
+            (
+                "xdp://eth0/h:1?frames=1000",
+                "its frames are no power of two",
+            ),
+            (
+                "xdp://eth0/h:1?frames=65536",
+                "its frames are no power of two",
+            ),
             ("xdp://eth0/h:1?cpu=1", "its option \"cpu=1\" is none"),
         ] {
             let error = XdpAddress::parse(text).expect_err(text);

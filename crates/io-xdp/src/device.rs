@@ -12,7 +12,7 @@ use starling_io::{
 };
 use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
-use crate::address::XdpAddress;
+use crate::address::{XdpAddress, is_ring};
 use crate::channels;
 use crate::drops::{ByKernel, Drops};
 use crate::kernel;
@@ -49,8 +49,8 @@ const WORKER_FRAMES: u32 = 64;
 /// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Frames that can be received until they are looked at, a power of two. The default is 4096.
-    /// What memory that takes says [`XdpConfig::locked_memory`].
+    /// Frames that can be received until they are looked at, a power of two, unless the address says
+    /// how many. The default is 4096. What memory that takes says [`XdpConfig::locked_memory`].
     pub rx_frames: u32,
     /// Frames that can wait to be sent, a power of two. The default is 256.
     pub tx_frames: u32,
@@ -165,8 +165,11 @@ impl XdpIo {
         mut netlink: Netlink,
         config: &XdpConfig,
     ) -> Result<Self, IoError> {
-        let is_good = |frames: u32| frames.is_power_of_two() && (64..=1 << 15).contains(&frames);
-        if !is_good(config.rx_frames) || !is_good(config.tx_frames) {
+        let config = &XdpConfig {
+            rx_frames: address.frames().unwrap_or(config.rx_frames),
+            ..config.clone()
+        };
+        if !is_ring(config.rx_frames) || !is_ring(config.tx_frames) {
             return Err(IoError::new(
                 Fault::Caller,
                 attempt,

@@ -395,7 +395,7 @@ fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
         Some(libc::ENOBUFS) => format!(
             "this device locks {}, and all devices of the user count together: raise the limit on \
              locked memory (`ulimit -l`, LimitMEMLOCK= of systemd) to what they need, run with \
-             CAP_IPC_LOCK, or use udp://",
+             CAP_IPC_LOCK, have it lock less (?frames=1024), or use udp://",
             umem::mebibytes(*memory)
         ),
         Some(libc::ENOMEM) => umem::remedy(*memory),

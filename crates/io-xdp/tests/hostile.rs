@@ -25,12 +25,8 @@ fn what_there_was_no_room_for_is_counted_once() {
     let Some(net) = Net::new("what_there_was_no_room_for_is_counted_once") else {
         return;
     };
-    let config = XdpConfig {
-        rx_frames: 64,
-        ..XdpConfig::default()
-    };
-    let mut device =
-        inside(&net.b, || XdpIo::bind("xdp://vb/10.77.0.2:9000", config)).expect("a device");
+    let mut device = net.at_b("xdp://vb/10.77.0.2:9000?frames=64");
+    assert_eq!(device.capabilities().rx_queue_datagrams, 64);
     let sender = Sender::new(&net.a);
     (0..100).for_each(|_| assert!(sender.send(&GOOD)));
     let begun = Instant::now();
