@@ -57,7 +57,7 @@ const ECN_CAPABLE: u8 = 0b10;
 const ECN_CONGESTION: u8 = 0b11;
 
 /// Why a frame was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Drop {
     /// It ends within its headers, or before its IP packet does.
     Truncated,

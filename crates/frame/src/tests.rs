@@ -40,7 +40,48 @@ fn a_frame_is_byte_for_byte_what_the_standards_say() {
     assert_eq!(frame, expected.concat());
 }
 
+/// Two addresses of hosts on one link: of IPv4, of IPv6 known everywhere, or link-local.
+fn any_ends() -> impl Strategy<Value = [SocketAddr; 2]> {
+    let ends = (0..3_u8, any::<[u128; 2]>(), [1..=u16::MAX, 1..=u16::MAX]);
+    ends.prop_map(|(kind, bits, ports)| {
+        [0, 1].map(|end| {
+            let (bits, port) = (bits[end], ports[end]);
+            let low = bits & ((1 << 64) - 1);
+            match kind {
+                // From 1.0.0.0 on, below what is this host's own.
+                0 => {
+                    let ip = Ipv4Addr::from((1 << 24) + bits as u32 % (126 << 24));
+                    SocketAddrV4::new(ip, port).into()
+                }
+                1 => SocketAddrV6::new((0b001 << 125 | bits >> 3).into(), port, 0, 0).into(),
+                _ => SocketAddrV6::new((0xfe80 << 112 | low).into(), port, 0, INTERFACE).into(),
+            }
+        })
+    })
+}
+
 proptest! {
+    #[test]
+    fn whoever_writes_is_read_as_who_it_is(
+        [from, to] in any_ends(),
+        ecn: bool,
+        payload in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        prop_assume!(from.ip() != to.ip());
+        let template = Template::new(MAC_A, &from, &to, ecn);
+        let mut frame = vec![0; template.len()];
+        frame.extend_from_slice(&payload);
+        template.write(MAC_B, &mut frame);
+        let expected = Received {
+            source: from,
+            ecn: if ecn { Ecn::Capable } else { Ecn::NotCapable },
+            start: template.len(),
+            len: payload.len(),
+        };
+        prop_assert_eq!(parse(&frame, &to, INTERFACE), Ok(expected));
+        prop_assert_eq!(&frame[template.len()..], &payload[..]);
+    }
+
     #[test]
     fn what_is_made_is_read(v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..2000), padding in 0..30_usize) {
         let [a, b] = ends(v6);

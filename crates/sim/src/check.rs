@@ -13,6 +13,7 @@
 //! | [`Buffers`] | a buffer handed in comes back exactly once, unchanged |
 //! | [`Credits`], [`granted_within`] | no more credits are in use than were given, none without a request; a server gives no more than it has |
 //! | [`fair`] | sessions that want the same get the same |
+//! | [`frames`](frames()) | a device reads frames as they were sent, and takes no damaged one |
 //! | [`Queues`], [`no_overflow`] | the protocol's queues have bounds, and a receive queue never fills without a fault |
 //! | [`Remains`] | after the last close nothing is left |
 
@@ -22,6 +23,7 @@ mod calls;
 pub mod content;
 mod credits;
 mod fair;
+mod frames;
 mod queues;
 mod remains;
 
@@ -33,6 +35,7 @@ pub use buffers::Buffers;
 pub use calls::{Calls, Tag};
 pub use credits::{Credits, Grants, granted_within};
 pub use fair::{fair, jain};
+pub use frames::frames;
 pub use queues::{Queues, no_overflow};
 pub use remains::Remains;
 

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use starling_frame::Drop;
 use starling_io::Ecn;
 
 pub use crate::faults::{Fault, Rule};
@@ -36,7 +37,7 @@ use crate::cpu::{CpuModel, Work};
 use crate::events::Events;
 use crate::faults::Rules;
 use crate::net::{
-    End, Network, NodeId, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
+    End, Framing, Network, NodeId, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
 };
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
@@ -73,6 +74,8 @@ pub struct FabricConfig {
     pub poll_ns: u64,
     /// A host whose process is not running answers datagrams with "port unreachable" (ICMP).
     pub port_unreachable: bool,
+    /// Datagrams cross as Ethernet frames of this kind, which devices write and read.
+    pub framing: Option<Framing>,
 }
 
 impl Default for FabricConfig {
@@ -87,6 +90,7 @@ impl Default for FabricConfig {
             cpu: CpuModel::FREE,
             poll_ns: 300,
             port_unreachable: false,
+            framing: None,
         }
     }
 }
@@ -117,6 +121,23 @@ pub struct Counters {
     pub misrouted: u64,
     /// Datagrams that rules held back.
     pub delayed: u64,
+    /// What devices made of frames.
+    pub frames: FrameCounts,
+}
+
+/// What devices made of the frames that arrived, where datagrams cross as frames, and what they
+/// should have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrameCounts {
+    /// Frames that arrived damaged.
+    pub damaged: u64,
+    /// Frames that were dropped, by reason.
+    pub dropped: BTreeMap<Drop, u64>,
+    /// Frames that were taken although they were damaged.
+    pub passed: u64,
+    /// Frames that were dropped for nothing, or of whose sender, marks or length something else
+    /// was read than the network knows.
+    pub misread: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +171,7 @@ pub struct Fabric {
     counters: Counters,
     trace: Trace,
     turns_ahead: Vec<HostId>,
+    ignores_checksums: bool,
 }
 
 impl Fabric {
@@ -169,6 +191,7 @@ impl Fabric {
             counters: Counters::default(),
             trace: Trace::default(),
             turns_ahead: Vec::new(),
+            ignores_checksums: false,
         }
     }
 
@@ -378,9 +401,25 @@ impl Fabric {
         self.events.push(at_ns, Happening::Alarm(word));
     }
 
+    /// A deliberate bug: devices take frames whose UDP checksum is wrong.
+    pub(crate) fn ignore_checksums(&mut self) {
+        self.ignores_checksums = true;
+    }
+
     /// A datagram of somebody outside arrives at `to` at `at_ns`, through no link and no rule.
+    ///
+    /// # Panics
+    /// If datagrams cross as frames and `source` is not an IPv4 address.
     pub fn inject(&mut self, at_ns: u64, source: SocketAddr, to: HostId, mut bytes: Vec<u8>) {
+        assert!(
+            self.config.framing.is_none() || source.is_ipv4(),
+            "{source}"
+        );
         let origin = self.packets.stranger(source);
+        let len = bytes.len() as u32;
+        if let Some(framing) = self.config.framing {
+            framing.wrap(source, to.address(), Ecn::NotCapable, &mut bytes);
+        }
         let packet = self.packets.put(Packet {
             origin,
             to,
@@ -388,6 +427,8 @@ impl Fabric {
             checksum: None,
             next: End::Core,
             tail_ns: at_ns,
+            len,
+            framing: self.config.framing,
             bytes: Payload::take(&mut bytes),
         });
         self.events.push(at_ns, Happening::Arrival(packet));

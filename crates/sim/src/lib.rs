@@ -11,6 +11,9 @@
 //!   fabric:  links ── rules (faults) ── receive queues ── heap of (time, sequence) ── trace
 //! ```
 //!
+//! In some runs datagrams cross as Ethernet frames, which devices write and read with the packet
+//! code of an AF_XDP device ([`starling_frame`]).
+//!
 //! Nothing that ships depends on this crate but the command line and its benchmarks.
 
 #![forbid(unsafe_code)]
@@ -33,7 +36,8 @@ mod workers;
 
 pub use cpu::{CpuModel, Work};
 pub use fabric::{
-    Counters, Fabric, FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule, SharedFabric,
-    Step,
+    Counters, Fabric, FabricConfig, Fault, FrameCounts, HostId, LinkConfig, ReceiveLimits, Rule,
+    SharedFabric, Step,
 };
 pub use io::{SimClock, SimIo, SimRx, SimTx};
+pub use net::Framing;

@@ -25,7 +25,8 @@ pub enum DropCause {
     Burst,
     /// A partition lay between the two hosts.
     Partition,
-    /// It was corrupted and the receiver's checksum told.
+    /// It was corrupted and the receiver's checksum told, or anything else in its frame
+    /// ([`FrameCounts`](crate::fabric::FrameCounts)).
     Checksum,
     /// The receiver's queue had no room.
     QueueFull,

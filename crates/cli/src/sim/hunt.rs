@@ -72,6 +72,9 @@ impl Sum {
         for (cause, &count) in &counters.dropped {
             struck(format!("dropped: {cause:?}"), count);
         }
+        for (reason, &count) in &counters.frames.dropped {
+            struck(format!("dropped as a frame: {reason:?}"), count);
+        }
         struck("duplicated".into(), counters.duplicated);
         struck("corrupted".into(), counters.corrupted);
         struck("misrouted".into(), counters.misrouted);

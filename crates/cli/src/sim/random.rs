@@ -62,6 +62,10 @@ fn rows(scenario: &Scenario, report: &Report) -> Vec<Row> {
     for (cause, &count) in &counters.dropped {
         row("datagrams", &format!("dropped: {cause:?}"), count);
     }
+    for (reason, &count) in &counters.frames.dropped {
+        let metric = format!("dropped as a frame: {reason:?}");
+        row("datagrams", &metric, count);
+    }
     row("datagrams", "duplicated", counters.duplicated);
     row("datagrams", "corrupted", counters.corrupted);
     row("datagrams", "misrouted", counters.misrouted);

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
+use starling_frame::{Drop, Received};
 use starling_io::{Ecn, Source};
 
 use super::host::NO_HOST;
 use super::{Fabric, Happening, HostId};
 use crate::faults::{Corruption, checksum, flip_bits};
-use crate::net::{End, Origin, Packet, PacketId, Payload};
+use crate::net::{End, Framing, Origin, Packet, PacketId, Payload};
 use crate::trace::DropCause;
 
 impl Fabric {
@@ -56,13 +57,22 @@ impl Fabric {
 
     /// A datagram is posted.
     fn put(&mut self, from: HostId, to: SocketAddr, ecn: Ecn, mut bytes: Vec<u8>) -> PacketId {
+        let receiver = HostId::of_address(to);
+        // What is for nobody goes no further than the card.
+        let framing = self.config.framing.filter(|_| receiver.is_some());
+        let len = bytes.len() as u32;
+        if let Some(framing) = framing {
+            framing.wrap(from.address(), to, ecn, &mut bytes);
+        }
         let packet = Packet {
             origin: Origin::Host(from),
-            to: HostId::of_address(to).unwrap_or(NO_HOST),
+            to: receiver.unwrap_or(NO_HOST),
             ecn,
             checksum: None,
             next: End::Core,
             tail_ns: 0,
+            len,
+            framing,
             bytes: Payload::take(&mut bytes),
         };
         self.packets.recycle(bytes);
@@ -80,7 +90,7 @@ impl Fabric {
             let Some(&first) = state.ring.front() else {
                 break;
             };
-            let len = self.packets.get(first).bytes.len();
+            let len = self.packets.get(first).len as usize;
             if !self.network.has_room(state.node, now_ns, len) {
                 state.waits_for_room = true;
                 let room_ns = self.network.room_at_ns(state.node, len);
@@ -105,7 +115,7 @@ impl Fabric {
         self.counters.sent += 1;
         let node = self.host(from).node;
         let packet = self.packets.get_mut(id);
-        let moved = self.network.leave(node, now_ns, packet.bytes.len());
+        let moved = self.network.leave(node, now_ns, packet.len as usize);
         let to = packet.to;
         if to.0 as usize >= self.hosts.len() {
             packet.to = NO_HOST;
@@ -123,13 +133,14 @@ impl Fabric {
                 return self.drop_packet(cause, id);
             }
             if fate.marked {
-                packet.ecn = Ecn::CongestionExperienced;
+                packet.mark();
             }
             if fate.misrouted {
                 // To anybody but its sender.
                 let step = 1 + self.rng.below(self.hosts.len() as u64 - 1);
                 let wrong = (u64::from(from.0) + step) % self.hosts.len() as u64;
                 packet.to = HostId(wrong as u32);
+                packet.seal(from);
                 self.counters.misrouted += 1;
             }
             self.counters.delayed += u64::from(fate.delay_ns > 0);
@@ -143,12 +154,12 @@ impl Fabric {
                 self.events
                     .push(due_ns + extra_ns, Happening::Arrival(copy));
             }
-            self.corrupt(fate.corruption, id);
+            self.corrupt(fate.corruption, from, id);
         }
         self.events.push(due_ns, Happening::Arrival(id));
     }
 
-    fn corrupt(&mut self, corruption: Corruption, id: PacketId) {
+    fn corrupt(&mut self, corruption: Corruption, from: HostId, id: PacketId) {
         let packet = self.packets.get_mut(id);
         match corruption {
             Corruption::None => {}
@@ -156,11 +167,17 @@ impl Fabric {
             // one corruption in thousands that it would not find, and the rule for that is below.
             Corruption::OnTheWire => {
                 packet.checksum = Some(checksum(&packet.bytes));
-                flip_bits(&mut self.rng, &mut packet.bytes, 1);
+                match packet.framing {
+                    // One draw either way: what comes after falls as it does without frames.
+                    Some(framing) => framing.damage(&mut self.rng.fork(), &mut packet.bytes),
+                    None => flip_bits(&mut self.rng, &mut packet.bytes, 1),
+                }
             }
             Corruption::InASwitch => {
                 let count = self.rng.range(1, 4);
-                flip_bits(&mut self.rng, &mut packet.bytes, count);
+                let headers = packet.framing.map_or(0, Framing::headers);
+                flip_bits(&mut self.rng, &mut packet.bytes[headers..], count);
+                packet.seal(from);
                 self.counters.corrupted += 1;
             }
         }
@@ -190,14 +207,11 @@ impl Fabric {
     /// A packet has come to its node.
     fn deliver(&mut self, id: PacketId) {
         let now_ns = self.now_ns();
-        let packet = self.packets.get(id);
-        let (from, to) = (packet.origin.host(), packet.to);
-        if packet
-            .checksum
-            .is_some_and(|sent| checksum(&packet.bytes) != sent)
-        {
+        if !self.take_in(id) {
             return self.drop_packet(DropCause::Checksum, id);
         }
+        let packet = self.packets.get(id);
+        let (from, to) = (packet.origin.host(), packet.to);
         if !self.hosts[to.0 as usize].running {
             if let (true, Some(sender)) = (self.config.port_unreachable, from) {
                 let at_ns = now_ns + self.config.link.propagation_ns;
@@ -219,6 +233,44 @@ impl Fabric {
         host.queue_bytes += packet.bytes.len();
         host.queue.push_back(id);
         self.wake_at(to, now_ns + self.config.poll_ns);
+    }
+
+    /// The receiver's device looks at what has come, and takes a datagram out of its frame. False if
+    /// it has noticed a damage.
+    fn take_in(&mut self, id: PacketId) -> bool {
+        let packet = self.packets.get(id);
+        let Some(framing) = packet.framing else {
+            let left_with = packet.checksum;
+            return left_with.is_none_or(|sent| checksum(&packet.bytes) == sent);
+        };
+        let sender = self.packets.address(packet.origin);
+        let packet = self.packets.get_mut(id);
+        let counts = &mut self.counters.frames;
+        let is_damaged = packet.checksum.is_some();
+        counts.damaged += u64::from(is_damaged);
+        let expected = Received {
+            source: sender,
+            ecn: packet.ecn,
+            start: framing.headers(),
+            len: packet.len as usize,
+        };
+        let received = match framing.read(&packet.bytes, packet.to.address()) {
+            Err(Drop::UdpChecksum) if self.ignores_checksums => expected,
+            Err(reason) => {
+                *counts.dropped.entry(reason).or_default() += 1;
+                counts.misread += u64::from(!is_damaged);
+                return false;
+            }
+            Ok(received) => received,
+        };
+        counts.passed += u64::from(is_damaged);
+        counts.misread += u64::from(received != expected);
+        packet.framing = None;
+        packet.ecn = received.ecn;
+        packet
+            .bytes
+            .keep(received.start..received.start + received.len);
+        true
     }
 
     /// `host` reads the next datagram from its queue: who sent it, as far as it knows him, and
@@ -244,7 +296,8 @@ impl Fabric {
         let to = (to != NO_HOST).then_some(to);
         *self.counters.dropped.entry(cause).or_default() += 1;
         let now_ns = self.now_ns();
-        self.trace.dropped(now_ns, cause, from, to, &packet.bytes);
+        let bytes = packet.datagram();
+        self.trace.dropped(now_ns, cause, from, to, bytes);
         self.packets.recycle(packet.bytes.into_memory());
     }
 }

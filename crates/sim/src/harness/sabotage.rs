@@ -33,11 +33,13 @@ pub enum Sabotage {
     DoubleFailure,
     /// A call is made without the deadline that it has.
     ForgottenDeadline,
+    /// A device takes frames whose UDP checksum is wrong.
+    ChecksumIgnored,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::HandlerTwice,
         Self::ClaimIgnored,
         Self::LostRetransmission,
@@ -49,6 +51,7 @@ impl Sabotage {
         Self::SilentEnd,
         Self::DoubleFailure,
         Self::ForgottenDeadline,
+        Self::ChecksumIgnored,
     ];
 
     /// What it is called on the command line.
@@ -65,6 +68,7 @@ impl Sabotage {
             Self::SilentEnd => "silent-end",
             Self::DoubleFailure => "double-failure",
             Self::ForgottenDeadline => "forgotten-deadline",
+            Self::ChecksumIgnored => "checksum-ignored",
         }
     }
 
@@ -79,6 +83,7 @@ impl Sabotage {
             Self::CreditOffByOne => "credits",
             Self::LeakedSession => "nothing remains",
             Self::SilentEnd => "nothing stays stuck",
+            Self::ChecksumIgnored => "frames",
         }
     }
 }

@@ -431,6 +431,9 @@ impl fmt::Display for Scenario {
         if let [switch, ..] = &self.fabric.topology.switches[..] {
             writeln!(f, "  {}: {switch:?}", self.fabric.topology.name)?;
         }
+        if let Some(framing) = self.fabric.framing {
+            writeln!(f, "  in frames: {framing:?}")?;
+        }
         if !self.nodes.is_empty() {
             writeln!(f, "  nodes {:?}", self.nodes)?;
         }

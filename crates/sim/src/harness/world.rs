@@ -8,7 +8,7 @@ use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
 use super::protocols::Protocols;
 use super::{CallPlan, Failure, HostFaultKind, MS, Outcomes, Sabotage, Scenario};
-use crate::check::{Remains, Violation, no_overflow};
+use crate::check::{Remains, Violation, frames, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 
 /// Steps after which a run is taken for one that goes on for ever.
@@ -40,6 +40,9 @@ pub fn run_sabotaged(
     sabotage: Option<Sabotage>,
 ) -> Result<Report, Box<Failure>> {
     let fabric = Rc::new(RefCell::new(Fabric::new(scenario.fabric.clone())));
+    if sabotage == Some(Sabotage::ChecksumIgnored) {
+        fabric.borrow_mut().ignore_checksums();
+    }
     let result = catch_unwind(AssertUnwindSafe(|| {
         let ids = scenario.lay_out(&mut fabric.borrow_mut());
         if scenario.endpoints {
@@ -200,6 +203,8 @@ impl<'a, P: Population> World<'a, P> {
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
                 Some(Step::Turn(host)) => {
+                    // Before anybody reads what should not have been taken.
+                    frames(self.fabric.borrow().counters())?;
                     let busy = self.population.turn(host)?;
                     self.await_workers(busy);
                 }
@@ -308,6 +313,7 @@ impl<'a, P: Population> World<'a, P> {
 
     fn end(&self) -> Result<Outcomes, Violation> {
         let outcomes = self.population.outcomes()?;
+        frames(self.fabric.borrow().counters())?;
         for remains in self.population.remains() {
             remains.check()?;
         }

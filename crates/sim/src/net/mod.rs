@@ -6,6 +6,7 @@
 //!
 //! Nothing here knows of hosts, protocols or faults by rule; the fabric moves packets with it.
 
+mod ethernet;
 mod link;
 mod packet;
 mod payload;
@@ -14,6 +15,7 @@ mod topology;
 
 use starling_io::Ecn;
 
+pub use ethernet::Framing;
 pub use link::LinkConfig;
 pub use switch::{Marking, SwitchConfig};
 pub use topology::{Cable, End, NodeId, Topology};
@@ -269,7 +271,7 @@ impl Network {
             let hash = mix(pair ^ u64::from(switch + 1) << 56);
             choose(ports, ways, hash, now_ns)
         };
-        let size = packet.bytes.len() as u64 + OVERHEAD_BYTES;
+        let size = u64::from(packet.len) + OVERHEAD_BYTES;
         let queued = ports[port as usize].link.queued_bytes(now_ns);
         let all = || {
             let waiting = this
@@ -283,7 +285,7 @@ impl Network {
             return Err(DropCause::SwitchFull);
         }
         if packet.ecn == Ecn::Capable && this.config.marking.marks(queued, rng) {
-            packet.ecn = Ecn::CongestionExperienced;
+            packet.mark();
             ports[port as usize].stats.marked += 1;
         }
         let tail_ns = packet.tail_ns;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use starling_io::Ecn;
 
+use super::ethernet::Framing;
 use super::payload::Payload;
 use super::topology::End;
 use crate::ahead::prefetch;
@@ -37,13 +38,41 @@ pub(crate) struct Packet {
     /// Whoever has the address, if anybody has.
     pub(crate) to: HostId,
     pub(crate) ecn: Ecn,
-    /// The checksum that it left with, if anything has touched it since.
+    /// The checksum that it left with, if anything has damaged it since.
     pub(crate) checksum: Option<u16>,
     /// Where it arrives next.
     pub(crate) next: End,
     /// When its last bit is there, ns.
     pub(crate) tail_ns: u64,
+    /// Bytes of the datagram, whatever it is in.
+    pub(crate) len: u32,
+    /// What kind of frame `bytes` are, if they are one.
+    pub(crate) framing: Option<Framing>,
     pub(crate) bytes: Payload,
+}
+
+impl Packet {
+    /// Marks it "congestion experienced".
+    pub(crate) fn mark(&mut self) {
+        self.ecn = Ecn::CongestionExperienced;
+        if let Some(framing) = self.framing {
+            framing.mark(&mut self.bytes);
+        }
+    }
+
+    /// Writes the headers of its frame anew: whoever delivers it elsewhere, or changes it past all
+    /// checksums, does that.
+    pub(crate) fn seal(&mut self, from: HostId) {
+        if let Some(framing) = self.framing {
+            framing.write(from.address(), self.to.address(), self.ecn, &mut self.bytes);
+        }
+    }
+
+    /// The datagram, or what is left of it.
+    pub(crate) fn datagram(&self) -> &[u8] {
+        let headers = self.framing.map_or(0, Framing::headers);
+        self.bytes.get(headers..).unwrap_or_default()
+    }
 }
 
 const _: () = assert!(size_of::<Option<Packet>>() <= 192);

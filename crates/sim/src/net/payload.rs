@@ -1,7 +1,7 @@
 //! The bytes of a datagram: a small one's lie in the packet itself, so that they come with it when
 //! it is asked for.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 /// What fits: a request or response of 32 B with its headers.
 const SMALL: usize = 62;
@@ -32,6 +32,22 @@ impl Payload {
             payload.large = std::mem::take(memory);
         }
         payload
+    }
+
+    /// Keeps the first `len` bytes, if there are more.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.large.truncate(len);
+        self.small_len = len.min(self.small_len.into()) as u16;
+    }
+
+    /// Keeps these bytes alone.
+    ///
+    /// # Panics
+    /// If there are none such.
+    pub(crate) fn keep(&mut self, range: Range<usize>) {
+        let len = range.len();
+        self.copy_within(range, 0);
+        self.truncate(len);
     }
 
     /// The memory that it has beside itself.
@@ -80,6 +96,18 @@ mod tests {
                 assert_eq!(payload[0], bytes[0] ^ 1);
             }
             assert_eq!(payload.into_memory().is_empty(), len <= SMALL);
+        }
+    }
+
+    #[test]
+    fn a_part_is_kept() {
+        for len in [0, 1, 8, SMALL, SMALL + 1, 1500] {
+            let bytes: Vec<u8> = (0..len).map(|index| index as u8).collect();
+            for range in [0..0, 0..len, len / 2..len, len / 3..len / 2] {
+                let mut payload = Payload::take(&mut bytes.clone());
+                payload.keep(range.clone());
+                assert_eq!(payload[..], bytes[range]);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::cpu::CpuModel;
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule};
-use crate::net::{Marking, Outage, SwitchConfig, Topology};
+use crate::net::{Framing, Marking, Outage, SwitchConfig, Topology};
 use crate::rng::Rng;
 
 /// Bytes that all messages of one run may have together: keeps a run in the milliseconds.
@@ -25,6 +25,7 @@ impl Scenario {
         // Dice of their own, so that the others fall as they always did.
         let claims = Rng::new(seed ^ 0x0063_6c61_696d).chance(300_000);
         scenario.workers = claims && !scenario.endpoints;
+        scenario.draw_frames(&mut Rng::new(seed ^ 0x66_7261_6d65));
         scenario
     }
 
@@ -73,6 +74,22 @@ impl Scenario {
             scenario.draw_faults(&mut rng);
         }
         scenario
+    }
+
+    /// In a third of the runs datagrams cross as frames, which alone changes nothing. In some of
+    /// these many are damaged.
+    fn draw_frames(&mut self, rng: &mut Rng) {
+        if !rng.chance(333_333) {
+            return;
+        }
+        self.fabric.framing = Some(rng.pick(&Framing::ALL));
+        if !self.is_faultless() && rng.chance(250_000) {
+            let ppm = rng.log_range(10_000, 200_000) as u32;
+            let undetected = false;
+            // Behind all others, so that those of a part of a scenario keep their places.
+            let rule = self.place(rng, Fault::Corrupt { ppm, undetected });
+            self.rules.push(rule);
+        }
     }
 
     fn draw_faults(&mut self, rng: &mut Rng) {

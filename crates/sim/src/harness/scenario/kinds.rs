@@ -2,7 +2,7 @@
 
 use super::{HostFaultKind, Runs, Scenario};
 use crate::fabric::Fault;
-use crate::net::Marking;
+use crate::net::{Framing, Marking};
 
 /// A message that takes more than this counts as large, bytes.
 const LARGE: u32 = 1 << 20;
@@ -39,6 +39,14 @@ impl Scenario {
                 Marking::Red { .. } => "RED",
             };
             add(&format!("marking: {name}"), 1);
+        }
+        if let Some(framing) = self.fabric.framing {
+            let name = match framing {
+                Framing::Ipv4 => "IPv4",
+                Framing::Ipv6 => "IPv6",
+                Framing::LinkLocal => "IPv6, link-local",
+            };
+            add(&format!("frames: {name}"), 1);
         }
         let costs = !self.fabric.cpu.is_free();
         add("hosts: whose turns cost time", usize::from(costs));
@@ -174,6 +182,9 @@ mod tests {
             "marking: off",
             "marking: threshold",
             "marking: RED",
+            "frames: IPv4",
+            "frames: IPv6",
+            "frames: IPv6, link-local",
             "hosts: whose turns cost time",
             "hosts: that share a card",
             "limits: tight",

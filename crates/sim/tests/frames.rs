@@ -1,0 +1,76 @@
+//! Random runs whose datagrams cross as Ethernet frames: the packet code that AF_XDP devices have
+//! changes nothing, and takes no damaged frame.
+
+use std::collections::BTreeMap;
+
+use starling_sim::harness::{Report, Scenario, run};
+use starling_sim::net::Marking;
+use starling_sim::{Fault, FrameCounts, Framing, Rule};
+
+/// Seeds whose runs are compared.
+const SEEDS: u64 = 100;
+
+fn run_in(framing: Option<Framing>, scenario: &Scenario) -> Report {
+    let mut scenario = scenario.clone();
+    scenario.fabric.framing = framing;
+    run(&scenario).unwrap_or_else(|failure| panic!("{framing:?}: {failure}"))
+}
+
+/// The same without frames, and what became of these.
+fn without(mut report: Report) -> (Report, FrameCounts) {
+    let frames = std::mem::take(&mut report.counters.frames);
+    (report, frames)
+}
+
+fn is_damage(rule: &Rule) -> bool {
+    matches!(rule.fault, Fault::Corrupt { undetected, .. } if !undetected)
+}
+
+/// Senders, marks, bytes, times and what switches do are the same, to the bit.
+#[test]
+fn a_run_is_the_same_run_with_frames() {
+    let mut marked = 0;
+    for seed in 0..SEEDS {
+        let mut scenario = Scenario::from_seed(seed);
+        scenario.rules.retain(|rule| !is_damage(rule));
+        for switch in &mut scenario.fabric.topology.switches {
+            switch.marking = Marking::Threshold { bytes: 0 };
+        }
+        let framing = Framing::ALL[seed as usize % Framing::ALL.len()];
+        let (framed, frames) = without(run_in(Some(framing), &scenario));
+        assert_eq!(frames, FrameCounts::default(), "seed {seed}");
+        assert_eq!(framed, run_in(None, &scenario), "seed {seed}");
+        marked += framed.marked;
+    }
+    println!("{marked} frames were marked by switches");
+    assert!(marked > 1_000, "{marked}");
+}
+
+/// A tenth of all frames is damaged. Whole endpoints' runs and the protocol's go on as if these had
+/// been lost, and a device has found a reason to drop each.
+#[test]
+fn damaged_frames_are_lost_and_nothing_else() {
+    let mut dropped = BTreeMap::new();
+    let mut endpoints = 0;
+    for seed in 0..SEEDS {
+        let mut scenario = Scenario::from_seed(seed);
+        let (ppm, undetected) = (100_000, false);
+        let damage = Fault::Corrupt { ppm, undetected };
+        let rule = Rule::everywhere(0, scenario.heal_ns, damage);
+        scenario.rules.push(rule);
+        let framing = Framing::ALL[seed as usize % Framing::ALL.len()];
+        let (mut framed, frames) = without(run_in(Some(framing), &scenario));
+        let plain = run_in(None, &scenario);
+        // The trace has the bytes of what was dropped.
+        framed.trace_hash = plain.trace_hash;
+        assert_eq!(framed, plain, "seed {seed}");
+        assert_eq!(frames.damaged, frames.dropped.values().sum::<u64>());
+        endpoints += u64::from(scenario.endpoints && frames.damaged > 0);
+        for (reason, count) in frames.dropped {
+            *dropped.entry(reason).or_insert(0) += count;
+        }
+    }
+    println!("dropped: {dropped:?}; {endpoints} runs of whole endpoints");
+    assert!(dropped.len() >= 7, "{dropped:?}");
+    assert!(endpoints >= 10, "{endpoints}");
+}
