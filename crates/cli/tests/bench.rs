@@ -179,35 +179,64 @@ fn a_breakdown_names_every_stage_adds_them_up_and_draws_them() {
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for plane in ["udp", "shm"] {
-        let mut stages = 0;
-        let mut added = 0.0;
-        let mut sum = None;
-        for line in text(&output.stdout).lines() {
-            let row: Value = serde_json::from_str(line).expect("one JSON object a line");
-            if row["plane"] != plane || row["system"] != "starling" {
-                continue;
-            }
-            let value = row["value"].as_f64().unwrap();
-            match row["metric"].as_str().unwrap() {
-                "sum of stages" => sum = Some(value),
-                "round trip" => assert!(value > 0.0, "{line}"),
-                "stamps" => assert!(value >= 0.0, "{line}"),
-                _ => {
-                    stages += 1;
-                    added += value;
-                }
-            }
-        }
-        assert_eq!(stages, 18, "{plane}");
-        let sum = sum.expect("there is a sum");
-        assert!(
-            sum > 0.0 && (sum - added).abs() < 2.0,
-            "{added} is not {sum}"
-        );
+        check_stages(&text(&output.stdout), plane);
     }
     let picture = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(picture.contains("server handler"), "{picture}");
+}
+
+/// A plane has a row for each stage, one of their sum, and one of the call as a whole.
+fn check_stages(lines: &str, plane: &str) {
+    let mut stages = 0;
+    let mut added = 0.0;
+    let (mut sum, mut round_trip) = (None, None);
+    for line in lines.lines() {
+        let row: Value = serde_json::from_str(line).expect("one JSON object a line");
+        if row["plane"] != plane || row["system"] != "starling" {
+            continue;
+        }
+        let value = row["value"].as_f64().unwrap();
+        match row["metric"].as_str().unwrap() {
+            "sum of stages" => sum = Some(value),
+            "round trip" => round_trip = Some(value),
+            "stamps" => assert!(value >= 0.0, "{line}"),
+            _ => {
+                stages += 1;
+                added += value;
+            }
+        }
+    }
+    assert_eq!(stages, 18, "{plane}");
+    let sum = sum.expect("there is a sum");
+    assert!(
+        sum > 0.0 && (sum - added).abs() < 2.0,
+        "{added} is not {sum}"
+    );
+    let round_trip = round_trip.expect("there is a round trip");
+    assert!(round_trip > 0.0, "{plane}: {round_trip}");
+}
+
+#[test]
+fn a_breakdown_over_af_xdp_has_the_same_stages() {
+    if let Err(problem) = starling_bench::veth::is_possible() {
+        let test = "a_breakdown_over_af_xdp_has_the_same_stages";
+        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+        return;
+    }
+    let output = starling(&[
+        "bench",
+        "breakdown",
+        "--only",
+        "starling/xdp",
+        "--json",
+        "--seconds",
+        "0.02",
+        "--repetitions",
+        "1",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    check_stages(&text(&output.stdout), "xdp");
 }
 
 #[test]
