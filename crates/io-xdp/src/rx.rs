@@ -202,11 +202,14 @@ impl XdpRx {
         self.fill.publish();
     }
 
-    /// A burst is there without waiting. What an empty burst held goes back to the kernel: it may
-    /// have been all that there is, and then nothing could be received that ends a sleep.
+    /// A burst is there without waiting. What an empty burst held goes back to the kernel, and what
+    /// workers answered in: it may have been all that there is, and then nothing could be received
+    /// that ends a sleep.
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.burst_len == 0 {
             self.give_back();
+            self.take_answered();
+            self.wake_driver();
         }
         let exchange = self.exchange.as_ref();
         let handed_over = exchange.is_some_and(|exchange| !exchange.handed_over.is_empty());
@@ -274,6 +277,10 @@ impl XdpRx {
     /// Takes what the ring has, frame by frame.
     #[inline]
     fn receive_from_ring(&mut self) {
+        if let Some(exchange) = &self.exchange {
+            // Older than what is in the ring.
+            self.receive_from_workers(&Arc::clone(exchange));
+        }
         let available = self.rx.available();
         let mut taken = 0;
         while taken < available && self.burst_len < MAX_BURST {
@@ -298,14 +305,14 @@ impl XdpRx {
         if taken > 0 {
             self.rx.release(taken);
         }
-        if let Some(exchange) = &self.exchange {
-            self.receive_from_workers(&Arc::clone(exchange));
-        }
         self.by_ring += self.burst_len as u64;
     }
 
-    /// Takes what workers handed over, and what they answered in is received into again.
-    fn receive_from_workers(&mut self, exchange: &Exchange) {
+    /// What workers answered in is received into again.
+    fn take_answered(&mut self) {
+        let Some(exchange) = &self.exchange else {
+            return;
+        };
         let mut refilled = false;
         while let Some(chunk) = exchange.answered.pop() {
             self.fill.push(chunk);
@@ -314,6 +321,11 @@ impl XdpRx {
         if refilled {
             self.fill.publish();
         }
+    }
+
+    /// Takes what workers handed over.
+    fn receive_from_workers(&mut self, exchange: &Exchange) {
+        self.take_answered();
         while self.burst_len < MAX_BURST {
             let Some(descriptor) = exchange.handed_over.pop() else {
                 break;
@@ -513,6 +525,8 @@ impl Drop for XdpRx {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use starling_io::{PacketIo, PacketRx};
     use starling_netns::{Pair, inside};
 
@@ -558,6 +572,26 @@ mod tests {
         assert!(rx.hold(of(256)), "it was given back");
         // None of these came by the ring.
         rx.chunks.subtract(3 + 6);
+    }
+
+    /// A dispatcher that sleeps must not keep from the kernel what it could receive into.
+    #[test]
+    fn what_workers_answered_in_is_received_into_before_a_sleep() {
+        let name = "what_workers_answered_in_is_received_into_before_a_sleep";
+        let Some((pair, mut device)) = device(name) else {
+            return;
+        };
+        let steered = inside(&pair.b, || device.steer(1, 1)).expect("a worker");
+        let rx = device.split().0;
+        let exchange = rx.exchange.clone().expect("there is a worker");
+        // Held as if a worker had received into it.
+        let chunk = rx.shared.umem.cut.chunk as u64;
+        assert!(exchange.answered.push(chunk).is_ok());
+        device.wait(Some(Duration::ZERO)).expect("a healthy device");
+        assert!(exchange.answered.is_empty());
+        // It did not come by a ring.
+        exchange.chunks.subtract(1);
+        drop(steered);
     }
 
     /// What this host sends to itself comes by the socket, as fast as it likes.

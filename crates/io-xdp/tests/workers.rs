@@ -137,6 +137,23 @@ fn requests_go_to_the_worker_with_the_fewest_up_to_its_bound() {
 }
 
 #[test]
+fn what_a_worker_hands_over_comes_before_what_arrived_later() {
+    let Some(net) = Net::new("what_a_worker_hands_over_comes_before_what_arrived_later") else {
+        return;
+    };
+    let mut set = Set::new(&net, 1, 1, XdpConfig::default());
+    set.send(&[&request(METHOD, 1, b"body")]);
+    assert_eq!(set.next_of(0), 1);
+    // The worker has its bound.
+    set.send(&[&request(METHOD, 2, b"body")]);
+    set.server.wait(None).expect("a healthy device");
+    set.steered.workers[0].hand_over();
+    let both = receive(&mut set.server, 2);
+    let numbers = both.iter().map(|datagram| number_of(&datagram.bytes));
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
 fn only_whole_plain_requests_of_known_methods_are_for_workers() {
     let Some(net) = Net::new("only_whole_plain_requests_of_known_methods_are_for_workers") else {
         return;
