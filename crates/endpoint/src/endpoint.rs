@@ -156,13 +156,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Has requests for worker handlers handed out by `dispatch`.
     ///
     /// # Panics
-    /// If what handed them out before has some that are not answered.
+    /// If what handed them out before has some that are not answered, or workers of its have claimed
+    /// some that were not taken in.
     pub fn set_dispatch(&mut self, dispatch: Box<dyn Dispatch>) {
-        let before = self.dispatch.as_ref();
-        assert!(
-            before.is_none_or(|before| before.in_flight() == 0),
-            "requests would be lost with the workers that have them"
-        );
+        if let Some(before) = &mut self.dispatch {
+            // From here on its workers claim nothing.
+            before.drain();
+            assert!(
+                before.in_flight() + before.claimed() == 0,
+                "requests would be lost with the workers that have them"
+            );
+        }
         self.dispatch = Some(dispatch);
     }
 

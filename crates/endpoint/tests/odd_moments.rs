@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use common::{Pair, ms};
-use starling_endpoint::{CallError, Handler, MethodId, Status, WorkerConfig};
+use starling_endpoint::{CallError, Dispatch, Handler, Job, MethodId, Status, WorkerConfig};
 
 /// A status that a handler got from a call of its own says that *that* call did not run.
 #[test]
@@ -314,4 +314,42 @@ fn who_works_on_a_request_hears_that_the_endpoint_is_gone() {
     let reply = kept.borrow_mut().pop().unwrap();
     assert!(reply.is_cancelled(), "a deferred one");
     assert_eq!(told.recv(), Ok(true), "a worker");
+}
+
+/// One of its workers has claimed a request.
+#[derive(Default)]
+struct Claimed {
+    is_draining: bool,
+}
+
+impl Dispatch for Claimed {
+    fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
+        Err(job)
+    }
+
+    fn poll(&mut self) -> Option<Box<Job>> {
+        None
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    fn claimed(&self) -> usize {
+        assert!(self.is_draining, "another may be claimed meanwhile");
+        1
+    }
+}
+
+#[test]
+#[should_panic(expected = "requests would be lost")]
+fn workers_that_claimed_something_are_not_replaced() {
+    let mut pair = Pair::new();
+    for _ in 0..2 {
+        pair.server.set_dispatch(Box::new(Claimed::default()));
+    }
 }
