@@ -74,12 +74,14 @@ impl Counts {
     /// How much a worker seems to have.
     fn load(&self, worker: usize) -> u32 {
         let taken = self.taken[worker].load(Ordering::Relaxed);
-        taken.wrapping_sub(self.completed[worker].load(Ordering::Relaxed))
+        // As [`Counts::complete`]: who holds something for a worker and then sees it at its bound is
+        // seen by the worker when it is done.
+        taken.wrapping_sub(self.completed[worker].load(Ordering::SeqCst))
     }
 
     /// The worker is done with so many things.
     fn complete(&self, worker: usize, count: u32) {
-        self.completed[worker].fetch_add(count, Ordering::Relaxed);
+        self.completed[worker].fetch_add(count, Ordering::SeqCst);
     }
 
     /// What was ever given to a worker, if that is more, or less, than it seems to be done with.

@@ -50,7 +50,9 @@ pub trait WorkerIo: Send {
     fn discard(&mut self);
 
     /// The worker is done with one thing that it was given: a datagram, or what
-    /// [`Steering::take`] counted.
+    /// [`Steering::take`] counted. Sequentially consistent, as what `take` sees of it is: of a worker
+    /// that then looks whether something is held, and a dispatcher that holds something and then
+    /// calls `take`, one sees the other.
     fn complete(&mut self);
 
     /// Sleeps until something may be there, or the waker was used. The caller has nothing to do: if

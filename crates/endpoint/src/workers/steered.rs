@@ -376,8 +376,9 @@ impl<C: Clock> Worker<C> {
             if let Some(mut job) = self.shared.seats[self.index].given.pop() {
                 job.run(self.clock.now_ns());
                 self.hand_back(|seat| &seat.done, job);
-                self.shared.dispatcher.wake();
+                // Counted as free first: who is woken may have something for it.
                 self.io().complete();
+                self.shared.dispatcher.wake();
             } else if self.io().receive() {
                 self.serve();
                 self.io().complete();

@@ -55,6 +55,7 @@ struct Deaf {
     asleep: AtomicBool,
     /// How often it was looked for blocked workers.
     looks: AtomicUsize,
+    completed: AtomicUsize,
     bell: Arc<Bell>,
 }
 
@@ -77,7 +78,9 @@ impl WorkerIo for Part {
 
     fn discard(&mut self) {}
 
-    fn complete(&mut self) {}
+    fn complete(&mut self) {
+        self.0.completed.fetch_add(1, Ordering::SeqCst);
+    }
 
     /// What is counted is right once it was waited for the second time.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
@@ -121,13 +124,24 @@ impl Steering for Counts {
 
 /// A pool of one worker, its device, and what wakes the dispatcher.
 fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Bell>) {
-    let device = Arc::new(Deaf::default());
+    let (device, bell) = (Arc::<Deaf>::default(), Arc::<Bell>::default());
+    let dispatcher = Arc::clone(&bell) as Arc<dyn Wake>;
+    let pool = pool_of(&device, idle, right_when_held, dispatcher);
+    (pool, device, bell)
+}
+
+fn pool_of(
+    device: &Arc<Deaf>,
+    idle: Idle,
+    right_when_held: bool,
+    dispatcher: Arc<dyn Wake>,
+) -> SteeredPool {
     let steered = Steered {
         steering: Box::new(Counts {
-            device: Arc::clone(&device),
+            device: Arc::clone(device),
             right_when_held,
         }),
-        workers: vec![Box::new(Part(Arc::clone(&device)))],
+        workers: vec![Box::new(Part(Arc::clone(device)))],
     };
     let secrets = Secrets {
         token: 1,
@@ -138,17 +152,17 @@ fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Bell>
         idle,
         ..WorkerConfig::new(1, 10)
     };
-    let dispatcher = Arc::new(Bell::default());
+    let claims = proto.share_claims(0);
     let pool = SteeredPool::new(
         &config,
         steered,
-        proto.share_claims(0),
+        claims,
         Arc::default(),
         &Stopped,
-        Arc::clone(&dispatcher) as Arc<dyn Wake>,
+        dispatcher,
         64,
     );
-    (pool.expect("threads"), device, dispatcher)
+    pool.expect("threads")
 }
 
 fn job(handler: WorkerHandler) -> Box<Job> {
@@ -217,4 +231,27 @@ fn blocked_workers_are_looked_for_at_intervals() {
     assert_eq!(looks_at(begun + TEND_NS), 2);
     assert_eq!(looks_at(begun + 3 * TEND_NS), 3);
     assert_eq!(looks_at(u64::MAX), 4);
+}
+
+/// Wakes nobody, but says how much the worker had completed then.
+struct Noting(Arc<Deaf>, Mutex<mpsc::Sender<usize>>);
+
+impl Wake for Noting {
+    fn wake(&self) {
+        let completed = self.0.completed.load(Ordering::SeqCst);
+        // The test may be over.
+        let _ = self.1.lock().expect("no panic").send(completed);
+    }
+}
+
+#[test]
+fn a_worker_is_counted_as_free_when_the_dispatcher_is_woken() {
+    let device = Arc::<Deaf>::default();
+    device.is_right.store(true, Ordering::SeqCst);
+    let (tell, told) = mpsc::channel();
+    let dispatcher = Arc::new(Noting(Arc::clone(&device), Mutex::new(tell)));
+    let mut pool = pool_of(&device, Idle::Block, false, dispatcher);
+    assert!(pool.submit(job(Arc::new(|_, _| ()))).is_ok());
+    let completed = told.recv_timeout(PATIENCE).expect("it was run");
+    assert_eq!(completed, 1);
 }
