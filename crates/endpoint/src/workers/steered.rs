@@ -91,6 +91,8 @@ pub(crate) struct SteeredPool {
     looked_at: usize,
     /// When to look after the workers again.
     tend_at_ns: u64,
+    /// Of the methods that the device knows of.
+    version: u64,
 }
 
 /// What all threads see.
@@ -151,10 +153,7 @@ impl SteeredPool {
         dispatcher: Arc<dyn Wake>,
         queued_datagrams: usize,
     ) -> Result<Self, IoError> {
-        let Steered {
-            mut steering,
-            workers,
-        } = steered;
+        let Steered { steering, workers } = steered;
         // Memory that was answered in comes back when the dispatcher looks. A quarter may wait
         // until it is woken.
         let urgent_at = (queued_datagrams / 4 / workers.len().max(1)).clamp(1, REPORTS / 2);
@@ -170,9 +169,6 @@ impl SteeredPool {
                 waker: io.waker(),
             })
         };
-        for method in methods.lock().keys() {
-            steering.add_method(method.0);
-        }
         let mut pool = Self {
             steering,
             shared: Arc::new(Shared {
@@ -193,6 +189,7 @@ impl SteeredPool {
             in_flight_bytes: 0,
             looked_at: 0,
             tend_at_ns: 0,
+            version: u64::MAX,
         };
         for (index, io) in workers.into_iter().enumerate() {
             let mut worker = Worker {
@@ -208,7 +205,21 @@ impl SteeredPool {
             pool.threads
                 .push(start_thread(index, move || worker.work())?);
         }
+        // Nothing is claimed before it is sure that there will be a pool to take it in.
+        pool.add_methods();
         Ok(pool)
+    }
+
+    /// Has the device hand out requests for methods that it does not know of.
+    fn add_methods(&mut self) {
+        let methods = &self.shared.methods;
+        let version = methods.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.version = version;
+            for method in methods.lock().keys() {
+                self.steering.add_method(method.0);
+            }
+        }
     }
 
     /// Gives out what waits, as far as workers are free.
@@ -300,6 +311,7 @@ impl Dispatch for SteeredPool {
         if now_ns >= self.tend_at_ns {
             self.tend_at_ns = now_ns.saturating_add(TEND_NS);
             self.steering.avoid_blocked();
+            self.add_methods();
         }
     }
 

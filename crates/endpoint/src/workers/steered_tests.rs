@@ -55,7 +55,10 @@ struct Deaf {
     asleep: AtomicBool,
     /// How often it was looked for blocked workers.
     looks: AtomicUsize,
+    /// The worker was asked whether it received something.
+    began: AtomicBool,
     completed: AtomicUsize,
+    methods: Mutex<Vec<u32>>,
     bell: Arc<Bell>,
 }
 
@@ -63,6 +66,7 @@ struct Part(Arc<Deaf>);
 
 impl WorkerIo for Part {
     fn receive(&mut self) -> bool {
+        self.0.began.store(true, Ordering::SeqCst);
         false
     }
 
@@ -103,7 +107,14 @@ struct Counts {
 }
 
 impl Steering for Counts {
-    fn add_method(&mut self, _: u32) {}
+    fn add_method(&mut self, method: u32) {
+        let begun = Instant::now();
+        while !self.device.began.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < PATIENCE, "no thread is there yet");
+            std::thread::yield_now();
+        }
+        self.device.methods.lock().expect("no panic").push(method);
+    }
 
     fn take(&mut self) -> Option<usize> {
         self.device.is_right.load(Ordering::SeqCst).then_some(0)
@@ -126,7 +137,7 @@ impl Steering for Counts {
 fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Bell>) {
     let (device, bell) = (Arc::<Deaf>::default(), Arc::<Bell>::default());
     let dispatcher = Arc::clone(&bell) as Arc<dyn Wake>;
-    let pool = pool_of(&device, idle, right_when_held, dispatcher);
+    let pool = pool_of(&device, idle, right_when_held, Arc::default(), dispatcher);
     (pool, device, bell)
 }
 
@@ -134,6 +145,7 @@ fn pool_of(
     device: &Arc<Deaf>,
     idle: Idle,
     right_when_held: bool,
+    methods: Arc<WorkerMethods>,
     dispatcher: Arc<dyn Wake>,
 ) -> SteeredPool {
     let steered = Steered {
@@ -153,15 +165,7 @@ fn pool_of(
         ..WorkerConfig::new(1, 10)
     };
     let claims = proto.share_claims(0);
-    let pool = SteeredPool::new(
-        &config,
-        steered,
-        claims,
-        Arc::default(),
-        &Stopped,
-        dispatcher,
-        64,
-    );
+    let pool = SteeredPool::new(&config, steered, claims, methods, &Stopped, dispatcher, 64);
     pool.expect("threads")
 }
 
@@ -250,8 +254,28 @@ fn a_worker_is_counted_as_free_when_the_dispatcher_is_woken() {
     device.is_right.store(true, Ordering::SeqCst);
     let (tell, told) = mpsc::channel();
     let dispatcher = Arc::new(Noting(Arc::clone(&device), Mutex::new(tell)));
-    let mut pool = pool_of(&device, Idle::Block, false, dispatcher);
+    let mut pool = pool_of(&device, Idle::Block, false, Arc::default(), dispatcher);
     assert!(pool.submit(job(Arc::new(|_, _| ()))).is_ok());
     let completed = told.recv_timeout(PATIENCE).expect("it was run");
     assert_eq!(completed, 1);
+}
+
+#[test]
+fn methods_are_steered_when_there_are_threads_and_when_they_come_later() {
+    let device = Arc::<Deaf>::default();
+    let methods = Arc::<WorkerMethods>::default();
+    let handler = || -> Option<WorkerHandler> { Some(Arc::new(|_, _| ())) };
+    methods.set(MethodId(1), handler());
+    let dispatcher = Arc::<Bell>::default();
+    let table = Arc::clone(&methods);
+    let mut pool = pool_of(&device, Idle::Block, false, table, dispatcher);
+    let known = || std::mem::take(&mut *device.methods.lock().expect("no panic"));
+    assert_eq!(known(), [1]);
+    pool.tend(0);
+    assert_eq!(known(), []);
+    methods.set(MethodId(2), handler());
+    pool.tend(TEND_NS);
+    let mut all = known();
+    all.sort_unstable();
+    assert_eq!(all, [1, 2]);
 }
