@@ -21,7 +21,6 @@ struct Pool {
     fabric: SharedFabric,
     host: HostId,
     policy: Jbsq<Box<Job>>,
-    capacity: usize,
     /// What each worker has and has not begun.
     seats: Vec<VecDeque<Box<Job>>>,
     /// What each worker does.
@@ -52,7 +51,6 @@ impl Workers {
             fabric: fabric.clone(),
             host,
             policy: Jbsq::new(Mode::SingleQueue, threads, depth, queue),
-            capacity: queue + threads,
             seats: (0..threads).map(|_| VecDeque::new()).collect(),
             running: (0..threads).map(|_| None).collect(),
             done: VecDeque::new(),
@@ -107,9 +105,6 @@ impl Pool {
 impl Dispatch for Workers {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
         let pool = &mut *self.0.borrow_mut();
-        if pool.in_flight == pool.capacity {
-            return Err(job);
-        }
         // One queue for all: which flow it is makes no difference.
         match pool.policy.submit(0, job) {
             Placed::Given(worker, job) => pool.give(worker, job),

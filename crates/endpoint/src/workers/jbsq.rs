@@ -61,6 +61,8 @@ pub struct Jbsq<T> {
     loads: Vec<u8>,
     groups: Vec<Group<T>>,
     waiting: usize,
+    /// Items with workers that have begun another one before.
+    behind: usize,
     capacity: usize,
 }
 
@@ -75,7 +77,8 @@ struct Group<T> {
 
 impl<T> Jbsq<T> {
     /// `workers` (at least one), each with at most `depth` items (1 to [`MAX_DEPTH`]; others are
-    /// brought into the range), and `capacity` items that wait.
+    /// brought into the range), and `capacity` items that wait, for a worker or behind what one has
+    /// begun.
     pub fn new(mode: Mode, workers: usize, depth: u8, capacity: usize) -> Self {
         let (workers, depth) = (workers.max(1), depth.clamp(1, MAX_DEPTH));
         let count = mode.groups(workers);
@@ -94,6 +97,7 @@ impl<T> Jbsq<T> {
             loads: vec![0; workers],
             groups: groups.collect(),
             waiting: 0,
+            behind: 0,
             capacity,
         }
     }
@@ -103,14 +107,17 @@ impl<T> Jbsq<T> {
     pub fn submit(&mut self, flow: u64, item: T) -> Placed<T> {
         let index = self.group_of_flow(flow);
         let group = &mut self.groups[index];
-        if let Some(worker) = group.shortest() {
+        let shortest = group.shortest();
+        let is_begun = shortest.is_some_and(|worker| self.loads[worker] == 0);
+        if !is_begun && self.waiting + self.behind >= self.capacity {
+            return Placed::Refused(item);
+        }
+        if let Some(worker) = shortest {
             let load = &mut self.loads[worker];
+            self.behind += usize::from(*load > 0);
             group.reload(worker, *load, *load + 1);
             *load += 1;
             return Placed::Given(worker, item);
-        }
-        if self.waiting == self.capacity {
-            return Placed::Refused(item);
         }
         self.waiting += 1;
         group.queue.push_back(item);
@@ -131,6 +138,7 @@ impl<T> Jbsq<T> {
             self.waiting -= 1;
             return Some(item);
         }
+        self.behind -= usize::from(*load > 1);
         group.reload(worker, *load, *load - 1);
         *load -= 1;
         None
@@ -233,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_shortest_queue_is_joined_up_to_the_bound() {
-        let mut jbsq = Jbsq::new(Mode::SingleQueue, 3, 2, 2);
+        let mut jbsq = Jbsq::new(Mode::SingleQueue, 3, 2, 5);
         let order: Vec<_> = (0..6).map(|item| given(jbsq.submit(item, item))).collect();
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);
         assert_eq!(jbsq.submit(6, 6), Placed::Waits);
@@ -245,6 +253,19 @@ mod tests {
         assert_eq!(jbsq.complete(1), None);
         assert_eq!(jbsq.load(0), 2);
         assert_eq!(given(jbsq.submit(9, 9)), 1);
+    }
+
+    #[test]
+    fn only_what_would_wait_is_refused() {
+        let mut jbsq = Jbsq::new(Mode::SingleQueue, 2, 8, 1);
+        let order: Vec<_> = (0..3).map(|item| given(jbsq.submit(item, item))).collect();
+        assert_eq!(order, [0, 1, 0], "the third is behind the first");
+        assert_eq!(jbsq.submit(3, 3), Placed::Refused(3));
+        assert_eq!(jbsq.complete(1), None);
+        assert_eq!(given(jbsq.submit(4, 4)), 1, "it begins at once");
+        assert_eq!(jbsq.submit(5, 5), Placed::Refused(5));
+        assert_eq!(jbsq.complete(0), None);
+        assert_eq!(given(jbsq.submit(6, 6)), 0);
     }
 
     #[test]
@@ -306,18 +327,21 @@ mod tests {
                             .min_by_key(|worker| (jbsq.load(*worker), *worker))
                             .expect("no group is empty");
                         let least = jbsq.load(shortest);
+                        let behind = |worker| usize::from(jbsq.load(worker).saturating_sub(1));
+                        let behind: usize = (0..workers).map(behind).sum();
+                        let has_room = least == 0 || behind + waiting.len() < 5;
                         match jbsq.submit(flow, next) {
                             Placed::Given(worker, item) => {
                                 assert_eq!((worker, item), (shortest, next));
-                                assert!(least < *depth);
+                                assert!(least < *depth && has_room);
                                 busy.push(worker);
                             }
                             Placed::Waits => {
-                                assert_eq!(least, *depth);
+                                assert!(least == *depth && has_room);
                                 waiting.push_back((group, next));
                             }
                             Placed::Refused(item) => {
-                                assert_eq!((least, item, waiting.len()), (*depth, next, 5));
+                                assert!(item == next && !has_room);
                             }
                         }
                         next += 1;

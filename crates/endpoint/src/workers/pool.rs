@@ -50,7 +50,6 @@ pub struct ThreadPool {
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
     in_flight_bytes: usize,
-    capacity: usize,
 }
 
 /// What all of its threads see.
@@ -69,7 +68,6 @@ impl fmt::Debug for ThreadPool {
             .field("threads", &self.threads.len())
             .field("in_flight", &self.in_flight)
             .field("waiting", &self.policy.waiting())
-            .field("capacity", &self.capacity)
             .finish_non_exhaustive()
     }
 }
@@ -103,7 +101,6 @@ impl ThreadPool {
             threads: Vec::with_capacity(count),
             in_flight: 0,
             in_flight_bytes: 0,
-            capacity: count.saturating_add(config.queue),
         };
         for index in 0..count {
             let worker = Worker {
@@ -161,7 +158,7 @@ impl Shared {
 impl Dispatch for ThreadPool {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
         let bytes = self.in_flight_bytes + job.request_bytes;
-        if self.in_flight == self.capacity || (self.in_flight > 0 && bytes > MAX_BYTES) {
+        if self.in_flight > 0 && bytes > MAX_BYTES {
             return Err(job);
         }
         match self.policy.submit(job.flow(), job) {
@@ -337,6 +334,10 @@ mod tests {
     }
 
     fn job(bytes: usize, handler: WorkerHandler) -> Box<Job> {
+        job_of(1, bytes, handler)
+    }
+
+    fn job_of(peer: u32, bytes: usize, handler: WorkerHandler) -> Box<Job> {
         // Zeros that nobody touches take no memory.
         let mut message = Msgbuf::from_vec(vec![0; bytes]);
         let payload = Payload {
@@ -346,7 +347,7 @@ mod tests {
         };
         let info = RequestInfo {
             method: MethodId(1),
-            peer: PeerId(1),
+            peer: PeerId(peer),
             timing: Timing::without_deadline(0),
         };
         let message = payload.into_owned(Msgbuf::new());
@@ -447,6 +448,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_idle_worker_gets_its_flows_however_much_waits_for_another() {
+        let mut config = WorkerConfig::new(2, 1);
+        config.mode = super::super::jbsq::Mode::Partitioned;
+        let (mut pool, _) = start(&config);
+        let (_open, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let blocks: WorkerHandler = Arc::new(move |_, _| {
+            let _ = gate.lock().expect("no panic").recv();
+        });
+        let mut taken = 0;
+        while pool.submit(job_of(1, 1, Arc::clone(&blocks))).is_ok() {
+            taken += 1;
+        }
+        let (ran, runs) = mpsc::channel();
+        let handler: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("the test waits"));
+        let mut flows = 2..20;
+        let is_taken = flows.any(|peer| pool.submit(job_of(peer, 1, Arc::clone(&handler))).is_ok());
+        assert!(is_taken, "some are the other worker's");
+        runs.recv().expect("it is run");
+        assert_eq!(taken, 2, "one runs, and one may wait");
+    }
+
     /// Far more jobs than there is room for, from handlers that panic now and then.
     #[test]
     fn every_job_comes_back_once_in_every_mode() {
@@ -468,9 +492,12 @@ mod tests {
             });
             let (mut sent, mut back, mut panics) = (0, vec![0_u32; 200], 0);
             while back.iter().sum::<u32>() < 200 {
-                if sent < 200 && pool.in_flight() < 20 {
+                if sent < 200 && pool.in_flight() < 17 {
                     let job = job(sent + 1, Arc::clone(&handler));
-                    assert!(pool.submit(job).is_ok(), "4 run and 16 wait");
+                    assert!(
+                        pool.submit(job).is_ok(),
+                        "at least one runs and 16 may wait"
+                    );
                     sent += 1;
                     continue;
                 }
