@@ -10,7 +10,8 @@
 //! for room, and no lock is taken but by the operating system when a thread sleeps or is woken.
 //!
 //! A handler may block, even on a request that was given to its own thread and waits behind it. So
-//! a worker with nothing to do looks into its companions' seats before it sleeps. Whenever something
+//! a worker with nothing to do looks into its companions' seats before it sleeps, and one that always
+//! has something does now and then. Whenever something
 //! is given to a worker that may be at work, one that sleeps is woken to look; and who was woken
 //! and begins something, while there is more, wakes the next.
 
@@ -35,6 +36,9 @@ const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
 /// Requests that are with the workers of one pool or wait for them take at most so much memory,
 /// unless it is a single one: a queue of the largest requests would take all that there is.
 pub(super) const MAX_BYTES: usize = 512 << 20;
+
+/// A worker that always has jobs of its own looks for what others do not get to after so many.
+const LOOK_EVERY: u32 = 64;
 
 /// How long a thread sleeps where the kernel does not let it be sure that it will be woken.
 const UNSURE_SLEEP: Duration = Duration::from_millis(1);
@@ -229,13 +233,28 @@ impl Worker {
         let mut searched = false;
         // The slot of its seat that comes next.
         let mut next = 0;
+        // Jobs of its seat since it looked at other seats, and whose seat that was.
+        let (mut in_a_row, mut looked_at) = (0, self.index);
         while !self.shared.stop.load(Ordering::Acquire) {
-            let own = self.seats.take(self.index, next);
-            match &own {
-                Some(job) => next = job.slot() + 1,
-                None => self.shared.idle[self.index].store(true, Ordering::Relaxed),
+            let mut taken = None;
+            if in_a_row == LOOK_EVERY {
+                in_a_row = 0;
+                taken = self.relieve(&mut looked_at);
             }
-            let Some(job) = own.or_else(|| self.pause(&mut vigil, &mut searched)) else {
+            if taken.is_none() {
+                taken = self.seats.take(self.index, next);
+                match &taken {
+                    Some(job) => {
+                        next = job.slot() + 1;
+                        in_a_row += 1;
+                    }
+                    None => {
+                        self.shared.idle[self.index].store(true, Ordering::Relaxed);
+                        in_a_row = 0;
+                    }
+                }
+            }
+            let Some(job) = taken.or_else(|| self.pause(&mut vigil, &mut searched)) else {
                 continue;
             };
             self.shared.idle[self.index].store(false, Ordering::Relaxed);
@@ -278,6 +297,20 @@ impl Worker {
     fn rescue(&self) -> Option<Taken<'_, Job>> {
         let mut seats = self.companions.clone();
         seats.find_map(|seat| self.seats.take(seat, 0))
+    }
+
+    /// The same of another one, each in its turn: all but one may be at work.
+    fn relieve(&self, looked_at: &mut usize) -> Option<Taken<'_, Job>> {
+        let Range { start, end } = self.companions;
+        let behind = *looked_at + 1..end;
+        let mut others = behind
+            .chain(start..*looked_at + 1)
+            .filter(|seat| *seat != self.index);
+        others.find_map(|seat| {
+            let taken = self.seats.take(seat, 0)?;
+            *looked_at = seat;
+            Some(taken)
+        })
     }
 }
 
@@ -446,6 +479,46 @@ mod tests {
             gate.wait();
             run.expect("it was run while the handler was blocked");
         }
+    }
+
+    /// The other worker has its next job before it is done with one, so it never has nothing to do.
+    #[test]
+    fn what_waits_behind_a_blocked_handler_is_run_although_all_others_are_busy() {
+        let (mut pool, rung) = start(&WorkerConfig::new(2, 8));
+        let (begun, begins) = mpsc::channel();
+        let blocks = || -> (mpsc::Sender<()>, WorkerHandler) {
+            let (open, gate) = mpsc::channel();
+            let (begun, gate) = (begun.clone(), Mutex::new(gate));
+            let handler = move |_: &mut _, _: &mut _| {
+                // The test may be over.
+                let _ = begun.send(());
+                let _ = gate.lock().expect("no panic").recv();
+            };
+            (open, Arc::new(handler))
+        };
+        let (_stays_shut, blocked) = blocks();
+        let (open, busy) = blocks();
+        for handler in [blocked, Arc::clone(&busy)] {
+            assert!(pool.submit(job(1, handler)).is_ok());
+            begins.recv().expect("it begins");
+        }
+        let (ran, runs) = mpsc::channel();
+        let behind: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("the test waits"));
+        assert!(pool.submit(job(1, behind)).is_ok());
+        assert_eq!(pool.policy.load(0), 2, "it is behind the blocked one");
+        let mut is_run = false;
+        for _ in 0..3 * LOOK_EVERY {
+            assert!(pool.submit(job(1, Arc::clone(&busy))).is_ok());
+            open.send(()).expect("one waits");
+            while look(&mut pool).is_none() {
+                rung.recv().expect("it is run");
+            }
+            is_run = runs.try_recv().is_ok();
+            if is_run {
+                break;
+            }
+        }
+        assert!(is_run);
     }
 
     #[test]
