@@ -14,8 +14,9 @@
 //! stores on the side that hands over. That thread knows which slots are free, because whatever it
 //! gives comes back to it: it never looks at one to find out.
 //!
-//! Any worker may take from any seat, so that nothing waits behind one that blocks. Workers
-//! without work sleep, and [`Sleepers`] has them woken with no fence on the side that hands over.
+//! Any worker may take from any seat, so what is in that of one that blocks need not wait for it; when
+//! they look into others' seats is up to them. Workers without work sleep, and [`Sleepers`] has them
+//! woken with no fence on the side that hands over.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Every interleaving of a desk with its workers.
+//! Every interleaving of a desk with its workers; with one that sleeps, those with at most three
+//! preemptions.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p starling-handoff --lib --release loom

@@ -1,4 +1,5 @@
-//! Every interleaving of workers and the dispatcher over one slot.
+//! Workers and the dispatcher over one slot, in all interleavings with at most three preemptions: of
+//! two workers and the dispatcher, and of one worker and a session that ends.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p starling-proto --lib --release loom
@@ -11,6 +12,7 @@ use super::*;
 
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
+    // All interleavings would take hours: those in which threads are interrupted now and then.
     builder.preemption_bound = Some(3);
     builder.check(check);
 }
