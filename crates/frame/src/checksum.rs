@@ -2,9 +2,9 @@
 //!
 //! The sum comes out right in whatever byte order the words are read, if it is stored in the same
 //! (section 2 of the RFC), so everything here is in the processor's own order: what is added comes
-//! from memory as it lies there, and the result goes back with `to_ne_bytes`. Carries are put off:
-//! 32 bits at a time are added to 64-bit sums, several side by side so that the compiler can use
-//! vector instructions.
+//! from memory as it lies there, and the result goes back with `to_ne_bytes`. A few bytes are added
+//! eight at a time, each carry at the other end. Of many, carries are put off: 32 bits at a time are
+//! added to 64-bit sums, several side by side so that the compiler can use vector instructions.
 
 /// Sums side by side.
 const LANES: usize = 8;
@@ -12,9 +12,41 @@ const LANES: usize = 8;
 /// Bytes that are added in one step.
 const STEP: usize = LANES * 4;
 
-/// The sum of `bytes`, not folded. An odd last byte counts as if a zero followed it.
+/// From so many bytes on, sums side by side are worth being put together at the end.
+const MANY: usize = 256;
+
+/// The sum of `bytes`, in 33 bits. An odd last byte counts as if a zero followed it.
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let (mut total, rest) = match bytes.len() {
+        MANY.. => sum_of_many(bytes),
+        _ => (0, bytes),
+    };
+    let mut words = rest.chunks_exact(8);
+    for word in &mut words {
+        let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        let (sum, carry) = u64::overflowing_add(total, word);
+        total = sum + u64::from(carry);
+    }
+    let mut rest = words.remainder();
+    let mut total = u64::from(halve(total));
+    if let Some((&word, behind)) = rest.split_first_chunk() {
+        total += u64::from(u32::from_ne_bytes(word));
+        rest = behind;
+    }
+    if let Some((&word, behind)) = rest.split_first_chunk() {
+        total += u64::from(u16::from_ne_bytes(word));
+        rest = behind;
+    }
+    if let [last] = rest {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    }
+    total
+}
+
+/// The sum of all whole steps, and what is behind them.
+#[inline]
+fn sum_of_many(bytes: &[u8]) -> (u64, &[u8]) {
     let mut lanes = [0_u64; LANES];
     let mut steps = bytes.chunks_exact(STEP);
     for step in &mut steps {
@@ -22,15 +54,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
             *lane += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
         }
     }
-    let mut total = lanes.iter().sum::<u64>();
-    let mut words = steps.remainder().chunks_exact(2);
-    for word in &mut words {
-        total += u64::from(u16::from_ne_bytes([word[0], word[1]]));
-    }
-    if let [last] = words.remainder() {
-        total += u64::from(u16::from_ne_bytes([*last, 0]));
-    }
-    total
+    (lanes.iter().sum(), steps.remainder())
 }
 
 /// What a 16-bit number, in the processor's order, adds to a sum of words in the network's.
@@ -39,13 +63,17 @@ pub(crate) fn word(value: u16) -> u64 {
     u64::from(value.to_be())
 }
 
+/// The upper and the lower half of a sum, added, the carry at the other end.
+#[inline]
+fn halve(sum: u64) -> u32 {
+    (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32
+}
+
 /// A sum as one word, its carries added to it.
 #[inline]
 pub(crate) fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
+    let sum = halve(sum);
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]
