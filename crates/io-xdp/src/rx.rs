@@ -231,7 +231,7 @@ impl XdpRx {
         // There is room for all, if the kernel keeps its word; what there is none for waits.
         let room = self.fill.room(self.held.len() as u32) as usize;
         for chunk in self.held.drain(..room.min(self.held.len())) {
-            self.is_held[chunk as usize / self.shared.umem.cut.chunk] = false;
+            self.is_held[self.shared.umem.cut.chunk_at(chunk as usize)] = false;
             self.fill.push(chunk);
         }
         self.fill.publish();
@@ -341,7 +341,7 @@ impl XdpRx {
         let chunk = descriptor.address & !(cut.chunk as u64 - 1);
         let end = descriptor.address - chunk + u64::from(descriptor.len);
         let is_inside = end <= cut.chunk as u64;
-        let is_held = self.is_held.get_mut(chunk as usize / cut.chunk);
+        let is_held = self.is_held.get_mut(cut.chunk_at(chunk as usize));
         match is_held.filter(|is_held| is_inside && !**is_held) {
             Some(is_held) => {
                 *is_held = true;

@@ -16,13 +16,16 @@ pub(crate) struct Senders {
     cache: Box<[Cell<LookUp>]>,
 }
 
-/// What `address` was when the directory had `version`.
+/// What a sender was when the directory had `version`.
 #[derive(Clone, Copy)]
 struct LookUp {
-    address: SocketAddr,
+    key: Key,
     version: u32,
     peer: Option<PeerId>,
 }
+
+/// A socket address as three words, which are compared sooner than its parts.
+type Key = [u64; 3];
 
 /// An address that no datagram comes from.
 pub(crate) const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -31,7 +34,7 @@ impl Senders {
     pub(crate) fn new(directory: Directory) -> Self {
         // These entries are never hit.
         let nobody = LookUp {
-            address: NOBODY,
+            key: key(&NOBODY),
             version: 0,
             peer: None,
         };
@@ -44,11 +47,12 @@ impl Senders {
     #[inline]
     pub(crate) fn source(&self, address: SocketAddr) -> Source {
         let version = self.directory.version();
-        let place = &self.cache[hash(&address)];
+        let key = key(&address);
+        let place = &self.cache[hash(key)];
         let mut known = place.get();
-        if known.address != address || known.version != version {
+        if known.key != key || known.version != version {
             known = LookUp {
-                address,
+                key,
                 version,
                 peer: self.directory.find(address),
             };
@@ -58,13 +62,58 @@ impl Senders {
     }
 }
 
+/// No two addresses that datagrams come from have the same: their flow label is none.
+#[inline]
+fn key(address: &SocketAddr) -> Key {
+    let port = u64::from(address.port());
+    match address {
+        SocketAddr::V4(v4) => [u64::from(v4.ip().to_bits()), 0, port],
+        SocketAddr::V6(v6) => {
+            let bits = v6.ip().to_bits();
+            let scope = u64::from(v6.scope_id());
+            [
+                bits as u64,
+                (bits >> 64) as u64,
+                1 << 63 | scope << 16 | port,
+            ]
+        }
+    }
+}
+
 /// A place in the cache: who can choose addresses gains no more than misses.
 #[inline]
-fn hash(address: &SocketAddr) -> usize {
-    let low = match address {
-        SocketAddr::V4(v4) => v4.ip().to_bits(),
-        SocketAddr::V6(v6) => v6.ip().to_bits() as u32,
-    };
-    let mixed = (low ^ u32::from(address.port()) << 16).wrapping_mul(0x9e37_79b9);
+fn hash(key: Key) -> usize {
+    let mixed = (key[0] as u32 ^ (key[2] as u32) << 16).wrapping_mul(0x9e37_79b9);
     (mixed >> 24) as usize % CACHED
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_senders_have_the_same_key() {
+        let senders = [
+            "0.0.0.0:0",
+            "0.0.0.1:0",
+            "0.0.0.0:1",
+            "10.0.0.1:9000",
+            "10.0.0.1:9001",
+            "[::]:0",
+            "[::a00:1]:9000",
+            "[::ffff:a00:1]:9000",
+            "[fd00::1]:9000",
+            "[fd00:0:0:1::1]:9000",
+            "[fe80::1%1]:9000",
+            "[fe80::1%2]:9000",
+            "[fe80::1%65536]:9000",
+        ];
+        let keys: HashSet<Key> = senders
+            .iter()
+            .map(|sender| key(&sender.parse().expect("an address")))
+            .collect();
+        assert_eq!(keys.len(), senders.len());
+    }
 }

@@ -268,7 +268,7 @@ impl XdpTx {
             let address = address as usize;
             let slot = address
                 .checked_sub(cut.tx_start())
-                .map(|at| at / cut.slot());
+                .map(|at| cut.slot_at(at));
             let state = slot.and_then(|slot| self.slots.get_mut(slot));
             let (Some(slot), Some(state)) = (slot, state) else {
                 debug_assert!(false, "the kernel gave back {address}");
@@ -306,19 +306,29 @@ impl XdpTx {
             }
             posted += 1;
         }
-        self.queue.drain(..posted);
         self.sent += posted as u64;
-        // What is left is closed, too: nothing is appended behind its back.
+        if posted == self.queue.len() {
+            self.queue.clear();
+        } else {
+            self.keep_queued(posted);
+        }
+        self.tx.publish();
+        let kicked = self.kick();
+        self.reclaim();
+        kicked
+    }
+
+    /// Leaves in the queue what there was no room for. That is closed, too: nothing is appended behind
+    /// its back.
+    #[cold]
+    fn keep_queued(&mut self, posted: usize) {
+        self.queue.drain(..posted);
         for &slot in &self.queue {
             let peer = self.slots[usize::from(slot)].peer as usize;
             if let Some(Some(peer)) = self.peers.get_mut(peer) {
                 peer.open = NONE;
             }
         }
-        self.tx.publish();
-        let kicked = self.kick();
-        self.reclaim();
-        kicked
     }
 
     /// Completes a frame and describes it to the kernel. False: there is no room.
@@ -337,7 +347,7 @@ impl XdpTx {
         let base = cut.tx_start() + usize::from(slot) * cut.slot();
         let mut begin = base + SLOT_MARGIN - headers;
         let end = base + SLOT_MARGIN + len as usize;
-        let parts = (end - base).div_ceil(cut.chunk);
+        let parts = cut.chunk_at(end - base - 1) + 1;
         if (self.tx.room(parts as u32) as usize) < parts {
             return false;
         }

@@ -68,6 +68,21 @@ impl Cut {
         self.chunk * self.slot_chunks
     }
 
+    /// The number of the chunk that has this byte. (A division takes longer than a look at a frame.)
+    #[inline]
+    pub(crate) fn chunk_at(&self, byte: usize) -> usize {
+        byte >> self.chunk.trailing_zeros()
+    }
+
+    /// The number of the tx slot that has this byte, counted from where they begin.
+    #[inline]
+    pub(crate) fn slot_at(&self, byte: usize) -> usize {
+        match self.slot_chunks {
+            1 => self.chunk_at(byte),
+            chunks => self.chunk_at(byte) / chunks,
+        }
+    }
+
     /// Where the tx slots begin.
     #[inline]
     pub(crate) fn tx_start(&self) -> usize {
