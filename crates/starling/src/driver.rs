@@ -430,7 +430,23 @@ impl<I: Plane> Loop<I> {
         }
     }
 
+    /// Works until it is told to stop. If the device fails, the calls in hand hear why.
     fn run(mut self) -> Result<(), IoError> {
+        let result = self.work();
+        if let Err(error) = &result {
+            self.inbox.fail(error.to_string());
+            let table = self.table.take();
+            let pending = table.places.into_iter().flatten();
+            let unsent = self.unsent.take().into_iter();
+            let replies = pending.map(|call| call.reply);
+            for reply in replies.chain(unsent.map(|call| call.reply)) {
+                reply.finish(Err(stopped(self.inbox.failure())));
+            }
+        }
+        result
+    }
+
+    fn work(&mut self) -> Result<(), IoError> {
         loop {
             let mut idle = self.core.turn()?.is_idle();
             while let Some(unsent) = self.next_unsent() {
