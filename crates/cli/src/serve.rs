@@ -1,6 +1,7 @@
 //! `starling serve`: a server to try things on.
 
 use std::io;
+use std::io::Write as _;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -118,7 +119,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     output::print(&lines.concat())?;
     while server.is_serving() {
         match wishes.recv_timeout(LOOK_EVERY) {
-            Ok(Wish::Counts) => output::print(&counts(&server.stats()))?,
+            Ok(Wish::Counts) => {
+                if let Err(error) = output::print(&counts(&server.stats())) {
+                    // Nobody may be listening any more, here or there. To serve does not need that.
+                    let _ = writeln!(std::io::stderr(), "cannot say what was served: {error}");
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => break,
         }

@@ -49,3 +49,17 @@ fn a_server_says_what_it_has_done_when_asked_and_at_the_end() {
     assert_eq!(serve.wait().code(), Some(0));
     assert_eq!(counts(&mut serve, " requests "), 2 * first);
 }
+
+#[test]
+fn a_server_serves_although_nobody_hears_what_it_says() {
+    let mut serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "3"]);
+    let address = serve.addresses[0].clone();
+    serve.hang_up();
+    serve.signal("USR1");
+    // It may take a moment to end, if it does.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let output = run(&["call", &address, "kv.Kv/Scan", r#"{"limit": 10}"#]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serve.signal("TERM");
+    assert_eq!(serve.wait().code(), Some(0));
+}

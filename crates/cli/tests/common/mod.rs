@@ -53,7 +53,7 @@ pub(crate) fn shm(name: &str) -> String {
 /// `starling serve`, killed when dropped.
 pub(crate) struct Serve {
     child: Child,
-    output: BufReader<ChildStdout>,
+    output: Option<BufReader<ChildStdout>>,
     pub(crate) addresses: Vec<String>,
     /// What it has said behind each address.
     pub(crate) modes: Vec<String>,
@@ -72,7 +72,7 @@ impl Serve {
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut serve = Self {
             child,
-            output,
+            output: Some(output),
             addresses: Vec::new(),
             modes: Vec::new(),
         };
@@ -89,8 +89,14 @@ impl Serve {
     /// The next line that it prints.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
+        let output = self.output.as_mut().expect("it is listened to");
+        output.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// From now on nobody reads what it prints.
+    pub(crate) fn hang_up(&mut self) {
+        self.output = None;
     }
 
     /// Sends it a signal, by its name.
