@@ -233,12 +233,13 @@ impl Worker {
         let mut searched = false;
         // The slot of its seat that comes next.
         let mut next = 0;
-        // Jobs of its seat since it looked at other seats, and whose seat that was.
-        let (mut in_a_row, mut looked_at) = (0, self.index);
+        // Jobs of its seat since it looked at other seats, and whose seat that was. That there was
+        // nothing in between makes no difference: it may not have been for long enough to look.
+        let (mut own_jobs, mut looked_at) = (0, self.index);
         while !self.shared.stop.load(Ordering::Acquire) {
             let mut taken = None;
-            if in_a_row == LOOK_EVERY {
-                in_a_row = 0;
+            if own_jobs == LOOK_EVERY {
+                own_jobs = 0;
                 taken = self.relieve(&mut looked_at);
             }
             if taken.is_none() {
@@ -246,12 +247,9 @@ impl Worker {
                 match &taken {
                     Some(job) => {
                         next = job.slot() + 1;
-                        in_a_row += 1;
+                        own_jobs += 1;
                     }
-                    None => {
-                        self.shared.idle[self.index].store(true, Ordering::Relaxed);
-                        in_a_row = 0;
-                    }
+                    None => self.shared.idle[self.index].store(true, Ordering::Relaxed),
                 }
             }
             let Some(job) = taken.or_else(|| self.pause(&mut vigil, &mut searched)) else {
