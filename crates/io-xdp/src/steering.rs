@@ -124,7 +124,8 @@ impl Exchange {
         counts.complete(worker, 1 + self.padding.take(worker));
     }
 
-    /// The worker is done with the first `taken`, whatever they were.
+    /// The worker is done with the first `taken`, whatever they were. What the dispatcher is adding just
+    /// now stays until the next time: the worker has fewer places for so long, but has one.
     pub(crate) fn forget(&self, counts: &Counts, worker: usize, taken: u32) {
         self.padding.take(worker);
         counts.forget(worker, taken);

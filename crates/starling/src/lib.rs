@@ -85,7 +85,7 @@
 //! | `shm://name` | a process of this host |
 //! | `xdp://ifname/host:port` | any host, past the kernel's network stack, by the interface `ifname` of this host |
 //! | `xdp://ifname/host:port?queue=N&mode=MODE` | the same, by the queue `N` rather than 0, in a mode rather than in the best that works: `zero-copy`, `driver` or `generic` |
-//! | `xdp://ifname/host:port?frames=N` | the same, with room for `N` frames that wait to be received, a power of two from 64 to 32768, rather than 4096: it locks less memory, or more |
+//! | `xdp://ifname/host:port?frames=N` | the same, with room for `N` frames that wait to be received, a power of two from 64 to 32768, rather than 4096: it locks less memory, or more. Channels that share a thread have what the first of them said |
 //!
 //! A queue of an interface belongs to one endpoint at a time. What a process needs besides, such as a
 //! [`Channel`] beside a [`Server`], or one for IPv6 beside one for IPv4, takes a queue of its own:
