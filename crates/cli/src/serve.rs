@@ -36,7 +36,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
     /// Has the network interface hand plain requests to the workers by itself (`xdp://` only; at
-    /// most 63 workers).
+    /// most 63 workers). Plain is what has neither timeout nor metadata and fits one packet: none of
+    /// what `starling call` sends.
     #[arg(long, requires = "workers")]
     steered: bool,
     /// What the dispatch threads do when there is nothing to do.

@@ -6,6 +6,10 @@
 
 use starling_io::{Fault, IoError};
 
+/// What a process needs for a device. Without the last one, what the kernel's verifier takes is stricter.
+pub(crate) const CAPABILITIES: &str =
+    "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON (root has them)";
+
 /// A kernel's version, as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelVersion(pub u32, pub u32);

@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::net::{bind, recv, send, socket_with};
 use starling_io::{Fault, IoError};
 
+use crate::kernel::CAPABILITIES;
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
 use crate::taken;
 use crate::umem::{self, Umem};
@@ -381,7 +382,7 @@ fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
     };
     let remedy = match errno {
         Some(libc::EPERM) => {
-            "run with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (root has them), or use udp://".into()
+            format!("run with {CAPABILITIES}, or use udp://")
         }
         Some(libc::EBUSY) if is_own => format!(
             "this process has the queue for another of its devices: give one of them another queue \

@@ -715,7 +715,18 @@ fn what_is_missing_is_named() {
         "CAP_IPC_LOCK",
     ];
     assert_says(without(CapabilitySet::IPC_LOCK), Fault::Host, &text);
-    let text = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF"];
+    let advised = CapabilitySet::NET_ADMIN
+        | CapabilitySet::NET_RAW
+        | CapabilitySet::BPF
+        | CapabilitySet::PERFMON
+        | CapabilitySet::IPC_LOCK;
+    without(advised.complement()).expect("these are enough");
+    let text = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"];
+    assert_says(
+        without(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN),
+        Fault::Host,
+        &text,
+    );
     assert_says(without(CapabilitySet::NET_RAW), Fault::Host, &text);
     assert_says(
         without(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN),

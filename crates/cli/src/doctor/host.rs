@@ -7,11 +7,12 @@ use rustix::process::{Resource, getrlimit};
 use starling_io_xdp::KernelVersion;
 
 /// Capabilities that some plane can use, and their numbers (capabilities(7)).
-const CAPABILITIES: [(&str, u32); 5] = [
+const CAPABILITIES: [(&str, u32); 6] = [
     ("CAP_NET_ADMIN", 12),
     ("CAP_NET_RAW", 13),
     ("CAP_IPC_LOCK", 14),
     ("CAP_SYS_ADMIN", 21),
+    ("CAP_PERFMON", 38),
     ("CAP_BPF", 39),
 ];
 

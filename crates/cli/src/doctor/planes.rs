@@ -96,11 +96,13 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
             format!("use Linux {LARGE_FRAMES_KERNEL} or later for jumbo frames"),
         );
     }
-    let may_load = host.has("CAP_BPF") || host.has("CAP_SYS_ADMIN");
+    let may = |name| host.has(name) || host.has("CAP_SYS_ADMIN");
     let missing: Vec<&str> = [
         ("CAP_NET_ADMIN", host.has("CAP_NET_ADMIN")),
         ("CAP_NET_RAW", host.has("CAP_NET_RAW")),
-        ("CAP_BPF", may_load),
+        ("CAP_BPF", may("CAP_BPF")),
+        // Without it the kernel's verifier does not take the program.
+        ("CAP_PERFMON", may("CAP_PERFMON")),
     ]
     .into_iter()
     .filter_map(|(name, has)| (!has).then_some(name))
@@ -346,11 +348,11 @@ mod tests {
         let host = powerless();
         let bad = of_level(&xdp(&host, &[interface()]), Level::Bad);
         assert!(
-            bad.contains("CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF missing"),
+            bad.contains("CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON missing"),
             "{bad}"
         );
         assert!(
-            bad.contains("run as root, or: setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM"),
+            bad.contains("or: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep PROGRAM"),
             "{bad}"
         );
         assert!(bad.contains("ulimit -l"), "{bad}");

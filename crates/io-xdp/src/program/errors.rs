@@ -4,7 +4,7 @@ use std::io;
 
 use starling_io::{Fault, IoError};
 
-use crate::kernel::OLDEST_KERNEL;
+use crate::kernel::{CAPABILITIES, OLDEST_KERNEL};
 
 /// The kernel has not taken the program: because of who asks, or of what it is.
 pub(super) fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
@@ -22,9 +22,14 @@ pub(super) fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
         let reason = reason.into_iter().rev().collect::<Vec<_>>().join(", ");
         problem += &format!(": {reason}");
     }
+    let remedy = match error.raw_os_error() {
+        // Who has not all of them gets a stricter verifier.
+        Some(libc::EACCES) => format!("run with {CAPABILITIES}; else {}", load_remedy()),
+        _ => load_remedy(),
+    };
     IoError {
         source: Some(error),
-        ..IoError::new(Fault::Host, attempt, problem, load_remedy())
+        ..IoError::new(Fault::Host, attempt, problem, remedy)
     }
 }
 
@@ -54,7 +59,7 @@ pub(super) fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoErro
 pub(super) fn system_error(attempt: &str, error: io::Error) -> IoError {
     let remedy = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "run with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (root has them), or use udp://".into()
+            format!("run with {CAPABILITIES}, or use udp://")
         }
         _ => load_remedy(),
     };
