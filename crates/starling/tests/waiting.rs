@@ -5,6 +5,7 @@ mod common;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ impl Wake for Counted {
 
 #[test]
 fn a_call_that_waited_for_room_leaves_nothing_when_it_is_over() {
-    let (builder, _gate) = server(&[&shm_address()]);
+    let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
     let channel = Channel::builder(server.address())
         .own_thread()
@@ -46,7 +47,8 @@ fn a_call_that_waited_for_room_leaves_nothing_when_it_is_over() {
     let hour = CallOptions::with_timeout(Duration::from_secs(3600));
     let counted = Arc::new(Counted);
     for _ in 0..100 {
-        let first = client.echo(&payload(b"1"));
+        gate.open.store(false, SeqCst);
+        let first = client.wait(&payload(b"1"));
         let waker = Waker::from(Arc::clone(&counted));
         let mut cx = Context::from_waker(&waker);
         // Waits for room, and is given up.
@@ -54,6 +56,7 @@ fn a_call_that_waited_for_room_leaves_nothing_when_it_is_over() {
         assert!(second.as_mut().poll(&mut cx).is_pending());
         drop(second);
         drop(waker);
+        gate.open.store(true, SeqCst);
         first.wait().unwrap();
     }
     client.echo(&payload(b"")).wait().unwrap();
@@ -140,7 +143,7 @@ fn waiting_for_a_server_does_not_spin() {
 struct Flag(std::sync::atomic::AtomicBool);
 impl Wake for Flag {
     fn wake(self: Arc<Self>) {
-        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.0.store(true, SeqCst);
     }
 }
 
