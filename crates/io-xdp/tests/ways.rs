@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Net, by_the_kernel, check_no_drops, meet, send_one, transfer, until_not_needed};
+use starling_io::PeerId;
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{IPV4, IPV6, MAC_B, inside, run};
 
@@ -43,6 +44,19 @@ fn neigh(net: &Net, verb: &str, address: &str, rest: &str) {
     run(&net.a, line.trim_end()).expect("root");
 }
 
+/// Devices at both ends, that at `vb` with this address, and what the first calls it by: they know the way.
+fn met(net: &Net, address: &str) -> (XdpIo, XdpIo, PeerId) {
+    let host = match address.contains(':') {
+        true => format!("[{address}]"),
+        false => address.to_owned(),
+    };
+    let mut b = net.at_b(&format!("xdp://vb/{host}:0"));
+    let to_b = format!("xdp://va/{host}:{}", b.local_socket_address().port());
+    let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
+    let (to_b, _) = meet(&mut a, &mut b, &to_b);
+    (a, b, to_b)
+}
+
 /// A neighbour that is needed only by who passes the kernel by would be forgotten, and its change of
 /// address go unnoticed.
 #[test]
@@ -51,12 +65,8 @@ fn a_stale_neighbour_is_seen_after_though_the_kernel_sends_it_nothing() {
     let Some(net) = Net::new(test) else {
         return;
     };
-    for host in [IPV4[1].to_owned(), format!("[{}]", IPV6[1])] {
-        let address = host.trim_matches(['[', ']']);
-        let mut b = net.at_b(&format!("xdp://vb/{host}:0"));
-        let to_b = format!("xdp://va/{host}:{}", b.local_socket_address().port());
-        let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
-        let (to_b, _) = meet(&mut a, &mut b, &to_b);
+    for address in [IPV4[1], IPV6[1]] {
+        let (mut a, mut b, to_b) = met(&net, address);
         until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
         neigh(
             &net,
@@ -86,12 +96,8 @@ fn a_neighbour_that_failed_is_found_again_by_the_kernel() {
     let Some(net) = Net::new("a_neighbour_that_failed_is_found_again_by_the_kernel") else {
         return;
     };
-    for host in [IPV4[1].to_owned(), format!("[{}]", IPV6[1])] {
-        let address = host.trim_matches(['[', ']']);
-        let mut b = net.at_b(&format!("xdp://vb/{host}:0"));
-        let to_b = format!("xdp://va/{host}:{}", b.local_socket_address().port());
-        let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
-        let (to_b, _) = meet(&mut a, &mut b, &to_b);
+    for address in [IPV4[1], IPV6[1]] {
+        let (mut a, mut b, to_b) = met(&net, address);
         for (verb, rest) in [("change", "nud failed"), ("delete", "")] {
             let [before] = until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
             neigh(&net, verb, address, rest);

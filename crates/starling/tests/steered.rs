@@ -1,5 +1,7 @@
 //! Workers that a device hands requests to by itself, between two namespaces joined by veth.
 
+mod common;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,15 +10,14 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, Map, MapData, loaded_maps};
-use rustix::io::Errno;
 use starling_endpoint::{
     CallOptions, Code, ContinuationId, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
     SessionId, Stats, Status, WorkerConfig, WorkerReply, WorkerRequest,
 };
-use starling_io::{Fault, IoError, MonotonicClock, PacketIo, Wake};
+use starling_io::{Fault, MonotonicClock, PacketIo, Wake};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_io_xdp::{XdpConfig, XdpIo};
-use starling_netns::{Pair, inside};
+use starling_netns::{Pair, Shape, inside};
 
 /// Run in workers: echoes, counts, and does what the first byte says.
 const WORK: MethodId = MethodId(0x1001);
@@ -250,6 +251,14 @@ impl<I: PacketIo> Client<I> {
         self.endpoint.run_until(done).expect("a healthy device");
     }
 
+    /// One call is answered, and the next one is with a handler that blocks.
+    fn echo_and_block(&mut self, shared: &Shared) {
+        self.work(0, ECHO);
+        self.run_until(1);
+        self.work(1, BLOCK);
+        self.wait_for(&shared.blocked, 1);
+    }
+
     fn check_echoes(&self, numbers: impl Iterator<Item = u32>) {
         for number in numbers {
             let end = self.ends.borrow_mut().remove(&number.into());
@@ -272,25 +281,7 @@ fn steered(threads: usize) -> WorkerConfig {
 
 /// Two namespaces, having said so where there is no such device.
 fn pair(test: &str) -> Option<Pair> {
-    let made = Pair::new().and_then(|pair| {
-        let bind = || XdpIo::bind("xdp://vb/0.0.0.0:0", XdpConfig::default());
-        match inside(&pair.b, bind) {
-            Ok(_) => Ok(pair),
-            Err(error) if is_lacking(&error) => Err(error.to_string()),
-            Err(error) => panic!("{error}"),
-        }
-    });
-    if let Err(problem) = &made {
-        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-    }
-    made.ok()
-}
-
-/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
-fn is_lacking(error: &IoError) -> bool {
-    let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
-    let errno = error.source.as_ref().and_then(Errno::from_io_error);
-    errno.is_some_and(|errno| lacking.contains(&errno))
+    common::xdp::pair(test, Shape::default())
 }
 
 /// A client over AF_XDP, in its thread's namespace.
@@ -507,10 +498,7 @@ fn who_shuts_down_finishes_what_workers_claimed() {
     let port = server.port;
     inside(&pair.a, || {
         let mut client = client(port);
-        client.work(0, ECHO);
-        client.run_until(1);
-        client.work(1, BLOCK);
-        client.wait_for(&shared.blocked, 1);
+        client.echo_and_block(&shared);
         server.stop();
         // The next one comes to a server that drains, sooner or later.
         let mut number = 2;
@@ -546,10 +534,7 @@ fn a_server_that_ends_while_a_handler_blocks_gives_its_port_back() {
     let port = server.port;
     inside(&pair.a, || {
         let mut client = client(port);
-        client.work(0, ECHO);
-        client.run_until(1);
-        client.work(1, BLOCK);
-        client.wait_for(&shared.blocked, 1);
+        client.echo_and_block(&shared);
     });
     let (stats, drained) = server.join();
     assert!(!drained, "{stats:?}");
