@@ -15,7 +15,7 @@ const STEP: usize = LANES * 4;
 /// From so many bytes on, sums side by side are worth being put together at the end.
 const MANY: usize = 256;
 
-/// The sum of `bytes`, in 33 bits. An odd last byte counts as if a zero followed it.
+/// The sum of `bytes`, in 34 bits. An odd last byte counts as if a zero followed it.
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (mut total, rest) = match bytes.len() {
