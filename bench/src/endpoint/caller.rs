@@ -231,7 +231,8 @@ pub(super) fn throughput<I: Plane>(context: &Context, size: usize) -> Result<Sam
         Spin::on(context.cores),
         context.network.client(),
     )?;
-    let request = Bytes::from(vec![FILLING; size]);
+    let memory = client.caller.endpoint.memory();
+    let request = memory.make(size, |room| room.fill(FILLING));
     let mut run = |period: Period| {
         let mut count = 0;
         // However short the period, something has to come of it.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use starling_io::{Clock, Fault, IoError, PacketIo, Wake};
+use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, Wake};
 use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
@@ -289,6 +289,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// A handle for other threads to end a [`Endpoint::wait`].
     pub fn waker(&self) -> Arc<dyn Wake> {
         self.io.waker()
+    }
+
+    /// Memory that large parts of messages are best made in: they are sent from it as they are, where
+    /// the device can do that.
+    pub fn memory(&self) -> MessageMemory {
+        self.io.memory()
     }
 
     /// The device.

@@ -57,6 +57,17 @@ fn sum_of_many(bytes: &[u8]) -> (u64, &[u8]) {
     (lanes.iter().sum(), steps.remainder())
 }
 
+/// What `bytes` add to the sum of others in front of them. Behind an odd number of these, each byte
+/// is in the other half of its word.
+#[inline]
+pub(crate) fn sum_behind(in_front: usize, bytes: &[u8]) -> u64 {
+    let sum = sum(bytes);
+    match in_front % 2 {
+        0 => sum,
+        _ => u64::from(fold(sum).swap_bytes()),
+    }
+}
+
 /// What a 16-bit number, in the processor's order, adds to a sum of words in the network's.
 #[inline]
 pub(crate) fn word(value: u16) -> u64 {
@@ -111,6 +122,16 @@ mod tests {
         fn it_is_the_sum_of_all_words(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let expected = by_the_book(&bytes).to_be();
             prop_assert_eq!(fold(sum(&bytes)), expected);
+        }
+
+        #[test]
+        fn it_is_the_sum_of_its_parts(
+            bytes in proptest::collection::vec(any::<u8>(), 0..600),
+            cut in 0_usize..600,
+        ) {
+            let (front, behind) = bytes.split_at(cut.min(bytes.len()));
+            let parts = sum(front) + sum_behind(front.len(), behind);
+            prop_assert_eq!(fold(parts), fold(sum(&bytes)));
         }
 
         #[test]

@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use starling_io::Ecn;
 
-use checksum::{fold, sum, word};
+use checksum::{fold, sum, sum_behind, word};
 
 /// A hardware address.
 pub type Mac = [u8; 6];
@@ -338,12 +338,30 @@ impl Template {
     #[inline]
     pub fn write(&self, next_hop: Mac, frame: &mut [u8]) {
         let (headers, payload) = frame.split_at_mut(self.len());
+        self.write_headers(next_hop, headers, payload.len(), sum(payload));
+    }
+
+    /// The same for a frame of which a part of the payload lies elsewhere: `gathered` comes before
+    /// the last `behind` bytes of `frame`.
+    ///
+    /// # Panics
+    /// If the frame is shorter than its headers and `behind`, or larger than an IP packet can be.
+    pub fn write_around(&self, next_hop: Mac, frame: &mut [u8], gathered: &[u8], behind: usize) {
+        let (headers, payload) = frame.split_at_mut(self.len());
+        let (front, back) = payload.split_at(payload.len() - behind);
+        let to_back = front.len() + gathered.len();
+        let total = sum(front) + sum_behind(front.len(), gathered) + sum_behind(to_back, back);
+        self.write_headers(next_hop, headers, to_back + back.len(), total);
+    }
+
+    #[inline]
+    fn write_headers(&self, next_hop: Mac, headers: &mut [u8], payload: usize, payload_sum: u64) {
         headers.copy_from_slice(&self.bytes[..self.len()]);
         headers[..6].copy_from_slice(&next_hop);
-        let udp_len = u16::try_from(UDP + payload.len()).expect("fits an IP packet");
+        let udp_len = u16::try_from(UDP + payload).expect("fits an IP packet");
         let udp = self.len() - UDP;
         if udp == ETHERNET + IPV4 {
-            let total = u16::try_from(IPV4 + UDP + payload.len()).expect("fits an IP packet");
+            let total = u16::try_from(IPV4 + UDP + payload).expect("fits an IP packet");
             headers[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&total.to_be_bytes());
             let checksum = !fold(self.ip_sum + word(total));
             headers[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&checksum.to_ne_bytes());
@@ -352,7 +370,7 @@ impl Template {
         }
         headers[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
         // The length counts twice: in the pseudo header and in the UDP header.
-        let checksum = match !fold(self.udp_sum + 2 * word(udp_len) + sum(payload)) {
+        let checksum = match !fold(self.udp_sum + 2 * word(udp_len) + payload_sum) {
             // Zero would mean that there is none (RFC 768).
             0 => 0xffff,
             checksum => checksum,

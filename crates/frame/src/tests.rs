@@ -96,6 +96,30 @@ proptest! {
     }
 
     #[test]
+    fn a_frame_is_the_same_wherever_its_payload_lies(
+        v6: bool,
+        payload in proptest::collection::vec(any::<u8>(), 0..2000),
+        cuts: [prop::sample::Index; 2],
+    ) {
+        let [from, to] = ends(v6);
+        let template = Template::new(MAC_A, &from, &to, true);
+        let mut cuts = cuts.map(|cut| cut.index(payload.len() + 1));
+        cuts.sort_unstable();
+        let (front, gathered, back) = (
+            &payload[..cuts[0]],
+            &payload[cuts[0]..cuts[1]],
+            &payload[cuts[1]..],
+        );
+        let mut parts = vec![0; template.len()];
+        parts.extend_from_slice(front);
+        parts.extend_from_slice(back);
+        template.write_around(MAC_B, &mut parts, gathered, back.len());
+        let at = template.len() + front.len();
+        parts.splice(at..at, gathered.iter().copied());
+        prop_assert_eq!(parts, frame(&from, &to, &payload));
+    }
+
+    #[test]
     fn a_damaged_bit_is_noticed(v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..100), bit: prop::sample::Index) {
         let [a, b] = ends(v6);
         let good = frame(&a, &b, &payload);

@@ -1,20 +1,22 @@
 //! The device: what it takes to make one, and everything that is not on the way of a datagram.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_io::{
-    Capabilities, DeviceReport, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Steered, Wake,
-    WorkerIo,
+    Capabilities, DeviceReport, Fault, IoError, IoEvent, MessageMemory, PacketIo, PacketTx, PeerId,
+    Steered, Wake, WorkerIo,
 };
 use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
 use crate::address::{XdpAddress, is_ring};
 use crate::channels;
 use crate::drops::{ByKernel, Drops};
+use crate::inspect;
 use crate::kernel;
 use crate::neighbour::{Neighbours, check_route};
 use crate::netlink::{Link, Netlink};
@@ -23,7 +25,7 @@ use crate::rx::XdpRx;
 use crate::senders::Senders;
 use crate::shared::Shared;
 use crate::siblings::Siblings;
-use crate::socket::{Mode, Place, Sizes, Socket};
+use crate::socket::{Mode, Place, Plan, Sizes, Socket};
 use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::taken::Taken;
 use crate::tx::XdpTx;
@@ -38,6 +40,9 @@ const IPV6_UDP: usize = 48;
 
 /// The largest frame, in bytes: 15 full chunks of the receiver's. The kernel's own limit is 17 parts.
 const MAX_FRAME: usize = 15 * 3840;
+
+/// The most memory for messages, in bytes: addresses in all packet memory have 32 bits.
+const MAX_MESSAGE_MEMORY: usize = 1 << 30;
 
 /// How long to sleep at most while frames wait for the kernel to have room.
 const RETRY: Duration = Duration::from_millis(1);
@@ -54,6 +59,13 @@ pub struct XdpConfig {
     pub rx_frames: u32,
     /// Frames that can wait to be sent, a power of two. The default is 256.
     pub tx_frames: u32,
+    /// Bytes for messages that are sent from where they were made ([`PacketIo::memory`]), if the
+    /// interface has frames that are large enough. The default is 16 MiB.
+    pub message_memory: usize,
+    /// The least of a message in one frame, in bytes, that is gathered where it lies rather than
+    /// copied. Unless set, 1024 in zero-copy mode and 16 KiB in the others, in which the kernel makes
+    /// a page of each part: for less than that a copy takes less time.
+    pub gather_from: Option<usize>,
     /// Mark sent datagrams as ECN-capable. On by default.
     pub ecn: bool,
     /// Share the port with devices on other queues that also say so, all in this process: who hears
@@ -67,6 +79,8 @@ impl Default for XdpConfig {
         Self {
             rx_frames: 4096,
             tx_frames: 256,
+            message_memory: 16 << 20,
+            gather_from: None,
             ecn: true,
             reuse_port: false,
         }
@@ -74,13 +88,41 @@ impl Default for XdpConfig {
 }
 
 impl XdpConfig {
-    /// Bytes of memory that a device on an interface with this MTU locks.
+    /// Bytes of memory that a device on an interface with this MTU locks. In zero-copy mode it is
+    /// `message_memory` more, if that is not in it.
     pub fn locked_memory(&self, mtu: usize) -> usize {
-        self.cut(max_frame(mtu)).bytes()
+        let max_frame = max_frame(mtu);
+        let cut = self.cut_for_messages(max_frame, false);
+        cut.unwrap_or_else(|| self.cut(max_frame)).bytes()
     }
 
     fn cut(&self, max_frame: usize) -> Cut {
         Cut::new(max_frame, self.rx_frames as usize, self.tx_frames as usize)
+    }
+
+    /// With memory for messages, if a frame can be large enough to be gathered.
+    fn cut_for_messages(&self, max_frame: usize, zero_copy: bool) -> Option<Cut> {
+        let is_used = max_frame > self.gather_from(zero_copy);
+        let cut = self.cut(max_frame).with_messages(self.message_memory);
+        (is_used && cut.message_chunks > 0).then_some(cut)
+    }
+
+    fn gather_from(&self, zero_copy: bool) -> usize {
+        let usual = if zero_copy { 1024 } else { 16 << 10 };
+        self.gather_from.unwrap_or(usual).max(1)
+    }
+
+    /// Packet memory for frames of up to `max_frame` bytes, and what goes with it.
+    fn plan(&self, max_frame: usize, cut: Cut) -> io::Result<Plan> {
+        Ok(Plan {
+            umem: Arc::new(Umem::new(cut)?),
+            sizes: Sizes {
+                rx: self.rx_frames,
+                tx: self.tx_frames * cut.slot_chunks.next_power_of_two() as u32,
+                completion: (cut.bytes() / cut.chunk).next_power_of_two() as u32,
+            },
+            large: max_frame > cut.rx_room(),
+        })
     }
 }
 
@@ -177,6 +219,14 @@ impl XdpIo {
                 "set them so",
             ));
         }
+        if config.message_memory > MAX_MESSAGE_MEMORY {
+            return Err(IoError::new(
+                Fault::Caller,
+                attempt,
+                "message_memory is more than 1 GiB",
+                "set it lower",
+            ));
+        }
         let host = |error| {
             let remedy = "raise the limits on memory and open files, or use udp://";
             IoError::from_os(Fault::Host, attempt, error, remedy)
@@ -195,12 +245,6 @@ impl XdpIo {
 
         let headers = if local.is_ipv4() { IPV4_UDP } else { IPV6_UDP };
         let max_frame = max_frame(link.mtu);
-        let cut = config.cut(max_frame);
-        let umem = Umem::new(cut).map_err(|error| {
-            let remedy = umem::remedy(cut.bytes());
-            IoError::from_os(Fault::Host, attempt, error, remedy)
-        });
-        let umem = Arc::new(umem?);
         let generic = address.mode().map(|mode| mode == Mode::Generic);
         let interface = address.interface();
         let program = Program::attach(interface, &mut netlink, generic)?;
@@ -211,21 +255,39 @@ impl XdpIo {
             queue: address.queue().unwrap_or(0),
             mode: address.mode(),
             is_generic: program.is_generic,
-            memory: cut.bytes(),
+            memory: 0,
         };
-        let sizes = Sizes {
-            rx: config.rx_frames,
-            tx: config.tx_frames * cut.slot_chunks.next_power_of_two() as u32,
-            completion: (cut.bytes() / cut.chunk).next_power_of_two() as u32,
+        let may_be_zero_copy = || {
+            let features = inspect::features(link.index);
+            features.is_some_and(|features| features.zero_copy)
         };
-        let is_large = max_frame > cut.rx_room();
-        let (socket, rings) = Socket::open(&place, &umem, sizes, is_large)?;
+        let plan = |zero_copy: bool, messages: bool| {
+            if !messages {
+                let cut = config.cut(max_frame);
+                let no_memory = |error| {
+                    let remedy = umem::remedy(cut.bytes());
+                    IoError::from_os(Fault::Host, attempt, error, remedy)
+                };
+                return config.plan(max_frame, cut).map(Some).map_err(no_memory);
+            }
+            let cut = config.cut_for_messages(max_frame, zero_copy);
+            let cut = cut.filter(|_| !zero_copy || may_be_zero_copy());
+            // Without memory for it, there is none.
+            Ok(cut.and_then(|cut| config.plan(max_frame, cut).ok()))
+        };
+        let (socket, rings, umem) = Socket::open(&place, plan)?;
+        let cut = umem.cut;
         let taken = Taken::new(&place);
         let max_frame = match socket.multi_buffer {
             true => max_frame,
             false => max_frame.min(cut.rx_room()),
         };
         let largest = max_frame - ETHERNET - headers;
+        let gather_from = match socket.multi_buffer {
+            true => config.gather_from(socket.mode == Mode::ZeroCopy),
+            // A frame has one descriptor.
+            false => usize::MAX,
+        };
         program
             .serve(place.queue, &local, link.mac, max_frame, &socket.fd)
             .map_err(host)?;
@@ -265,6 +327,7 @@ impl XdpIo {
                 rings.tx,
                 rings.completion,
                 chunks,
+                gather_from,
             ),
             capabilities: Capabilities {
                 scheme: "xdp",
@@ -397,6 +460,13 @@ impl PacketIo for XdpIo {
         self.tx.max_datagram(peer)
     }
 
+    fn memory(&self) -> MessageMemory {
+        match self.shared.socket.multi_buffer && self.shared.umem.cut.message_chunks > 0 {
+            true => MessageMemory::of_device(Arc::new(self.tx.messages().clone())),
+            false => MessageMemory::default(),
+        }
+    }
+
     #[inline]
     fn poll_event(&mut self) -> Option<IoEvent> {
         self.control.poll_event(&mut self.rx.udp, &mut self.tx.udp)
@@ -426,7 +496,10 @@ impl PacketIo for XdpIo {
     fn report(&self) -> DeviceReport {
         let by_kernel = self.by_kernel();
         let by_socket = self.control.report(&self.rx.udp, &self.tx.udp);
-        let mut counts = vec![("tx_ring", self.tx.sent)];
+        let mut counts = vec![
+            ("tx_ring", self.tx.sent),
+            ("tx_gathered", self.tx.sent_gathered),
+        ];
         counts.extend(self.rx.report());
         counts.extend(by_socket.counts);
         counts.extend(self.drops_with(by_kernel).counts());

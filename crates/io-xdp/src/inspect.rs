@@ -116,6 +116,14 @@ impl Features {
     }
 }
 
+/// What the driver of one interface can do, as far as the kernel says.
+pub(crate) fn features(interface: u32) -> Option<Features> {
+    let mut netlink = Netlink::generic().ok()?;
+    let family = netlink.family(FAMILY).ok()?;
+    let bits = netlink.xdp_features(family, interface).ok()?;
+    bits.map(Features::of_bits)
+}
+
 /// The interfaces of this thread's network namespace, in the kernel's order.
 ///
 /// # Errors

@@ -46,6 +46,7 @@ mod device;
 mod drops;
 mod inspect;
 mod kernel;
+mod memory;
 mod neighbour;
 mod netlink;
 mod program;

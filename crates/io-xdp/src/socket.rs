@@ -108,15 +108,22 @@ pub(crate) struct Sizes {
     pub(crate) completion: u32,
 }
 
+/// What a socket is to have.
+pub(crate) struct Plan {
+    pub(crate) umem: Arc<Umem>,
+    pub(crate) sizes: Sizes,
+    /// Frames may have several chunks without messages, too.
+    pub(crate) large: bool,
+}
+
 impl Socket {
-    /// The best that the interface can do: zero-copy before copies, and frames of several chunks
-    /// if `large` frames need that.
+    /// The best that the interface can do: zero-copy before copies, memory for messages before none,
+    /// and frames of several chunks if there are such. The plan is asked whether it is for zero-copy,
+    /// and whether with memory for messages; `None`: that would be in vain.
     pub(crate) fn open(
         place: &Place<'_>,
-        umem: &Arc<Umem>,
-        sizes: Sizes,
-        large: bool,
-    ) -> Result<(Self, Rings), IoError> {
+        plan: impl Fn(bool, bool) -> Result<Option<Plan>, IoError>,
+    ) -> Result<(Self, Rings, Arc<Umem>), IoError> {
         type Flags = SocketAddrXdpFlags;
         let zero_copy = (
             Flags::XDP_ZEROCOPY,
@@ -129,20 +136,37 @@ impl Socket {
             if !wanted || !possible {
                 continue;
             }
-            for multi in [Flags::XDP_USE_SG, Flags::empty()] {
-                if multi == Flags::XDP_USE_SG && !large {
+            let sg = Flags::XDP_USE_SG;
+            for (messages, multi) in [(true, sg), (false, sg), (false, Flags::empty())] {
+                let zero_copy = flags == Flags::XDP_ZEROCOPY;
+                let Some(Plan { umem, sizes, large }) = plan(zero_copy, messages)? else {
+                    continue;
+                };
+                if multi == sg && !messages && !large {
                     continue;
                 }
+                let place = &Place {
+                    memory: umem.cut.bytes(),
+                    ..*place
+                };
+                // There may be memory enough without messages.
+                let is_spare = |error: &io::Error| {
+                    let memory = [Some(libc::ENOBUFS), Some(libc::ENOMEM)];
+                    messages && memory.contains(&error.raw_os_error())
+                };
                 let flags = flags | multi | Flags::XDP_USE_NEED_WAKEUP;
-                let mut result = Self::try_open(place, umem, sizes, flags);
                 let begun = Instant::now();
-                while may_pass(&result) && begun.elapsed() < patience(place) {
+                let result = loop {
+                    let result = Self::try_open(place, &umem, sizes, flags);
+                    let passes = matches!(&result, Err((_, e)) if may_pass(e) && !is_spare(e));
+                    if !passes || begun.elapsed() >= patience(place) {
+                        break result;
+                    }
                     std::thread::sleep(RETRY);
-                    result = Self::try_open(place, umem, sizes, flags);
-                }
+                };
                 match result {
-                    Ok(opened) => return Ok(opened),
-                    Err((step, error)) if is_final(&error) => {
+                    Ok((socket, rings)) => return Ok((socket, rings, umem)),
+                    Err((step, error)) if is_final(&error) && !is_spare(&error) => {
                         return Err(open_error(place, step, error));
                     }
                     Err(failed) => last = Some(failed),
@@ -323,9 +347,9 @@ fn patience(place: &Place<'_>) -> Duration {
 }
 
 /// Somebody has the queue, or the memory that may be locked, or had it a moment ago.
-fn may_pass<T>(result: &Result<T, (&str, io::Error)>) -> bool {
+fn may_pass(error: &io::Error) -> bool {
     let momentary = [Some(libc::EBUSY), Some(libc::ENOBUFS)];
-    matches!(result, Err((_, error)) if momentary.contains(&error.raw_os_error()))
+    momentary.contains(&error.raw_os_error())
 }
 
 fn layout(ring: &XdpRingOffset) -> Layout {

@@ -1,7 +1,15 @@
 //! The sending half: frames are built where the kernel takes them from.
 //!
 //! What is appended for a peer is copied into a slot of the packet memory, behind room for the
-//! headers. A flush writes the headers, hands the slots to the kernel and wakes it with one system
+//! headers. What lies in packet memory already, and is large, is gathered where it lies:
+//!
+//! ```text
+//!   slot:  │ headers │ preamble, frames ┆ frames behind it │       descriptors: front, the chunks of
+//!                                       ▲                          what is gathered, back
+//!                       gathered:  a part of a message
+//! ```
+//!
+//! A flush writes the headers, hands the slots to the kernel and wakes it with one system
 //! call for all. While the hardware address of a peer's next hop is unknown, its datagrams go by
 //! the kernel's socket, which makes the kernel find out.
 
@@ -13,6 +21,7 @@ use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
 use crate::chunks::Chunks;
+use crate::memory::Messages;
 use crate::neighbour::{Hop, Target};
 use crate::netlink::Netlink;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
@@ -32,6 +41,9 @@ const NONE: Slot = Slot::MAX;
 /// thread that should have had no core for as long.
 const PATIENCE: u8 = 32;
 
+/// The most descriptors of a frame: the kernel's own buffers have no more parts.
+const MAX_PARTS: usize = 17;
+
 /// The sending half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpTx {
     shared: Arc<Shared>,
@@ -46,15 +58,23 @@ pub struct XdpTx {
     peers: Vec<Option<Peer>>,
     /// Datagrams that the kernel was given by the ring so far.
     pub(crate) sent: u64,
+    /// Those among them of which a part went from where it lay.
+    pub(crate) sent_gathered: u64,
     /// What goes between the device and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
     /// Receive chunks that this half has given to the kernel, less those that came back to it.
     foreign: u32,
     /// What they are entered in at the end.
     chunks: Arc<Chunks>,
+    /// Messages that lie in packet memory.
+    messages: Messages,
+    /// The least that is gathered rather than copied, in bytes.
+    gather_from: usize,
+    /// Descriptors of messages that are queued or at the kernel.
+    gathered: u32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct SlotState {
     peer: u32,
     /// Bytes of payload.
@@ -62,6 +82,19 @@ struct SlotState {
     next_hop: Mac,
     /// Descriptors that the kernel has not given back.
     at_kernel: u8,
+    /// What goes out of another place, if it has bytes.
+    gathered: Gathered,
+}
+
+/// A part of a message, and where in a payload it belongs.
+#[derive(Clone, Copy, Default)]
+struct Gathered {
+    address: u32,
+    len: u32,
+    /// Bytes of the slot in front of it.
+    behind: u32,
+    /// Chunks that it touches.
+    chunks: u8,
 }
 
 struct Peer {
@@ -81,29 +114,33 @@ impl XdpTx {
         tx: Producer<Descriptor>,
         completion: Consumer<u64>,
         chunks: Arc<Chunks>,
+        gather_from: usize,
     ) -> Self {
         let slots = shared.umem.cut.tx_slots;
-        let empty = SlotState {
-            peer: 0,
-            len: 0,
-            next_hop: Mac::default(),
-            at_kernel: 0,
-        };
         Self {
+            messages: Messages::new(Arc::clone(&shared.umem)),
+            gather_from,
+            gathered: 0,
             shared,
             udp,
             netlink,
             tx,
             completion,
-            slots: vec![empty; slots],
+            slots: vec![SlotState::default(); slots],
             free: (0..slots as Slot).rev().collect(),
             queue: Vec::with_capacity(slots),
             peers: Vec::new(),
             sent: 0,
+            sent_gathered: 0,
             exchange: None,
             foreign: 0,
             chunks,
         }
+    }
+
+    /// What messages are made in that are sent from where they lie.
+    pub(crate) fn messages(&self) -> &Messages {
+        &self.messages
     }
 
     /// From now on there are workers.
@@ -171,11 +208,20 @@ impl XdpTx {
         };
         *peer = None;
         let Self {
-            queue, free, slots, ..
+            queue,
+            free,
+            slots,
+            messages,
+            gathered,
+            ..
         } = self;
         queue.retain(|&slot| {
-            let keep = slots[usize::from(slot)].peer != id.0;
+            let state = &slots[usize::from(slot)];
+            let keep = state.peer != id.0;
             if !keep {
+                let part = &state.gathered;
+                messages.take_all_back(part.address as usize, part.chunks.into());
+                *gathered -= u32::from(part.chunks);
                 free.push(slot);
             }
             keep
@@ -271,7 +317,9 @@ impl XdpTx {
                 .map(|at| cut.slot_at(at));
             let state = slot.and_then(|slot| self.slots.get_mut(slot));
             let (Some(slot), Some(state)) = (slot, state) else {
-                debug_assert!(false, "the kernel gave back {address}");
+                let was_out = self.messages.take_back(address);
+                debug_assert!(was_out, "the kernel gave back {address}");
+                self.gathered -= u32::from(was_out);
                 continue;
             };
             debug_assert!(state.at_kernel > 0, "slot {slot} came back twice");
@@ -338,8 +386,12 @@ impl XdpTx {
             peer,
             len,
             next_hop,
+            gathered,
             ..
         } = self.slots[usize::from(slot)];
+        if gathered.len > 0 {
+            return self.post_gathered(slot);
+        }
         let peer = self.peers[peer as usize].as_mut();
         let peer = peer.expect("slots of closed peers are not in the queue");
         let headers = peer.template.len();
@@ -370,6 +422,188 @@ impl XdpTx {
         true
     }
 
+    /// The same for a frame of which a part lies elsewhere.
+    fn post_gathered(&mut self, slot: Slot) -> bool {
+        let SlotState {
+            peer,
+            len,
+            next_hop,
+            gathered,
+            ..
+        } = self.slots[usize::from(slot)];
+        let back = len - gathered.behind;
+        let own_parts = 1 + u8::from(back > 0);
+        let parts = u32::from(own_parts + gathered.chunks);
+        if self.tx.room(parts) < parts {
+            return false;
+        }
+        let peer = self.peers[peer as usize].as_mut();
+        let peer = peer.expect("slots of closed peers are not in the queue");
+        let headers = peer.template.len();
+        let begin = self.shared.umem.cut.tx_start()
+            + usize::from(slot) * self.shared.umem.cut.slot()
+            + SLOT_MARGIN
+            - headers;
+        let umem = &self.shared.umem;
+        // SAFETY: as in `push`.
+        let frame = unsafe { umem.bytes_mut(begin, headers + len as usize) };
+        // SAFETY: it is lent to this half, and nobody writes to it until it is taken back.
+        let part = unsafe { umem.bytes(gathered.address as usize, gathered.len as usize) };
+        (peer.template).write_around(next_hop, frame, part, back as usize);
+        if peer.open == slot {
+            peer.open = NONE;
+        }
+        let front = headers + gathered.behind as usize;
+        self.tx.push(Descriptor {
+            address: begin as u64,
+            len: front as u32,
+            options: CONTINUED,
+        });
+        let chunk = umem.cut.chunk;
+        let mut at = gathered.address as usize;
+        let end = at + gathered.len as usize;
+        while at < end {
+            let part_end = end.min((at / chunk + 1) * chunk);
+            self.tx.push(Descriptor {
+                address: at as u64,
+                len: (part_end - at) as u32,
+                options: if part_end < end || back > 0 {
+                    CONTINUED
+                } else {
+                    0
+                },
+            });
+            at = part_end;
+        }
+        if back > 0 {
+            self.tx.push(Descriptor {
+                address: (begin + front) as u64,
+                len: back,
+                options: 0,
+            });
+        }
+        self.slots[usize::from(slot)].at_kernel = own_parts;
+        self.sent_gathered += 1;
+        true
+    }
+
+    /// Whether `frame` bytes can be appended to a slot, in a datagram of up to `limit`.
+    #[inline]
+    fn has_room(&self, slot: Slot, frame: usize, limit: usize) -> bool {
+        let state = &self.slots[usize::from(slot)];
+        let len = state.len as usize + frame;
+        match state.gathered.len {
+            0 => len <= limit,
+            // Behind what is gathered there is at most one more descriptor.
+            gathered => {
+                len + gathered as usize <= limit
+                    && SLOT_MARGIN + len <= self.shared.umem.cut.chunk
+                    && usize::from(state.gathered.chunks) + 2 <= MAX_PARTS
+            }
+        }
+    }
+
+    /// A new slot for a peer. `None`: its next hop is not known, and the kernel's socket does it.
+    #[inline]
+    fn begin(&mut self, id: PeerId) -> Result<Option<Slot>, TxError> {
+        let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
+            return Err(TxError::Gone);
+        };
+        let Some(next_hop) = peer.hop.mac() else {
+            self.miss_hop(id);
+            return Ok(None);
+        };
+        let Some(slot) = self.take_slot() else {
+            return Err(TxError::Full);
+        };
+        self.slots[usize::from(slot)] = SlotState {
+            peer: id.0,
+            next_hop,
+            ..SlotState::default()
+        };
+        self.queue.push(slot);
+        let peer = self.peers[id.0 as usize].as_mut();
+        peer.expect("it was there").open = slot;
+        Ok(Some(slot))
+    }
+
+    /// Appends a frame of which the last part, a message's, stays where it is: `address` in the
+    /// packet memory.
+    fn gather(
+        &mut self,
+        id: PeerId,
+        preamble: &[u8; 8],
+        [head, body, tail]: [&[u8]; 3],
+        address: usize,
+    ) -> Result<(), TxError> {
+        let copied = head.len() + body.len();
+        let limit = self.max_datagram(id);
+        let open = self.peers.get(id.0 as usize).and_then(Option::as_ref);
+        let open = open.map_or(NONE, |peer| peer.open);
+        let joins = open != NONE && self.has_room(open, copied + tail.len(), limit);
+        let (front, is_first) = match joins {
+            true => {
+                let state = &self.slots[usize::from(open)];
+                (state.len as usize, state.gathered.len == 0)
+            }
+            false => (preamble.len(), true),
+        };
+        // A datagram more costs more than a copy.
+        if !is_first || SLOT_MARGIN + front + copied > self.shared.umem.cut.chunk {
+            return self.copy(id, preamble, [head, body, tail]);
+        }
+        let slot = match joins {
+            true => {
+                self.push(open, [head, body, &[], &[]]);
+                open
+            }
+            false => {
+                let Some(slot) = self.begin(id)? else {
+                    return self.udp.append(id, preamble, head, body, tail);
+                };
+                self.push(slot, [preamble, head, body, &[]]);
+                slot
+            }
+        };
+        let chunks = self.messages.lend(address, tail.len());
+        self.gathered += chunks;
+        let state = &mut self.slots[usize::from(slot)];
+        state.gathered = Gathered {
+            address: address as u32,
+            len: tail.len() as u32,
+            behind: state.len,
+            chunks: chunks as u8,
+        };
+        Ok(())
+    }
+
+    /// Appends a frame by copying all of it.
+    #[inline]
+    fn copy(
+        &mut self,
+        id: PeerId,
+        preamble: &[u8; 8],
+        [head, body, tail]: [&[u8]; 3],
+    ) -> Result<(), TxError> {
+        let frame = head.len() + body.len() + tail.len();
+        let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
+            return Err(TxError::Gone);
+        };
+        if peer.open != NONE {
+            let slot = peer.open;
+            let limit = self.udp.max_datagram(id).min(self.shared.largest);
+            if self.has_room(slot, frame, limit) {
+                self.push(slot, [head, body, tail, &[]]);
+                return Ok(());
+            }
+        }
+        let Some(slot) = self.begin(id)? else {
+            return self.udp.append(id, preamble, head, body, tail);
+        };
+        self.push(slot, [preamble, head, body, tail]);
+        Ok(())
+    }
+
     /// Wakes the kernel, until it has taken everything or has no room.
     #[inline]
     pub(crate) fn kick(&self) -> Result<(), IoError> {
@@ -394,35 +628,12 @@ impl PacketTx for XdpTx {
             preamble.len() + frame <= self.shared.largest,
             "a frame of {frame} bytes fits no datagram of this device"
         );
-        let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
-            return Err(TxError::Gone);
-        };
-        if peer.open != NONE {
-            let slot = peer.open;
-            let limit = self.udp.max_datagram(id).min(self.shared.largest);
-            if self.slots[usize::from(slot)].len as usize + frame <= limit {
-                self.push(slot, [head, body, tail, &[]]);
-                return Ok(());
-            }
+        if tail.len() >= self.gather_from
+            && let Some(address) = self.messages.find(tail)
+        {
+            return self.gather(id, preamble, [head, body, tail], address);
         }
-        let Some(next_hop) = peer.hop.mac() else {
-            self.miss_hop(id);
-            return self.udp.append(id, preamble, head, body, tail);
-        };
-        let Some(slot) = self.take_slot() else {
-            return Err(TxError::Full);
-        };
-        self.slots[usize::from(slot)] = SlotState {
-            peer: id.0,
-            len: 0,
-            next_hop,
-            at_kernel: 0,
-        };
-        self.queue.push(slot);
-        self.push(slot, [preamble, head, body, tail]);
-        let peer = self.peers[id.0 as usize].as_mut();
-        peer.expect("it was there").open = slot;
-        Ok(())
+        self.copy(id, preamble, [head, body, tail])
     }
 
     #[inline]
@@ -471,6 +682,7 @@ impl Drop for XdpTx {
         let at_kernel = self.slots.iter().filter(|slot| slot.at_kernel > 0).count();
         let known = self.free.len() + self.queue.len() + at_kernel;
         debug_assert_eq!(known, self.slots.len(), "slots are conserved");
+        debug_assert_eq!(self.gathered, self.messages.out(), "messages are conserved");
         self.chunks.add(self.foreign);
     }
 }

@@ -1,7 +1,7 @@
 //! The packet memory that a device shares with the kernel (UMEM): one mapping, cut into chunks.
 //!
 //! ```text
-//!   │ rx chunks, one for each frame or part of one │ tx slots, each of one or more chunks in a row │
+//!   │ rx chunks, one for each frame or part of one │ tx slots, each of one or more chunks in a row │ messages │
 //! ```
 //!
 //! A chunk has one owner at any time, and who gives one away stops using it:
@@ -11,6 +11,8 @@
 //!                                                                              ▲                       │
 //!                                                                              └── completion ring ◀── kernel
 //! ```
+//!
+//! Messages ([`crate::memory`]) are read by whoever has a reference, and by the kernel.
 
 use std::io;
 
@@ -39,10 +41,13 @@ pub(crate) struct Cut {
     pub(crate) tx_slots: usize,
     /// Chunks of a tx slot.
     pub(crate) slot_chunks: usize,
+    /// Chunks that messages lie in.
+    pub(crate) message_chunks: usize,
 }
 
 impl Cut {
-    /// For frames of up to `max_frame` bytes, sent from `tx_slots` and received in `rx_bytes`.
+    /// For frames of up to `max_frame` bytes, received in `rx_chunks` and sent from `tx_slots`; no
+    /// messages.
     pub(crate) fn new(max_frame: usize, rx_chunks: usize, tx_slots: usize) -> Self {
         let chunk = if max_frame + RX_HEADROOM <= MIN_CHUNK {
             MIN_CHUNK
@@ -54,6 +59,15 @@ impl Cut {
             rx_chunks,
             tx_slots,
             slot_chunks: (max_frame + SLOT_MARGIN).div_ceil(chunk),
+            message_chunks: 0,
+        }
+    }
+
+    /// With so many bytes for messages.
+    pub(crate) fn with_messages(self, bytes: usize) -> Self {
+        Self {
+            message_chunks: bytes / self.chunk,
+            ..self
         }
     }
 
@@ -89,8 +103,14 @@ impl Cut {
         self.chunk * self.rx_chunks
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Where the memory for messages begins.
+    #[inline]
+    pub(crate) fn message_start(&self) -> usize {
         self.tx_start() + self.slot() * self.tx_slots
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.message_start() + self.chunk * self.message_chunks
     }
 }
 

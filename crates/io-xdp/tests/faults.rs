@@ -684,7 +684,7 @@ fn what_is_missing_is_named() {
     let Some(net) = Net::new("what_is_missing_is_named") else {
         return;
     };
-    let without = |lacking: CapabilitySet| {
+    let bind_without = |lacking: CapabilitySet, config: XdpConfig| {
         let attempt = || {
             let _stay = Stay::in_namespace(&net.a).expect("it is ours");
             let all = capabilities(None).expect("its own");
@@ -693,13 +693,14 @@ fn what_is_missing_is_named() {
                 ..all
             };
             set_capabilities(None, fewer).expect("fewer are always allowed");
-            let result = XdpIo::bind("xdp://va/0.0.0.0:0", XdpConfig::default());
+            let result = XdpIo::bind("xdp://va/0.0.0.0:0", config);
             // For the way home.
             set_capabilities(None, all).expect("they are permitted");
             result
         };
         std::thread::scope(|scope| scope.spawn(attempt).join().expect("no panic"))
     };
+    let without = |lacking| bind_without(lacking, XdpConfig::default());
     // Other tests are not held to the limit: they have the capability.
     let limit = Rlimit {
         current: Some(1 << 20),
@@ -715,6 +716,20 @@ fn what_is_missing_is_named() {
         "CAP_IPC_LOCK",
     ];
     assert_says(without(CapabilitySet::IPC_LOCK), Fault::Host, &text);
+    // Messages can be copied where there is no memory for them.
+    let small = XdpConfig {
+        rx_frames: 64,
+        tx_frames: 64,
+        gather_from: Some(256),
+        ..XdpConfig::default()
+    };
+    for (lacking, expected) in [
+        (CapabilitySet::IPC_LOCK, false),
+        (CapabilitySet::empty(), true),
+    ] {
+        let device = bind_without(lacking, small.clone()).expect("it locks 256 KiB");
+        assert_eq!(device.memory().is_of_device(), expected);
+    }
     let advised = CapabilitySet::NET_ADMIN
         | CapabilitySet::NET_RAW
         | CapabilitySet::BPF

@@ -21,6 +21,7 @@
 
 mod clock;
 mod error;
+mod memory;
 mod report;
 mod steer;
 
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 pub use clock::{Clock, Mark, MonotonicClock};
 pub use error::{Fault, IoError};
+pub use memory::{MessageMemory, PacketMemory};
 pub use report::DeviceReport;
 pub use steer::{Steered, Steering, WorkerIo};
 
@@ -165,6 +167,12 @@ pub trait PacketIo {
     /// May return early for no reason. A datagram that arrived before the call ends it at once.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError>;
 
+    /// Memory that messages are sent from without a copy. What is made in it is gathered where it is
+    /// the last part of a frame, and large enough to be worth it.
+    fn memory(&self) -> MessageMemory {
+        MessageMemory::default()
+    }
+
     /// A handle for other threads to end a [`PacketIo::wait`].
     fn waker(&self) -> Arc<dyn Wake>;
 
@@ -216,7 +224,9 @@ pub trait PacketTx {
     /// Appends `head`, `body` and `tail` (parts of one frame) to the datagram open for `peer`.
     /// If none is open, or it has no room for the whole frame, a new one is begun that starts
     /// with `preamble`; the previous one is closed and leaves at the next flush, or earlier.
-    /// The parts are copied, or already sent, when this returns: no reference is kept.
+    /// The parts are copied, or already sent, when this returns: no reference is kept, but to a
+    /// `tail` in the device's own memory ([`PacketIo::memory`]), which nobody can write to and which
+    /// is not used again while it is needed.
     ///
     /// `preamble`, `head`, `body` and `tail` together must not exceed the peer's largest datagram.
     fn append(

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use starling_endpoint::{Encoding, EndpointConfig, Idle, Msgbuf, Status};
+use starling_io::MessageMemory;
 use starling_message::{Message, MethodDescriptor};
 
 use crate::address::Address;
@@ -210,6 +211,12 @@ impl Channel {
     /// The server's address.
     pub fn address(&self) -> &str {
         self.shared.address.as_str()
+    }
+
+    /// Where large bytes fields of requests are best made, for `request.set_..._bytes`: they are sent
+    /// from there as they are, where the device can do that.
+    pub fn memory(&self) -> &MessageMemory {
+        &self.shared.driver.memory
     }
 
     /// Where the connection stands.

@@ -31,7 +31,7 @@ impl<I: Plane> Core<I> {
         let (secrets, seed) = secrets()?;
         let clock = MonotonicClock::new();
         let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
-        let hub = Hub::new(raw.local(), way, clock, seed);
+        let hub = Hub::new(raw.local(), way, raw.memory(), clock, seed);
         let woken = Arc::new(Woken {
             flag: AtomicBool::new(false),
             device: raw.waker(),

@@ -25,7 +25,7 @@ use starling_endpoint::{
     CallError, CallId, ContinuationId, Encoding, EndpointConfig, MethodId, Msgbuf, OwnedResponse,
     Status,
 };
-use starling_io::{IoError, Wake};
+use starling_io::{IoError, MessageMemory, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
@@ -215,6 +215,8 @@ impl Drop for Closing {
 /// A background thread with an endpoint. Ends with its last channel.
 pub(crate) struct Driver {
     inbox: Arc<Inbox>,
+    /// Of the thread's device.
+    pub(crate) memory: MessageMemory,
     next_channel: AtomicU64,
     thread: Option<JoinHandle<()>>,
     thread_id: ThreadId,
@@ -250,7 +252,7 @@ impl Driver {
 
     fn start_on<I: Plane>(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
         let io = I::client(address.as_str())?;
-        let (scheme, way) = (address.scheme(), Way::of(address));
+        let (scheme, way, memory) = (address.scheme(), Way::of(address), io.memory());
         let inbox = Arc::new(Inbox {
             commands: SegQueue::new(),
             wake: io.waker(),
@@ -271,6 +273,7 @@ impl Driver {
             .map_err(|error| Error::system("start a thread for channels", error))?;
         Ok(Self {
             inbox,
+            memory,
             next_channel: AtomicU64::new(0),
             thread_id: thread.thread().id(),
             thread: Some(thread),

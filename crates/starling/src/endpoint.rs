@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::{EndpointConfig, Idle, LocalHandle, Stats, Turn, WorkerConfig};
-use starling_io::{DeviceReport, IoError, PacketIo, Wake};
+use starling_io::{DeviceReport, IoError, MessageMemory, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
@@ -121,6 +121,12 @@ impl Endpoint {
     /// For other threads to end a wait, so that `done` of [`Endpoint::run_until`] is asked.
     pub fn waker(&self) -> Arc<dyn Wake> {
         each!(&self.device, core => core.raw.waker())
+    }
+
+    /// Where large bytes fields of requests are best made, for `request.set_..._bytes`: they are sent
+    /// from there as they are, where the device can do that.
+    pub fn memory(&self) -> &MessageMemory {
+        &self.hub().memory
     }
 
     /// What the endpoint did so far.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
 use starling_endpoint::{LocalHandle, SessionState};
-use starling_io::{Clock, MonotonicClock};
+use starling_io::{Clock, MessageMemory, MonotonicClock};
 
 use crate::address::{Address, Way};
 use crate::channel::Channel;
@@ -26,6 +26,8 @@ use crate::plane::Plane;
 pub(crate) struct Hub {
     pub(crate) local: LocalHandle,
     pub(crate) way: Way,
+    /// The device's memory for messages.
+    pub(crate) memory: MessageMemory,
     clock: MonotonicClock,
     connections: RefCell<Vec<Weak<Connection>>>,
     /// Those that are found by their address, and stay for the life of the endpoint.
@@ -43,10 +45,17 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(local: LocalHandle, way: Way, clock: MonotonicClock, seed: u64) -> Rc<Self> {
+    pub(crate) fn new(
+        local: LocalHandle,
+        way: Way,
+        memory: MessageMemory,
+        clock: MonotonicClock,
+        seed: u64,
+    ) -> Rc<Self> {
         Rc::new(Self {
             local,
             way,
+            memory,
             clock,
             connections: RefCell::default(),
             shared: RefCell::default(),

@@ -196,7 +196,7 @@ pub use starling_endpoint::{
     Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, Sleep, Stats,
     Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
 };
-pub use starling_io::{DeviceReport, Fault, IoError, Wake};
+pub use starling_io::{DeviceReport, Fault, IoError, MessageMemory, Wake};
 pub use starling_message::{Bytes, Message, MessageView};
 pub use starling_proto::{Config as ProtocolConfig, ConfigError, Congestion};
 pub use stats::ThreadStats;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use starling_endpoint::{Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Status};
+use starling_io::MessageMemory;
 use starling_message::{
     Arena, Message, MessageLayout, MessageView, Reader, protobuf, reflect, validate,
 };
@@ -19,6 +20,7 @@ pub struct Request<'a, Q: Message> {
     pub(crate) view: Q::View<'a>,
     pub(crate) metadata: MetadataView<'a>,
     pub(crate) remaining: Option<Duration>,
+    pub(crate) memory: &'a MessageMemory,
 }
 
 impl<'a, Q: Message> Request<'a, Q> {
@@ -41,6 +43,12 @@ impl<'a, Q: Message> Request<'a, Q> {
     /// When the caller gives up.
     pub fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.remaining?)
+    }
+
+    /// Where a large bytes field of the answer is best made, for `reply.set_..._bytes`: it is sent from
+    /// there as it is, where the device that the request came by can do that.
+    pub fn memory(&self) -> &'a MessageMemory {
+        self.memory
     }
 }
 
@@ -212,11 +220,13 @@ fn malformed_request(error: impl fmt::Display) -> Status {
 /// Runs a handler on a request's bytes and builds the response at the end of `buffer`. In the
 /// native layout nothing is copied and, if the response fits, nothing is allocated.
 #[inline]
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn serve<Q: Message, P: Message>(
     body: &[u8],
     encoding: Encoding,
     metadata: MetadataView<'_>,
     remaining: Option<Duration>,
+    memory: &MessageMemory,
     buffer: Vec<u8>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(Vec<u8>, Option<Bytes>), Status> {
@@ -226,6 +236,7 @@ pub(crate) fn serve<Q: Message, P: Message>(
             view: decoded.view(),
             metadata,
             remaining,
+            memory,
         };
         let mut response = P::default();
         handler(request, response.as_mut())?;
@@ -236,6 +247,7 @@ pub(crate) fn serve<Q: Message, P: Message>(
         view: Q::view_of(Reader::root(body)),
         metadata,
         remaining,
+        memory,
     };
     let mut arena = Arena::begin(buffer, P::LAYOUT);
     handler(request, P::mut_of(arena.root()))?;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use starling_endpoint::Sleep;
+use starling_io::MessageMemory;
 
 use crate::error::Error;
 use crate::hub::Hub;
@@ -33,6 +34,11 @@ impl NestedContext {
     /// when the caller of this handler gives up.
     pub fn channel(&self, address: &str) -> Result<LocalChannel, Error> {
         Ok(LocalChannel::open(&self.hub, address)?.with_deadline(self.deadline_ns))
+    }
+
+    /// Where large bytes fields of the answer are best made.
+    pub fn memory(&self) -> &MessageMemory {
+        &self.hub.memory
     }
 
     /// Ends after `duration`.

@@ -132,8 +132,8 @@ impl<Q: Message, P: Message, F> Unary<Q, P, F>
 where
     F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static,
 {
-    fn handler<I: PacketIo>(&self) -> Handler<I> {
-        let handler = Arc::clone(&self.handler);
+    fn handler<I: PacketIo>(&self, hub: &Hub) -> Handler<I> {
+        let (handler, memory) = (Arc::clone(&self.handler), hub.memory.clone());
         if self.in_worker {
             return Handler::worker(Arc::new(move |request, reply| {
                 let result = serve::<Q, P>(
@@ -141,6 +141,7 @@ where
                     request.encoding(),
                     request.metadata(),
                     request.remaining(),
+                    &memory,
                     std::mem::take(reply.buffer()),
                     |request, response| handler(request, response),
                 );
@@ -161,6 +162,7 @@ where
                 request.encoding(),
                 request.metadata(),
                 request.remaining(),
+                &memory,
                 std::mem::take(reply.buffer()),
                 |request, response| handler(request, response),
             );
@@ -182,16 +184,16 @@ impl<Q: Message, P: Message, F> Entry for Unary<Q, P, F>
 where
     F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static,
 {
-    fn udp(&self, _: &Rc<Hub>) -> Handler<UdpIo> {
-        self.handler()
+    fn udp(&self, hub: &Rc<Hub>) -> Handler<UdpIo> {
+        self.handler(hub)
     }
 
-    fn shm(&self, _: &Rc<Hub>) -> Handler<ShmIo> {
-        self.handler()
+    fn shm(&self, hub: &Rc<Hub>) -> Handler<ShmIo> {
+        self.handler(hub)
     }
 
-    fn xdp(&self, _: &Rc<Hub>) -> Handler<XdpIo> {
-        self.handler()
+    fn xdp(&self, hub: &Rc<Hub>) -> Handler<XdpIo> {
+        self.handler(hub)
     }
 }
 

@@ -41,6 +41,15 @@ impl Drop for Unfinished<'_> {
 
 pub(crate) struct Service(pub(crate) Arc<Gate>);
 
+/// Answers with the bytes of a request; with many, by the memory that they are sent from.
+fn put(request: &Request<'_, Payload>, response: &mut PayloadMut<'_>) {
+    let bytes = request.message().bytes();
+    match bytes.len() {
+        0..=4096 => response.set_bytes(bytes),
+        _ => response.set_bytes_bytes(request.memory().copy(bytes)),
+    }
+}
+
 impl Test for Service {
     fn echo(
         &self,
@@ -48,7 +57,7 @@ impl Test for Service {
         mut response: PayloadMut<'_>,
     ) -> Result<(), Status> {
         self.0.runs.fetch_add(1, Ordering::SeqCst);
-        response.set_bytes(request.message().bytes());
+        put(&request, &mut response);
         Ok(())
     }
 
@@ -84,7 +93,7 @@ impl Test for Service {
     ) -> Result<(), Status> {
         let thread = std::thread::current();
         assert!(thread.name().is_some_and(|name| name.contains("worker")));
-        response.set_bytes(request.message().bytes());
+        put(&request, &mut response);
         Ok(())
     }
 

@@ -1,0 +1,263 @@
+//! Messages in packet memory: what is sent from where it was made.
+//!
+//! ```text
+//!   free ─▶ made ─▶ referred to (`Bytes`) ─▶ last reference gone ─▶ free
+//!                         │                        ▲
+//!                         └─ sent: each chunk counts the descriptors of it that are out ─ all back ─▶
+//! ```
+//!
+//! Nobody writes to a message once it is made, and its memory is given to no other before the kernel
+//! has returned all that was described to it, whoever has forgotten the message by then. So what
+//! leaves is what was sent: the rule that eRPC (NSDI'19, section 4.2.2) keeps by waiting for its
+//! transmission queue to empty.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use range_alloc::RangeAllocator;
+use starling_io::PacketMemory;
+
+use crate::umem::Umem;
+
+/// The part of a device's packet memory that messages lie in. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Messages(Arc<Inner>);
+
+struct Inner {
+    umem: Arc<Umem>,
+    /// For each chunk: descriptors of it that the device has not had back. Only the device's sending
+    /// half writes here.
+    out: Box<[AtomicU32]>,
+    ranges: Mutex<Ranges>,
+}
+
+/// Chunks, counted from where messages begin.
+struct Ranges {
+    free: RangeAllocator<u32>,
+    /// Nobody refers to these any more but the kernel.
+    returning: Vec<Range<u32>>,
+}
+
+impl Messages {
+    pub(crate) fn new(umem: Arc<Umem>) -> Self {
+        let chunks = umem.cut.message_chunks as u32;
+        Self(Arc::new(Inner {
+            umem,
+            out: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
+            ranges: Mutex::new(Ranges {
+                free: RangeAllocator::new(0..chunks),
+                returning: Vec::new(),
+            }),
+        }))
+    }
+
+    /// Where in the packet memory these bytes are, if they are part of a message there.
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<usize> {
+        let cut = &self.0.umem.cut;
+        let at = (bytes.as_ptr() as u64).checked_sub(self.0.umem.start())? as usize;
+        let end = at.checked_add(bytes.len())?;
+        (at >= cut.message_start() && end <= cut.bytes()).then_some(at)
+    }
+
+    /// The device will describe these bytes to the kernel, a descriptor for each chunk. For its
+    /// sending half alone, as is the next one.
+    pub(crate) fn lend(&self, at: usize, len: usize) -> u32 {
+        let cut = &self.0.umem.cut;
+        let first = cut.chunk_at(at - cut.message_start());
+        let last = cut.chunk_at(at - cut.message_start() + len - 1);
+        for out in &self.0.out[first..=last] {
+            // Who writes alone needs no more than a store.
+            out.store(out.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        (last - first) as u32 + 1
+    }
+
+    /// The descriptor that had this address came back. False if none was out.
+    pub(crate) fn take_back(&self, address: usize) -> bool {
+        let cut = &self.0.umem.cut;
+        let chunk = address.checked_sub(cut.message_start());
+        let Some(out) = chunk.and_then(|at| self.0.out.get(cut.chunk_at(at))) else {
+            return false;
+        };
+        let count = out.load(Ordering::Relaxed);
+        if count > 0 {
+            // Whoever finds none out may write there.
+            out.store(count - 1, Ordering::Release);
+        }
+        count > 0
+    }
+
+    /// As many as [`Messages::lend`] said were never described, and will not be.
+    pub(crate) fn take_all_back(&self, at: usize, chunks: u32) {
+        let chunk = self.0.umem.cut.chunk;
+        for index in 0..chunks as usize {
+            let was_out = self.take_back(at + index * chunk);
+            debug_assert!(was_out, "it was lent");
+        }
+    }
+
+    /// Descriptors that are out, of all chunks together.
+    pub(crate) fn out(&self) -> u32 {
+        let counts = self.0.out.iter();
+        counts.map(|out| out.load(Ordering::Relaxed)).sum()
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        let ranges = self.0.ranges.lock();
+        ranges.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_out(&self, range: &Range<u32>) -> bool {
+        let mut chunks = self.0.out[range.start as usize..range.end as usize].iter();
+        chunks.any(|out| out.load(Ordering::Acquire) > 0)
+    }
+
+    fn take(&self, chunks: u32) -> Option<Range<u32>> {
+        let mut ranges = self.ranges();
+        let Ranges { free, returning } = &mut *ranges;
+        returning.retain(|range| {
+            let is_out = self.is_out(range);
+            if !is_out {
+                free.free_range(range.clone());
+            }
+            is_out
+        });
+        free.allocate_range(chunks).ok()
+    }
+}
+
+impl PacketMemory for Messages {
+    fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
+        let cut = &self.0.umem.cut;
+        if len == 0 || len > cut.chunk * cut.message_chunks {
+            return None;
+        }
+        let message = Message {
+            chunks: self.take(len.div_ceil(cut.chunk) as u32)?,
+            memory: self.clone(),
+            len,
+        };
+        // SAFETY: the range is nobody else's, the kernel has given all of it back, and there is no
+        // other reference yet.
+        fill(unsafe { self.0.umem.bytes_mut(message.at(), len) });
+        Some(Bytes::from_owner(message))
+    }
+}
+
+impl fmt::Debug for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Messages").finish_non_exhaustive()
+    }
+}
+
+/// One message, or a part of one.
+struct Message {
+    memory: Messages,
+    chunks: Range<u32>,
+    len: usize,
+}
+
+impl Message {
+    fn at(&self) -> usize {
+        let cut = &self.memory.0.umem.cut;
+        cut.message_start() + self.chunks.start as usize * cut.chunk
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the range is this message's until it is dropped, and nobody writes to it any more.
+        unsafe { self.memory.0.umem.bytes(self.at(), self.len) }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        let chunks = self.chunks.clone();
+        let mut ranges = self.memory.ranges();
+        match self.memory.is_out(&chunks) {
+            true => ranges.returning.push(chunks),
+            false => ranges.free.free_range(chunks),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::umem::Cut;
+
+    /// Room for four chunks of 2048 bytes.
+    fn memory() -> Messages {
+        let cut = Cut::new(1514, 64, 64).with_messages(4 * 2048);
+        Messages::new(Arc::new(Umem::new(cut).expect("some memory")))
+    }
+
+    fn make(memory: &Messages, len: usize, byte: u8) -> Option<Bytes> {
+        memory.make(len, &mut |room| room.fill(byte))
+    }
+
+    #[test]
+    fn memory_is_used_again_when_nobody_refers_to_it() {
+        let memory = memory();
+        let whole = make(&memory, 4 * 2048, 1).expect("room for all");
+        assert!(make(&memory, 1, 2).is_none(), "there is no more");
+        let part = whole.slice(5000..5001);
+        drop(whole);
+        assert!(make(&memory, 1, 2).is_none(), "a part is referred to");
+        assert_eq!(part[..], [1]);
+        drop(part);
+        let few: Vec<Bytes> = (0..4).map_while(|n| make(&memory, 2048, n)).collect();
+        assert_eq!(few.len(), 4);
+        for (n, bytes) in few.iter().enumerate() {
+            assert!(bytes.iter().all(|byte| usize::from(*byte) == n));
+        }
+        assert!(make(&memory, 4 * 2048 + 1, 0).is_none(), "more than all");
+        assert!(make(&memory, 0, 0).is_none(), "nothing");
+    }
+
+    #[test]
+    fn memory_is_not_used_again_while_the_kernel_reads_it() {
+        let memory = memory();
+        let message = make(&memory, 3 * 2048, 1).expect("room");
+        let at = memory.find(&message[1000..5000]).expect("it is here");
+        assert_eq!(memory.lend(at, 4000), 3);
+        assert_eq!(memory.lend(at, 1048), 1, "to the end of its chunk");
+        drop(message);
+        assert!(make(&memory, 3 * 2048, 2).is_none());
+        let chunk = |n: usize| memory.0.umem.cut.message_start() + n * 2048;
+        for (address, out) in [(at, 3), (chunk(2), 2), (chunk(1), 1)] {
+            assert!(memory.take_back(address));
+            assert_eq!(memory.out(), out);
+            assert!(make(&memory, 3 * 2048, 2).is_none(), "{out} are out");
+        }
+        assert!(memory.take_back(chunk(0) + 100));
+        assert!(!memory.take_back(chunk(0)), "none is out");
+        assert!(make(&memory, 4 * 2048, 2).is_some());
+    }
+
+    #[test]
+    fn other_memory_is_not_taken_for_it() {
+        let (memory, other) = (memory(), memory());
+        let message = make(&memory, 2048, 1).expect("room");
+        assert!(memory.find(&message).is_some());
+        assert!(other.find(&message).is_none());
+        assert!(memory.find(&[0; 64]).is_none());
+        // SAFETY: nobody uses the slot.
+        let slot = unsafe { memory.0.umem.bytes(memory.0.umem.cut.tx_start(), 64) };
+        assert!(memory.find(slot).is_none(), "a slot is no message");
+    }
+
+    #[test]
+    fn a_message_whose_making_fails_leaves_no_trace() {
+        let memory = memory();
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            memory.make(4 * 2048, &mut |_| panic!("the caller's"))
+        }));
+        assert!(made.is_err());
+        assert!(make(&memory, 4 * 2048, 1).is_some());
+    }
+}
