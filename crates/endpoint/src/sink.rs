@@ -59,6 +59,10 @@ impl<T: PacketTx> FrameSink for Sink<'_, T> {
         self.0.admit(stranger).ok().map(proto_peer)
     }
 
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
+        self.0.limit_datagram(io_peer(peer), bytes);
+    }
+
     #[inline]
     fn max_datagram(&self, peer: PeerId) -> usize {
         self.0.max_datagram(io_peer(peer))

@@ -41,6 +41,10 @@ impl FrameSink for Sink<'_> {
         self.0.admit(stranger).ok().map(|peer| PeerId(peer.0))
     }
 
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
+        self.0.limit_datagram(starling_io::PeerId(peer.0), bytes);
+    }
+
     fn max_datagram(&self, peer: PeerId) -> usize {
         self.0.max_datagram(starling_io::PeerId(peer.0))
     }

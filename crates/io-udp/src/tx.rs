@@ -75,6 +75,14 @@ struct TxPeer {
     segmented: bool,
 }
 
+impl TxPeer {
+    /// It takes no more than `max_datagram` bytes.
+    fn lower(&mut self, max_datagram: usize) {
+        self.max_datagram = self.max_datagram.min(max_datagram as u32);
+        self.segmented = 2 * self.max_datagram as usize <= MAX_SEGMENTED_BYTES;
+    }
+}
+
 /// What to do with the oldest datagram after an attempt to send it failed.
 enum Verdict {
     /// The kernel has no room: keep it for later.
@@ -212,8 +220,7 @@ impl UdpTx {
         let peer = &mut self.peers[id.0 as usize];
         // No route: the peer's datagrams are dropped for another reason than their size.
         if let Ok(max_datagram) = measured {
-            peer.max_datagram = peer.max_datagram.min(max_datagram as u32);
-            peer.segmented = 2 * max_datagram <= MAX_SEGMENTED_BYTES;
+            peer.lower(max_datagram);
         }
         peer.max_datagram as usize
     }
@@ -549,6 +556,12 @@ impl PacketTx for UdpTx {
 
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
         self.add_peer(stranger)
+    }
+
+    fn limit_datagram(&mut self, id: PeerId, bytes: usize) {
+        if let Some(peer) = self.peers.get_mut(id.0 as usize).filter(|peer| peer.live) {
+            peer.lower(bytes);
+        }
     }
 
     /// Zero for a peer that is closed.

@@ -668,6 +668,10 @@ impl PacketTx for XdpTx {
         Ok(id)
     }
 
+    fn limit_datagram(&mut self, id: PeerId, bytes: usize) {
+        self.udp.limit_datagram(id, bytes);
+    }
+
     /// Zero for a peer that is closed.
     #[inline]
     fn max_datagram(&self, id: PeerId) -> usize {

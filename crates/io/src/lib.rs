@@ -251,6 +251,12 @@ pub trait PacketTx {
     /// Makes a peer of a stranger's address.
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError>;
 
+    /// `peer` takes no datagrams of more payload than this, in bytes, so no more is to be bundled:
+    /// its interface may have a smaller MTU than any on the way that this host knows of.
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
+        let _ = (peer, bytes);
+    }
+
     /// The largest datagram payload that the path to `peer` takes, in bytes: what
     /// [`PacketIo::max_datagram`] says, for who holds only this half (a peer is admitted, and
     /// told its limit, in the middle of a burst). Unless overridden, what every path takes:

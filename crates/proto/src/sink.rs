@@ -36,6 +36,10 @@ pub trait FrameSink {
     /// Makes a peer of an address that has proved to be its own. `None` if there is no room.
     fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId>;
 
+    /// `peer` takes no datagram larger than this, in bytes. What it does not say to the device it says
+    /// to the protocol.
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize);
+
     /// The largest datagram on the path to `peer`, in bytes.
     fn max_datagram(&self, peer: PeerId) -> usize;
 }

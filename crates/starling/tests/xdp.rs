@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::xdp::{channel, from_a, pair, serve};
+use common::xdp::{channel, from_a, pair, serve, serve_in};
 use common::{LONG, any_addresses, payload, server};
 use starling::{Bytes, Channel, Endpoint, Error};
 use starling_netns::{IPV4, IPV6, Shape, inside};
@@ -81,6 +81,49 @@ fn large_messages_are_sent_from_where_they_were_made() {
                 false => count == 0,
             });
             assert!(is_as_expected, "mtu {mtu}: {gathered:?}");
+        }
+    }
+}
+
+/// What is larger than the other interface takes is lost without a word.
+#[test]
+fn ends_with_different_mtus_understand_each_other() {
+    let test = "ends_with_different_mtus_understand_each_other";
+    let shape = Shape {
+        mtu: 9000,
+        ..Shape::default()
+    };
+    let Some(pair) = pair(test, shape) else {
+        return;
+    };
+    starling_netns::run(&pair.b, "ip link set dev vb mtu 1500").expect("root");
+    for scheme in ["xdp", "udp"] {
+        for (server_at, client_at, ip) in [
+            ((&pair.b, "vb"), (&pair.a, "va"), IPV4[1]),
+            ((&pair.a, "va"), (&pair.b, "vb"), IPV4[0]),
+        ] {
+            let at = |interface: &str| match scheme {
+                "xdp" => format!("xdp://{interface}/{ip}"),
+                _ => format!("udp://{ip}"),
+            };
+            let (server, _) = serve_in(server_at.0, 1, &format!("{}:0", at(server_at.1)));
+            let address = &server.addresses()[0];
+            let port = address.rsplit(':').next().expect("a port");
+            let address = format!("{}:{port}", at(client_at.1));
+            let made = inside(client_at.0, || {
+                Channel::builder(&address).own_thread().lazy()
+            });
+            let client = TestClient::new(made.expect("a channel"));
+            // So many at a time that they share datagrams, and answers do.
+            let request = payload(&[7; 300]);
+            for _ in 0..20 {
+                let calls: Vec<_> = (0..100).map(|_| client.echo(&request)).collect();
+                for call in calls {
+                    let echoed = call.wait().expect("an echo");
+                    assert_eq!(echoed.message().bytes(), [7; 300]);
+                }
+            }
+            check(&client);
         }
     }
 }

@@ -87,6 +87,7 @@ impl Client {
             return;
         }
         let session = self.sessions.get_mut(id).expect("just found");
+        sink.limit_datagram(peer, accept.max_datagram as usize);
         session.remote = accept.session;
         session.preamble = preamble(accept.token);
         session.state = State::Open;

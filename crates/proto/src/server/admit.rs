@@ -188,6 +188,7 @@ impl Server {
                 slots: Slots::new(slots),
             })
             .expect("the table is not full");
+        sink.limit_datagram(peer, width);
         self.open_claims(id);
         self.granted += usize::from(granted);
         let before = self

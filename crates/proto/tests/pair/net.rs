@@ -18,6 +18,8 @@ pub(crate) struct Wire {
     open: Vec<(usize, Vec<u8>)>,
     sent: Vec<(usize, Vec<u8>)>,
     pub(crate) mtu: usize,
+    /// What the peers take, as the protocol says.
+    pub(crate) limit: Option<usize>,
     /// Frames that are taken before the sink is full.
     pub(crate) room: usize,
     /// Hosts that were admitted as peers.
@@ -43,9 +45,10 @@ impl FrameSink for Wire {
         self.room -= 1;
         let host = peer.0 as usize;
         let len = head.len() + body.len() + tail.len();
-        assert!(preamble.len() + len <= self.mtu, "frame of {len} bytes");
+        let width = self.limit.unwrap_or(self.mtu).min(self.mtu);
+        assert!(preamble.len() + len <= width, "frame of {len} bytes");
         let at = self.open.iter().position(|(to, _)| *to == host);
-        let fits = at.is_some_and(|at| self.open[at].1.len() + len <= self.mtu);
+        let fits = at.is_some_and(|at| self.open[at].1.len() + len <= width);
         if !fits {
             self.seal(peer);
             self.open.push((host, preamble.to_vec()));
@@ -79,6 +82,10 @@ impl FrameSink for Wire {
         let host = usize::from(stranger.ip().octets()[3]);
         self.known.push(host);
         Some(PeerId(host as u32))
+    }
+
+    fn limit_datagram(&mut self, _: PeerId, bytes: usize) {
+        self.limit = Some(bytes.min(self.limit.unwrap_or(bytes)));
     }
 
     fn max_datagram(&self, _: PeerId) -> usize {

@@ -19,6 +19,26 @@ fn a_request_made_while_connecting_is_answered() {
     assert_eq!(net.datagrams(), 6);
 }
 
+/// The network loses what is larger than its receiver takes, without a word.
+#[test]
+fn nothing_is_bundled_beyond_what_the_other_end_takes() {
+    for small in [0, 1] {
+        let mut net = Net::pair();
+        net.hosts[1 - small].wire.mtu = 9000;
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        for host in &net.hosts {
+            assert_eq!(host.wire.limit, Some(1500));
+        }
+        for tag in 0..8 {
+            net.request(0, session, tag, &[0; 1000]);
+        }
+        net.run_ms(1);
+        assert_eq!(net.hosts[1].ran.len(), 8);
+        assert!(net.log.iter().all(|(_, datagram)| datagram.len() <= 1500));
+    }
+}
+
 #[test]
 fn a_spoofed_connect_costs_the_server_nothing() {
     let mut net = Net::pair();

@@ -63,6 +63,10 @@ impl FrameSink for Sink<'_> {
         self.tx.admit(stranger).ok().map(|peer| PeerId(peer.0))
     }
 
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
+        self.tx.limit_datagram(starling_io::PeerId(peer.0), bytes);
+    }
+
     fn max_datagram(&self, peer: PeerId) -> usize {
         self.tx.max_datagram(starling_io::PeerId(peer.0))
     }
