@@ -77,7 +77,20 @@ impl XdpAddress {
             text.parse::<u32>().ok().filter(|_| digits)
         };
         for option in options.split('&').filter(|_| rest.contains('?')) {
-            match option.split_once('=') {
+            let parts = option.split_once('=');
+            let is_twice = match parts {
+                Some(("queue", _)) => address.queue.is_some(),
+                Some(("mode", _)) => address.mode.is_some(),
+                Some(("frames", _)) => address.frames.is_some(),
+                _ => false,
+            };
+            if is_twice {
+                return Err(malformed(
+                    &format!("its option {option:?} is there before"),
+                    "say each option once",
+                ));
+            }
+            match parts {
                 Some(("queue", queue)) => {
                     let queue = number(queue);
                     let remedy = "number queues from 0: ?queue=2";
@@ -253,6 +266,10 @@ mod tests {
                 "its frames are no power of two",
             ),
             ("xdp://eth0/h:1?cpu=1", "its option \"cpu=1\" is none"),
+            (
+                "xdp://eth0/h:1?queue=1&frames=64&queue=1",
+                "its option \"queue=1\" is there before",
+            ),
         ] {
             let error = XdpAddress::parse(text).expect_err(text);
             assert_eq!(error.fault, Fault::Caller);

@@ -160,7 +160,9 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
     let about = |what: &str| {
         let queues = match interface.queues {
             1 => "1 queue: one device".into(),
-            queues => format!("{queues} queues: a device on each"),
+            queues => format!(
+                "{queues} queues: a device on each, and what comes by one without goes the slow way"
+            ),
         };
         format!(
             "{name}: MTU {}, up to {largest} bytes in a datagram, {queues}; {in_use}{what}",
@@ -303,7 +305,7 @@ mod tests {
         let ok = of_level(&xdp(&host, &interfaces), Level::Ok);
         assert!(
             ok.contains(
-                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each; driver mode"
+                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each, and what comes by one without goes the slow way; driver mode"
             ),
             "{ok}"
         );
