@@ -433,6 +433,51 @@ impl UdpTx {
     }
 }
 
+impl UdpTx {
+    /// The most datagrams in a run, and the most bytes.
+    pub const MAX_RUN: (usize, usize) = (MAX_SEGMENTS, MAX_SEGMENTED_BYTES);
+
+    /// Sends datagrams to a peer that lie elsewhere, by one system call and before whatever is queued:
+    /// `parts`, one behind the other, cut into `count` datagrams of `segment` bytes, of which the last
+    /// may be shorter; `None`, if it is one. At most [`UdpTx::MAX_RUN`].
+    ///
+    /// # Errors
+    /// As the kernel's, if it sent nothing. [`io::ErrorKind::Unsupported`], if it cuts nothing.
+    pub fn send_run<'a>(
+        &mut self,
+        id: PeerId,
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+        count: usize,
+        segment: Option<u16>,
+    ) -> io::Result<()> {
+        let live = |peer: &&TxPeer| peer.live;
+        let Some(peer) = self.peers.get(id.0 as usize).filter(live).copied() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let mut failed = 0;
+        loop {
+            if segment.is_some() && !self.gso {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            let (fd, by_lane) = exit(&self.shared, &self.lane, id.0);
+            let mut batch = self.scratch.batch();
+            batch.push_message((!by_lane).then_some(&peer.address), segment);
+            for part in parts.clone() {
+                batch.push_datagram(part);
+            }
+            let Err(error) = batch.send(fd) else {
+                self.sent += count as u64;
+                return Ok(());
+            };
+            failed += 1;
+            let segment = segment.map(usize::from);
+            if !matches!(self.judge(&error, failed, segment, id), Verdict::Retry) {
+                return Err(error);
+            }
+        }
+    }
+}
+
 impl Drop for UdpTx {
     /// What was appended is given to the kernel, as far as it has room.
     fn drop(&mut self) {
@@ -610,6 +655,37 @@ mod tests {
         assert_eq!(tx.max_datagram(peer), 1000);
         let verdict = tx.judge(&invalid, 1, Some(1000), peer);
         assert!(matches!(verdict, Verdict::Retry) && !tx.gso);
+    }
+
+    #[test]
+    fn a_run_that_lies_elsewhere_is_cut_into_its_datagrams() {
+        let mut tx = small();
+        let receiver = std::net::UdpSocket::bind(address(0)).expect("a free port");
+        let peer = tx.admit(receiver.local_addr().expect("it is bound"));
+        let peer = peer.expect("room");
+        let bytes: Vec<u8> = (0..2500_u32).map(|at| (at * 31 / 7) as u8).collect();
+        let parts = [&bytes[..300], &bytes[300..1900], &bytes[1900..]];
+        let sent = tx.send_run(peer, parts.into_iter(), 3, Some(1000));
+        sent.expect("loopback cuts");
+        let mut buffer = [0; 2000];
+        for expected in bytes.chunks(1000) {
+            let len = receiver.recv(&mut buffer).expect("it arrives");
+            assert_eq!(&buffer[..len], expected);
+        }
+        tx.send_run(peer, parts[..1].iter().copied(), 1, None)
+            .expect("one is not cut");
+        assert_eq!(receiver.recv(&mut buffer).expect("it arrives"), 300);
+        assert_eq!(tx.sent, 4);
+        tx.gso = false;
+        let refused = tx.send_run(peer, parts.into_iter(), 3, Some(1000));
+        let refused = refused.expect_err("nobody cuts");
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+        tx.remove_peer(peer);
+        let refused = tx.send_run(peer, parts[..1].iter().copied(), 1, None);
+        assert_eq!(
+            refused.expect_err("gone").kind(),
+            io::ErrorKind::NotConnected
+        );
     }
 
     #[test]

@@ -28,8 +28,8 @@ use crate::siblings::Siblings;
 use crate::socket::{Mode, Place, Plan, Sizes, Socket};
 use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::taken::Taken;
-use crate::tx::XdpTx;
-use crate::umem::{self, Cut, Umem};
+use crate::tx::{Ways, XdpTx};
+use crate::umem::{self, Cut, SLOT_MARGIN, Umem};
 use crate::worker::{Parts, XdpWorker};
 
 /// Bytes of Ethernet header.
@@ -38,7 +38,10 @@ pub(crate) const ETHERNET: usize = 14;
 pub(crate) const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
 
-/// The largest frame, in bytes: 15 full chunks of the receiver's. The kernel's own limit is 17 parts.
+/// The most parts of a frame where the kernel copies: its own buffers have no more.
+const MAX_PARTS: usize = 17;
+
+/// The largest frame, in bytes: 15 full chunks of the receiver's.
 const MAX_FRAME: usize = 15 * 3840;
 
 /// The most memory for messages, in bytes: addresses in all packet memory have 32 bits.
@@ -63,9 +66,12 @@ pub struct XdpConfig {
     /// interface has frames that are large enough. The default is 16 MiB.
     pub message_memory: usize,
     /// The least of a message in one frame, in bytes, that is gathered where it lies rather than
-    /// copied. Unless set, 1024 in zero-copy mode and 16 KiB in the others, in which the kernel makes
-    /// a page of each part: for less than that a copy takes less time.
+    /// copied. Unless set, 1024 in zero-copy mode, and never in the others: there the kernel makes a
+    /// page of each part, which takes longer than a copy.
     pub gather_from: Option<usize>,
+    /// Runs of large datagrams to one peer go by the kernel's socket. Unless set, in all modes but
+    /// zero-copy: there one system call for many is worth more than the way past the kernel.
+    pub runs_by_socket: Option<bool>,
     /// Mark sent datagrams as ECN-capable. On by default.
     pub ecn: bool,
     /// Share the port with devices on other queues that also say so, all in this process: who hears
@@ -81,6 +87,7 @@ impl Default for XdpConfig {
             tx_frames: 256,
             message_memory: 16 << 20,
             gather_from: None,
+            runs_by_socket: None,
             ecn: true,
             reuse_port: false,
         }
@@ -108,12 +115,12 @@ impl XdpConfig {
     }
 
     fn gather_from(&self, zero_copy: bool) -> usize {
-        let usual = if zero_copy { 1024 } else { 16 << 10 };
+        let usual = if zero_copy { 1024 } else { usize::MAX };
         self.gather_from.unwrap_or(usual).max(1)
     }
 
-    /// Packet memory for frames of up to `max_frame` bytes, and what goes with it.
-    fn plan(&self, max_frame: usize, cut: Cut) -> io::Result<Plan> {
+    /// Packet memory that is cut so, and what goes with it.
+    fn plan(&self, cut: Cut) -> io::Result<Plan> {
         Ok(Plan {
             umem: Arc::new(Umem::new(cut)?),
             sizes: Sizes {
@@ -121,7 +128,6 @@ impl XdpConfig {
                 tx: self.tx_frames * cut.slot_chunks.next_power_of_two() as u32,
                 completion: (cut.bytes() / cut.chunk).next_power_of_two() as u32,
             },
-            large: max_frame > cut.rx_room(),
         })
     }
 }
@@ -257,34 +263,38 @@ impl XdpIo {
             is_generic: program.is_generic,
             memory: 0,
         };
-        let may_be_zero_copy = || {
-            let features = inspect::features(link.index);
-            features.is_some_and(|features| features.zero_copy)
+        // How many parts a frame can have in zero-copy mode, if there is one.
+        let by_card = || inspect::zero_copy(link.index);
+        let cut = config.cut(max_frame);
+        let plan = || {
+            config.plan(cut).map_err(|error| {
+                let remedy = umem::remedy(cut.bytes());
+                IoError::from_os(Fault::Host, attempt, error, remedy)
+            })
         };
-        let plan = |zero_copy: bool, messages: bool| {
-            if !messages {
-                let cut = config.cut(max_frame);
-                let no_memory = |error| {
-                    let remedy = umem::remedy(cut.bytes());
-                    IoError::from_os(Fault::Host, attempt, error, remedy)
-                };
-                return config.plan(max_frame, cut).map(Some).map_err(no_memory);
-            }
+        let plan_for_messages = |zero_copy: bool| {
             let cut = config.cut_for_messages(max_frame, zero_copy);
-            let cut = cut.filter(|_| !zero_copy || may_be_zero_copy());
+            let cut = cut.filter(|_| !zero_copy || by_card().is_some());
             // Without memory for it, there is none.
-            Ok(cut.and_then(|cut| config.plan(max_frame, cut).ok()))
+            cut.and_then(|cut| config.plan(cut).ok())
         };
-        let (socket, rings, umem) = Socket::open(&place, plan)?;
-        let cut = umem.cut;
+        let is_large = max_frame > cut.rx_room();
+        let (socket, rings, umem) = Socket::open(&place, is_large, plan, plan_for_messages)?;
         let taken = Taken::new(&place);
         let max_frame = match socket.multi_buffer {
             true => max_frame,
             false => max_frame.min(cut.rx_room()),
         };
+        let is_zero_copy = socket.mode == Mode::ZeroCopy;
+        let max_parts = match is_zero_copy {
+            true => MAX_PARTS.min(by_card().unwrap_or(1) as usize),
+            false => MAX_PARTS,
+        };
+        let max_frame = max_frame.min(max_parts * cut.chunk - SLOT_MARGIN);
         let largest = max_frame - ETHERNET - headers;
+        let runs_by_socket = config.runs_by_socket.unwrap_or(!is_zero_copy);
         let gather_from = match socket.multi_buffer {
-            true => config.gather_from(socket.mode == Mode::ZeroCopy),
+            true => config.gather_from(is_zero_copy),
             // A frame has one descriptor.
             false => usize::MAX,
         };
@@ -327,7 +337,11 @@ impl XdpIo {
                 rings.tx,
                 rings.completion,
                 chunks,
-                gather_from,
+                Ways {
+                    gather_from,
+                    max_parts,
+                    runs_by_socket,
+                },
             ),
             capabilities: Capabilities {
                 scheme: "xdp",
@@ -679,8 +693,19 @@ fn no_address(attempt: &str, own: &[IpAddr]) -> IoError {
         true => "the interface has no address".to_owned(),
         false => format!("the interface's addresses are {}", list.join(", ")),
     };
-    let remedy = "use an address of the interface (`ip address` shows them), or 0.0.0.0 or [::] for \
-                  its first one";
+    // Each stands for an address of its own family, if there is one.
+    let any: Vec<&str> = [(true, "0.0.0.0"), (false, "[::]")]
+        .into_iter()
+        .filter(|(is_ipv4, _)| own.iter().any(|ip| ip.is_ipv4() == *is_ipv4))
+        .map(|(_, any)| any)
+        .collect();
+    let remedy = match any.is_empty() {
+        true => "give it one (`ip address add`), or use another interface".to_owned(),
+        false => format!(
+            "use an address of the interface (`ip address` shows them), or {} for its first one",
+            any.join(" or ")
+        ),
+    };
     IoError::new(Fault::Caller, attempt, problem, remedy)
 }
 

@@ -116,12 +116,15 @@ impl Features {
     }
 }
 
-/// What the driver of one interface can do, as far as the kernel says.
-pub(crate) fn features(interface: u32) -> Option<Features> {
+/// The most descriptors that a frame can have in zero-copy mode; `None` if an interface has no such
+/// mode, as far as the kernel says.
+pub(crate) fn zero_copy(interface: u32) -> Option<u32> {
     let mut netlink = Netlink::generic().ok()?;
     let family = netlink.family(FAMILY).ok()?;
-    let bits = netlink.xdp_features(family, interface).ok()?;
-    bits.map(Features::of_bits)
+    let bits = netlink.xdp_features(family, interface).ok()??;
+    let parts = netlink.zero_copy_parts(family, interface).ok()?;
+    // A kernel that does not say knows no frames of several.
+    (Features::of_bits(bits).zero_copy).then_some(parts.unwrap_or(1))
 }
 
 /// The interfaces of this thread's network namespace, in the kernel's order.

@@ -12,6 +12,7 @@
 //!       │
 //!       ├──────────────── tx ring ◀──────────────── next hop's hardware address known ┐
 //!       └─── kernel ◀─── the kernel's socket ◀───── not (yet) ────────────────────────┴─ XdpTx
+//!                                    ▲──── runs of large ones, where the kernel copies ──┘
 //! ```
 //!
 //! Reading and making frames is [`starling_frame`]'s part.
@@ -22,6 +23,7 @@
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that who sends never waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `memory` | messages in packet memory, which are sent from where they lie |
 //! | `chunks` | whether all memory is somewhere at the end |
 //! | `taken` | which queues devices of this process have |
 //! | `siblings` | devices of one process that share a port |

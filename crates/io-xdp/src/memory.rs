@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -31,6 +31,8 @@ struct Inner {
     /// For each chunk: descriptors of it that the device has not had back. Only the device's sending
     /// half writes here.
     out: Box<[AtomicU32]>,
+    /// For each chunk: it is of a message that nobody writes to any more.
+    made: Box<[AtomicBool]>,
     ranges: Mutex<Ranges>,
 }
 
@@ -47,6 +49,7 @@ impl Messages {
         Self(Arc::new(Inner {
             umem,
             out: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
+            made: (0..chunks).map(|_| AtomicBool::new(false)).collect(),
             ranges: Mutex::new(Ranges {
                 free: RangeAllocator::new(0..chunks),
                 returning: Vec::new(),
@@ -54,12 +57,15 @@ impl Messages {
         }))
     }
 
-    /// Where in the packet memory these bytes are, if they are part of a message there.
+    /// Where in the packet memory these bytes are, if they are part of a message that is made there.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<usize> {
         let cut = &self.0.umem.cut;
         let at = (bytes.as_ptr() as u64).checked_sub(self.0.umem.start())? as usize;
         let end = at.checked_add(bytes.len())?;
-        (at >= cut.message_start() && end <= cut.bytes()).then_some(at)
+        let first = cut.chunk_at(at.checked_sub(cut.message_start())?);
+        // While it is being written, only who writes has it, and may write on.
+        let is_made = self.0.made.get(first)?.load(Ordering::Acquire);
+        (is_made && end <= cut.bytes()).then_some(at)
     }
 
     /// The device will describe these bytes to the kernel, a descriptor for each chunk. For its
@@ -143,6 +149,7 @@ impl PacketMemory for Messages {
         // SAFETY: the range is nobody else's, the kernel has given all of it back, and there is no
         // other reference yet.
         fill(unsafe { self.0.umem.bytes_mut(message.at(), len) });
+        message.set_made(true);
         Some(Bytes::from_owner(message))
     }
 }
@@ -165,6 +172,13 @@ impl Message {
         let cut = &self.memory.0.umem.cut;
         cut.message_start() + self.chunks.start as usize * cut.chunk
     }
+
+    fn set_made(&self, is_made: bool) {
+        let chunks = self.chunks.start as usize..self.chunks.end as usize;
+        for made in &self.memory.0.made[chunks] {
+            made.store(is_made, Ordering::Release);
+        }
+    }
 }
 
 impl AsRef<[u8]> for Message {
@@ -176,6 +190,7 @@ impl AsRef<[u8]> for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
+        self.set_made(false);
         let chunks = self.chunks.clone();
         let mut ranges = self.memory.ranges();
         match self.memory.is_out(&chunks) {
@@ -249,6 +264,17 @@ mod tests {
         // SAFETY: nobody uses the slot.
         let slot = unsafe { memory.0.umem.bytes(memory.0.umem.cut.tx_start(), 64) };
         assert!(memory.find(slot).is_none(), "a slot is no message");
+    }
+
+    #[test]
+    fn what_is_being_written_is_no_message_yet() {
+        let memory = memory();
+        let mut at_work = None;
+        let made = memory.make(3000, &mut |room| at_work = Some(memory.find(room)));
+        assert_eq!(at_work, Some(None));
+        let made = made.expect("room");
+        assert!(memory.find(&made[2500..]).is_some());
+        assert!(memory.find(&[]).is_none(), "nothing is nowhere");
     }
 
     #[test]

@@ -54,6 +54,7 @@ const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 
 /// A message, without its header.
 #[derive(Debug)]
@@ -255,11 +256,27 @@ impl Netlink {
     /// What an interface's driver says that it can do (`enum netdev_xdp_act`), asked of the family
     /// `netdev`.
     pub(crate) fn xdp_features(&mut self, family: u16, interface: u32) -> io::Result<Option<u64>> {
-        let mut body = vec![NETDEV_CMD_DEV_GET, 1, 0, 0];
-        push_attribute(&mut body, NETDEV_A_DEV_IFINDEX, &interface.to_ne_bytes());
-        let answers = self.ask(family, 0, &body)?;
+        let answers = self.ask_device(family, interface)?;
         let bits = generic_attribute(&answers, NETDEV_A_DEV_XDP_FEATURES);
         Ok(bits.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?))))
+    }
+
+    fn ask_device(&mut self, family: u16, interface: u32) -> io::Result<Vec<Message>> {
+        let mut body = vec![NETDEV_CMD_DEV_GET, 1, 0, 0];
+        push_attribute(&mut body, NETDEV_A_DEV_IFINDEX, &interface.to_ne_bytes());
+        self.ask(family, 0, &body)
+    }
+
+    /// The most descriptors that an interface's driver takes for a frame in zero-copy mode, asked of the
+    /// family `netdev` (Linux 6.6).
+    pub(crate) fn zero_copy_parts(
+        &mut self,
+        family: u16,
+        interface: u32,
+    ) -> io::Result<Option<u32>> {
+        let answers = self.ask_device(family, interface)?;
+        let parts = generic_attribute(&answers, NETDEV_A_DEV_XDP_ZC_MAX_SEGS);
+        Ok(parts.and_then(|value| Some(u32::from_ne_bytes(*value.first_chunk()?))))
     }
 
     /// The addresses of an interface that others can reach, those of widest scope first.

@@ -109,20 +109,21 @@ pub(crate) struct Sizes {
 }
 
 /// What a socket is to have.
+#[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) umem: Arc<Umem>,
     pub(crate) sizes: Sizes,
-    /// Frames may have several chunks without messages, too.
-    pub(crate) large: bool,
 }
 
 impl Socket {
     /// The best that the interface can do: zero-copy before copies, memory for messages before none,
-    /// and frames of several chunks if there are such. The plan is asked whether it is for zero-copy,
-    /// and whether with memory for messages; `None`: that would be in vain.
+    /// and frames of several chunks if some are `large`. Plans with memory for messages are asked
+    /// whether they are for zero-copy; `None`: that would be in vain.
     pub(crate) fn open(
         place: &Place<'_>,
-        plan: impl Fn(bool, bool) -> Result<Option<Plan>, IoError>,
+        large: bool,
+        plan: impl Fn() -> Result<Plan, IoError>,
+        plan_for_messages: impl Fn(bool) -> Option<Plan>,
     ) -> Result<(Self, Rings, Arc<Umem>), IoError> {
         type Flags = SocketAddrXdpFlags;
         let zero_copy = (
@@ -131,6 +132,7 @@ impl Socket {
         );
         let copy = (Flags::XDP_COPY, place.mode != Some(Mode::ZeroCopy));
         let mut last = None;
+        let mut usual = None;
         for (flags, wanted) in [zero_copy, copy] {
             let possible = flags == Flags::XDP_COPY || !place.is_generic;
             if !wanted || !possible {
@@ -138,13 +140,18 @@ impl Socket {
             }
             let sg = Flags::XDP_USE_SG;
             for (messages, multi) in [(true, sg), (false, sg), (false, Flags::empty())] {
-                let zero_copy = flags == Flags::XDP_ZEROCOPY;
-                let Some(Plan { umem, sizes, large }) = plan(zero_copy, messages)? else {
-                    continue;
-                };
                 if multi == sg && !messages && !large {
                     continue;
                 }
+                let zero_copy = flags == Flags::XDP_ZEROCOPY;
+                let plan = match (messages, &usual) {
+                    (true, _) => plan_for_messages(zero_copy),
+                    (false, Some(usual)) => Some(Plan::clone(usual)),
+                    (false, None) => Some(usual.insert(plan()?).clone()),
+                };
+                let Some(Plan { umem, sizes }) = plan else {
+                    continue;
+                };
                 let place = &Place {
                     memory: umem.cut.bytes(),
                     ..*place

@@ -1,17 +1,13 @@
 //! The sending half: frames are built where the kernel takes them from.
 //!
 //! What is appended for a peer is copied into a slot of the packet memory, behind room for the
-//! headers. What lies in packet memory already, and is large, is gathered where it lies:
-//!
-//! ```text
-//!   slot:  │ headers │ preamble, frames ┆ frames behind it │       descriptors: front, the chunks of
-//!                                       ▲                          what is gathered, back
-//!                       gathered:  a part of a message
-//! ```
-//!
-//! A flush writes the headers, hands the slots to the kernel and wakes it with one system
-//! call for all. While the hardware address of a peer's next hop is unknown, its datagrams go by
-//! the kernel's socket, which makes the kernel find out.
+//! headers. What lies in packet memory already, and is large, is gathered where it lies. A flush
+//! writes the headers, hands the slots to the kernel and wakes it with one system call for all; runs
+//! of large datagrams go by the kernel's socket, where that takes less. While the hardware address of
+//! a peer's next hop is unknown, all of its datagrams do, which makes the kernel find out.
+
+mod bulk;
+mod gather;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +26,7 @@ use crate::shared::Shared;
 use crate::socket::kick;
 use crate::steering::Exchange;
 use crate::umem::SLOT_MARGIN;
+use gather::Gathered;
 
 /// Index of a slot.
 type Slot = u16;
@@ -40,9 +37,6 @@ const NONE: Slot = Slot::MAX;
 /// Datagrams that go to a peer by the kernel's socket before the device asks for the way itself: the
 /// thread that should have had no core for as long.
 const PATIENCE: u8 = 32;
-
-/// The most descriptors of a frame: the kernel's own buffers have no more parts.
-const MAX_PARTS: usize = 17;
 
 /// The sending half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpTx {
@@ -68,10 +62,21 @@ pub struct XdpTx {
     chunks: Arc<Chunks>,
     /// Messages that lie in packet memory.
     messages: Messages,
-    /// The least that is gathered rather than copied, in bytes.
-    gather_from: usize,
+    ways: Ways,
+    /// Large datagrams that go by the ring before the socket is asked again.
+    resting: u32,
     /// Descriptors of messages that are queued or at the kernel.
     gathered: u32,
+}
+
+/// What is better than a copy by the ring.
+pub(crate) struct Ways {
+    /// The least that is gathered rather than copied, in bytes.
+    pub(crate) gather_from: usize,
+    /// The most descriptors of a frame.
+    pub(crate) max_parts: usize,
+    /// Runs of large datagrams go by the kernel's socket.
+    pub(crate) runs_by_socket: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -84,17 +89,6 @@ struct SlotState {
     at_kernel: u8,
     /// What goes out of another place, if it has bytes.
     gathered: Gathered,
-}
-
-/// A part of a message, and where in a payload it belongs.
-#[derive(Clone, Copy, Default)]
-struct Gathered {
-    address: u32,
-    len: u32,
-    /// Bytes of the slot in front of it.
-    behind: u32,
-    /// Chunks that it touches.
-    chunks: u8,
 }
 
 struct Peer {
@@ -114,12 +108,13 @@ impl XdpTx {
         tx: Producer<Descriptor>,
         completion: Consumer<u64>,
         chunks: Arc<Chunks>,
-        gather_from: usize,
+        ways: Ways,
     ) -> Self {
         let slots = shared.umem.cut.tx_slots;
         Self {
             messages: Messages::new(Arc::clone(&shared.umem)),
-            gather_from,
+            ways,
+            resting: 0,
             gathered: 0,
             shared,
             udp,
@@ -207,25 +202,24 @@ impl XdpTx {
             return;
         };
         *peer = None;
-        let Self {
-            queue,
-            free,
-            slots,
-            messages,
-            gathered,
-            ..
-        } = self;
+        let mut queue = std::mem::take(&mut self.queue);
         queue.retain(|&slot| {
-            let state = &slots[usize::from(slot)];
-            let keep = state.peer != id.0;
+            let keep = self.slots[usize::from(slot)].peer != id.0;
             if !keep {
-                let part = &state.gathered;
-                messages.take_all_back(part.address as usize, part.chunks.into());
-                *gathered -= u32::from(part.chunks);
-                free.push(slot);
+                self.give_up(slot);
             }
             keep
         });
+        self.queue = queue;
+    }
+
+    /// What is in a queued slot does not go by the ring: it is free.
+    fn give_up(&mut self, slot: Slot) {
+        let part = &self.slots[usize::from(slot)].gathered;
+        self.messages
+            .take_all_back(part.address as usize, part.chunks.into());
+        self.gathered -= u32::from(part.chunks);
+        self.free.push(slot);
     }
 
     /// Where the payload of a slot begins.
@@ -347,18 +341,24 @@ impl XdpTx {
 
     /// Hands the queue to the kernel, as far as it has room.
     fn send_queued(&mut self) -> Result<(), IoError> {
-        let mut posted = 0;
-        for index in 0..self.queue.len() {
-            if !self.post(self.queue[index]) {
+        let mut done = 0;
+        while done < self.queue.len() {
+            let run = self.run_at(done);
+            // What is behind others is not to overtake them: these would be taken for lost.
+            if run > 0 && self.is_sent() && self.send_run(done, run) {
+                done += run;
+                continue;
+            }
+            if !self.post(self.queue[done]) {
                 break;
             }
-            posted += 1;
+            self.sent += 1;
+            done += 1;
         }
-        self.sent += posted as u64;
-        if posted == self.queue.len() {
+        if done == self.queue.len() {
             self.queue.clear();
         } else {
-            self.keep_queued(posted);
+            self.keep_queued(done);
         }
         self.tx.publish();
         let kicked = self.kick();
@@ -369,8 +369,8 @@ impl XdpTx {
     /// Leaves in the queue what there was no room for. That is closed, too: nothing is appended behind
     /// its back.
     #[cold]
-    fn keep_queued(&mut self, posted: usize) {
-        self.queue.drain(..posted);
+    fn keep_queued(&mut self, done: usize) {
+        self.queue.drain(..done);
         for &slot in &self.queue {
             let peer = self.slots[usize::from(slot)].peer as usize;
             if let Some(Some(peer)) = self.peers.get_mut(peer) {
@@ -422,71 +422,6 @@ impl XdpTx {
         true
     }
 
-    /// The same for a frame of which a part lies elsewhere.
-    fn post_gathered(&mut self, slot: Slot) -> bool {
-        let SlotState {
-            peer,
-            len,
-            next_hop,
-            gathered,
-            ..
-        } = self.slots[usize::from(slot)];
-        let back = len - gathered.behind;
-        let own_parts = 1 + u8::from(back > 0);
-        let parts = u32::from(own_parts + gathered.chunks);
-        if self.tx.room(parts) < parts {
-            return false;
-        }
-        let peer = self.peers[peer as usize].as_mut();
-        let peer = peer.expect("slots of closed peers are not in the queue");
-        let headers = peer.template.len();
-        let begin = self.shared.umem.cut.tx_start()
-            + usize::from(slot) * self.shared.umem.cut.slot()
-            + SLOT_MARGIN
-            - headers;
-        let umem = &self.shared.umem;
-        // SAFETY: as in `push`.
-        let frame = unsafe { umem.bytes_mut(begin, headers + len as usize) };
-        // SAFETY: it is lent to this half, and nobody writes to it until it is taken back.
-        let part = unsafe { umem.bytes(gathered.address as usize, gathered.len as usize) };
-        (peer.template).write_around(next_hop, frame, part, back as usize);
-        if peer.open == slot {
-            peer.open = NONE;
-        }
-        let front = headers + gathered.behind as usize;
-        self.tx.push(Descriptor {
-            address: begin as u64,
-            len: front as u32,
-            options: CONTINUED,
-        });
-        let chunk = umem.cut.chunk;
-        let mut at = gathered.address as usize;
-        let end = at + gathered.len as usize;
-        while at < end {
-            let part_end = end.min((at / chunk + 1) * chunk);
-            self.tx.push(Descriptor {
-                address: at as u64,
-                len: (part_end - at) as u32,
-                options: if part_end < end || back > 0 {
-                    CONTINUED
-                } else {
-                    0
-                },
-            });
-            at = part_end;
-        }
-        if back > 0 {
-            self.tx.push(Descriptor {
-                address: (begin + front) as u64,
-                len: back,
-                options: 0,
-            });
-        }
-        self.slots[usize::from(slot)].at_kernel = own_parts;
-        self.sent_gathered += 1;
-        true
-    }
-
     /// Whether `frame` bytes can be appended to a slot, in a datagram of up to `limit`.
     #[inline]
     fn has_room(&self, slot: Slot, frame: usize, limit: usize) -> bool {
@@ -498,7 +433,7 @@ impl XdpTx {
             gathered => {
                 len + gathered as usize <= limit
                     && SLOT_MARGIN + len <= self.shared.umem.cut.chunk
-                    && usize::from(state.gathered.chunks) + 2 <= MAX_PARTS
+                    && usize::from(state.gathered.chunks) + 2 <= self.ways.max_parts
             }
         }
     }
@@ -525,56 +460,6 @@ impl XdpTx {
         let peer = self.peers[id.0 as usize].as_mut();
         peer.expect("it was there").open = slot;
         Ok(Some(slot))
-    }
-
-    /// Appends a frame of which the last part, a message's, stays where it is: `address` in the
-    /// packet memory.
-    fn gather(
-        &mut self,
-        id: PeerId,
-        preamble: &[u8; 8],
-        [head, body, tail]: [&[u8]; 3],
-        address: usize,
-    ) -> Result<(), TxError> {
-        let copied = head.len() + body.len();
-        let limit = self.max_datagram(id);
-        let open = self.peers.get(id.0 as usize).and_then(Option::as_ref);
-        let open = open.map_or(NONE, |peer| peer.open);
-        let joins = open != NONE && self.has_room(open, copied + tail.len(), limit);
-        let (front, is_first) = match joins {
-            true => {
-                let state = &self.slots[usize::from(open)];
-                (state.len as usize, state.gathered.len == 0)
-            }
-            false => (preamble.len(), true),
-        };
-        // A datagram more costs more than a copy.
-        if !is_first || SLOT_MARGIN + front + copied > self.shared.umem.cut.chunk {
-            return self.copy(id, preamble, [head, body, tail]);
-        }
-        let slot = match joins {
-            true => {
-                self.push(open, [head, body, &[], &[]]);
-                open
-            }
-            false => {
-                let Some(slot) = self.begin(id)? else {
-                    return self.udp.append(id, preamble, head, body, tail);
-                };
-                self.push(slot, [preamble, head, body, &[]]);
-                slot
-            }
-        };
-        let chunks = self.messages.lend(address, tail.len());
-        self.gathered += chunks;
-        let state = &mut self.slots[usize::from(slot)];
-        state.gathered = Gathered {
-            address: address as u32,
-            len: tail.len() as u32,
-            behind: state.len,
-            chunks: chunks as u8,
-        };
-        Ok(())
     }
 
     /// Appends a frame by copying all of it.
@@ -604,6 +489,14 @@ impl XdpTx {
         Ok(())
     }
 
+    /// Whether the kernel has taken all that was put into the ring so far; it is woken for that.
+    fn is_sent(&mut self) -> bool {
+        self.tx.publish();
+        // That nobody is there any more is found out when the rest is sent.
+        let _ = self.kick();
+        self.tx.is_consumed()
+    }
+
     /// Wakes the kernel, until it has taken everything or has no room.
     #[inline]
     pub(crate) fn kick(&self) -> Result<(), IoError> {
@@ -628,7 +521,7 @@ impl PacketTx for XdpTx {
             preamble.len() + frame <= self.shared.largest,
             "a frame of {frame} bytes fits no datagram of this device"
         );
-        if tail.len() >= self.gather_from
+        if tail.len() >= self.ways.gather_from
             && let Some(address) = self.messages.find(tail)
         {
             return self.gather(id, preamble, [head, body, tail], address);
@@ -652,7 +545,7 @@ impl PacketTx for XdpTx {
     fn flush(&mut self) -> Result<(), IoError> {
         if !self.queue.is_empty() || !self.tx.is_consumed() {
             self.send_queued()?;
-        } else if self.exchange.is_some() {
+        } else if self.exchange.is_some() || self.gathered > 0 {
             self.reclaim();
         }
         self.udp.flush()
@@ -692,101 +585,4 @@ impl Drop for XdpTx {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering;
-    use std::sync::mpsc;
-    use std::time::{Duration, Instant};
-
-    use starling_io::PacketIo;
-    use starling_netns::{IPV4, Pair, inside};
-
-    use super::*;
-    use crate::{XdpConfig, XdpIo};
-
-    /// Sends to a stranger whose way the thread has heard nothing of, by what `test` does.
-    fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
-        let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
-        let made = Pair::new().and_then(|pair| {
-            let device = inside(&pair.b, bind).map_err(|error| error.to_string());
-            Ok((pair, device?))
-        });
-        let (_pair, mut device) = match made {
-            Ok(made) => made,
-            Err(problem) => {
-                println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-                return;
-            }
-        };
-        let tx = device.split().1;
-        let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
-        let id = tx.admit(stranger).expect("room");
-        let target = Target {
-            interface: tx.shared.index,
-            source: tx.shared.local.ip(),
-            destination: stranger.ip(),
-        };
-        test(tx, id, &target);
-    }
-
-    /// From now on the thread has heard nothing of the peer's way.
-    fn forget(tx: &mut XdpTx, id: PeerId, target: &Target) -> Arc<Hop> {
-        let hop = Arc::new(Hop::new(*target));
-        let peer = tx.peers[id.0 as usize].as_mut();
-        peer.expect("it was admitted").hop = Arc::clone(&hop);
-        hop
-    }
-
-    fn send(tx: &mut XdpTx, id: PeerId, count: u8) {
-        for _ in 0..count {
-            tx.append(id, b"preamble", b"", b"", b"").expect("room");
-            tx.flush().expect("a healthy device");
-        }
-    }
-
-    /// The thread may have no core: they may all be taken by threads that spin.
-    #[test]
-    fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
-        let name = "a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it";
-        unknown_way(name, |tx, id, target| {
-            // Now and then the thread is busy with events.
-            let is_asked = (0..100).any(|_| {
-                let hop = forget(tx, id, target);
-                send(tx, id, PATIENCE - 1);
-                assert_eq!(hop.mac(), None);
-                send(tx, id, 1);
-                hop.mac().is_some()
-            });
-            assert!(is_asked, "nobody asks");
-        });
-    }
-
-    #[test]
-    fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
-        let name = "who_sends_does_not_wait_while_the_kernel_answers_nobody";
-        unknown_way(name, |tx, id, target| {
-            let hop = forget(tx, id, target);
-            let asking = Arc::clone(&tx.shared.neighbours.asking);
-            asking.fetch_add(1, Ordering::Relaxed);
-            let (asks, is_asking) = mpsc::channel();
-            let (answers, is_answered) = mpsc::channel::<()>();
-            let asked = Arc::clone(&hop);
-            let kernel = std::thread::spawn(move || {
-                let _asking = asked.next();
-                asks.send(()).expect("somebody waits");
-                let _ = is_answered.recv_timeout(Duration::from_secs(5));
-            });
-            is_asking.recv().expect("it asks");
-            send(tx, id, 4 * PATIENCE);
-            assert_eq!(hop.mac(), None);
-            assert!(!kernel.is_finished(), "nobody waited for it");
-            drop(answers);
-            // The thread was told, and does it as soon as it can.
-            let begun = Instant::now();
-            while hop.mac().is_none() {
-                assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
-                send(tx, id, PATIENCE);
-            }
-            kernel.join().expect("no panic");
-        });
-    }
-}
+mod tests;

@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{Net, PREAMBLE, check_no_drops, meet, receive, receive_some};
-use starling_io::{MessageMemory, PacketIo, PacketTx, PeerId};
+use starling_io::{MessageMemory, PacketIo, PacketRx, PacketTx, PeerId};
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{IPV4, Shape, inside};
 
@@ -42,21 +44,34 @@ fn gathering() -> XdpConfig {
     XdpConfig {
         message_memory: MEMORY,
         gather_from: Some(GATHER_FROM),
+        runs_by_socket: Some(false),
         ..XdpConfig::default()
     }
 }
 
 /// A device in `a` that gathers, and one in `b` that it has met.
 fn devices(net: &Net, ip: [&str; 2], options: &str) -> (XdpIo, XdpIo, PeerId) {
+    devices_with(net, gathering(), ip, options)
+}
+
+fn devices_with(
+    net: &Net,
+    config: XdpConfig,
+    ip: [&str; 2],
+    options: &str,
+) -> (XdpIo, XdpIo, PeerId) {
     let mut b = net.at_b(&format!("xdp://vb/{}:0{options}", ip[1]));
     let port = b.local_socket_address().port();
     let own = format!("xdp://va/{}:0{options}", ip[0]);
-    let mut a = inside(&net.a, || XdpIo::bind(&own, gathering())).expect("a device");
+    let mut a = inside(&net.a, || XdpIo::bind(&own, config)).expect("a device");
     assert!(a.memory().is_of_device());
     let to_b = format!("xdp://va/{}:{port}", ip[1]);
     let (to_b, _) = meet(&mut a, &mut b, &to_b);
     // The way to a peer that was opened is known when its address is.
-    while gathered(&a) == 0 {
+    for _ in 0..5_000 {
+        if gathered(&a) > 0 {
+            break;
+        }
         let tail = a.memory().copy(&[1; GATHER_FROM]);
         let tx = a.split().1;
         tx.append(to_b, PREAMBLE, b"", b"", &tail).expect("room");
@@ -64,6 +79,7 @@ fn devices(net: &Net, ip: [&str; 2], options: &str) -> (XdpIo, XdpIo, PeerId) {
         let datagram = receive(&mut b, 1).remove(0);
         assert_eq!(datagram.bytes[8..], [1; GATHER_FROM]);
     }
+    assert!(gathered(&a) > 0, "nobody learns the way");
     (a, b, to_b)
 }
 
@@ -96,12 +112,21 @@ fn what_is_gathered_arrives_as_what_is_copied_does() {
         let Some(net) = net("what_is_gathered_arrives_as_what_is_copied_does", mtu) else {
             return;
         };
-        for (ip, options) in [
-            (IPV4, ""),
-            (["[fd77::1]", "[fd77::2]"], ""),
-            (IPV4, "?mode=generic"),
+        for (ip, options, runs_by_socket) in [
+            (IPV4, "", false),
+            (["[fd77::1]", "[fd77::2]"], "", false),
+            (IPV4, "?mode=generic", false),
+            (IPV4, "", true),
+            // In generic mode what the kernel has not cut comes by the other end's socket, later.
+            (["[fd77::1]", "[fd77::2]"], "", true),
         ] {
-            let (mut a, mut b, to_b) = devices(&net, ip, options);
+            let config = XdpConfig {
+                runs_by_socket: Some(runs_by_socket),
+                ..gathering()
+            };
+            let (mut a, mut b, to_b) = devices_with(&net, config, ip, options);
+            let by_socket = |device: &XdpIo| device.report().count("tx_socket");
+            let socket_before = by_socket(&a);
             let largest = a.max_datagram(to_b);
             let mut dice = Dice(u64::from(mtu) + 1);
             let content = dice.bytes(MEMORY / 2);
@@ -115,7 +140,7 @@ fn what_is_gathered_arrives_as_what_is_copied_does() {
                     let len = [0, dice.below(100), dice.below(largest / 2)][dice.below(3)];
                     let body = dice.bytes(len);
                     let room = largest - PREAMBLE.len() - head.len() - body.len();
-                    let len = [0, dice.below(room), room][dice.below(3)];
+                    let len = [0, dice.below(room), room, room][dice.below(4)];
                     let from = dice.below(message.len() - len);
                     let tail = match dice.below(4) {
                         // A copy is copied.
@@ -139,7 +164,10 @@ fn what_is_gathered_arrives_as_what_is_copied_does() {
                 }
                 assert!(arrived == expected, "mtu {mtu}, {ip:?}{options}, {round}");
             }
-            assert!(gathered(&a) > before + 30, "{}", gathered(&a) - before);
+            match runs_by_socket {
+                false => assert!(gathered(&a) > before + 30, "{}", gathered(&a) - before),
+                true => assert!(by_socket(&a) > socket_before.map(|count| count + 10)),
+            }
             check_no_drops(&a);
             check_no_drops(&b);
             drop(message);
@@ -231,6 +259,75 @@ fn messages_to_a_peer_that_is_closed_are_given_back() {
     assert!(is_all_free(&mut a, &mut b, to_b));
 }
 
+/// The ring has room for fewer frames of so many parts than there are slots. What waits is sent by the
+/// next flush, or given back with the device: asserted in debug builds.
+#[test]
+fn what_there_is_no_room_for_waits() {
+    let Some(net) = net("what_there_is_no_room_for_waits", 9000) else {
+        return;
+    };
+    let few = XdpConfig {
+        tx_frames: 64,
+        ..gathering()
+    };
+    let (mut a, mut b, to_b) = devices_with(&net, few, IPV4, "");
+    let message = a.memory().make(MEMORY / 2, |room| room.fill(1));
+    let tx = a.split().1;
+    let frames = 60;
+    for at in 0..frames {
+        // From the middle of a chunk over two others into a fourth, and a frame behind it.
+        let tail = &message[at * 4096 + 4000..][..8300];
+        tx.seal(to_b);
+        tx.append(to_b, PREAMBLE, b"", b"", tail).expect("room");
+        tx.append(to_b, PREAMBLE, b"", b"behind", b"")
+            .expect("room");
+    }
+    tx.flush().expect("a healthy device");
+    let mut arrived = receive_some(&mut b);
+    while arrived.len() < frames {
+        a.split().1.flush().expect("a healthy device");
+        arrived.extend(receive_some(&mut b));
+    }
+    let expected = [&PREAMBLE[..], &[1; 8300], b"behind"].concat();
+    assert!(arrived.iter().all(|datagram| datagram.bytes == expected));
+    let tx = a.split().1;
+    tx.append(to_b, PREAMBLE, b"", b"", &message[..5000])
+        .expect("room");
+    drop(a);
+    assert!(message.iter().all(|byte| *byte == 1), "it is still there");
+}
+
+/// Once an interface is gone, what waits is neither sent nor given back twice.
+#[test]
+fn runs_to_an_interface_that_was_removed_end_in_an_error() {
+    let test = "runs_to_an_interface_that_was_removed_end_in_an_error";
+    let Some(net) = net(test, 1500) else {
+        return;
+    };
+    let config = XdpConfig {
+        runs_by_socket: Some(true),
+        ..gathering()
+    };
+    let (mut a, _b, to_b) = devices_with(&net, config, IPV4, "");
+    let message = a.memory().make(100_000, |room| room.fill(1));
+    starling_netns::run(&net.a, "ip link del va").expect("root");
+    for round in 0..100 {
+        let tx = a.split().1;
+        for at in 0..8 {
+            let tail = &message[round * 100 + at * 1400..round * 100 + at * 1400 + 1400];
+            // One that is no part of a run, then some that are.
+            let head = if at == 0 { &b"head"[..] } else { b"" };
+            let _ = tx.append(to_b, PREAMBLE, head, b"", tail);
+        }
+        let _ = tx.flush();
+    }
+    let is_told = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        a.split().0.rx_burst().is_err()
+    });
+    assert!(is_told, "there is no such interface");
+}
+
 /// While the way is unknown, messages go by the kernel's socket, which copies them.
 #[test]
 fn a_message_for_who_is_not_found_yet_is_copied() {
@@ -244,10 +341,18 @@ fn a_message_for_who_is_not_found_yet_is_copied() {
     let mut a = inside(&net.a, || XdpIo::bind(own, gathering())).expect("a device");
     let to_b = a.open_peer(&to_b).expect("a route");
     let message = a.memory().make(1000, |room| room.fill(3));
-    // Whatever way the first takes.
-    send(&mut a, &mut b, to_b, &message);
+    let nobody = a.open_peer("xdp://va/10.77.0.9:9000").expect("a route");
+    let tx = a.split().1;
+    for _ in 0..3 {
+        tx.append(nobody, PREAMBLE, b"", b"", &message)
+            .expect("room");
+        tx.flush().expect("a healthy device");
+    }
+    assert_eq!(gathered(&a), 0);
+    assert_eq!(a.report().count("tx_socket"), Some(3));
     let foreign = Bytes::from(vec![4; 1000]);
-    while !send(&mut a, &mut b, to_b, &message) {}
+    let is_found = (0..5_000).any(|_| send(&mut a, &mut b, to_b, &message));
+    assert!(is_found, "nobody learns the way");
     assert!(!send(&mut a, &mut b, to_b, &foreign), "it lies elsewhere");
     assert!(
         !send(&mut a, &mut b, to_b, &message[..GATHER_FROM - 1]),
@@ -259,18 +364,30 @@ fn a_message_for_who_is_not_found_yet_is_copied() {
 #[test]
 fn a_device_has_memory_for_messages_where_they_are_gathered() {
     let test = "a_device_has_memory_for_messages_where_they_are_gathered";
-    for (mtu, expected) in [(1500, false), (9000, false), (57_000, true)] {
+    // Unless asked for, nothing is gathered where the kernel copies.
+    for (mtu, gather_from, expected) in [
+        (1500, None, false),
+        (57_000, None, false),
+        (1500, Some(2000), false),
+        (1500, Some(1000), true),
+        (9000, Some(2000), true),
+    ] {
         let Some(net) = net(test, mtu) else {
             return;
         };
-        let device = net.at_a("xdp://va/10.77.0.1:0");
+        let config = XdpConfig {
+            gather_from,
+            ..XdpConfig::default()
+        };
+        let bind = || XdpIo::bind("xdp://va/10.77.0.1:0", config.clone());
+        let device = inside(&net.a, bind).expect("a device");
         assert_eq!(device.memory().is_of_device(), expected, "mtu {mtu}");
         let without = XdpConfig {
             message_memory: 0,
-            ..XdpConfig::default()
+            ..config.clone()
         };
-        let more =
-            XdpConfig::default().locked_memory(mtu as usize) > without.locked_memory(mtu as usize);
+        let mtu = mtu as usize;
+        let more = config.locked_memory(mtu) > without.locked_memory(mtu);
         assert_eq!(more, expected, "mtu {mtu}");
     }
     let Some(net) = net(test, 1500) else {

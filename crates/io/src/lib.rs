@@ -252,7 +252,8 @@ pub trait PacketTx {
     fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError>;
 
     /// `peer` takes no datagrams of more payload than this, in bytes, so no more is to be bundled:
-    /// its interface may have a smaller MTU than any on the way that this host knows of.
+    /// its interface may have a smaller MTU than any on the way that this host knows of. The smallest
+    /// of several counts, until the peer is closed.
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         let _ = (peer, bytes);
     }

@@ -40,13 +40,29 @@ impl MessageMemory {
         self.0.is_some()
     }
 
-    /// `len` bytes, written by `fill`, which is given all of them and writes all of them.
+    /// `len` bytes, zero where `fill` writes nothing. A device's memory stays as long as anything that
+    /// was made in it.
+    ///
+    /// # Panics
+    /// As `fill` does.
     pub fn make(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
+        self.make_of_any(len, |room| {
+            room.fill(0);
+            fill(room);
+        })
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy(&self, bytes: &[u8]) -> Bytes {
+        self.make_of_any(bytes.len(), |room| room.copy_from_slice(bytes))
+    }
+
+    /// `fill` writes all of it: what was there may have been part of another message.
+    fn make_of_any(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
         let mut fill = Some(fill);
         let mut fill = |room: &mut [u8]| {
-            if let Some(fill) = fill.take() {
-                fill(room);
-            }
+            let fill = fill.take();
+            fill.expect("a device that has room has it filled once")(room);
         };
         let made = self
             .0
@@ -57,11 +73,6 @@ impl MessageMemory {
             fill(&mut bytes);
             bytes.into()
         })
-    }
-
-    /// A copy of `bytes`.
-    pub fn copy(&self, bytes: &[u8]) -> Bytes {
-        self.make(bytes.len(), |room| room.copy_from_slice(bytes))
     }
 }
 

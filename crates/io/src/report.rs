@@ -10,7 +10,7 @@
 /// | `rx_socket` | udp, xdp | were received by the kernel's socket: of xdp, the slow path |
 /// | `tx_ring` | xdp | were given to the kernel by the ring; without the answers of workers |
 /// | `tx_gathered` | xdp | were among these, and had a part that was sent from where it lay in packet memory |
-/// | `tx_socket` | udp, xdp | were given to the kernel by its socket: of xdp, the slow path |
+/// | `tx_socket` | udp, xdp | were given to the kernel by its socket: of xdp, the slow path, and runs of large ones |
 /// | `tx_lost` | udp, xdp | the kernel's socket did not send, and were given up; but for those to addresses that are no peers |
 /// | `rx_socket_dropped` | udp, xdp | the kernel had no room for in the socket's queue, or whose checksum was wrong |
 /// | `passed` | xdp | the XDP program left to the kernel, for this port or for whichever: of all devices with the port |

@@ -17,7 +17,8 @@ pub enum SinkError {
 /// Takes frames and bundles them into datagrams.
 pub trait FrameSink {
     /// Appends one frame, `head` then `body` then `tail`, to the datagram open for `peer`, or to
-    /// a new one that starts with `preamble`. Keeps no reference to the parts.
+    /// a new one that starts with `preamble`. Keeps no reference to the parts, but to memory of the
+    /// device's own that nobody writes to.
     fn push(
         &mut self,
         peer: PeerId,

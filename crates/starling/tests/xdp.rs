@@ -42,49 +42,6 @@ fn calls_of_all_sizes_over_both_versions() {
     }
 }
 
-#[test]
-fn large_messages_are_sent_from_where_they_were_made() {
-    let test = "large_messages_are_sent_from_where_they_were_made";
-    for (mtu, is_worth_it) in [(9000, false), (57_000, true)] {
-        let shape = Shape {
-            mtu,
-            ..Shape::default()
-        };
-        let Some(pair) = pair(test, shape) else {
-            return;
-        };
-        let server = serve(&pair, 1, "xdp://vb/0.0.0.0:0");
-        let channel = channel(&pair, &from_a(&server));
-        let client = TestClient::new(channel.clone());
-        let memory = channel.memory();
-        assert_eq!(memory.is_of_device(), is_worth_it, "mtu {mtu}");
-        let bytes = memory.make(1 << 20, |room| {
-            for (at, byte) in room.iter_mut().enumerate() {
-                *byte = (at * 31 / 7) as u8;
-            }
-        });
-        let mut request = payload(b"");
-        request.set_bytes_bytes(bytes.clone());
-        for _ in 0..3 {
-            let echoed = client.echo(&request).wait().expect("an echo");
-            assert!(echoed.message().bytes() == bytes);
-            let echoed = client.work(&request).wait().expect("an echo");
-            assert!(echoed.message().bytes() == bytes);
-        }
-        let of_server = server.stats().remove(0);
-        let of_client = channel.stats().expect("a healthy device");
-        for thread in [of_server, of_client] {
-            let gathered = thread.device.count("tx_gathered");
-            // Six messages of some twenty fragments each.
-            let is_as_expected = gathered.is_some_and(|count| match is_worth_it {
-                true => count > 60,
-                false => count == 0,
-            });
-            assert!(is_as_expected, "mtu {mtu}: {gathered:?}");
-        }
-    }
-}
-
 /// What is larger than the other interface takes is lost without a word.
 #[test]
 fn ends_with_different_mtus_understand_each_other() {

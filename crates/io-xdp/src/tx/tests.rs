@@ -1,0 +1,130 @@
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use starling_io::PacketIo;
+use starling_netns::{IPV4, Pair, inside};
+
+use super::*;
+use crate::{XdpConfig, XdpIo};
+
+/// Sends to a stranger whose way the thread has heard nothing of, by what `test` does.
+fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
+    let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
+    let made = Pair::new().and_then(|pair| {
+        let device = inside(&pair.b, bind).map_err(|error| error.to_string());
+        Ok((pair, device?))
+    });
+    let (_pair, mut device) = match made {
+        Ok(made) => made,
+        Err(problem) => {
+            println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
+            return;
+        }
+    };
+    let tx = device.split().1;
+    let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
+    let id = tx.admit(stranger).expect("room");
+    let target = Target {
+        interface: tx.shared.index,
+        source: tx.shared.local.ip(),
+        destination: stranger.ip(),
+    };
+    test(tx, id, &target);
+}
+
+/// From now on the thread has heard nothing of the peer's way.
+fn forget(tx: &mut XdpTx, id: PeerId, target: &Target) -> Arc<Hop> {
+    let hop = Arc::new(Hop::new(*target));
+    let peer = tx.peers[id.0 as usize].as_mut();
+    peer.expect("it was admitted").hop = Arc::clone(&hop);
+    hop
+}
+
+fn send(tx: &mut XdpTx, id: PeerId, count: u8) {
+    for _ in 0..count {
+        tx.append(id, b"preamble", b"", b"", b"").expect("room");
+        tx.flush().expect("a healthy device");
+    }
+}
+
+/// The thread may have no core: they may all be taken by threads that spin.
+#[test]
+fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
+    let name = "a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it";
+    unknown_way(name, |tx, id, target| {
+        // Now and then the thread is busy with events.
+        let is_asked = (0..100).any(|_| {
+            let hop = forget(tx, id, target);
+            send(tx, id, PATIENCE - 1);
+            assert_eq!(hop.mac(), None);
+            send(tx, id, 1);
+            hop.mac().is_some()
+        });
+        assert!(is_asked, "nobody asks");
+    });
+}
+
+#[test]
+fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
+    let name = "who_sends_does_not_wait_while_the_kernel_answers_nobody";
+    unknown_way(name, |tx, id, target| {
+        let hop = forget(tx, id, target);
+        let asking = Arc::clone(&tx.shared.neighbours.asking);
+        asking.fetch_add(1, Ordering::Relaxed);
+        let (asks, is_asking) = mpsc::channel();
+        let (answers, is_answered) = mpsc::channel::<()>();
+        let asked = Arc::clone(&hop);
+        let kernel = std::thread::spawn(move || {
+            let _asking = asked.next();
+            asks.send(()).expect("somebody waits");
+            let _ = is_answered.recv_timeout(Duration::from_secs(5));
+        });
+        is_asking.recv().expect("it asks");
+        send(tx, id, 4 * PATIENCE);
+        assert_eq!(hop.mac(), None);
+        assert!(!kernel.is_finished(), "nobody waited for it");
+        drop(answers);
+        // The thread was told, and does it as soon as it can.
+        let begun = Instant::now();
+        while hop.mac().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody asks");
+            send(tx, id, PATIENCE);
+        }
+        kernel.join().expect("no panic");
+    });
+}
+
+#[test]
+fn what_the_socket_refuses_goes_by_the_ring() {
+    let name = "what_the_socket_refuses_goes_by_the_ring";
+    unknown_way(name, |tx, id, target| {
+        while tx.sent == 0 {
+            send(tx, id, 1);
+        }
+        let send_run = |tx: &mut XdpTx, id| {
+            for _ in 0..5 {
+                tx.seal(id);
+                tx.append(id, b"preamble", b"", &[7; 1400], b"")
+                    .expect("room");
+            }
+            tx.flush().expect("a healthy device");
+        };
+        let before = tx.sent;
+        send_run(tx, id);
+        assert_eq!(tx.sent, before, "a run goes by the socket");
+        // One that the socket does not know. It is asked again, but not soon.
+        let other = PeerId(id.0 + 1);
+        tx.add_peer(other, SocketAddr::new(target.destination, 10), true);
+        send_run(tx, other);
+        assert_eq!(tx.sent, before + 5);
+        let resting = tx.resting;
+        assert!(resting > 100);
+        send_run(tx, id);
+        assert_eq!(tx.sent, before + 10);
+        assert_eq!(tx.resting, resting - 5);
+        tx.resting = 0;
+        send_run(tx, id);
+        assert_eq!(tx.sent, before + 10, "it takes runs");
+    });
+}
