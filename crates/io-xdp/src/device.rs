@@ -274,7 +274,7 @@ impl XdpIo {
         };
         let plan_for_messages = |zero_copy: bool| {
             let cut = config.cut_for_messages(max_frame, zero_copy);
-            let cut = cut.filter(|_| !zero_copy || by_card().is_some());
+            let cut = cut.filter(|_| !zero_copy || by_card().is_some_and(|parts| parts > 1));
             // Without memory for it, there is none.
             cut.and_then(|cut| config.plan(cut).ok())
         };
@@ -287,7 +287,7 @@ impl XdpIo {
         };
         let is_zero_copy = socket.mode == Mode::ZeroCopy;
         let max_parts = match is_zero_copy {
-            true => MAX_PARTS.min(by_card().unwrap_or(1) as usize),
+            true => MAX_PARTS.min(by_card().unwrap_or(1).max(1) as usize),
             false => MAX_PARTS,
         };
         let max_frame = max_frame.min(max_parts * cut.chunk - SLOT_MARGIN);

@@ -26,6 +26,7 @@ use crate::shared::Shared;
 use crate::socket::kick;
 use crate::steering::Exchange;
 use crate::umem::SLOT_MARGIN;
+use bulk::Outcome;
 use gather::Gathered;
 
 /// Index of a slot.
@@ -342,12 +343,22 @@ impl XdpTx {
     /// Hands the queue to the kernel, as far as it has room.
     fn send_queued(&mut self) -> Result<(), IoError> {
         let mut done = 0;
+        let mut is_sent = true;
         while done < self.queue.len() {
             let run = self.run_at(done);
             // What is behind others is not to overtake them: these would be taken for lost.
-            if run > 0 && self.is_sent() && self.send_run(done, run) {
-                done += run;
-                continue;
+            if run > 0 && is_sent {
+                is_sent = self.is_sent();
+            }
+            if run > 0 && is_sent {
+                match self.send_run(done, run) {
+                    Outcome::Sent => {
+                        done += run;
+                        continue;
+                    }
+                    Outcome::Later => break,
+                    Outcome::ByRing => {}
+                }
             }
             if !self.post(self.queue[done]) {
                 break;

@@ -23,6 +23,15 @@ const ALONE: usize = 16 << 10;
 /// Large datagrams that go by the ring when the socket has refused a run, before it is asked again.
 const REST: u32 = 256;
 
+/// What became of a run.
+pub(super) enum Outcome {
+    Sent,
+    /// The socket has no room: it waits, with all that is behind it.
+    Later,
+    /// The socket does not take it.
+    ByRing,
+}
+
 impl XdpTx {
     /// Bytes of a slot's payload.
     #[inline]
@@ -66,8 +75,8 @@ impl XdpTx {
         if total >= least { count } else { 0 }
     }
 
-    /// Sends a run by the socket. False: it is for the ring.
-    pub(super) fn send_run(&mut self, index: usize, count: usize) -> bool {
+    /// Sends a run by the socket.
+    pub(super) fn send_run(&mut self, index: usize, count: usize) -> Outcome {
         let Self {
             shared,
             udp,
@@ -101,11 +110,13 @@ impl XdpTx {
         });
         if let Err(error) = udp.send_run(PeerId(peer), parts, count, segment) {
             match error.kind() {
+                // Others of this peer's may still be in there.
+                io::ErrorKind::WouldBlock => return Outcome::Later,
                 // It cuts nothing, ever.
                 io::ErrorKind::Unsupported => self.ways.runs_by_socket = false,
                 _ => self.resting = REST,
             }
-            return false;
+            return Outcome::ByRing;
         }
         for at in index..index + count {
             let slot = self.queue[at];
@@ -115,6 +126,6 @@ impl XdpTx {
                 peer.open = NONE;
             }
         }
-        true
+        Outcome::Sent
     }
 }
