@@ -86,7 +86,7 @@ impl XdpAddress {
             };
             if is_twice {
                 return Err(malformed(
-                    &format!("its option {option:?} is there before"),
+                    &format!("its option {option:?} is the second of its kind"),
                     "say each option once",
                 ));
             }
@@ -268,7 +268,7 @@ mod tests {
             ("xdp://eth0/h:1?cpu=1", "its option \"cpu=1\" is none"),
             (
                 "xdp://eth0/h:1?queue=1&frames=64&queue=1",
-                "its option \"queue=1\" is there before",
+                "its option \"queue=1\" is the second of its kind",
             ),
         ] {
             let error = XdpAddress::parse(text).expect_err(text);

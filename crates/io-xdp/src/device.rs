@@ -176,7 +176,15 @@ impl XdpIo {
         let local = wanted
             .iter()
             .find_map(|wanted| own_address(*wanted, &own, &link));
-        let local = local.ok_or_else(|| no_address(&attempt, &own))?;
+        let any = wanted.iter().find(|wanted| wanted.ip().is_unspecified());
+        let local = local.ok_or_else(|| {
+            no_address(
+                &attempt,
+                parsed.interface(),
+                &own,
+                any.map(SocketAddr::is_ipv4),
+            )
+        })?;
         Self::make(&attempt, &parsed, local, link, netlink, &config).map_err(kernel::or_too_old)
     }
 
@@ -200,7 +208,8 @@ impl XdpIo {
         let own = own_addresses(&attempt, &mut netlink, &link)?;
         let is_like = |own: &&IpAddr| remote.is_none_or(|r| r.is_ipv4() == own.is_ipv4());
         let source = preferred.or_else(|| own.iter().find(is_like).copied());
-        let source = source.ok_or_else(|| no_address(&attempt, &own))?;
+        let is_v4 = remote.map(|remote| remote.is_ipv4());
+        let source = source.ok_or_else(|| no_address(&attempt, parsed.interface(), &own, is_v4))?;
         let local = scoped(source, 0, link.index);
         Self::make(&attempt, &parsed, local, link, netlink, &config).map_err(kernel::or_too_old)
     }
@@ -687,23 +696,27 @@ fn own_addresses(
     })
 }
 
-fn no_address(attempt: &str, own: &[IpAddr]) -> IoError {
+/// None of the interface's addresses will do. `is_v4`: any of that IP version would.
+fn no_address(attempt: &str, interface: &str, own: &[IpAddr], is_v4: Option<bool>) -> IoError {
     let list: Vec<String> = own.iter().map(IpAddr::to_string).collect();
-    let problem = match list.is_empty() {
-        true => "the interface has no address".to_owned(),
-        false => format!("the interface's addresses are {}", list.join(", ")),
+    let all = match list.is_empty() {
+        true => "none at all".to_owned(),
+        false => list.join(", "),
     };
-    // Each stands for an address of its own family, if there is one.
-    let any: Vec<&str> = [(true, "0.0.0.0"), (false, "[::]")]
-        .into_iter()
-        .filter(|(is_ipv4, _)| own.iter().any(|ip| ip.is_ipv4() == *is_ipv4))
-        .map(|(_, any)| any)
-        .collect();
-    let remedy = match any.is_empty() {
-        true => "give it one (`ip address add`), or use another interface".to_owned(),
-        false => format!(
-            "use an address of the interface (`ip address` shows them), or {} for its first one",
-            any.join(" or ")
+    let version = is_v4.map(|is_v4| if is_v4 { "IPv4" } else { "IPv6" });
+    let (problem, remedy) = match version {
+        Some(version) => (
+            format!("{interface} has no {version} address (it has {all})"),
+            "give it one (`ip address add`), or use another interface or the other version"
+                .to_owned(),
+        ),
+        None if list.is_empty() => (
+            format!("{interface} has no address"),
+            "give it one (`ip address add`), or use another interface".to_owned(),
+        ),
+        None => (
+            format!("the addresses of {interface} are {all}"),
+            "use one of them, or another interface".to_owned(),
         ),
     };
     IoError::new(Fault::Caller, attempt, problem, remedy)

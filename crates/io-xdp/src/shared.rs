@@ -57,15 +57,15 @@ impl Shared {
         let (problem, remedy) = match self.presence.end() {
             Some(End::Removed) | None => (
                 "it was removed",
-                "make it again, then a new endpoint on it (start the server again); this one is of no use any more",
+                "make it again, then a new endpoint on it (a server: start it again); this one is of no use any more",
             ),
             Some(End::OtherMac) => (
                 "its hardware address was changed",
-                "make a new endpoint on it (start the server again); this one has the old address in all it sends",
+                "make a new endpoint on it (a server: start it again); this one has the old address in all it sends",
             ),
             Some(End::SmallerMtu) => (
                 "its MTU was lowered",
-                "make a new endpoint on it (start the server again), or raise the MTU first; this one sends larger frames",
+                "make a new endpoint on it (a server: start it again), or raise the MTU first; this one sends larger frames",
             ),
         };
         let attempt = format!("use interface {}", self.interface);

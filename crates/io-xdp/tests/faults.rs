@@ -115,6 +115,21 @@ fn what_cannot_be_says_what_to_do() {
         Fault::Caller,
         &["has no such mode", "leave mode= away"],
     );
+    run(&net.b, "ip -4 address flush dev vb").expect("root");
+    let config = XdpConfig::default;
+    for result in inside(&net.b, || {
+        [
+            XdpIo::bind("xdp://vb/0.0.0.0:0", config()),
+            XdpIo::client("xdp://vb/10.77.0.1:9000", config()),
+        ]
+    }) {
+        assert_says(
+            result,
+            Fault::Caller,
+            &["vb has no IPv4 address", "fd77::2", "ip address add"],
+        );
+    }
+    run(&net.b, "ip address add 10.77.0.2/24 dev vb").expect("root");
     assert!(!has_program(&net), "nothing stays behind");
 
     let mut first = bind(&net, "xdp://va/0.0.0.0:0").expect("the first");
