@@ -108,6 +108,9 @@ pub(crate) struct TxSettings {
 }
 
 impl UdpTx {
+    /// The most datagrams in a run, and the most bytes.
+    pub const MAX_RUN: (usize, usize) = (MAX_SEGMENTS, MAX_SEGMENTED_BYTES);
+
     pub(crate) fn new(shared: Arc<Shared>, probe: Probe, settings: &TxSettings) -> Self {
         Self {
             shared,
@@ -431,11 +434,6 @@ impl UdpTx {
         }
         true
     }
-}
-
-impl UdpTx {
-    /// The most datagrams in a run, and the most bytes.
-    pub const MAX_RUN: (usize, usize) = (MAX_SEGMENTS, MAX_SEGMENTED_BYTES);
 
     /// Sends datagrams to a peer that lie elsewhere, by one system call and before whatever is queued:
     /// `parts`, one behind the other, cut into `count` datagrams of `segment` bytes, of which the last

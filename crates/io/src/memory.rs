@@ -46,33 +46,31 @@ impl MessageMemory {
     /// # Panics
     /// As `fill` does.
     pub fn make(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-        self.make_of_any(len, |room| {
-            room.fill(0);
-            fill(room);
-        })
-    }
-
-    /// A copy of `bytes`.
-    pub fn copy(&self, bytes: &[u8]) -> Bytes {
-        self.make_of_any(bytes.len(), |room| room.copy_from_slice(bytes))
-    }
-
-    /// `fill` writes all of it: what was there may have been part of another message.
-    fn make_of_any(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
         let mut fill = Some(fill);
-        let mut fill = |room: &mut [u8]| {
+        let mut fill = move |room: &mut [u8]| {
             let fill = fill.take();
             fill.expect("a device that has room has it filled once")(room);
         };
-        let made = self
-            .0
-            .as_ref()
-            .and_then(|memory| memory.make(len, &mut fill));
+        let made = self.make_of_device(len, &mut |room| {
+            // It may have been part of another message.
+            room.fill(0);
+            fill(room);
+        });
         made.unwrap_or_else(|| {
             let mut bytes = vec![0; len];
             fill(&mut bytes);
             bytes.into()
         })
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy(&self, bytes: &[u8]) -> Bytes {
+        let made = self.make_of_device(bytes.len(), &mut |room| room.copy_from_slice(bytes));
+        made.unwrap_or_else(|| Bytes::copy_from_slice(bytes))
+    }
+
+    fn make_of_device(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
+        self.0.as_ref()?.make(len, fill)
     }
 }
 
