@@ -14,11 +14,13 @@ use crate::{instructions, recorded};
 const LOOM_PACKAGES: [&str; 3] = ["starling-handoff", "starling-io-shm", "starling-proto"];
 
 /// What came of everything so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
+    /// The names of what failed, to be said again at the end.
+    failures: Vec<String>,
 }
 
 impl fmt::Display for Tally {
@@ -27,6 +29,7 @@ impl fmt::Display for Tally {
             passed,
             failed,
             skipped,
+            ..
         } = self;
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
@@ -39,6 +42,7 @@ impl Tally {
         } else {
             eprintln!("FAILED: {name}");
             self.failed += 1;
+            self.failures.push(name.to_owned());
         }
     }
 
@@ -54,6 +58,7 @@ impl Tally {
         self.passed += found.passed;
         self.failed += found.failed;
         self.skipped += found.skipped;
+        self.failures.extend(found.failures);
         if !success && found.failed == 0 {
             // It did not compile, or a test took its process down.
             self.count("cargo test", false);
@@ -77,6 +82,9 @@ impl TestOutput {
             "successes:" => self.in_successes = true,
             "failures:" => self.in_successes = false,
             _ => {}
+        }
+        if let Some(name) = failed_test(line) {
+            self.tally.failures.push(name.to_owned());
         }
         if let Some(result) = line.strip_prefix("test result: ") {
             self.in_successes = false;
@@ -114,9 +122,14 @@ impl TestOutput {
         Tally {
             passed: self.tally.passed.saturating_sub(self.skipped_themselves),
             skipped: self.tally.skipped + self.skipped_themselves,
-            ..self.tally
+            ..self.tally.clone()
         }
     }
+}
+
+/// The name in a line `test NAME ... FAILED`.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 pub(crate) fn run() -> ExitCode {
@@ -165,6 +178,9 @@ pub(crate) fn run() -> ExitCode {
     }
     release(&mut tally);
     eprintln!("\n{} seconds", begin.elapsed().as_secs());
+    for name in &tally.failures {
+        println!("FAILED: {name}");
+    }
     println!("{tally}");
     if tally.failed == 0 {
         ExitCode::SUCCESS
@@ -236,6 +252,7 @@ test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
             passed: 6,
             failed: 1,
             skipped: 2,
+            failures: vec!["c".to_owned()],
         };
         assert_eq!(tally, expected);
         assert!(shown.contains(&"it broke") && shown.contains(&"test c ... FAILED"));
@@ -250,6 +267,7 @@ test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
             passed: 1,
             failed: 2,
             skipped: 3,
+            failures: Vec::new(),
         };
         assert_eq!(tally.to_string(), "1 passed, 2 failed, 3 skipped");
     }
