@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::net::sockopt;
-use starling_frame::Drop;
+use starling_ethernet::Drop;
 
 /// Frames that a device dropped, or the kernel on its way to the device, since it was bound.
 ///

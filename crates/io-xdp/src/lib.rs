@@ -15,7 +15,7 @@
 //!                                    ▲──── runs of large ones, where the kernel copies ──┘
 //! ```
 //!
-//! Reading and making frames is [`starling_frame`]'s part.
+//! Reading and making frames is [`starling_ethernet`]'s part.
 //!
 //! | module | what |
 //! |---|---|

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use starling_frame::Mac;
+use starling_ethernet::Mac;
 use starling_io::Wake;
 
 use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};

@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto,
     socket_with,
 };
-use starling_frame::Mac;
+use starling_ethernet::Mac;
 
 use crate::channels::Queues;
 

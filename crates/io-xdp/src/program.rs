@@ -16,7 +16,7 @@ use aya::Ebpf;
 use aya::maps::{Map, MapData};
 use aya::programs::{ProgramError, Xdp};
 use rustix::mm::ProtFlags;
-use starling_frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
+use starling_ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use starling_io::{Fault, IoError};
 
 use crate::bpf::{self, Loaded};

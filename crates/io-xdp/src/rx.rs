@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_frame::{Received, parse, swap_ends};
+use starling_ethernet::{Received, parse, swap_ends};
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, Source};
 use starling_io_udp::UdpRx;
 

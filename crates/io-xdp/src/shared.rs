@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_frame::Mac;
+use starling_ethernet::Mac;
 use starling_io::{Fault, IoError};
 
 use crate::neighbour::{End, Neighbours, Presence};

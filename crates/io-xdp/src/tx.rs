@@ -12,7 +12,7 @@ mod gather;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use starling_frame::{Mac, Template};
+use starling_ethernet::{Mac, Template};
 use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 

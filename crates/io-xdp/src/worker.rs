@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use starling_frame::{Mac, Received, Template, parse};
+use starling_ethernet::{Mac, Received, Template, parse};
 use starling_io::{Datagram, Fault, IoError, Wake, WorkerIo};
 use starling_io_udp::Waker;
 

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use starling_frame::Drop;
+use starling_ethernet::Drop;
 use starling_io::Ecn;
 
 pub use crate::faults::{Fault, Rule};

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! In some runs datagrams cross as Ethernet frames, which devices write and read with the packet
-//! code of an AF_XDP device ([`starling_frame`]).
+//! code of an AF_XDP device ([`starling_ethernet`]).
 //!
 //! Nothing that ships depends on this crate but the command line and its benchmarks.
 

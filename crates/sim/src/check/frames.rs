@@ -25,7 +25,7 @@ pub fn frames(counters: &Counters) -> Result<(), Violation> {
 
 #[cfg(test)]
 mod tests {
-    use starling_frame::Drop;
+    use starling_ethernet::Drop;
 
     use super::*;
     use crate::fabric::FrameCounts;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use starling_frame::{Drop, Received};
+use starling_ethernet::{Drop, Received};
 use starling_io::{Ecn, Source};
 
 use super::host::NO_HOST;

@@ -1,5 +1,5 @@
 //! Datagrams as Ethernet frames: senders and receivers have the packet code of an AF_XDP device
-//! ([`starling_frame`]), switches set marks, and cables damage.
+//! ([`starling_ethernet`]), switches set marks, and cables damage.
 //!
 //! ```text
 //!  wrap ─▶ frame ─▶ damage (cable) ─▶ mark (switch) ─▶ read ─▶ datagram, or a reason to drop it
@@ -10,7 +10,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use starling_frame::{Drop, Mac, Received, Template, parse};
+use starling_ethernet::{Drop, Mac, Received, Template, parse};
 use starling_io::Ecn;
 
 use super::payload::Payload;
