@@ -34,11 +34,11 @@ impl FrameSink for Sink<'_> {
     }
 
     fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
-        self.0.send_to_stranger(to, datagram);
+        self.0.send_to_unknown(to, datagram);
     }
 
     fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
-        self.0.admit(stranger).ok().map(|peer| PeerId(peer.0))
+        self.0.accept_peer(stranger).ok().map(|peer| PeerId(peer.0))
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
@@ -103,7 +103,7 @@ impl Raw {
             let datagram = rx.datagram(index);
             let source = match datagram.source {
                 starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-                starling_io::Source::Stranger(address) => Source::Stranger(address),
+                starling_io::Source::Unknown(address) => Source::Stranger(address),
             };
             let sink = &mut Sink(&mut *tx);
             let mut frames = self

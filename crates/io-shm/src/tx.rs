@@ -161,14 +161,14 @@ impl PacketTx for ShmTx {
     }
 
     /// Does nothing: whoever can send here is a peer.
-    fn send_to_stranger(&mut self, _to: SocketAddr, _datagram: &[u8]) {}
+    fn send_to_unknown(&mut self, _to: SocketAddr, _datagram: &[u8]) {}
 
     /// Fails: peers are admitted as they connect.
-    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
+    fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
         Err(IoError::new(
             Fault::Caller,
-            format!("admit {stranger}"),
-            "a shm device has no strangers",
+            format!("make a peer of {address}"),
+            "a shm device receives nothing from unknown senders",
             "take the peer from the datagram's source",
         ))
     }

@@ -298,7 +298,7 @@ impl PacketRx for UdpRx {
         }
         let source = match last.peer {
             Some(peer) => Source::Peer(peer),
-            None => Source::Stranger(address.to_std()),
+            None => Source::Unknown(address.to_std()),
         };
         Datagram {
             source,

@@ -580,7 +580,7 @@ impl PacketTx for UdpTx {
         Ok(())
     }
 
-    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]) {
         let Some(to) = RawAddr::new(to, self.shared.directory.family()) else {
             return;
         };
@@ -597,8 +597,8 @@ impl PacketTx for UdpTx {
         }
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
-        self.add_peer(stranger)
+    fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
+        self.add_peer(address)
     }
 
     fn limit_datagram(&mut self, id: PeerId, bytes: usize) {
@@ -644,7 +644,7 @@ mod tests {
     #[test]
     fn a_run_that_its_path_has_become_too_small_for_does_not_end_segmentation() {
         let mut tx = small();
-        let peer = tx.admit(address(100)).expect("room");
+        let peer = tx.accept_peer(address(100)).expect("room");
         // What it was before the path shrank.
         tx.peers[0].max_datagram = 1400;
         let invalid = io::Error::from_raw_os_error(libc::EINVAL);
@@ -659,7 +659,7 @@ mod tests {
     fn a_run_that_lies_elsewhere_is_cut_into_its_datagrams() {
         let mut tx = small();
         let receiver = std::net::UdpSocket::bind(address(0)).expect("a free port");
-        let peer = tx.admit(receiver.local_addr().expect("it is bound"));
+        let peer = tx.accept_peer(receiver.local_addr().expect("it is bound"));
         let peer = peer.expect("room");
         let bytes: Vec<u8> = (0..2500_u32).map(|at| (at * 31 / 7) as u8).collect();
         let parts = [&bytes[..300], &bytes[300..1900], &bytes[1900..]];
@@ -689,7 +689,7 @@ mod tests {
     #[test]
     fn only_what_the_socket_has_no_room_for_is_kept() {
         let mut tx = small();
-        let peer = tx.admit(address(100)).expect("room");
+        let peer = tx.accept_peer(address(100)).expect("room");
         let mut judge = |errno| tx.judge(&io::Error::from_raw_os_error(errno), 1, None, peer);
         assert!(matches!(judge(libc::EAGAIN), Verdict::Keep));
         assert!(matches!(judge(libc::ENOBUFS), Verdict::Lost));
@@ -700,13 +700,13 @@ mod tests {
     fn the_number_of_peers_has_a_bound_and_numbers_are_used_again() {
         let mut tx = small();
         for number in 0..3 {
-            let peer = tx.admit(address(100 + number)).expect("room");
+            let peer = tx.accept_peer(address(100 + number)).expect("room");
             assert_eq!(peer, PeerId(number.into()));
         }
-        let error = tx.admit(address(200)).expect_err("the fourth");
+        let error = tx.accept_peer(address(200)).expect_err("the fourth");
         assert!(error.to_string().contains("3 peers already"), "{error}");
-        assert_eq!(tx.admit(address(101)).expect("known"), PeerId(1));
+        assert_eq!(tx.accept_peer(address(101)).expect("known"), PeerId(1));
         tx.remove_peer(PeerId(1));
-        assert_eq!(tx.admit(address(200)).expect("room again"), PeerId(1));
+        assert_eq!(tx.accept_peer(address(200)).expect("room again"), PeerId(1));
     }
 }

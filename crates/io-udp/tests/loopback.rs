@@ -26,11 +26,11 @@ fn echo_over_both_ip_versions() {
 
         let request = receive(&mut server, 1).remove(0);
         assert_eq!(text(&request.bytes), "preamblehello");
-        let Source::Stranger(address) = request.source else {
+        let Source::Unknown(address) = request.source else {
             panic!("nobody was admitted yet");
         };
         let tx = server.split().1;
-        let to_client = tx.admit(address).expect("room for a peer");
+        let to_client = tx.accept_peer(address).expect("room for a peer");
         tx.append(to_client, PREAMBLE, b"back", b"", b"")
             .expect("room");
         tx.flush().expect("flush");
@@ -56,7 +56,7 @@ fn a_socket_on_all_interfaces_talks_to_both_ip_versions() {
         let request = receive(&mut server, 1).remove(0);
         assert_eq!(
             request.source,
-            Source::Stranger(client.local_socket_address())
+            Source::Unknown(client.local_socket_address())
         );
         let back = server.open_peer(&client.local_address()).expect(host);
         let tx = server.split().1;
@@ -299,13 +299,20 @@ fn strangers_become_peers_and_peers_become_strangers() {
             .expect("loopback");
         receive(server, 1)[0].source
     };
-    assert_eq!(hail(&mut server), Source::Stranger(address));
-    server.split().1.send_to_stranger(address, b"who are you");
+    assert_eq!(hail(&mut server), Source::Unknown(address));
+    server.split().1.send_to_unknown(address, b"who are you");
     let mut buffer = [0; 32];
     assert_eq!(sender.recv(&mut buffer).expect("an answer"), 11);
 
-    let peer = server.split().1.admit(address).expect("room for a peer");
-    assert_eq!(server.split().1.admit(address).expect("the same"), peer);
+    let peer = server
+        .split()
+        .1
+        .accept_peer(address)
+        .expect("room for a peer");
+    assert_eq!(
+        server.split().1.accept_peer(address).expect("the same"),
+        peer
+    );
     assert_eq!(
         server.open_peer(&format!("udp://{address}")).expect("same"),
         peer
@@ -317,7 +324,7 @@ fn strangers_become_peers_and_peers_become_strangers() {
         .expect("room");
     server.close_peer(peer);
     server.close_peer(peer);
-    assert_eq!(hail(&mut server), Source::Stranger(address));
+    assert_eq!(hail(&mut server), Source::Unknown(address));
     assert_eq!(server.max_datagram(peer), 0);
     let tx = server.split().1;
     assert_eq!(
@@ -326,7 +333,7 @@ fn strangers_become_peers_and_peers_become_strangers() {
     );
     tx.seal(peer);
     tx.flush().expect("flush");
-    tx.send_to_stranger(address, b"the only one");
+    tx.send_to_unknown(address, b"the only one");
     assert_eq!(sender.recv(&mut buffer).expect("an answer"), 12);
 }
 
@@ -343,10 +350,10 @@ fn admitting_in_the_middle_of_a_burst_counts_for_the_rest_of_it() {
     assert_eq!(rx.rx_burst().expect("no error"), 1);
     assert_eq!(rx.rx_burst().expect("no error"), 1);
     assert_eq!(rx.rx_burst().expect("no error"), 2);
-    let Source::Stranger(address) = rx.datagram(0).source else {
+    let Source::Unknown(address) = rx.datagram(0).source else {
         panic!("nobody was admitted yet");
     };
-    let peer = tx.admit(address).expect("room for a peer");
+    let peer = tx.accept_peer(address).expect("room for a peer");
     assert_eq!(rx.datagram(1).source, Source::Peer(peer));
 }
 

@@ -417,7 +417,7 @@ impl XdpRx {
             self.order[index] = index as u8;
             let Datagram { source, ecn, bytes } = self.datagram(index);
             let passage = match (&self.siblings, source) {
-                (Some(siblings), Source::Stranger(from)) => siblings.pass_on(from, ecn, bytes),
+                (Some(siblings), Source::Unknown(from)) => siblings.pass_on(from, ecn, bytes),
                 _ => Passage::Nobodys,
             };
             match passage {

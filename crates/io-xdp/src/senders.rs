@@ -58,7 +58,7 @@ impl Senders {
             };
             place.set(known);
         }
-        known.peer.map_or(Source::Stranger(address), Source::Peer)
+        known.peer.map_or(Source::Unknown(address), Source::Peer)
     }
 }
 

@@ -562,13 +562,13 @@ impl PacketTx for XdpTx {
         self.udp.flush()
     }
 
-    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
-        self.udp.send_to_stranger(to, datagram);
+    fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.udp.send_to_unknown(to, datagram);
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
-        let id = self.udp.admit(stranger)?;
-        self.add_peer(id, stranger, false);
+    fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
+        let id = self.udp.accept_peer(address)?;
+        self.add_peer(id, address, false);
         Ok(id)
     }
 

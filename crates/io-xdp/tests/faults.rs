@@ -514,7 +514,7 @@ fn a_device_in_this_process() {
             let Datagram { source, bytes, .. } = rx.datagram(index);
             let to = match source {
                 Source::Peer(peer) => peer,
-                Source::Stranger(stranger) => tx.admit(stranger).expect("room"),
+                Source::Unknown(stranger) => tx.accept_peer(stranger).expect("room"),
             };
             let text = bytes.strip_prefix(PREAMBLE).expect("a test's");
             tx.append(to, PREAMBLE, text, b"", b"").expect("room");

@@ -115,19 +115,19 @@ fn a_sender_keeps_its_device_whatever_way_it_comes() {
         for _ in 0..8 {
             let mut a = net.at_a("xdp://va/10.77.0.1:0");
             let peer = a.open_peer("xdp://va/10.77.0.2:9000").expect("a route");
-            a.split().1.send_to_stranger(to, b"by the kernel");
+            a.split().1.send_to_unknown(to, b"by the kernel");
             let (first, source, _) = receive_at_any(&mut devices);
-            let Source::Stranger(stranger) = source else {
+            let Source::Unknown(stranger) = source else {
                 panic!("nobody is known yet: {source:?}");
             };
             let tx = devices[first].split().1;
-            let known = Source::Peer(tx.admit(stranger).expect("room"));
+            let known = Source::Peer(tx.accept_peer(stranger).expect("room"));
             for _ in 0..3 {
                 send_to(&mut a, peer, b"past it");
                 let (at, source, bytes) = receive_at_any(&mut devices);
                 assert_eq!((at, source), (first, known), "{mode}");
                 assert_eq!(bytes, b"preamblepast it");
-                a.split().1.send_to_stranger(to, b"by the kernel");
+                a.split().1.send_to_unknown(to, b"by the kernel");
                 let (at, source, bytes) = receive_at_any(&mut devices);
                 assert_eq!((at, source), (first, known), "{mode}");
                 assert_eq!(bytes, b"by the kernel");

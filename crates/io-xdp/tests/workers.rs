@@ -58,10 +58,10 @@ impl Set {
         // The first goes by the kernel, to the dispatcher, which makes the client a peer.
         set.send(&[b"hello"]);
         let hello = receive(&mut set.server, 1).remove(0);
-        let Source::Stranger(client) = hello.source else {
+        let Source::Unknown(client) = hello.source else {
             panic!("{hello:?}");
         };
-        set.server.split().1.admit(client).expect("room");
+        set.server.split().1.accept_peer(client).expect("room");
         set
     }
 

@@ -57,10 +57,10 @@ pub enum Ecn {
 /// Where a datagram came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A peer that was opened or admitted before.
+    /// A peer that was opened or accepted before.
     Peer(PeerId),
-    /// An address that is no peer (yet). It holds no memory here until [`PacketTx::admit`].
-    Stranger(SocketAddr),
+    /// An address that is no peer (yet). It holds no memory here until [`PacketTx::accept_peer`].
+    Unknown(SocketAddr),
 }
 
 /// One received datagram, readable until the next [`PacketRx::rx_burst`].
@@ -153,7 +153,7 @@ pub trait PacketIo {
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError>;
 
     /// Forgets a peer. Its datagrams that are not flushed yet may be dropped; what arrives from it
-    /// afterwards comes from a stranger, or makes it a peer again where the kernel vouches for it.
+    /// afterwards comes from an unknown address, or makes it a peer again where the kernel vouches for it.
     fn close_peer(&mut self, peer: PeerId);
 
     /// The largest datagram payload that the path to `peer` takes, in bytes.
@@ -246,10 +246,10 @@ pub trait PacketTx {
     fn flush(&mut self) -> Result<(), IoError>;
 
     /// Sends one whole datagram to an address that is no peer, best effort.
-    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]);
+    fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]);
 
-    /// Makes a peer of a stranger's address.
-    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError>;
+    /// Makes a peer of an unknown address.
+    fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError>;
 
     /// `peer` takes no datagrams of more payload than this, in bytes, so no more is to be bundled:
     /// its interface may have a smaller MTU than any on the way that this host knows of. The smallest
@@ -259,7 +259,7 @@ pub trait PacketTx {
     }
 
     /// The largest datagram payload that the path to `peer` takes, in bytes: what
-    /// [`PacketIo::max_datagram`] says, for who holds only this half (a peer is admitted, and
+    /// [`PacketIo::max_datagram`] says, for who holds only this half (a peer is accepted, and
     /// told its limit, in the middle of a burst). Unless overridden, what every path takes:
     /// IPv6's minimum MTU of 1280 bytes less 80 of headers.
     fn max_datagram(&self, peer: PeerId) -> usize {

@@ -345,14 +345,14 @@ impl PacketTx for SimTx {
         Ok(())
     }
 
-    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]) {
         // Best effort: what the link has no room for is lost, as in a kernel.
         let mut fabric = self.fabric.borrow_mut();
         let _ = fabric.send(self.host, to, Ecn::NotCapable, datagram.to_vec());
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
-        Ok(self.open_socket(stranger))
+    fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
+        Ok(self.open_socket(address))
     }
 
     fn max_datagram(&self, _peer: PeerId) -> usize {

@@ -270,7 +270,7 @@ impl PacketRx for LoopRx {
         Datagram {
             source: match peer_of(&self.peers, *from) {
                 Some(peer) => Source::Peer(peer),
-                None => Source::Stranger(address(*from)),
+                None => Source::Unknown(address(*from)),
             },
             ecn: Ecn::NotCapable,
             bytes,
@@ -352,12 +352,12 @@ impl PacketTx for LoopTx {
         Ok(())
     }
 
-    fn send_to_stranger(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]) {
         self.send(usize::from(to.port()), datagram.to_vec());
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Result<PeerId, IoError> {
-        Ok(add_peer(&self.peers, usize::from(stranger.port())))
+    fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
+        Ok(add_peer(&self.peers, usize::from(address.port())))
     }
 
     fn max_datagram(&self, _peer: PeerId) -> usize {

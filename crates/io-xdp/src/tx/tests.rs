@@ -24,7 +24,7 @@ fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
     };
     let tx = device.split().1;
     let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
-    let id = tx.admit(stranger).expect("room");
+    let id = tx.accept_peer(stranger).expect("room");
     let target = Target {
         interface: tx.shared.index,
         source: tx.shared.local.ip(),

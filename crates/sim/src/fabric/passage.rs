@@ -285,7 +285,7 @@ impl Fabric {
         };
         let source = match known {
             Some(peer) => Source::Peer(peer),
-            None => Source::Stranger(self.packets.address(packet.origin)),
+            None => Source::Unknown(self.packets.address(packet.origin)),
         };
         Some((source, packet.ecn, packet.bytes))
     }

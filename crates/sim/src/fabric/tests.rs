@@ -207,7 +207,7 @@ fn strangers_and_unknown_addresses_do_no_harm() {
     fabric.send(left, stranger, Ecn::Capable, vec![1]).unwrap();
     turns(&mut fabric);
     let (source, ..) = fabric.read(right).unwrap();
-    assert_eq!(source, Source::Stranger(stranger));
+    assert_eq!(source, Source::Unknown(stranger));
     assert_eq!(fabric.counters().dropped[&DropCause::NoHost], 1);
 }
 

@@ -47,10 +47,10 @@ fn frames_of_one_turn_share_a_datagram_and_answers_find_their_way() {
     assert_eq!(rx.datagram(0).bytes, b"preambleabcd");
     assert_eq!(rx.datagram(0).ecn, Ecn::Capable);
     assert_eq!(rx.datagram(1).bytes, b"preamblee");
-    let Source::Stranger(address) = rx.datagram(0).source else {
+    let Source::Unknown(address) = rx.datagram(0).source else {
         panic!("nobody admitted the sender yet");
     };
-    let back = tx.admit(address).unwrap();
+    let back = tx.accept_peer(address).unwrap();
     tx.append(back, &PREAMBLE, b"answer", b"", b"").unwrap();
     tx.flush().unwrap();
     assert_eq!(drain(&fabric, &mut left), [b"preambleanswer".to_vec()]);

@@ -281,7 +281,7 @@ impl Host {
         let datagram = process.io.split().0.datagram(index);
         let source = match datagram.source {
             starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-            starling_io::Source::Stranger(address) => Source::Stranger(address),
+            starling_io::Source::Unknown(address) => Source::Stranger(address),
         };
         let marked = datagram.ecn == Ecn::CongestionExperienced;
         let workers = process.workers.as_mut();

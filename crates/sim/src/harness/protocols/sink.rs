@@ -56,11 +56,14 @@ impl FrameSink for Sink<'_> {
     }
 
     fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
-        self.tx.send_to_stranger(to, datagram);
+        self.tx.send_to_unknown(to, datagram);
     }
 
     fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
-        self.tx.admit(stranger).ok().map(|peer| PeerId(peer.0))
+        self.tx
+            .accept_peer(stranger)
+            .ok()
+            .map(|peer| PeerId(peer.0))
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

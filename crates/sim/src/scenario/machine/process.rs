@@ -80,7 +80,7 @@ impl Process {
             let datagram = rx.datagram(index);
             let source = match datagram.source {
                 starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-                starling_io::Source::Stranger(address) => Source::Stranger(address),
+                starling_io::Source::Unknown(address) => Source::Stranger(address),
             };
             if let (Some(watch), Source::Peer(peer)) = (watch.as_mut(), source) {
                 watch.read(turn.now_ns, peer.0, datagram.bytes);
