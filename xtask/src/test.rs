@@ -153,6 +153,16 @@ pub(crate) fn run() -> ExitCode {
         "--",
         "--show-output",
     ]));
+    // What an operator installs: without benchmarks, tonic and the simulator.
+    tally.cargo_test(&mut cargo(&[
+        "test",
+        "--package=starling-cli",
+        "--no-default-features",
+        "--bin=starling",
+        "--test=operator",
+        "--",
+        "--show-output",
+    ]));
     tally.count(
         "documentation",
         succeeds(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")),

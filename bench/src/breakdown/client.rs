@@ -16,7 +16,7 @@ use crate::contest::Context;
 use crate::endpoint::plane::{Plane, endpoint_with, failed};
 use crate::error::BenchError;
 use crate::floor::{Period, Spin};
-use crate::services::api::kv::{GetRequest, GetResponse};
+use starling_sample_services::api::kv::{GetRequest, GetResponse};
 
 const PLACES: Places = Places {
     sending: place::SENDING,

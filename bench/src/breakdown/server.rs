@@ -18,7 +18,7 @@ use crate::endpoint::plane::{Plane, endpoint_with, failed};
 use crate::error::BenchError;
 use crate::floor::Spin;
 use crate::process::announce;
-use crate::services::api::kv::{GetRequest, GetResponse};
+use starling_sample_services::api::kv::{GetRequest, GetResponse};
 
 /// Role of the server; its arguments are the plane, how to wait, and the host.
 pub(super) const ROLE: &str = "breakdown-server";

@@ -348,7 +348,8 @@ impl LoadProcess {
 #[cfg(test)]
 mod tests {
     use super::super::load::Op;
-    use super::super::store::Store;
+    use starling_sample_services::kv::Store;
+
     use super::*;
 
     /// Calls the store without any network.

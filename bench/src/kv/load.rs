@@ -2,9 +2,9 @@
 
 use super::model::{Model, Moment, WrongAnswer};
 use super::random::{Random, Zipf};
-use super::record::{self, Key, Value};
 use super::workload::{Kind, Workload};
 use crate::latency::Latencies;
+use starling_sample_services::kv::record::{self, Key, Value};
 
 /// The skew of YCSB's Zipf distribution.
 pub const THETA: f64 = 0.99;
@@ -391,7 +391,8 @@ fn kind(asked: &Expected, got: &'static str) -> WrongAnswer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::Store;
+    use starling_sample_services::kv::Store;
+
     use super::*;
 
     /// A store that answers right, with a handle on what it answers.

@@ -20,12 +20,9 @@ pub mod drive;
 pub mod load;
 pub mod model;
 pub mod random;
-pub mod record;
-pub mod store;
 pub mod workload;
 
 pub use drive::{KvClient, LoadProcess, RunFigures};
 pub use load::{Load, Op, Ticket};
 pub use model::{Model, WrongAnswer};
-pub use store::Store;
 pub use workload::Workload;

@@ -19,7 +19,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 
-use super::record::{FIRST_VERSION, id_at, key_at, place, place_of, version_of};
+use starling_sample_services::kv::record::{
+    FIRST_VERSION, id_at, key_at, place, place_of, version_of,
+};
 
 /// An answer that no right store can give.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -341,8 +343,8 @@ fn name(place: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Key, Value, value};
     use super::*;
+    use starling_sample_services::kv::record::{Key, Value, key, value};
 
     /// The keys of the first `count` records in order, with their values at `version`.
     fn records(count: u64, version: u32) -> Vec<(Key, Value)> {
@@ -486,7 +488,7 @@ mod tests {
             scan(&mut model, 1, &strange),
             Err(WrongAnswer::UnknownKey { .. })
         ));
-        let never_written = [(super::super::record::key(10), value(10, 1))];
+        let never_written = [(key(10), value(10, 1))];
         assert!(matches!(
             scan(&mut model, 1, &never_written),
             Err(WrongAnswer::UnknownKey { .. })

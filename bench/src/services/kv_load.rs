@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use starling::{Endpoint, EndpointConfig, LocalChannel};
 
-use super::api::kv::{
-    DeleteRequest, GetRequest, GetResponseView, KvClient as Stub, MultiGetRequest, PutRequest,
-    ScanRequest,
-};
 use super::failed;
 use crate::error::BenchError;
 use crate::kv::drive::{KvClient, Run, Stopwatch};
 use crate::kv::{Load, Op, Ticket};
+use starling_sample_services::api::kv::{
+    DeleteRequest, GetRequest, GetResponseView, KvClient as Stub, MultiGetRequest, PutRequest,
+    ScanRequest,
+};
 
 /// A connected load generator.
 pub(super) struct Client {

@@ -1,29 +1,13 @@
-//! The benchmarks' services as a user of Starling would write them: on stubs generated from
-//! `proto/`, with nothing below the crate `starling` in sight.
+//! `kv.Kv` over Starling, as a user would call it: on generated stubs, with nothing below the crate
+//! `starling`.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`echo`] | the server of `bench.Echo` |
-//! | [`kv`] | the server of `kv.Kv`, on [`crate::kv::Store`] |
 //! | `kv_load` | the load generator of `kv.Kv` |
 //! | [`role`] | both sides of `kv.Kv` as processes |
 
-pub mod echo;
-pub mod kv;
 mod kv_load;
 pub mod role;
-
-/// Stubs made by build.rs.
-pub mod api {
-    /// Package `bench`.
-    pub mod bench {
-        starling::include_proto!("bench");
-    }
-    /// Package `kv`.
-    pub mod kv {
-        starling::include_proto!("kv");
-    }
-}
 
 /// The name of this system in errors.
 const SYSTEM: &str = "starling";

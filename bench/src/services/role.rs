@@ -5,11 +5,12 @@
 
 use starling::{EndpointConfig, Server};
 
+use super::failed;
 use super::kv_load::Client;
-use super::{failed, kv};
 use crate::error::BenchError;
 use crate::kv::drive::{Settings, drive};
 use crate::process::{announce, begin_client, begin_server};
+use starling_sample_services::kv;
 
 /// Role of the server; its arguments are an address to bind and the number of records that it
 /// holds at the start.

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use starling::Status;
+#[cfg(feature = "lab")]
 use starling_bench::BenchError;
 use starling_io::{Fault, IoError};
+#[cfg(feature = "lab")]
 use starling_sim::harness::Failure;
+#[cfg(feature = "lab")]
 use starling_sim::scenario::Broken;
 
 /// Added to the number of a status.
@@ -16,9 +19,11 @@ const STATUS_BASE: u8 = 64;
 /// An error, in words for whoever typed the command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
+    #[cfg(feature = "lab")]
     /// A benchmark failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    #[cfg(feature = "lab")]
     /// A run of the demo failed, or an answer was wrong.
     #[error("{what}: {error}")]
     Demo {
@@ -27,9 +32,11 @@ pub(crate) enum CliError {
         /// What happened.
         error: BenchError,
     },
+    #[cfg(feature = "lab")]
     /// A simulated run broke a promise.
     #[error("{0}")]
     Promise(Box<Failure>),
+    #[cfg(feature = "lab")]
     /// A named scenario broke a promise.
     #[error(transparent)]
     Scenario(#[from] Broken),
@@ -64,6 +71,7 @@ pub(crate) enum CliError {
         /// What the system said.
         source: io::Error,
     },
+    #[cfg(feature = "lab")]
     /// Plots cannot be written there.
     #[error(
         "plots cannot be written to {}: {source}; name another directory with --svg, or use --json",
@@ -78,9 +86,9 @@ pub(crate) enum CliError {
     /// Standard output took no more.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
-    /// A plane that has to work does not.
+    /// A device that has to work does not.
     #[error("{0}: does not work here; the findings marked `bad` say why, and what to do")]
-    PlanesLack(String),
+    DevicesLack(String),
     /// The path of this program, which has to start itself, is unknown.
     #[error("finding the path of this program: {0}")]
     OwnPath(#[source] io::Error),
@@ -95,10 +103,11 @@ impl CliError {
     /// What this process ends with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_)
-            | Self::PlotDirectory { .. }
-            | Self::Bench(BenchError::NothingSelected { .. })
-            | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),
+            Self::Usage(_) | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),
+            #[cfg(feature = "lab")]
+            Self::PlotDirectory { .. } | Self::Bench(BenchError::NothingSelected { .. }) => {
+                ExitCode::from(2)
+            }
             Self::Device(error) | Self::Starling(starling::Error::Device(error))
                 if error.fault == Fault::Caller =>
             {

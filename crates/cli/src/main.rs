@@ -2,17 +2,23 @@
 //!
 //! Each subcommand is a module with its arguments and a function that runs them. Results go to
 //! standard output; progress and errors go to standard error.
+//!
+//! | module | subcommands | built |
+//! |---|---|---|
+//! | `serve`, `call`, `doctor` | what an operator needs | always |
+//! | `lab` | `demo`, `bench`, `sim`: they need the benchmarks, tonic and the simulator | with the feature `lab`, a default one |
+//! | `no_lab` | the same names, each an error that says how to get them | without it |
 
-mod bench;
 mod call;
-mod curves;
-mod demo;
 mod doctor;
 mod error;
+#[cfg(feature = "lab")]
+mod lab;
+#[cfg(not(feature = "lab"))]
+#[path = "no_lab.rs"]
+mod lab;
 mod output;
-mod role;
 mod serve;
-mod sim;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -37,27 +43,20 @@ Exit status:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs a key-value store over Starling and over gRPC, checks every answer, and compares.
-    Demo(demo::Arguments),
     /// Serves an echo or a key-value store, to try things on.
     Serve(serve::Arguments),
-    /// Calls any method of any server with JSON, or lists what there is.
+    /// Calls any method of any server with JSON, or lists the services and methods of a server.
     Call(call::Arguments),
-    /// Measures Starling beside its floors and its peers.
-    Bench(bench::Arguments),
-    /// Checks what each plane would give on this host, and what it lacks.
+    /// Checks what each device can do on this host, and what it lacks.
     Doctor(doctor::Arguments),
-    /// Runs the protocol in a simulated datacenter.
-    Sim(sim::Arguments),
+    #[command(flatten)]
+    Lab(lab::Command),
     /// Prints a completion script for a shell.
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// A process that another subcommand started: a server, or a load generator.
-    #[command(hide = true)]
-    Role(role::Arguments),
 }
 
 const COMPLETIONS_HELP: &str = "\
@@ -68,18 +67,15 @@ Examples:
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Demo(arguments) => demo::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Sim(arguments) => sim::run(&arguments),
+        Command::Lab(command) => lab::run(&command),
         Command::Completions { shell } => output::print(&completions(shell)),
-        Command::Role(arguments) => role::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough of it.
+        // The reader of our output, such as `head`, has ended.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -140,18 +136,12 @@ mod tests {
     fn completions_offer_what_the_help_shows() {
         let offered = for_people();
         let names: Vec<_> = offered.get_subcommands().map(|c| c.get_name()).collect();
-        assert_eq!(
-            names,
-            [
-                "demo",
-                "serve",
-                "call",
-                "bench",
-                "doctor",
-                "sim",
-                "completions"
-            ]
-        );
+        let lab: &[&str] = match cfg!(feature = "lab") {
+            true => &["demo", "bench", "sim"],
+            false => &[],
+        };
+        let always = ["serve", "call", "doctor"];
+        assert_eq!(names, [&always, lab, &["completions"]].concat());
     }
 
     #[test]

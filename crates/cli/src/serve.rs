@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use starling::{Idle, Server, ThreadStats};
-use starling_bench::services::{echo, kv};
+use starling_sample_services::{echo, kv};
 
 use crate::error::CliError;
 use crate::output;

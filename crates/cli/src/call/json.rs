@@ -147,7 +147,7 @@ pub(super) fn response(descriptor: &MessageDescriptor, bytes: &[u8]) -> Result<S
 #[cfg(test)]
 mod tests {
     use prost_reflect::DescriptorPool;
-    use starling_bench::services::api::kv::KV_SERVICE;
+    use starling_sample_services::api::kv::KV_SERVICE;
 
     use super::*;
 

@@ -36,7 +36,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn look() -> Self {
+    pub(super) fn read() -> Self {
         let release = rustix::system::uname();
         let release = release.release().to_string_lossy().into_owned();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -105,7 +105,7 @@ mod tests {
     fn a_capability_is_a_bit_of_the_mask() {
         let host = Host {
             capabilities: 1 << 39,
-            ..Host::look()
+            ..Host::read()
         };
         assert!(host.has("CAP_BPF"));
         assert!(!host.has("CAP_NET_RAW"));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn this_host_tells_something() {
-        let host = Host::look();
+        let host = Host::read();
         assert!(host.cores >= 1);
         assert!(host.version.is_some(), "{host:?}");
         assert!(host.memory.is_some(), "{host:?}");

@@ -1,87 +1,160 @@
-//! Calls over a plane, for a tenth of a second: what the suite `rtt` measures.
+//! Calls over a device for a tenth of a second, to a server in a process of its own.
+//!
+//! The server's process is this program again, started as `starling doctor --echo-server ADDRESS`.
+//! It ends when its standard input does, so it cannot outlive the doctor.
 
-use starling_bench::contest::{self, Network, Plan};
-use starling_bench::pin::{Cores, pin_thread};
-use starling_bench::process::Launcher;
-use starling_bench::row::Metric;
-use starling_bench::{Context, Suite, endpoint, table, veth};
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use starling::{Endpoint, Server};
+use starling_netns::Pair;
+use starling_sample_services::api::bench::{EchoClient, Payload};
+use starling_sample_services::echo;
+
+use super::Device;
 use super::report::Finding;
 use crate::error::CliError;
-use crate::role;
+use crate::output;
 
-/// How long calls are made, in seconds.
-const SECONDS: f64 = 0.1;
+/// How long calls are made.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Bytes of a request and of its response.
+const SMALL_BYTES: usize = 32;
 
 /// What came of it.
 pub(super) enum Trial {
-    /// Calls were made, and this was seen.
+    /// Calls were made, with this finding.
     Made(Finding),
-    /// None could be made, which says nothing of the plane.
+    /// None could be made, which says nothing of the device.
     NotMade(Finding),
 }
 
-/// Makes calls between this process and another over `plane`; those over AF_XDP go from a network
+/// Makes calls over `device` between this process and another. Those over AF_XDP go from a network
 /// namespace to another, over a veth pair that is made for them.
 ///
 /// # Errors
-/// If nothing can be tried at all. That calls fail is a finding.
-pub(super) fn of(plane: &str) -> Result<Trial, CliError> {
-    if plane == "xdp"
-        && let Err(problem) = veth::prepare()
-    {
-        return Ok(Trial::NotMade(Finding::note(
-            format!(
-                "not tried: calls between network namespaces need root and iproute2 ({})",
-                problem.trim_end()
-            ),
-            "to see calls go through, run `starling doctor xdp` as root, with `ip` of iproute2",
-        )));
-    }
-    let suite = Suite::Rtt;
-    let mut contestants = match plane {
-        "xdp" => veth::contestants(suite),
-        _ => endpoint::contestants(suite),
-    };
-    contestants.retain(|contestant| contestant.plane == plane && contestant.system == "starling");
-    let place = match plane {
-        "xdp" => " over a veth pair",
-        _ => "",
-    };
-    let cores = Cores::of_this_process()?;
+/// If no process can be started at all. A call that fails is a finding.
+pub(super) fn of(device: Device) -> Result<Trial, CliError> {
     let program = std::env::current_exe().map_err(CliError::OwnPath)?;
-    let context = Context {
-        launcher: Launcher::new(program, &[role::NAME], cores),
-        cores,
-        seconds: SECONDS,
-        network: Network::Loopback,
+    let start = |address: &str| {
+        let mut command = Command::new(&program);
+        command.args(["doctor", "--echo-server", address]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn()
     };
-    let plan = Plan {
-        rounds: 1,
-        only: vec![],
+    let start_failed = |source| CliError::System {
+        attempt: "starting a process",
+        source,
     };
-    // The thread is left on its core: nothing else is done here.
-    pin_thread(cores.client)?;
-    let rows = contest::run(suite.name(), contestants, &plan, &context, &mut |_| ());
-    Ok(Trial::Made(match rows {
+    let latency = match device {
+        Device::Udp => latency_to(start("udp://127.0.0.1:0").map_err(start_failed)?, |a| a),
+        Device::Shm => {
+            let address = format!("shm://starling-doctor-{}", std::process::id());
+            latency_to(start(&address).map_err(start_failed)?, |a| a)
+        }
+        Device::Xdp => {
+            let pair = match Pair::new() {
+                Ok(pair) => pair,
+                Err(problem) => return Ok(Trial::NotMade(no_namespaces(&problem))),
+            };
+            let address = format!("xdp://vb/{}:0", starling_netns::IPV4[1]);
+            let server = starling_netns::inside(&pair.b, || start(&address));
+            let server = server.map_err(start_failed)?;
+            starling_netns::inside(&pair.a, || {
+                latency_to(server, |address| address.replace("xdp://vb/", "xdp://va/"))
+            })
+        }
+    };
+    let place = match device {
+        Device::Xdp => " over a veth pair",
+        Device::Udp | Device::Shm => "",
+    };
+    Ok(Trial::Made(match latency {
+        Ok(latency) => Finding::ok(format!(
+            "a call of {SMALL_BYTES} bytes took {:.1} us between two processes{place}",
+            latency.as_nanos() as f64 / 1e3
+        )),
         Err(error) => Finding::bad(
             format!("a call failed: {error}"),
-            match plane {
-                "udp" => {
+            match device {
+                Device::Udp => {
                     "do as it says; a firewall on the loopback interface is another possible cause"
                 }
-                _ => "do as it says",
+                Device::Shm | Device::Xdp => "do as it says",
             },
         ),
-        Ok(rows) => {
-            let p50 = rows
-                .iter()
-                .find(|row| row.system == "starling" && row.metric == Metric::P50)
-                .map_or(0.0, |row| row.value);
-            let p50 = table::human(Metric::P50, p50);
-            Finding::ok(format!(
-                "a call of 32 bytes took {p50} between two processes{place}"
-            ))
-        }
     }))
+}
+
+fn no_namespaces(problem: &str) -> Finding {
+    Finding::note(
+        format!(
+            "not tried: calls between network namespaces need root and iproute2 ({})",
+            problem.trim_end()
+        ),
+        "to see calls go through, run `starling doctor xdp` as root, with `ip` of iproute2",
+    )
+}
+
+/// The server's process. Dropping it ends the process and waits for its end.
+struct EchoServer(Child);
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        // A process that has ended by itself is no error.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The median latency of calls to the server. `as_seen` turns the address that the server announces
+/// into the client's address for it.
+fn latency_to(
+    server: Child,
+    as_seen: impl FnOnce(String) -> String,
+) -> Result<Duration, Box<dyn std::error::Error + Send + Sync>> {
+    let mut server = EchoServer(server);
+    let mut line = String::new();
+    let output = server.0.stdout.take().expect("the child's output is piped");
+    BufReader::new(output).read_line(&mut line)?;
+    if line.is_empty() {
+        let mut message = String::new();
+        let errors = server
+            .0
+            .stderr
+            .take()
+            .expect("the child's errors are piped");
+        BufReader::new(errors).read_to_string(&mut message)?;
+        let message = message.trim_end();
+        return Err(message.strip_prefix("error: ").unwrap_or(message).into());
+    }
+    let address = as_seen(line.trim_end().to_owned());
+    let mut endpoint = Endpoint::builder().reach(&address).build()?;
+    let echo = EchoClient::new(endpoint.channel(&address)?);
+    let mut latencies = endpoint.block_on(async {
+        let mut request = Payload::new();
+        request.set_data(&[7; SMALL_BYTES]);
+        let mut latencies = Vec::new();
+        let begin = Instant::now();
+        while begin.elapsed() < PERIOD || latencies.is_empty() {
+            let sent = Instant::now();
+            echo.call(&request).await?;
+            latencies.push(sent.elapsed());
+        }
+        Ok::<_, starling::Status>(latencies)
+    })??;
+    let middle = latencies.len() / 2;
+    Ok(*latencies.select_nth_unstable(middle).1)
+}
+
+/// The server's process: serves an echo at `address` until standard input ends.
+pub(super) fn serve(address: &str) -> Result<(), CliError> {
+    let server = Server::builder().bind(address)?;
+    let server = server.add_service(echo::server()).build()?.spawn()?;
+    output::print(&format!("{}\n", server.address()))?;
+    // An error ends the server just as the end of the input does.
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    Ok(())
 }

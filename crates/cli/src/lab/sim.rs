@@ -16,7 +16,8 @@ use starling_sim::harness::{Part, Sabotage};
 use starling_sim::scenario::{self, Named, Options, Plot};
 
 use crate::error::CliError;
-use crate::{curves, output};
+use crate::lab::curves;
+use crate::output;
 
 /// The scenario that a seed stands for, as a name.
 const RANDOM: &str = "random";

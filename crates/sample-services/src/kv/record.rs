@@ -5,7 +5,7 @@
 //! the version of the write that put it there, and six words that follow from both: a value that
 //! was mixed up, torn, or kept from an earlier write shows it.
 
-use super::random::{mix, unmix};
+use super::mix::{mix, unmix};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;

@@ -5,7 +5,7 @@ use starling_bench::row::{Metric, Row};
 use starling_bench::table;
 use starling_sim::scenario::{Curve, Plot};
 
-use crate::curves;
+use crate::lab::curves;
 
 /// Pictures side by side: the distributions of a plane.
 const COLUMNS: usize = 5;

@@ -16,7 +16,8 @@ use starling_bench::row::Metric;
 use starling_bench::{Contestant, Context, Row, Suite, table};
 
 use crate::error::CliError;
-use crate::{output, role};
+use crate::lab::role;
+use crate::output;
 
 /// Seconds of one measurement, and rounds, unless told otherwise.
 fn usual(suite: Suite) -> (f64, usize) {

@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// A store with the load's first `records` records.
+    /// A store with the first `records` records of [`record::initial`].
     pub fn with_initial(records: u64) -> Self {
         let store = Self::with_capacity(records as usize);
         for (key, value) in record::initial(records) {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_initial_records_are_those_of_the_load() {
+    fn a_store_starts_with_the_initial_records() {
         let store = Store::with_initial(100);
         assert_eq!(scan(&store, b"", 1000).len(), 100);
         for (key, expected) in record::initial(100) {

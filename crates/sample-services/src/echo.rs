@@ -2,10 +2,12 @@
 
 use starling::{Request, Status};
 
-use super::api::bench::{Echo, EchoServer, Payload, PayloadMut};
-use crate::floor::SMALL_BYTES;
+use crate::api::bench::{Echo, EchoServer, Payload, PayloadMut};
 
-/// Answers with what it gets, or with 32 bytes.
+/// Bytes of the response of `Sink`.
+pub const SINK_RESPONSE_BYTES: usize = 32;
+
+/// Answers with the request, or with [`SINK_RESPONSE_BYTES`] bytes.
 #[derive(Debug)]
 pub struct EchoService;
 
@@ -25,7 +27,7 @@ impl Echo for EchoService {
     }
 
     fn sink(&self, _: Request<'_, Payload>, mut response: PayloadMut<'_>) -> Result<(), Status> {
-        response.set_data(&[0; SMALL_BYTES]);
+        response.set_data(&[0; SINK_RESPONSE_BYTES]);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Compiles the benchmarks' services for Starling.
+//! Compiles the sample services for Starling.
 
 fn main() -> Result<(), starling_build::Error> {
     starling_build::compile(&["proto/echo.proto", "proto/kv.proto"], &["proto"])

@@ -32,7 +32,8 @@ use starling_bench::services::role::{KV_CLIENT, KV_SERVER};
 use starling_bench::{BenchError, table};
 
 use crate::error::CliError;
-use crate::{output, role};
+use crate::lab::role;
+use crate::output;
 
 /// Operations in flight, on every system alike.
 const IN_FLIGHT: u32 = 64;

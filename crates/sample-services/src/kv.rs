@@ -1,13 +1,24 @@
 //! The server of `kv.Kv`. All handlers are inline: the longest, a scan, takes some microseconds.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`store`] | the store that the handlers read and write |
+//! | [`record`] | the records that a store starts with: keys and values that can be checked |
+//! | [`mix`] | the permutation that scatters records over the order of keys |
+
+pub mod mix;
+pub mod record;
+pub mod store;
 
 use starling::{Request, Status};
 
-use super::api::kv::{
+use crate::api::kv::{
     DeleteRequest, DeleteResponseMut, GetRequest, GetResponseMut, Kv, KvServer, MultiGetRequest,
     MultiGetResponseMut, PutRequest, PutResponseMut, ScanRequest, ScanResponseMut,
 };
-use crate::kv::Store;
-use crate::kv::store::StoreError;
+use store::StoreError;
+
+pub use store::Store;
 
 /// Serves a store.
 #[derive(Debug)]
@@ -15,7 +26,7 @@ pub struct KvService {
     store: Store,
 }
 
-/// The service on a store with the load's first `records` records, ready to be added to a server.
+/// The service on a store with the first `records` records of [`record::initial`], ready to be added to a server.
 pub fn server(records: u64) -> KvServer<KvService> {
     KvServer::new(KvService {
         store: Store::with_initial(records),
