@@ -211,18 +211,19 @@ impl Neighbours {
         if let Some(cache) = known.and_then(|(_, cache)| cache.upgrade()) {
             return Ok(cache);
         }
-        let cache = Arc::new(Self::start()?);
+        let cache = Arc::new(Self::start(LOOK_EVERY)?);
         caches.push((cookie, Arc::downgrade(&cache)));
         Ok(cache)
     }
 
-    fn start() -> io::Result<Self> {
+    /// Starts the thread, which compares some of the cache each time `look_every` has passed.
+    fn start(look_every: Duration) -> io::Result<Self> {
         let watcher = Watcher::new()?;
         let (table, bell) = (Arc::clone(&watcher.table), Arc::clone(&watcher.bell));
         let asking = Arc::clone(&watcher.asking);
         std::thread::Builder::new()
             .name("starling-neigh".to_owned())
-            .spawn(move || watcher.run())?;
+            .spawn(move || watcher.run(look_every))?;
         Ok(Self {
             table,
             bell,
@@ -360,11 +361,11 @@ impl Watcher {
         })
     }
 
-    fn run(mut self) {
+    fn run(mut self, look_every: Duration) {
         self.asking.fetch_add(1, Ordering::Relaxed);
         let mut last_look = Instant::now();
         loop {
-            let pause = LOOK_EVERY.saturating_sub(last_look.elapsed());
+            let pause = look_every.saturating_sub(last_look.elapsed());
             let pause = pause.min(self.look_if_outdated(Instant::now()));
             let timeout = Timespec {
                 tv_sec: pause.as_secs() as i64,
@@ -386,7 +387,7 @@ impl Watcher {
             if has_events {
                 self.handle_events();
             }
-            if last_look.elapsed() >= LOOK_EVERY {
+            if last_look.elapsed() >= look_every {
                 self.look_for_devices();
                 self.look_after_some();
                 last_look = Instant::now();

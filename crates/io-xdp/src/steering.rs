@@ -418,7 +418,7 @@ mod tests {
         counts.taken[0].store(u32::MAX, Ordering::Relaxed);
         let begun = std::time::Instant::now();
         while counts.load(0) > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it never does");
+            assert!(begun.elapsed() < Duration::from_secs(60), "it never does");
             let nothing = Some(Duration::ZERO);
             steered.workers[0].wait(nothing).expect("a healthy device");
         }

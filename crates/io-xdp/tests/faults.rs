@@ -15,7 +15,7 @@ use starling_io_xdp::{Mode, XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, Stay, inside, run};
 
 /// How long anything may take here.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn bind(net: &Pair, address: &str) -> Result<XdpIo, IoError> {
     inside(&net.a, || XdpIo::bind(address, XdpConfig::default()))

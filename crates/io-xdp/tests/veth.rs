@@ -146,7 +146,7 @@ fn send_to(from: &mut XdpIo, to: starling_io::PeerId, text: &[u8]) {
 /// The next datagram that any of them has, and which.
 fn receive_at_any(devices: &mut [XdpIo]) -> (usize, Source, Vec<u8>) {
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(20) {
+    while begun.elapsed() < Duration::from_secs(60) {
         for (at, device) in devices.iter_mut().enumerate() {
             device.wait(Some(Duration::ZERO)).expect("a healthy device");
             let rx = device.split().0;

@@ -16,7 +16,7 @@ use starling_netns::{Pair, Shape, inside};
 pub(crate) const PREAMBLE: &[u8; 8] = b"preamble";
 
 /// How long a datagram may be on its way before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two namespaces in which devices work: `a` has `va`, `b` has `vb`.
 pub(crate) struct Net(Pair);
