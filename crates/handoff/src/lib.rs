@@ -3,24 +3,24 @@
 //! ```text
 //!  the thread that hands over                         workers
 //!
-//!            give ─▶ ┌ given: 8 slots, a line ──┐ ─▶ take ─▶ Taken (reads and writes the item)
-//!   Desk             │          seat            │             │ dropped, by a return or a panic
-//!       take_back ◀─ └ done:  8 slots, a line ──┘ ◀───────────┘
+//!            give ─▶ ┌ given: 8 slots, a line ──┐ ─▶ take ─▶ ItemGuard (reads and writes the item)
+//!   Dispatcher             │          mailbox            │             │ dropped, by a return or a panic
+//!       poll_returned ◀─ └ done:  8 slots, a line ──┘ ◀───────────┘
 //! ```
 //!
 //! A queue with indices for head and tail moves three lines from core to core for an item: either
 //! index and the slot. Here a slot says by itself whether it is full, no index is shared, and the
-//! slots of a seat share a line; so a line moves once each way for up to eight items, with plain
+//! slots of a mailbox share a line; so a line moves once each way for up to eight items, with plain
 //! stores on the side that hands over. That thread knows which slots are free, because whatever it
 //! gives comes back to it: it never looks at one to find out.
 //!
-//! Any worker may take from any seat, so what is in that of one that blocks need not wait for it; when
-//! they look into others' seats is up to them. Workers without work sleep, and [`Sleepers`] has them
+//! Any worker may take from any mailbox, so what is in that of one that blocks need not wait for it; when
+//! they look into others' mailboxes is up to them. Workers without work sleep, and [`Sleepers`] has them
 //! woken with no fence on the side that hands over.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`seats`] | the slots, and who owns an item at which time |
+//! | [`mailbox`] | the slots, and who owns an item at which time |
 //! | [`sleepers`] | who sleeps, and how nobody sleeps through what was given to it |
 //! | [`fences`] | the fence that is cheap for the one side and expensive for the other |
 
@@ -30,10 +30,10 @@
 mod fences;
 #[cfg(all(loom, test))]
 mod loom_model;
-mod seats;
+mod mailbox;
 mod sleepers;
 
-pub use seats::{Back, Desk, SLOTS, Seats, Taken, desk};
+pub use mailbox::{Dispatcher, ItemGuard, Mailboxes, Returned, SLOTS, dispatcher};
 pub use sleepers::Sleepers;
 
 /// The atomics of the standard library, or loom's, which tries all that they may do.

@@ -1,4 +1,4 @@
-//! Every interleaving of a desk with its workers; with one that sleeps, those with at most three
+//! Every interleaving of a dispatcher with its workers; with one that sleeps, those with at most three
 //! preemptions.
 //!
 //! ```text
@@ -15,7 +15,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::{Desk, Seats, Sleepers, Taken, desk};
+use crate::{Dispatcher, ItemGuard, Mailboxes, Sleepers, dispatcher};
 
 /// An item whose every access loom sees, and which it misses if it leaks.
 struct Item {
@@ -42,14 +42,14 @@ impl Item {
     }
 }
 
-fn add(taken: Taken<'_, Item>, more: u64) {
+fn add(taken: ItemGuard<'_, Item>, more: u64) {
     taken.add(more);
 }
 
-fn take_all_back(desk: &mut Desk<Item>, many: usize) -> Vec<u64> {
+fn take_all_back(dispatcher: &mut Dispatcher<Item>, many: usize) -> Vec<u64> {
     let mut back = Vec::new();
     while back.len() < many {
-        match desk.take_back() {
+        match dispatcher.poll_returned() {
             Some(one) => back.push(one.item.read()),
             None => thread::yield_now(),
         }
@@ -60,11 +60,11 @@ fn take_all_back(desk: &mut Desk<Item>, many: usize) -> Vec<u64> {
 #[test]
 fn loom_items_go_there_and_back_through_the_same_slots() {
     loom::model(|| {
-        let (mut desk, seats) = desk::<Item>(1);
+        let (mut dispatcher, mailboxes) = dispatcher::<Item>(1);
         let worker = thread::spawn(move || {
             let (mut first, mut seen) = (0, 0);
             while seen < 2 {
-                match seats.take(0, first) {
+                match mailboxes.take(0, first) {
                     Some(taken) => {
                         assert_eq!(taken.read(), seen, "in order");
                         first = taken.slot();
@@ -76,8 +76,8 @@ fn loom_items_go_there_and_back_through_the_same_slots() {
             }
         });
         for number in 0..2 {
-            desk.give(0, Item::new(number));
-            assert_eq!(take_all_back(&mut desk, 1), [number + 10]);
+            dispatcher.push(0, Item::new(number));
+            assert_eq!(take_all_back(&mut dispatcher, 1), [number + 10]);
         }
         worker.join().expect("no panic");
     });
@@ -86,14 +86,14 @@ fn loom_items_go_there_and_back_through_the_same_slots() {
 #[test]
 fn loom_two_workers_do_not_take_the_same_item() {
     loom::model(|| {
-        let (mut desk, seats) = desk::<Item>(1);
-        desk.give(0, Item::new(0));
-        desk.give(0, Item::new(1));
+        let (mut dispatcher, mailboxes) = dispatcher::<Item>(1);
+        dispatcher.push(0, Item::new(0));
+        dispatcher.push(0, Item::new(1));
         let workers: [_; 2] = std::array::from_fn(|_| {
-            let seats = seats.clone();
+            let mailboxes = mailboxes.clone();
             thread::spawn(move || {
                 let mut took = 0;
-                while let Some(taken) = seats.take(0, 0) {
+                while let Some(taken) = mailboxes.take(0, 0) {
                     took += 1;
                     add(taken, 10);
                 }
@@ -102,7 +102,7 @@ fn loom_two_workers_do_not_take_the_same_item() {
         });
         let took = workers.map(|worker| worker.join().expect("no panic"));
         assert_eq!(took[0] + took[1], 2);
-        let mut back = take_all_back(&mut desk, 2);
+        let mut back = take_all_back(&mut dispatcher, 2);
         back.sort_unstable();
         assert_eq!(back, [10, 11]);
     });
@@ -112,26 +112,27 @@ fn loom_two_workers_do_not_take_the_same_item() {
 #[test]
 fn loom_nothing_leaks_when_the_desk_goes_away() {
     loom::model(|| {
-        let (mut desk, seats) = desk::<Item>(1);
-        desk.give(0, Item::new(0));
-        desk.give(0, Item::new(1));
+        let (mut dispatcher, mailboxes) = dispatcher::<Item>(1);
+        dispatcher.push(0, Item::new(0));
+        dispatcher.push(0, Item::new(1));
         let worker = thread::spawn(move || {
-            if let Some(taken) = seats.take(0, 0) {
+            if let Some(taken) = mailboxes.take(0, 0) {
                 add(taken, 10);
             }
         });
-        drop(desk.take_back());
-        drop(desk);
+        drop(dispatcher.poll_returned());
+        drop(dispatcher);
         worker.join().expect("no panic");
     });
 }
 
 /// Until it has run `many` items, by turns awake and asleep.
-fn work_and_sleep(seats: &Seats<Item>, sleepers: &Sleepers, bell: &Notify, many: u64) {
+fn work_and_sleep(mailboxes: &Mailboxes<Item>, sleepers: &Sleepers, bell: &Notify, many: u64) {
     for _ in 0..many {
         let taken = loop {
-            let found = seats.take(0, 0);
-            let found = found.or_else(|| sleepers.sleep(0, || seats.take(0, 0), |_| bell.wait()));
+            let found = mailboxes.take(0, 0);
+            let found =
+                found.or_else(|| sleepers.sleep(0, || mailboxes.take(0, 0), |_| bell.wait()));
             if let Some(found) = found {
                 break found;
             }
@@ -147,17 +148,17 @@ fn loom_a_worker_that_sleeps_is_woken() {
     // All interleavings would take hours: those in which each thread is interrupted now and then.
     model.preemption_bound = Some(3);
     model.check(|| {
-        let (mut desk, seats) = desk::<Item>(1);
+        let (mut dispatcher, mailboxes) = dispatcher::<Item>(1);
         let shared = Arc::new((Sleepers::new(1), Notify::new()));
         let its = Arc::clone(&shared);
-        let worker = thread::spawn(move || work_and_sleep(&seats, &its.0, &its.1, 2));
+        let worker = thread::spawn(move || work_and_sleep(&mailboxes, &its.0, &its.1, 2));
         for number in 0..2 {
-            desk.give(0, Item::new(number));
-            if shared.0.any() && shared.0.call(0) {
+            dispatcher.push(0, Item::new(number));
+            if shared.0.any() && shared.0.mark_awake(0) {
                 shared.1.notify();
             }
         }
         worker.join().expect("no panic");
-        assert_eq!(take_all_back(&mut desk, 2).len(), 2);
+        assert_eq!(take_all_back(&mut dispatcher, 2).len(), 2);
     });
 }

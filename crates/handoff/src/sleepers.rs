@@ -64,14 +64,14 @@ impl Sleepers {
     /// Has a thread that sleeps counted as awake: the caller wakes it. False if it does not sleep
     /// or somebody else wakes it.
     #[inline]
-    pub fn call(&self, thread: usize) -> bool {
+    pub fn mark_awake(&self, thread: usize) -> bool {
         let asleep = &self.asleep[thread];
         asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Release)
     }
 
     /// The same for the first one of several.
-    pub fn call_one_of(&self, mut threads: Range<usize>) -> Option<usize> {
-        threads.find(|thread| self.call(*thread))
+    pub fn mark_one_awake(&self, mut threads: Range<usize>) -> Option<usize> {
+        threads.find(|thread| self.mark_awake(*thread))
     }
 
     /// Falls asleep, unless `look` finds something. `park` returns once the thread was called; its
@@ -113,9 +113,9 @@ mod tests {
                 |ordered| {
                     assert!(ordered);
                     assert!(sleepers.any());
-                    assert!(!sleepers.call(0));
-                    assert_eq!(sleepers.call_one_of(0..2), Some(1));
-                    assert_eq!(sleepers.call_one_of(0..2), None);
+                    assert!(!sleepers.mark_awake(0));
+                    assert_eq!(sleepers.mark_one_awake(0..2), Some(1));
+                    assert_eq!(sleepers.mark_one_awake(0..2), None);
                 },
             );
             assert!(found.is_none() && !sleepers.any());
@@ -127,6 +127,6 @@ mod tests {
         let sleepers = Sleepers::new(1);
         let found = sleepers.sleep(0, || Some(7), |_| panic!("it should not sleep"));
         assert_eq!(found, Some(7));
-        assert!(!sleepers.any() && !sleepers.call(0));
+        assert!(!sleepers.any() && !sleepers.mark_awake(0));
     }
 }

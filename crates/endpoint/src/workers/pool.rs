@@ -23,7 +23,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use starling_handoff::{Back, Desk, SLOTS, Seats, Sleepers, Taken, desk};
+use starling_handoff::{Dispatcher, ItemGuard, Mailboxes, Returned, SLOTS, Sleepers, dispatcher};
 use starling_io::{Clock, IoError, Wake};
 
 use super::jbsq::{Jbsq, MAX_DEPTH, Placed};
@@ -46,7 +46,7 @@ const UNSURE_SLEEP: Duration = Duration::from_millis(1);
 /// Threads that run worker handlers.
 pub struct ThreadPool {
     policy: Jbsq<Box<Job>>,
-    desk: Desk<Job>,
+    desk: Dispatcher<Job>,
     /// Memory of the request in each slot of each seat, so that no job is looked at for it: its
     /// lines come from another core.
     bytes: Vec<[usize; SLOTS]>,
@@ -89,7 +89,7 @@ impl ThreadPool {
         config.check()?;
         let count = config.threads;
         let policy = Jbsq::new(config.mode, count, config.depth, config.queue);
-        let (desk, seats) = desk(count);
+        let (desk, seats) = dispatcher(count);
         let idle = std::iter::repeat_with(CachePadded::default);
         let shared = Arc::new(Shared {
             sleepers: Sleepers::new(count),
@@ -125,7 +125,7 @@ impl ThreadPool {
 
     fn give(&mut self, worker: usize, job: Box<Job>) {
         let bytes = job.request_bytes;
-        let slot = self.desk.give(worker, job);
+        let slot = self.desk.push(worker, job);
         self.bytes[worker][slot] = bytes;
         // While all work, no line is looked at but the seat's: each is another core's.
         if self.shared.sleepers.any() {
@@ -136,7 +136,7 @@ impl ThreadPool {
     /// Somebody sleeps: the worker itself, or one that may look into its seat.
     #[cold]
     fn wake(&self, worker: usize) {
-        if self.shared.sleepers.call(worker) {
+        if self.shared.sleepers.mark_awake(worker) {
             self.threads[worker].thread().unpark();
         }
         let may_wait =
@@ -152,7 +152,7 @@ impl Shared {
     /// seats and this stands a fence, as between a sleeper's word that it sleeps and its last
     /// look: one of the two sees the other.
     fn wake_one_of(&self, group: Range<usize>) {
-        let called = self.sleepers.call_one_of(group);
+        let called = self.sleepers.mark_one_awake(group);
         if let (Some(worker), Some(threads)) = (called, self.threads.get()) {
             threads[worker].unpark();
         }
@@ -176,7 +176,11 @@ impl Dispatch for ThreadPool {
     }
 
     fn poll(&mut self) -> Option<Box<Job>> {
-        let Back { seat, slot, item } = self.desk.take_back()?;
+        let Returned {
+            mailbox: seat,
+            slot,
+            item,
+        } = self.desk.poll_returned()?;
         self.in_flight -= 1;
         self.in_flight_bytes -= self.bytes[seat][slot];
         if let Some(next) = self.policy.complete(seat) {
@@ -204,7 +208,7 @@ impl Drop for ThreadPool {
         }
         // A look that was under way, and a whole one.
         for _ in 0..2 {
-            while self.desk.take_back().is_some() {
+            while self.desk.poll_returned().is_some() {
                 self.in_flight -= 1;
             }
         }
@@ -221,7 +225,7 @@ impl Drop for ThreadPool {
 struct Worker {
     index: usize,
     companions: Range<usize>,
-    seats: Seats<Job>,
+    seats: Mailboxes<Job>,
     shared: Arc<Shared>,
     idle: Idle,
 }
@@ -273,7 +277,7 @@ impl Worker {
 
     /// There was nothing: looks on for a moment, then for what others do not get to, then sleeps.
     /// To be told of a job between the look and the sleep is not lost: it ends the sleep at once.
-    fn pause(&self, vigil: &mut Vigil, searched: &mut bool) -> Option<Taken<'_, Job>> {
+    fn pause(&self, vigil: &mut Vigil, searched: &mut bool) -> Option<ItemGuard<'_, Job>> {
         let next = vigil.wait(self.idle);
         if next == Next::Look {
             return None;
@@ -292,13 +296,13 @@ impl Worker {
     }
 
     /// What was given to one of the group and is not begun.
-    fn rescue(&self) -> Option<Taken<'_, Job>> {
+    fn rescue(&self) -> Option<ItemGuard<'_, Job>> {
         let mut seats = self.companions.clone();
         seats.find_map(|seat| self.seats.take(seat, 0))
     }
 
     /// The same of another one, each in its turn: all but one may be at work.
-    fn relieve(&self, looked_at: &mut usize) -> Option<Taken<'_, Job>> {
+    fn relieve(&self, looked_at: &mut usize) -> Option<ItemGuard<'_, Job>> {
         let Range { start, end } = self.companions;
         let behind = *looked_at + 1..end;
         let mut others = behind
@@ -312,7 +316,7 @@ impl Worker {
     }
 }
 
-fn run(mut job: Taken<'_, Job>, clock: &impl Clock, waker: &dyn Wake) {
+fn run(mut job: ItemGuard<'_, Job>, clock: &impl Clock, waker: &dyn Wake) {
     job.run(clock.now_ns());
     drop(job);
     waker.wake();
