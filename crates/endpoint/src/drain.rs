@@ -68,7 +68,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     fn leave(&mut self) -> bool {
         let context = self.context();
-        context.core.proto.leave(&mut Sink(context.tx))
+        context.core.proto.announce_shutdown(&mut Sink(context.tx))
     }
 
     /// Turns until `done` or the time is over; says whether it was `done`, which is asked at

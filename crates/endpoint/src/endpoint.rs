@@ -330,7 +330,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         if self.core.proto.is_overdue(now_ns) {
             self.take_device_events();
             let sink = &mut Sink(self.io.split().1);
-            self.core.proto.catch_up(now_ns, sink);
+            self.core.proto.handle_overdue(now_ns, sink);
         }
     }
 

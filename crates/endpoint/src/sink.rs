@@ -22,7 +22,7 @@ pub(crate) fn proto_peer(peer: starling_io::PeerId) -> PeerId {
 pub(crate) fn proto_source(source: starling_io::Source) -> starling_proto::Source {
     match source {
         starling_io::Source::Peer(peer) => starling_proto::Source::Peer(proto_peer(peer)),
-        starling_io::Source::Unknown(address) => starling_proto::Source::Stranger(address),
+        starling_io::Source::Unknown(address) => starling_proto::Source::Unknown(address),
     }
 }
 
@@ -54,9 +54,9 @@ impl<T: PacketTx> FrameSink for Sink<'_, T> {
         self.0.send_to_unknown(to, datagram);
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
+    fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
         // The protocol counts what it could not admit; the stranger tries again.
-        self.0.accept_peer(stranger).ok().map(proto_peer)
+        self.0.accept_peer(address).ok().map(proto_peer)
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

@@ -227,9 +227,9 @@ impl<I: PacketIo> Burst<'_, I> {
             let source = proto_source(datagram.source);
             let sink = &mut Sink(&mut *tx);
             let marked = datagram.ecn == Ecn::CongestionExperienced;
-            let opened = core
-                .proto
-                .open(core.now_ns, source, marked, datagram.bytes, sink);
+            let opened =
+                core.proto
+                    .handle_datagram(core.now_ns, source, marked, datagram.bytes, sink);
             core.stats.bad_datagrams += u64::from(opened.is_err());
             self.frames = opened.ok();
         }
@@ -247,9 +247,9 @@ fn handle_requests<I: PacketIo, C: Clock>(
     clock: &C,
     cadence: &mut Cadence,
 ) -> Result<(), IoError> {
-    while let Some((peer, frame)) = core.proto.next_request(frames) {
+    while let Some((peer, frame)) = core.proto.poll_request(frames) {
         let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
-        if let Some(id) = core.proto.take_request(now, peer, frame, sink) {
+        if let Some(id) = core.proto.handle_request(now, peer, frame, sink) {
             clock.mark(Mark::Taken);
             let bytes = PayloadBytes::InPlace(frame.payload());
             tables.serve(core, tx, workers, clock, id, peer, frame.ext(), bytes);
@@ -271,9 +271,9 @@ fn handle_responses<I: PacketIo, C: Clock>(
     clock: &C,
     cadence: &mut Cadence,
 ) -> Result<(), IoError> {
-    while let Some((peer, frame)) = core.proto.next_response(frames) {
+    while let Some((peer, frame)) = core.proto.poll_response(frames) {
         let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
-        if let Some(tag) = core.proto.take_response(now, peer, frame, sink) {
+        if let Some(tag) = core.proto.handle_response(now, peer, frame, sink) {
             clock.mark(Mark::Taken);
             let id = CallId {
                 session: frame.session(),
@@ -300,7 +300,7 @@ fn handle_other<I: PacketIo, C: Clock>(
     clock: &C,
 ) {
     let (now, sink) = (core.now_ns, &mut Sink(&mut *tx));
-    let Some(incoming) = core.proto.take_other(now, frames, sink) else {
+    let Some(incoming) = core.proto.handle_other(now, frames, sink) else {
         return;
     };
     let body = match incoming {
@@ -489,13 +489,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         // The next turn is a whole one, in the time after the sleep.
         self.pace = Pace::default();
         // It looks for room in a full device at once, and now and then when there is none for long.
-        let room_ns = self.core.proto.is_held_up().then(|| {
+        let room_ns = self.core.proto.has_unsent().then(|| {
             let busy = self.core.now_ns - self.active_ns < FULL_SPIN_NS;
             self.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
         });
         let next_ns = [
             room_ns,
-            self.core.proto.next_timer(),
+            self.core.proto.poll_timer(),
             self.core.next_deadline(),
             self.core.local.next_sleep(),
         ]
@@ -633,9 +633,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             }
             let sink = &mut Sink(self.io.split().1);
             match how {
-                PeerGone::Certain => proto.peer_gone(now, id, true, sink),
-                PeerGone::Suspected => proto.peer_gone(now, id, false, sink),
-                PeerGone::Refused(why) => proto.peer_refused(id, refusal(why)),
+                PeerGone::Certain => proto.handle_peer_gone(now, id, true, sink),
+                PeerGone::Suspected => proto.handle_peer_gone(now, id, false, sink),
+                PeerGone::Refused(why) => proto.handle_peer_refused(id, refusal(why)),
             }
         }
         events
@@ -692,12 +692,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
                 true => {
                     core.stats.responses += 1;
                     // If the client has it, and is on to the next request, nobody will ask for it again.
-                    let _ = core.proto.answered(now, &claim, &mut answer.message);
+                    let _ = core
+                        .proto
+                        .handle_claimed_response(now, &claim, &mut answer.message);
                     answer.message.clear();
                     job.keep_buffer(answer);
                 }
                 false => {
-                    core.proto.adopt(now, &claim);
+                    core.proto.handle_claimed_request(now, &claim);
                     let result = result_of(end, &mut core.stats);
                     core.settle(tx, id, answer, result);
                 }

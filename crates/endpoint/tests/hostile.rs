@@ -37,8 +37,8 @@ impl FrameSink for Sink<'_> {
         self.0.send_to_unknown(to, datagram);
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
-        self.0.accept_peer(stranger).ok().map(|peer| PeerId(peer.0))
+    fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
+        self.0.accept_peer(address).ok().map(|peer| PeerId(peer.0))
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
@@ -103,14 +103,17 @@ impl Raw {
             let datagram = rx.datagram(index);
             let source = match datagram.source {
                 starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-                starling_io::Source::Unknown(address) => Source::Stranger(address),
+                starling_io::Source::Unknown(address) => Source::Unknown(address),
             };
             let sink = &mut Sink(&mut *tx);
             let mut frames = self
                 .protocol
-                .open(now, source, false, datagram.bytes, sink)
+                .handle_datagram(now, source, false, datagram.bytes, sink)
                 .unwrap();
-            while let Some(incoming) = self.protocol.next(now, &mut frames, &mut Sink(&mut *tx)) {
+            while let Some(incoming) =
+                self.protocol
+                    .poll_incoming(now, &mut frames, &mut Sink(&mut *tx))
+            {
                 match incoming {
                     Incoming::Response { ext, body, .. } => {
                         self.responses.push((ext, body.bytes().to_vec()));

@@ -2,7 +2,7 @@
 //! request runs once although several threads receive.
 //!
 //! ```text
-//!  worker:      look ─▶ its kind of request? ─▶ claim ─▶ run ─▶ send ─▶ Protocol::answered
+//!  worker:      look ─▶ its kind of request? ─▶ claim ─▶ run ─▶ send ─▶ Protocol::handle_claimed_response
 //!                 │              │                │ lost
 //!                 └──────────────┴────────────────┴─▶ the dispatcher: a datagram like any other
 //!  dispatcher:  raise ─▶ run, or see that a worker has
@@ -88,8 +88,8 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// A request that is its holder's to run. It has to end up at [`crate::Protocol::answered`] or
-/// [`crate::Protocol::adopt`].
+/// A request that is its holder's to run. It has to end up at [`crate::Protocol::handle_claimed_response`] or
+/// [`crate::Protocol::handle_claimed_request`].
 #[derive(Debug)]
 #[must_use = "nobody else runs the request"]
 pub struct Claim {
@@ -113,7 +113,10 @@ impl Claim {
     /// What precedes `response` in a datagram that answers the request: preamble and frame header.
     /// None: the response does not fit one packet, or takes memory that the dispatcher has to
     /// account for; then the dispatcher responds.
-    pub fn head_of(&self, response: &Msgbuf) -> Option<([u8; PREAMBLE_BYTES], [u8; HEADER_BYTES])> {
+    pub fn response_head(
+        &self,
+        response: &Msgbuf,
+    ) -> Option<([u8; PREAMBLE_BYTES], [u8; HEADER_BYTES])> {
         let len = response.len();
         if response.is_bulky() || !response.tail().is_empty() || len > self.facts.single as usize {
             return None;
@@ -157,7 +160,7 @@ impl Claims {
 
     /// A datagram from `peer`, if it is something to claim.
     #[inline]
-    pub fn look<'a>(&self, peer: PeerId, datagram: &'a [u8]) -> Option<Candidate<'a>> {
+    pub fn parse<'a>(&self, peer: PeerId, datagram: &'a [u8]) -> Option<Candidate<'a>> {
         let (start, rest) = datagram.split_first_chunk::<PREAMBLE_BYTES>()?;
         let (frame, rest) = split_frame_of(Kind::Request, rest)?;
         // Nothing but zeros where there have to be any: what only matters to other versions.

@@ -40,7 +40,7 @@ impl Jar {
         hasher.write_u32(session);
         match source {
             Source::Peer(peer) => hasher.write_u32(peer.0),
-            Source::Stranger(address) => {
+            Source::Unknown(address) => {
                 match address.ip() {
                     std::net::IpAddr::V4(ip) => hasher.write(&ip.octets()),
                     std::net::IpAddr::V6(ip) => hasher.write(&ip.octets()),
@@ -74,8 +74,8 @@ mod tests {
     #[test]
     fn a_cookie_is_bound_to_address_peer_client_session_and_time() {
         let jar = Jar::new([3; 16]);
-        let a = Source::Stranger("10.0.0.1:5".parse().unwrap());
-        let b = Source::Stranger("10.0.0.1:6".parse().unwrap());
+        let a = Source::Unknown("10.0.0.1:5".parse().unwrap());
+        let b = Source::Unknown("10.0.0.1:6".parse().unwrap());
         let cookie = (1000, jar.mac(1000, a, 6, 7, 8));
         assert!(jar.is_good(1000, a, 6, 7, 8, cookie));
         assert!(jar.is_good(1000 + LIFETIME_NS, a, 6, 7, 8, cookie));

@@ -12,7 +12,7 @@ pub enum Source {
     /// A peer that the device knows.
     Peer(PeerId),
     /// An address that is no peer: only session management is accepted from it.
-    Stranger(SocketAddr),
+    Unknown(SocketAddr),
 }
 
 /// The caller's own word for a request; it comes back with the response. Wide enough for a key and

@@ -41,11 +41,11 @@ enum Sender {
 /// What the next frames of a datagram are, by who takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcoming {
-    /// Requests of one packet: for [`Protocol::next_request`] and [`Protocol::take_request`].
+    /// Requests of one packet: for [`Protocol::poll_request`] and [`Protocol::handle_request`].
     Requests,
-    /// Responses of one packet: for [`Protocol::next_response`] and [`Protocol::take_response`].
+    /// Responses of one packet: for [`Protocol::poll_response`] and [`Protocol::handle_response`].
     Responses,
-    /// For [`Protocol::take_other`].
+    /// For [`Protocol::handle_other`].
     Other,
 }
 
@@ -157,7 +157,7 @@ impl Protocol {
 
     /// Asks for the memory that a datagram's frames will need, if there are so many sessions that
     /// it may be in no cache. Changes nothing else; any bytes will do. Worth while one datagram
-    /// before [`Protocol::open`]: the frames' cache misses overlap then.
+    /// before [`Protocol::handle_datagram`]: the frames' cache misses overlap then.
     #[inline]
     pub fn prefetch(&self, datagram: &[u8]) {
         if self.client.sessions.is_crowded() || self.server.sessions.is_crowded() {
@@ -208,10 +208,10 @@ impl Protocol {
 
     /// Reads on in a datagram until there is something to act on. `None`: all is read.
     ///
-    /// This is [`Protocol::upcoming`], the `next_*` and the `take_*` methods in one: simpler to
+    /// This is [`Protocol::upcoming`], the `poll_*` and the `handle_*` methods in one: simpler to
     /// use, and slower, because all that may have happened has to go through one type.
     #[inline]
-    pub fn next<'a, S: FrameSink>(
+    pub fn poll_incoming<'a, S: FrameSink>(
         &mut self,
         now: u64,
         frames: &mut Frames<'a>,
@@ -219,8 +219,8 @@ impl Protocol {
     ) -> Option<Incoming<'a>> {
         loop {
             let incoming = match self.upcoming(frames)? {
-                Upcoming::Requests => self.next_request(frames).and_then(|(peer, frame)| {
-                    let id = self.take_request(now, peer, frame, sink)?;
+                Upcoming::Requests => self.poll_request(frames).and_then(|(peer, frame)| {
+                    let id = self.handle_request(now, peer, frame, sink)?;
                     Some(Incoming::Request {
                         id,
                         peer,
@@ -228,8 +228,8 @@ impl Protocol {
                         body: Body::Borrowed(frame.payload),
                     })
                 }),
-                Upcoming::Responses => self.next_response(frames).and_then(|(peer, frame)| {
-                    let tag = self.take_response(now, peer, frame, sink)?;
+                Upcoming::Responses => self.poll_response(frames).and_then(|(peer, frame)| {
+                    let tag = self.handle_response(now, peer, frame, sink)?;
                     Some(Incoming::Response {
                         session: frame.session(),
                         number: frame.header.number,
@@ -238,7 +238,7 @@ impl Protocol {
                         body: Body::Borrowed(frame.payload),
                     })
                 }),
-                Upcoming::Other => self.take_other(now, frames, sink),
+                Upcoming::Other => self.handle_other(now, frames, sink),
             };
             if incoming.is_some() {
                 return incoming;
@@ -258,16 +258,16 @@ impl Protocol {
     }
 
     /// The next frame of a datagram, if it is a request of one packet, and who sent it: for
-    /// [`Protocol::take_request`], unless [`Protocol::upcoming`] calls it something else.
+    /// [`Protocol::handle_request`], unless [`Protocol::upcoming`] calls it something else.
     #[inline]
-    pub fn next_request<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+    pub fn poll_request<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
         self.next_of(Kind::Request, frames)
     }
 
     /// The next frame of a datagram, if it is a response of one packet, and who sent it: for
-    /// [`Protocol::take_response`].
+    /// [`Protocol::handle_response`].
     #[inline]
-    pub fn next_response<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
+    pub fn poll_response<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
         self.next_of(Kind::Response, frames)
     }
 
@@ -296,7 +296,7 @@ impl Protocol {
     /// A request of one packet. `Some`: run it, once, and answer it by [`Protocol::respond`]; the
     /// message is the frame's payload.
     #[inline]
-    pub fn take_request<S: FrameSink>(
+    pub fn handle_request<S: FrameSink>(
         &mut self,
         now: u64,
         peer: PeerId,
@@ -304,13 +304,13 @@ impl Protocol {
         sink: &mut S,
     ) -> Option<RequestId> {
         self.server
-            .on_request(&mut self.shared, now, peer, frame, sink)
+            .handle_request(&mut self.shared, now, peer, frame, sink)
     }
 
     /// A response of one packet. `Some`: it answers this endpoint's request with that tag; the
     /// message is the frame's payload.
     #[inline]
-    pub fn take_response<S: FrameSink>(
+    pub fn handle_response<S: FrameSink>(
         &mut self,
         now: u64,
         peer: PeerId,
@@ -318,12 +318,12 @@ impl Protocol {
         sink: &mut S,
     ) -> Option<Tag> {
         self.client
-            .on_response(&mut self.shared, now, peer, frame, sink)
+            .handle_response(&mut self.shared, now, peer, frame, sink)
     }
 
     /// Takes the next frame, if [`Protocol::upcoming`] says that it is for this method.
     #[cold]
-    pub fn take_other<'a, S: FrameSink>(
+    pub fn handle_other<'a, S: FrameSink>(
         &mut self,
         now: u64,
         frames: &mut Frames<'a>,
@@ -353,11 +353,11 @@ impl Protocol {
         // both roles share its datagrams, and a datagram is for one incarnation.
         let token_of = |shared: &Shared| match source {
             Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
-            Source::Stranger(_) => 0,
+            Source::Unknown(_) => 0,
         };
         if kind == Kind::Connect {
             let before = token_of(shared);
-            server.on_connect(shared, now, source, frame, sink);
+            server.handle_connect(shared, now, source, frame, sink);
             if let Source::Peer(peer) = source
                 && before != 0
                 && before != token_of(shared)
@@ -371,7 +371,7 @@ impl Protocol {
             return None;
         };
         if kind == Kind::Reset {
-            if let Some(former) = client.on_reset(shared, now, peer, frame) {
+            if let Some(former) = client.handle_reset(shared, now, peer, frame) {
                 server.drop_incarnation(shared, peer, former);
             }
             return None;
@@ -386,30 +386,30 @@ impl Protocol {
                 return server.request_the_long_way(shared, now, peer, frame, sink);
             }
             Kind::RequestFragment => {
-                return server.on_request_fragment(shared, now, peer, frame, sink);
+                return server.handle_request_fragment(shared, now, peer, frame, sink);
             }
             Kind::ResponseFragment => {
                 if let Some(total) = client.begins_response(shared, peer, &frame) {
                     server.make_memory(shared, now, total, sink);
                 }
-                return client.on_response_fragment(shared, now, peer, frame, sink);
+                return client.handle_response_fragment(shared, now, peer, frame, sink);
             }
             Kind::Cancel => {
                 server.claim(shared, now, peer, &frame);
-                return server.on_cancel(shared, peer, frame, sink);
+                return server.handle_cancel(shared, peer, frame, sink);
             }
-            Kind::CreditReturn => client.on_credit_return(shared, now, peer, frame, sink),
+            Kind::CreditReturn => client.handle_credit_return(shared, now, peer, frame, sink),
             Kind::RequestForResponse => {
-                server.on_request_for_response(shared, now, peer, frame, sink);
+                server.handle_request_for_response(shared, now, peer, frame, sink);
             }
-            Kind::Reject => client.on_reject(shared, now, peer, frame, sink),
-            Kind::Challenge => client.on_challenge(shared, peer, frame),
-            Kind::Accept => client.on_accept(shared, now, peer, frame, sink),
-            Kind::Refuse => client.on_refuse(shared, peer, frame),
-            Kind::Close => server.on_close(shared, peer, frame, sink),
-            Kind::Closed => client.on_closed(shared, peer, frame),
-            Kind::Credit => client.on_credit(shared, now, peer, frame, sink),
-            Kind::CreditAck => server.on_credit_ack(shared, peer, frame),
+            Kind::Reject => client.handle_reject(shared, now, peer, frame, sink),
+            Kind::Challenge => client.handle_challenge(shared, peer, frame),
+            Kind::Accept => client.handle_accept(shared, now, peer, frame, sink),
+            Kind::Refuse => client.handle_refuse(shared, peer, frame),
+            Kind::Close => server.handle_close(shared, peer, frame, sink),
+            Kind::Closed => client.handle_closed(shared, peer, frame),
+            Kind::Credit => client.handle_credit(shared, now, peer, frame, sink),
+            Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
             Kind::Ping => {
                 let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
                 if token != 0 {
@@ -478,7 +478,7 @@ impl Protocol {
     }
 
     /// Whether [`Protocol::flush`] comes so late that peers may have given this endpoint up. Then
-    /// [`Protocol::catch_up`] is to be called before anything is received or requested.
+    /// [`Protocol::handle_overdue`] is to be called before anything is received or requested.
     #[inline]
     pub fn is_overdue(&self, now: u64) -> bool {
         now >= self.overdue_at
@@ -487,7 +487,7 @@ impl Protocol {
     /// Begins again after a long absence: asks the peers, and holds back what is requested of one
     /// until it is heard.
     #[cold]
-    pub fn catch_up<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
+    pub fn handle_overdue<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
         self.tick(now, sink);
     }
 
@@ -510,23 +510,23 @@ impl Protocol {
     }
 
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.
-    pub fn next_timeout(&self) -> Option<u64> {
-        if self.is_held_up() {
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.has_unsent() {
             return Some(self.last_turn);
         }
-        self.next_timer()
+        self.poll_timer()
     }
 
     /// Whether there is something to send that the last [`Protocol::flush`] found no room for, or
     /// that came since. Nothing tells when a full device has room again.
-    pub fn is_held_up(&self) -> bool {
-        self.client.is_held_up() || self.server.is_held_up()
+    pub fn has_unsent(&self) -> bool {
+        self.client.has_unsent() || self.server.has_unsent()
     }
 
-    /// [`Protocol::next_timeout`], were nothing held up.
-    pub fn next_timer(&self) -> Option<u64> {
+    /// [`Protocol::poll_timeout`], were nothing held up.
+    pub fn poll_timer(&self) -> Option<u64> {
         let tick = (!self.shared.peers.is_empty()).then_some(self.next_tick);
-        let timers = [tick, self.client.next_timer(), self.server.next_timer()];
+        let timers = [tick, self.client.poll_timer(), self.server.poll_timer()];
         timers.into_iter().flatten().min()
     }
 
@@ -544,7 +544,13 @@ impl Protocol {
 
     /// The device says that a peer is gone: `certain` if the kernel saw it end, else the network
     /// only suspects it.
-    pub fn peer_gone<S: FrameSink>(&mut self, now: u64, peer: PeerId, certain: bool, sink: &mut S) {
+    pub fn handle_peer_gone<S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        certain: bool,
+        sink: &mut S,
+    ) {
         if certain {
             self.client
                 .fail_peer(&mut self.shared, peer, SessionError::Unreachable);
@@ -565,7 +571,7 @@ impl Protocol {
     }
 
     /// The device says that a peer did not take this endpoint in: the sessions with it end.
-    pub fn peer_refused(&mut self, peer: PeerId, why: DeviceRefusal) {
+    pub fn handle_peer_refused(&mut self, peer: PeerId, why: DeviceRefusal) {
         self.client.fail_peer(&mut self.shared, peer, why.into());
         self.server.drop_peer(&mut self.shared, peer);
     }
@@ -585,8 +591,8 @@ impl Protocol {
     /// Tells all clients that this endpoint is shut down, so that they need not find out by its
     /// silence; the last thing that an endpoint does. False: there is no room for all of it now,
     /// and it is to be called again.
-    pub fn leave<S: FrameSink>(&mut self, sink: &mut S) -> bool {
-        self.server.leave(&self.shared, sink)
+    pub fn announce_shutdown<S: FrameSink>(&mut self, sink: &mut S) -> bool {
+        self.server.announce_shutdown(&self.shared, sink)
     }
 
     /// An empty buffer that may have memory already.
@@ -642,8 +648,8 @@ impl Protocol {
     ///
     /// # Panics
     /// If the books contradict each other.
-    pub fn books(&self, session: SessionId) -> Option<(u16, u16, usize)> {
-        self.client.books(session)
+    pub fn accounting(&self, session: SessionId) -> Option<(u16, u16, usize)> {
+        self.client.accounting(session)
     }
 
     /// Requests of a client session that fetch a response of several packets of which some are on
@@ -660,13 +666,13 @@ impl Protocol {
 
     /// How many wait for the next turn, for checkers.
     pub fn queue_lengths(&self) -> QueueLengths {
-        let (blocked, asking) = self.client.queue_lengths();
-        let (answering, acking) = self.server.queue_lengths();
+        let (client_blocked, client_rfrs) = self.client.queue_lengths();
+        let (server_blocked, server_credit_returns) = self.server.queue_lengths();
         QueueLengths {
-            blocked,
-            asking,
-            answering,
-            acking,
+            client_blocked,
+            client_rfrs,
+            server_blocked,
+            server_credit_returns,
         }
     }
 

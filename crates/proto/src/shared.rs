@@ -63,7 +63,7 @@ impl Shared {
                 let _ = push_rare(sink, peer, &preamble(token), &head, body, &[]);
                 sink.seal(peer);
             }
-            Source::Stranger(address) => {
+            Source::Unknown(address) => {
                 let mut datagram = [0; PREAMBLE_BYTES + HEADER_BYTES + 64];
                 let len = PREAMBLE_BYTES + HEADER_BYTES + body.len();
                 datagram[..PREAMBLE_BYTES].copy_from_slice(&preamble(token));

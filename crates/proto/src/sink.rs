@@ -35,7 +35,7 @@ pub trait FrameSink {
     fn reply(&mut self, to: SocketAddr, datagram: &[u8]);
 
     /// Makes a peer of an address that has proved to be its own. `None` if there is no room.
-    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId>;
+    fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId>;
 
     /// `peer` takes no datagram larger than this, in bytes. What it does not say to the device it says
     /// to the protocol.

@@ -5,13 +5,13 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueLengths {
     /// Client sessions that found the sink full.
-    pub blocked: usize,
-    /// Slots of client sessions that have to ask for more of a response.
-    pub asking: usize,
+    pub client_blocked: usize,
+    /// Slots of client sessions with a request for response (RFR) to send.
+    pub client_rfrs: usize,
     /// Server sessions that found the sink full.
-    pub answering: usize,
-    /// Slots of server sessions that have to say what arrived.
-    pub acking: usize,
+    pub server_blocked: usize,
+    /// Slots of server sessions with a credit return (CR) to send.
+    pub server_credit_returns: usize,
 }
 
 /// What happened since the endpoint started.

@@ -79,7 +79,7 @@ impl SendWindow {
 
     /// The fragment that [`SendWindow::next_to_send`] named was sent. Returns whether it was for
     /// the first time.
-    pub(crate) fn on_sent(&mut self, index: u32) -> bool {
+    pub(crate) fn record_sent(&mut self, index: u32) -> bool {
         let is_first = index == self.next;
         if is_first {
             self.next += 1;
@@ -90,7 +90,7 @@ impl SendWindow {
     }
 
     /// Takes a credit return. Returns whether anything new is known to have arrived.
-    pub(crate) fn on_ack(&mut self, next: u32, sack: u64, now: u64, srtt_ns: u64) -> bool {
+    pub(crate) fn handle_ack(&mut self, next: u32, sack: u64, now: u64, srtt_ns: u64) -> bool {
         if next < self.base || next > self.next {
             return false;
         }
@@ -118,7 +118,7 @@ impl SendWindow {
     }
 
     /// Nothing was heard for a timeout: all that is outstanding is lost.
-    pub(crate) fn on_timeout(&mut self, now: u64) {
+    pub(crate) fn handle_timeout(&mut self, now: u64) {
         self.lost = mask(self.next - self.base) & !self.sacked;
         self.recovery_at = now;
     }
@@ -340,7 +340,7 @@ impl ResponseWindow {
     }
 
     /// Nothing was heard for a timeout: ask for all of it again.
-    pub(crate) fn on_timeout(&mut self, now: u64) {
+    pub(crate) fn handle_timeout(&mut self, now: u64) {
         let asked = self.requested - self.arrived.next().min(self.requested);
         self.lost = mask(asked) & !self.arrived.sack();
         self.recovery_at = now;
@@ -376,7 +376,7 @@ mod tests {
                 let mut sent = 0;
                 while let Some(index) = sender.next_to_send() {
                     if sent == 8 { break }
-                    sender.on_sent(index);
+                    sender.record_sent(index);
                     sent += 1;
                     match roll.next().unwrap() {
                         0 => {}
@@ -386,7 +386,7 @@ mod tests {
                     }
                 }
                 if channel.is_empty() {
-                    sender.on_timeout(now);
+                    sender.handle_timeout(now);
                     prop_assert_eq!(sender.outstanding(), 0);
                 }
                 for index in channel.drain(..channel.len().div_ceil(2)) {
@@ -394,7 +394,7 @@ mod tests {
                     let to = (from + fragment as usize).min(total as usize);
                     receiver.accept(total, index, &message[from..to]).unwrap();
                 }
-                sender.on_ack(receiver.next(), receiver.sack(), now, 3);
+                sender.handle_ack(receiver.next(), receiver.sack(), now, 3);
                 prop_assert!(sender.outstanding() <= WINDOW);
             }
             prop_assert!(receiver.is_complete());
@@ -441,7 +441,7 @@ mod tests {
                     }
                 }
                 if channel.is_empty() {
-                    window.on_timeout(now);
+                    window.handle_timeout(now);
                     prop_assert_eq!(window.outstanding(), 0);
                 }
                 for index in channel.drain(..channel.len().div_ceil(2)) {
@@ -472,11 +472,11 @@ mod tests {
     fn an_impossible_acknowledgement_changes_nothing() {
         let mut window = SendWindow::new(100);
         for index in 0..10 {
-            window.on_sent(index);
+            window.record_sent(index);
         }
-        assert!(!window.on_ack(11, 0, 0, 0));
-        assert!(window.on_ack(5, !0, 0, 0));
+        assert!(!window.handle_ack(11, 0, 0, 0));
+        assert!(window.handle_ack(5, !0, 0, 0));
         assert_eq!(window.outstanding(), 0);
-        assert!(!window.on_ack(4, 0, 0, 0));
+        assert!(!window.handle_ack(4, 0, 0, 0));
     }
 }

@@ -259,7 +259,7 @@ impl Job {
         let claim = self.claim.as_ref().expect("it was claimed");
         let Answer { message, extra } = &self.reply.answer;
         let is_plain = matches!(self.end, Some(JobEnd::Answered)) && extra.is_none();
-        if is_plain && let Some((preamble, head)) = claim.head_of(message) {
+        if is_plain && let Some((preamble, head)) = claim.response_head(message) {
             self.sent = io.answer([&preamble, &head, message.head()]);
         }
         if !self.sent {

@@ -427,7 +427,7 @@ impl<C: Clock> Worker<C> {
             let Source::Peer(peer) = datagram.source else {
                 return None;
             };
-            let candidate = (self.shared.claims).look(proto_peer(peer), datagram.bytes)?;
+            let candidate = (self.shared.claims).parse(proto_peer(peer), datagram.bytes)?;
             let method = header::method_of(candidate.payload())?;
             let handler = self.methods.get(&method)?;
             if self.shared.draining.load(Ordering::SeqCst) {

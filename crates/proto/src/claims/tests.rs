@@ -25,7 +25,7 @@ fn datagram(session: SessionId, slot: u8, number: u64, flags: u8) -> Vec<u8> {
 }
 
 fn claim(claims: &Claims, datagram: &[u8]) -> Option<Claim> {
-    let candidate = claims.look(PeerId(7), datagram)?;
+    let candidate = claims.parse(PeerId(7), datagram)?;
     assert_eq!(candidate.payload(), b"body");
     claims.claim(&candidate, true)
 }
@@ -57,7 +57,7 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
     assert!(claim(&claims, &datagram(SessionId::new(2, 3), 0, 7, 0)).is_none());
     assert!(claim(&claims, &datagram(SessionId::new(1, 4), 0, 7, 0)).is_none());
     let stranger = datagram(id, 0, 7, 0);
-    let stranger = claims.look(PeerId(8), &stranger).expect("well-formed");
+    let stranger = claims.parse(PeerId(8), &stranger).expect("well-formed");
     assert!(claims.claim(&stranger, false).is_none());
     let mut highest = Vec::new();
     claims.close(id, |slot, number| highest.push((slot, number)));
@@ -91,7 +91,7 @@ fn numbers_beyond_reason_are_the_dispatchers() {
 fn only_whole_plain_requests_are_candidates() {
     let claims = Claims::new(9, 1, 1);
     let good = datagram(SessionId::new(0, 3), 0, 1, 0);
-    let is_one = |datagram: &[u8]| claims.look(PeerId(7), datagram).is_some();
+    let is_one = |datagram: &[u8]| claims.parse(PeerId(7), datagram).is_some();
     assert!(is_one(&good));
     assert!(is_one(&datagram(SessionId::new(0, 3), 0, 1, flags::ECHO)));
     for flag in [flags::EXT, flags::WANT] {
@@ -115,15 +115,19 @@ fn a_response_that_fits_has_a_head() {
     claims.open(&facts, [0].into_iter());
     let claim = claim(&claims, &datagram(facts.name.id, 0, 1, 0)).expect("nobody had it");
     let (start, head) = claim
-        .head_of(&Msgbuf::from_vec(vec![0; 100]))
+        .response_head(&Msgbuf::from_vec(vec![0; 100]))
         .expect("fits");
     assert_eq!(start, preamble(13));
     assert_eq!(head[0], Kind::Response as u8 | flags::LATE | flags::ECHO);
     assert_eq!(head[4..8], 11_u32.to_le_bytes());
-    assert!(claim.head_of(&Msgbuf::from_vec(vec![0; 101])).is_none());
     assert!(
         claim
-            .head_of(&Msgbuf::from_vec(Vec::with_capacity(8192)))
+            .response_head(&Msgbuf::from_vec(vec![0; 101]))
+            .is_none()
+    );
+    assert!(
+        claim
+            .response_head(&Msgbuf::from_vec(Vec::with_capacity(8192)))
             .is_none()
     );
 }
@@ -137,7 +141,7 @@ fn fuzz_steered_datagram() {
         // Mostly past the preamble, which few random bytes are.
         let datagram = [&preamble(9)[..], bytes].concat();
         for datagram in [bytes, &datagram] {
-            if let Some(candidate) = claims.look(PeerId(7), datagram) {
+            if let Some(candidate) = claims.parse(PeerId(7), datagram) {
                 assert!(datagram.ends_with(candidate.payload()));
                 let first = claims.claim(&candidate, false);
                 assert!(first.is_none() || claims.claim(&candidate, false).is_none());

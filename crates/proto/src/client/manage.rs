@@ -25,7 +25,7 @@ impl Client {
     }
 
     /// The server wants to see that the address is ours: say it again with the cookie.
-    pub(crate) fn on_challenge(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+    pub(crate) fn handle_challenge(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let found = self
             .find_connecting(peer, &frame)
             .zip(Challenge::parse(frame.payload));
@@ -42,7 +42,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn on_accept<S: FrameSink>(
+    pub(crate) fn handle_accept<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -110,7 +110,7 @@ impl Client {
         session.control = Controller::new(&shared.config, accept.max_datagram);
         if said_once {
             // Of the path's own delay, before this session has sent anything that could queue.
-            session.control.on_ack(Ack {
+            session.control.handle_ack(Ack {
                 now,
                 rtt_ns: Some(now - session.said_at),
                 packets: 1,
@@ -166,7 +166,7 @@ impl Client {
         true
     }
 
-    pub(crate) fn on_refuse(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+    pub(crate) fn handle_refuse(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let found = self
             .find_connecting(peer, &frame)
             .zip(Refuse::parse(frame.payload));
@@ -180,7 +180,7 @@ impl Client {
 
     /// The peer does not know one of our sessions, or none of them. Returns the token of its
     /// former self if it was restarted.
-    pub(crate) fn on_reset(
+    pub(crate) fn handle_reset(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -367,7 +367,7 @@ impl Client {
     }
 
     /// The server has forgotten the session, as it was told.
-    pub(crate) fn on_closed(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+    pub(crate) fn handle_closed(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let id = SessionId::from_wire(frame.header.session);
         let closing = self
             .sessions

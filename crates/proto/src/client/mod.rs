@@ -355,12 +355,12 @@ impl Client {
     }
 
     /// Whether something found the sink full, or was not flushed yet.
-    pub(crate) fn is_held_up(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         !self.blocked.is_empty() || !self.asking.is_empty() || !self.connecting.is_empty()
     }
 
     /// When `flush` has something to do next because of the time.
-    pub(crate) fn next_timer(&self) -> Option<u64> {
+    pub(crate) fn poll_timer(&self) -> Option<u64> {
         match (self.timers.next(), self.pacer.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -368,7 +368,7 @@ impl Client {
     }
 
     /// The books of a session, for checkers: `(credits in use, credits, slots busy)`.
-    pub(crate) fn books(&self, id: SessionId) -> Option<(u16, u16, usize)> {
+    pub(crate) fn accounting(&self, id: SessionId) -> Option<(u16, u16, usize)> {
         let session = self.sessions.get(id)?;
         let by_slot: u16 = session.slots.iter().map(|slot| slot.credits).sum();
         assert_eq!(by_slot, session.in_flight, "credits by slot and in all");

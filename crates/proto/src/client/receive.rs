@@ -25,7 +25,7 @@ impl Client {
 
     /// A whole response.
     #[inline]
-    pub(crate) fn on_response<S: FrameSink>(
+    pub(crate) fn handle_response<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -118,7 +118,7 @@ impl Client {
     }
 
     /// A part of a response.
-    pub(crate) fn on_response_fragment<'a, S: FrameSink>(
+    pub(crate) fn handle_response_fragment<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -197,7 +197,7 @@ impl Client {
                 lost: false,
             };
             shared.stats.marks += u64::from(ack.marked);
-            session.direct &= session.control.on_ack(ack);
+            session.direct &= session.control.handle_ack(ack);
         }
         // The session's share of the receivers' queues became larger for all of its slots.
         if session.sending != 0 {
@@ -239,7 +239,7 @@ impl Client {
     }
 
     /// What arrived of a request.
-    pub(crate) fn on_credit_return<S: FrameSink>(
+    pub(crate) fn handle_credit_return<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -266,7 +266,7 @@ impl Client {
             // A request of one packet that is being executed: there is nothing to send.
             return;
         };
-        if !window.on_ack(ack.next, ack.sack, now, srtt_ns) {
+        if !window.handle_ack(ack.next, ack.sack, now, srtt_ns) {
             return;
         }
         let lost = window.take_loss();
@@ -291,7 +291,7 @@ impl Client {
             lost,
         };
         shared.stats.marks += u64::from(ack.marked);
-        session.control.on_ack(ack);
+        session.control.handle_ack(ack);
         session.settle(index, outstanding);
         // The session's share of the receiver's queue became larger for all of its slots.
         session.pending |= session.sending;
@@ -299,7 +299,7 @@ impl Client {
     }
 
     /// The request will have no response.
-    pub(crate) fn on_reject<S: FrameSink>(
+    pub(crate) fn handle_reject<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -317,7 +317,7 @@ impl Client {
     }
 
     /// More or fewer credits.
-    pub(crate) fn on_credit<S: FrameSink>(
+    pub(crate) fn handle_credit<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -360,7 +360,7 @@ fn hear(
 ) -> bool {
     let ack = slot.ack_of_answer(now, answer);
     stats.marks += u64::from(ack.marked);
-    control.on_ack(ack)
+    control.handle_ack(ack)
 }
 
 /// As [`hear`], of a request that was sent again: nobody knows which of the two is answered, and
@@ -369,7 +369,7 @@ fn hear(
 fn hear_again(control: &mut Controller, now: u64, answer: u8, stats: &mut Stats) {
     if answer & flags::ECHO != 0 {
         stats.marks += 1;
-        control.on_ack(Ack {
+        control.handle_ack(Ack {
             now,
             rtt_ns: None,
             packets: 1,

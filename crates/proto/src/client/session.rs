@@ -371,7 +371,7 @@ impl ClientSession {
     /// that nobody needs.
     pub(crate) fn fill(&mut self, now: u64, mut request: Queued) -> Msgbuf {
         if self.busy() == 0 {
-            self.control.on_wake(now);
+            self.control.handle_wake(now);
         }
         let index = self.free.trailing_zeros() as usize;
         self.free &= self.free - 1;
@@ -435,7 +435,7 @@ impl ClientSession {
             let index = from.trailing_zeros() as usize;
             self.turn = (index as u8 + 1) % 64;
             match self.transmit(index, now, sink, stats) {
-                Ok(bytes) if paced => self.control.on_sent(now, bytes),
+                Ok(bytes) if paced => self.control.record_sent(now, bytes),
                 Ok(_) => {}
                 Err(SinkError::Full) => {
                     stats.sink_full += 1;
@@ -485,7 +485,7 @@ impl ClientSession {
                     unreachable!("checked above");
                 };
                 let outstanding = window.outstanding();
-                let is_first = window.on_sent(fragment);
+                let is_first = window.record_sent(fragment);
                 debug_assert_eq!(window.outstanding(), outstanding + 1);
                 if is_first && timed.is_none() && slot.retries == 0 {
                     *timed = Some((fragment, now));

@@ -57,16 +57,16 @@ impl Client {
             let session = self.sessions.get_mut(id).expect("just named");
             session.timer_armed = false;
             match session.state {
-                State::Connecting => self.on_connect_timer(shared, now, id),
-                State::Closing => self.on_close_timer(shared, now, id, sink),
-                State::Open => self.on_request_timer(shared, now, id, sink),
+                State::Connecting => self.handle_connect_timer(shared, now, id),
+                State::Closing => self.handle_close_timer(shared, now, id, sink),
+                State::Open => self.handle_request_timer(shared, now, id, sink),
             }
         }
         due.clear();
         self.due = due;
     }
 
-    fn on_connect_timer(&mut self, shared: &mut Shared, now: u64, id: SessionId) {
+    fn handle_connect_timer(&mut self, shared: &mut Shared, now: u64, id: SessionId) {
         let config = &shared.config;
         let session = self.sessions.get_mut(id).expect("the caller has it");
         if now >= session.began_at + config.connect_timeout_ns {
@@ -88,7 +88,7 @@ impl Client {
         self.timers.insert(id.index(), at.min(end));
     }
 
-    fn on_close_timer<S: FrameSink>(
+    fn handle_close_timer<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -114,7 +114,7 @@ impl Client {
         self.timers.insert(id.index(), session.said_at + wait);
     }
 
-    fn on_request_timer<S: FrameSink>(
+    fn handle_request_timer<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -240,7 +240,7 @@ impl Client {
             let lacks = missing > u32::from(free) && free < room;
             session.want |= lacks && session.credits < session.most_credits;
             if window.take_loss() {
-                session.control.on_ack(Ack {
+                session.control.handle_ack(Ack {
                     now,
                     rtt_ns: None,
                     packets: 0,
@@ -252,7 +252,7 @@ impl Client {
             let allowed = session.control.burst(now, until, bytes, asked);
             let wanted = window.want(now, allowed);
             for _ in 0..allowed {
-                session.control.on_sent(now, bytes);
+                session.control.record_sent(now, bytes);
             }
             if allowed < asked {
                 // The rest has to wait for its time.
@@ -468,7 +468,7 @@ fn retransmit<S: FrameSink>(
                 let _ = session.push_fragment(index, last, sink);
                 return false;
             }
-            window.on_timeout(now);
+            window.handle_timeout(now);
             session.settle(index, 0);
             session.pending |= 1 << index;
             true
@@ -477,7 +477,7 @@ fn retransmit<S: FrameSink>(
             let Some(Large::Receive(window)) = slot.more.large_mut() else {
                 unreachable!("a slot that receives fragments has a window");
             };
-            window.on_timeout(now);
+            window.handle_timeout(now);
             if !slot.asking {
                 slot.asking = true;
                 asking.push_back((session.id, index as u8));

@@ -141,7 +141,7 @@ impl Dctcp {
 }
 
 impl Algorithm for Dctcp {
-    fn on_ack(&mut self, ack: Ack) {
+    fn handle_ack(&mut self, ack: Ack) {
         self.heard_at = ack.now;
         self.packets += ack.packets;
         if ack.marked {
@@ -171,7 +171,7 @@ impl Algorithm for Dctcp {
         })
     }
 
-    fn on_wake(&mut self, now: u64) {
+    fn handle_wake(&mut self, now: u64) {
         if was_idle(now, self.heard_at, self.rtt_ns) {
             self.be_full();
         }
@@ -206,7 +206,7 @@ mod tests {
     fn run(dctcp: &mut Dctcp, now: &mut u64, rounds: u32, percent: u32) {
         for round in 0..rounds {
             *now += 10_000;
-            dctcp.on_ack(ack(*now, 10_000, round * 37 % 100 < percent));
+            dctcp.handle_ack(ack(*now, 10_000, round * 37 % 100 < percent));
         }
     }
 
@@ -251,10 +251,10 @@ mod tests {
     #[test]
     fn a_mark_counts_once_a_round_trip() {
         let mut dctcp = dctcp();
-        dctcp.on_ack(ack(1_000_000, 10_000, true));
+        dctcp.handle_ack(ack(1_000_000, 10_000, true));
         let after_one = dctcp.window;
         for _ in 0..31 {
-            dctcp.on_ack(ack(1_000_000, 10_000, true));
+            dctcp.handle_ack(ack(1_000_000, 10_000, true));
         }
         assert_eq!(dctcp.window, after_one);
     }
@@ -266,7 +266,7 @@ mod tests {
         run(&mut dctcp, &mut now, 2, 0);
         for _ in 0..200 {
             now += 300_000;
-            dctcp.on_ack(ack(now, 300_000, false));
+            dctcp.handle_ack(ack(now, 300_000, false));
         }
         assert!(dctcp.window < 2.0, "{}", dctcp.window);
         run(&mut dctcp, &mut now, 1000, 0);
@@ -280,7 +280,7 @@ mod tests {
         run(&mut dctcp, &mut now, 10, 0);
         for _ in 0..5 {
             now += 10_000;
-            dctcp.on_ack(Ack {
+            dctcp.handle_ack(Ack {
                 lost: true,
                 ..ack(now, 10_000, false)
             });
@@ -294,7 +294,7 @@ mod tests {
     fn a_long_path_is_no_queue() {
         let mut dctcp = dctcp();
         for round in 1..1000 {
-            dctcp.on_ack(ack(round * 5_000_000, 5_000_000 + round % 20 * 1000, false));
+            dctcp.handle_ack(ack(round * 5_000_000, 5_000_000 + round % 20 * 1000, false));
             assert!(dctcp.pace().is_none());
         }
     }
@@ -304,9 +304,9 @@ mod tests {
         let mut dctcp = dctcp();
         let mut now = 1;
         run(&mut dctcp, &mut now, 1000, 100);
-        dctcp.on_wake(now + 20_000);
+        dctcp.handle_wake(now + 20_000);
         assert!(dctcp.window < 1.0, "{}", dctcp.window);
-        dctcp.on_wake(now + 200_000);
+        dctcp.handle_wake(now + 200_000);
         assert!(dctcp.pace().is_none());
     }
 
@@ -321,7 +321,7 @@ mod tests {
                 now += 5_000_000;
                 for _ in 0..60 {
                     now += apart_ns;
-                    dctcp.on_ack(ack(now, 5_000_000, false));
+                    dctcp.handle_ack(ack(now, 5_000_000, false));
                 }
                 now += 20_000_000;
             }
@@ -335,7 +335,7 @@ mod tests {
         let mut now = 1;
         for _ in 0..10_000 {
             now += 2_000_000_000;
-            dctcp.on_ack(ack(now, 2_000_000_000, true));
+            dctcp.handle_ack(ack(now, 2_000_000_000, true));
         }
         assert!(dctcp.window >= LEAST && dctcp.pace().is_some_and(|pace| pace.rate_bps > 0.0));
     }

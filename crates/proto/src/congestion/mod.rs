@@ -45,13 +45,13 @@ pub(crate) struct Pace {
 /// What an algorithm must do.
 trait Algorithm {
     /// Packets came back.
-    fn on_ack(&mut self, ack: Ack);
+    fn handle_ack(&mut self, ack: Ack);
 
     /// What may be sent; `None`: nothing limits it.
     fn pace(&self) -> Option<Pace>;
 
     /// A session that had nothing to send has.
-    fn on_wake(&mut self, _now: u64) {}
+    fn handle_wake(&mut self, _now: u64) {}
 
     /// While nothing limits the session, unmarked packets with round-trip times from the first
     /// to below the second one change nothing.
@@ -171,7 +171,7 @@ impl Controller {
 
     /// Takes what an answer says; returns whether the session may send without pacing from now on.
     #[inline]
-    pub(crate) fn on_ack(&mut self, ack: Ack) -> bool {
+    pub(crate) fn handle_ack(&mut self, ack: Ack) -> bool {
         let told = ack.rtt_ns;
         if ack.marked || ack.lost || told.map_or(self.calm_span == 0, |rtt_ns| self.is_news(rtt_ns))
         {
@@ -182,7 +182,7 @@ impl Controller {
 
     /// The session had nothing to send, and has now.
     #[inline]
-    pub(crate) fn on_wake(&mut self, now: u64) {
+    pub(crate) fn handle_wake(&mut self, now: u64) {
         if !self.unpaced {
             self.wake(now);
         }
@@ -191,7 +191,7 @@ impl Controller {
     #[cold]
     fn wake(&mut self, now: u64) {
         if let Some(state) = &mut self.state {
-            state.algorithm.algorithm_mut().on_wake(now);
+            state.algorithm.algorithm_mut().handle_wake(now);
             self.look();
         }
     }
@@ -199,7 +199,7 @@ impl Controller {
     #[cold]
     fn update(&mut self, ack: Ack) {
         if let Some(state) = &mut self.state {
-            state.algorithm.algorithm_mut().on_ack(ack);
+            state.algorithm.algorithm_mut().handle_ack(ack);
             self.look();
         }
     }
@@ -261,7 +261,7 @@ impl Controller {
 
     /// A packet of `bytes` left, or was asked for. On a session that is not paced it counts for
     /// nothing: the link may be faster than was said, and what it has carried is no debt.
-    pub(crate) fn on_sent(&mut self, now: u64, bytes: usize) {
+    pub(crate) fn record_sent(&mut self, now: u64, bytes: usize) {
         if self.unpaced {
             return;
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn hear(control: &mut Controller, now: u64, rtt_ns: u64) -> bool {
-        control.on_ack(Ack {
+        control.handle_ack(Ack {
             now,
             rtt_ns: Some(rtt_ns),
             packets: 1,
@@ -325,7 +325,7 @@ mod tests {
             let (mut control, now) = congested(congestion);
             assert!(!control.is_unpaced());
             assert_eq!(control.burst(now, now, PACKET, 10), 1, "{congestion:?}");
-            control.on_sent(now, PACKET);
+            control.record_sent(now, PACKET);
             assert!(control.next_send_ns() > now);
             assert_eq!(control.burst(now, now, PACKET, 10), 0, "{congestion:?}");
         }
@@ -355,7 +355,7 @@ mod tests {
         let burst = control.burst(now, until, PACKET, 1000);
         let mut sent = 0;
         while control.next_send_ns() <= until {
-            control.on_sent(now, PACKET);
+            control.record_sent(now, PACKET);
             sent += 1;
         }
         assert_eq!(burst, sent);

@@ -88,7 +88,7 @@ impl Timely {
 }
 
 impl Algorithm for Timely {
-    fn on_ack(&mut self, ack: Ack) {
+    fn handle_ack(&mut self, ack: Ack) {
         self.heard_at = ack.now;
         self.rtt_ns = ack.rtt_ns.map_or(self.rtt_ns, |rtt_ns| rtt_ns as f64);
         let full = self.rate_bps >= self.link_rate_bps;
@@ -109,7 +109,7 @@ impl Algorithm for Timely {
 
     /// Answers that come late tell no round-trip time: where all do, nothing else would ever raise
     /// the rate again.
-    fn on_wake(&mut self, now: u64) {
+    fn handle_wake(&mut self, now: u64) {
         if was_idle(now, self.heard_at, self.rtt_ns) {
             self.rate_bps = self.link_rate_bps;
             (self.last_ns, self.difference_ns) = (0.0, 0.0);
@@ -131,7 +131,7 @@ mod tests {
     fn run(timely: &mut Timely, now: &mut u64, rtts: impl IntoIterator<Item = u64>) {
         for rtt in rtts {
             *now += rtt;
-            timely.on_ack(Ack {
+            timely.handle_ack(Ack {
                 now: *now,
                 rtt_ns: Some(rtt),
                 packets: 1,
@@ -157,9 +157,9 @@ mod tests {
         let mut now = 1;
         run(&mut timely, &mut now, (0..200).map(|i| 60_000 + i * 8_000));
         let rate_bps = timely.rate_bps;
-        timely.on_wake(now + 2_000_000);
+        timely.handle_wake(now + 2_000_000);
         assert_eq!(timely.rate_bps, rate_bps, "it is within four round trips");
-        timely.on_wake(now + 20_000_000);
+        timely.handle_wake(now + 20_000_000);
         assert!(timely.pace().is_none());
     }
 

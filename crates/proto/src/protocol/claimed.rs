@@ -22,18 +22,20 @@ impl Protocol {
     ///
     /// # Errors
     /// Nobody waits for it any more.
-    pub fn answered(
+    pub fn handle_claimed_response(
         &mut self,
         now: u64,
         claim: &Claim,
         message: &mut Msgbuf,
     ) -> Result<(), RespondReason> {
-        self.server.answered(&mut self.shared, now, claim, message)
+        self.server
+            .handle_claimed_response(&mut self.shared, now, claim, message)
     }
 
     /// A worker claimed a request, and has not sent the answer itself: [`Protocol::respond`] is to
     /// follow. False: nobody waits for it any more.
-    pub fn adopt(&mut self, now: u64, claim: &Claim) -> bool {
-        self.server.adopt(&mut self.shared, now, claim)
+    pub fn handle_claimed_request(&mut self, now: u64, claim: &Claim) -> bool {
+        self.server
+            .handle_claimed_request(&mut self.shared, now, claim)
     }
 }

@@ -9,14 +9,14 @@ use crate::wire::{
 use crate::{FrameSink, Refusal, Source};
 
 impl Protocol {
-    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::next`]. They are
+    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::poll_incoming`]. They are
     /// to be read before another datagram is opened. `marked`: a queue on its way was congested
     /// and said so (ECN, RFC 3168).
     ///
     /// # Errors
     /// What is wrong with it; it was answered if there is an answer, and counted.
     #[inline]
-    pub fn open<'a, S: FrameSink>(
+    pub fn handle_datagram<'a, S: FrameSink>(
         &mut self,
         now: u64,
         source: Source,
@@ -34,11 +34,11 @@ impl Protocol {
             let sender = Sender::Peer(peer);
             return Ok(Frames { sender, rest });
         }
-        self.open_unusual(now, source, datagram, sink)
+        self.handle_unusual_datagram(now, source, datagram, sink)
     }
 
     #[cold]
-    fn open_unusual<'a, S: FrameSink>(
+    fn handle_unusual_datagram<'a, S: FrameSink>(
         &mut self,
         now: u64,
         source: Source,
@@ -94,7 +94,7 @@ impl Protocol {
         }
         Err(match source {
             Source::Peer(_) => DatagramError::StaleToken,
-            Source::Stranger(_) => DatagramError::Stranger,
+            Source::Unknown(_) => DatagramError::UnknownPeer,
         })
     }
 

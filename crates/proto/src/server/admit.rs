@@ -24,7 +24,7 @@ fn control(kind: Kind, session: u32) -> Header {
 
 impl Server {
     /// Someone wants a session. Nothing is kept before the address is proven.
-    pub(crate) fn on_connect<S: FrameSink>(
+    pub(crate) fn handle_connect<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -39,7 +39,7 @@ impl Server {
         let cookie = (connect.cookie_time, connect.cookie_mac);
         let present = match source {
             Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
-            Source::Stranger(_) => 0,
+            Source::Unknown(_) => 0,
         };
         let Connect { token, session, .. } = connect;
         let proven = shared.config.reliable
@@ -60,18 +60,18 @@ impl Server {
             Source::Peer(peer) => Some(peer),
             // It may be a peer already: a stranger can be the source of several datagrams of one
             // burst, and all of them still call it one.
-            Source::Stranger(address) => sink.admit(address),
+            Source::Unknown(address) => sink.accept_peer(address),
         };
         let incumbent = peer.and_then(|peer| shared.peers.get(peer));
         let incumbent = incumbent.map_or(0, |peer| peer.token);
-        if matches!(source, Source::Stranger(_)) && incumbent != 0 && incumbent != token {
+        if matches!(source, Source::Unknown(_)) && incumbent != 0 && incumbent != token {
             // The cookie says nothing of the one who is there: it may be of a former life. Who
             // means it asks again, as a peer.
             shared.stats.frames_stale += 1;
             return;
         }
         let admitted = self.find_or_admit(shared, now, peer, &connect, sink);
-        if let (Source::Stranger(_), Some(peer)) = (source, peer)
+        if let (Source::Unknown(_), Some(peer)) = (source, peer)
             && !shared.peers.is_referred_to(peer)
         {
             shared.events.push_back(Event::PeerReleased { peer });
@@ -240,7 +240,7 @@ impl Server {
     }
 
     /// The client is done with a session.
-    pub(crate) fn on_close<S: FrameSink>(
+    pub(crate) fn handle_close<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         peer: PeerId,
@@ -265,7 +265,11 @@ impl Server {
 
     /// Tells all clients that this endpoint is shut down, as far as there is room; says whether
     /// all were told. Who misses it finds out by the silence.
-    pub(crate) fn leave<S: FrameSink>(&mut self, shared: &Shared, sink: &mut S) -> bool {
+    pub(crate) fn announce_shutdown<S: FrameSink>(
+        &mut self,
+        shared: &Shared,
+        sink: &mut S,
+    ) -> bool {
         let reset = Reset {
             token: shared.token,
             gone: Gone::Service,

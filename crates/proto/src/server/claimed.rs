@@ -64,7 +64,12 @@ impl Server {
 
     /// Takes note of a request that a worker claimed: it is being executed, as far as anybody
     /// waits for it. False: nobody does.
-    pub(crate) fn adopt(&mut self, shared: &mut Shared, now: u64, claim: &Claim) -> bool {
+    pub(crate) fn handle_claimed_request(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        claim: &Claim,
+    ) -> bool {
         shared.stats.requests_received += 1;
         let id = claim.id();
         let session = match self.sessions.get_mut(id.session()) {
@@ -89,15 +94,15 @@ impl Server {
 
     /// Takes note of the answer that a worker sent: `message`, for which its claim had a head. It is
     /// kept as an answer of this endpoint's own.
-    pub(crate) fn answered(
+    pub(crate) fn handle_claimed_response(
         &mut self,
         shared: &mut Shared,
         now: u64,
         claim: &Claim,
         message: &mut Msgbuf,
     ) -> Result<(), RespondReason> {
-        debug_assert!(claim.head_of(message).is_some(), "it was sent");
-        if !self.adopt(shared, now, claim) {
+        debug_assert!(claim.response_head(message).is_some(), "it was sent");
+        if !self.handle_claimed_request(shared, now, claim) {
             return Err(stale(shared));
         }
         let session = self.sessions.get_mut(claim.id().session());

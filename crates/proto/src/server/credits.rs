@@ -35,7 +35,7 @@ impl Server {
 
     /// A session has more to send than its credits allow.
     #[cold]
-    pub(super) fn on_want<S: FrameSink>(
+    pub(super) fn handle_want<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -129,7 +129,12 @@ impl Server {
     }
 
     /// A client has come down to (or up to) what it was told.
-    pub(crate) fn on_credit_ack(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
+    pub(crate) fn handle_credit_ack(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        frame: Frame<'_>,
+    ) {
         let id = SessionId::from_wire(frame.header.session);
         let session = self
             .sessions

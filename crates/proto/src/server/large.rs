@@ -13,7 +13,7 @@ const SEARCHED: usize = 64;
 
 impl Server {
     /// A part of a request.
-    pub(crate) fn on_request_fragment<'a, S: FrameSink>(
+    pub(crate) fn handle_request_fragment<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -41,7 +41,7 @@ impl Server {
         let number = frame.header.number;
         let slot = &mut session.slots[index];
         if number < slot.number || (number == slot.number && slot.phase != Phase::Receiving) {
-            self.on_duplicate(shared, id, index, number, sink);
+            self.handle_duplicate(shared, id, index, number, sink);
             return None;
         }
         if number > slot.number {
@@ -53,7 +53,7 @@ impl Server {
             self.claim(shared, now, peer, &frame);
             let session = self.sessions.get_mut(id).expect("just found");
             if number <= session.slots[index].number {
-                self.on_duplicate(shared, id, index, number, sink);
+                self.handle_duplicate(shared, id, index, number, sink);
                 return None;
             }
             // Nobody waits for the former one.
@@ -99,7 +99,7 @@ impl Server {
                 self.acking.push_back((id, index as u8));
             }
             if frame.header.flags & flags::WANT != 0 {
-                self.on_want(shared, now, id, sink);
+                self.handle_want(shared, now, id, sink);
             }
             return None;
         }
@@ -170,7 +170,7 @@ impl Server {
     }
 
     /// The client wants parts of a response.
-    pub(crate) fn on_request_for_response<S: FrameSink>(
+    pub(crate) fn handle_request_for_response<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -185,7 +185,7 @@ impl Server {
         };
         session.active_at = now;
         if frame.header.flags & flags::WANT != 0 {
-            self.on_want(shared, now, id, sink);
+            self.handle_want(shared, now, id, sink);
         }
         let session = self.sessions.get_mut(id).expect("just found");
         let index = usize::from(frame.header.slot);

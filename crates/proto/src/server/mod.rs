@@ -78,7 +78,7 @@ impl Server {
 
     /// A whole request.
     #[inline(always)]
-    pub(crate) fn on_request<S: FrameSink>(
+    pub(crate) fn handle_request<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -102,7 +102,7 @@ impl Server {
         };
         let number = frame.header.number;
         if number <= slot.number {
-            self.on_duplicate(shared, id, index.into(), number, sink);
+            self.handle_duplicate(shared, id, index.into(), number, sink);
             return None;
         }
         slot.recycle(shared);
@@ -113,7 +113,7 @@ impl Server {
         slot.flags = shared.mark;
         let request = RequestId::new(id, session.name.round, index, number);
         if frame.header.flags & flags::WANT != 0 {
-            self.on_want(shared, now, id, sink);
+            self.handle_want(shared, now, id, sink);
         }
         shared.stats.requests_received += 1;
         Some(request)
@@ -128,7 +128,7 @@ impl Server {
         frame: Frame<'a>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
-        let id = self.on_request(shared, now, peer, frame, sink)?;
+        let id = self.handle_request(shared, now, peer, frame, sink)?;
         let body = match shared.config.factors.zero_copy_requests {
             true => Body::Borrowed(frame.payload),
             false => {
@@ -147,7 +147,7 @@ impl Server {
 
     /// A request that arrived before. It is answered from the slot, and never run again.
     #[cold]
-    fn on_duplicate<S: FrameSink>(
+    fn handle_duplicate<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         id: SessionId,
@@ -179,7 +179,7 @@ impl Server {
     }
 
     /// The client does not want an answer any more.
-    pub(crate) fn on_cancel<'a, S: FrameSink>(
+    pub(crate) fn handle_cancel<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         peer: PeerId,
@@ -459,12 +459,12 @@ impl Server {
     }
 
     /// Whether something found the sink full, or was not flushed yet.
-    pub(crate) fn is_held_up(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         !self.blocked.is_empty() || !self.acking.is_empty()
     }
 
     /// When `flush` has something to do next because of the time.
-    pub(crate) fn next_timer(&self) -> Option<u64> {
+    pub(crate) fn poll_timer(&self) -> Option<u64> {
         self.kept.front().map(|(until, ..)| *until)
     }
 

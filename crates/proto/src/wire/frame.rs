@@ -122,7 +122,7 @@ pub enum DatagramError {
     StaleToken,
     /// Session traffic from an address that has no session here.
     #[error("datagram from an address without a session")]
-    Stranger,
+    UnknownPeer,
 }
 
 /// Why a frame, and what follows it in its datagram, was dropped. The sender is at fault.

@@ -35,7 +35,7 @@ fn claimed(net: &mut Net, session: SessionId, claims: &Claims, tag: u128) -> (Cl
     net.request(0, session, tag, b"question");
     net.run_until(net.now + 1);
     let datagram = last_of_client(net);
-    let candidate = claims.look(PeerId(0), &datagram).expect("a plain request");
+    let candidate = claims.parse(PeerId(0), &datagram).expect("a plain request");
     assert_eq!(candidate.payload(), b"question");
     let claim = claims.claim(&candidate, false).expect("nobody had it");
     assert!(claims.claim(&candidate, false).is_none(), "once");
@@ -45,12 +45,12 @@ fn claimed(net: &mut Net, session: SessionId, claims: &Claims, tag: u128) -> (Cl
 /// The worker sends an answer and reports it.
 fn answer(net: &mut Net, claim: &Claim) -> bool {
     let mut message = Msgbuf::from_vec(b"answer".to_vec());
-    let (preamble, head) = claim.head_of(&message).expect("it is small");
+    let (preamble, head) = claim.response_head(&message).expect("it is small");
     net.inject(1, 0, [&preamble[..], &head, b"answer"].concat());
     let now = net.now;
     net.hosts[1]
         .protocol
-        .answered(now, claim, &mut message)
+        .handle_claimed_response(now, claim, &mut message)
         .is_ok()
 }
 
@@ -88,7 +88,10 @@ fn a_client_hears_that_a_worker_is_at_it() {
     assert!(net.hosts[1].ran.is_empty());
     assert!(net.hosts[1].protocol.stats().duplicates > 5);
     let now = net.now;
-    assert!(net.hosts[1].protocol.adopt(now, &claim), "the client waits");
+    assert!(
+        net.hosts[1].protocol.handle_claimed_request(now, &claim),
+        "the client waits"
+    );
     assert!(net.hosts[1].respond(now, claim.id(), b"answer"));
     net.run_ms(1);
     assert_eq!(answers(&net, 1), 1);
@@ -103,7 +106,7 @@ fn the_dispatcher_s_claim_keeps_workers_away() {
     let datagram = last_of_client(&net);
     net.run_ms(1);
     assert_eq!(net.hosts[1].ran.len(), 1);
-    let candidate = claims.look(PeerId(0), &datagram).expect("well-formed");
+    let candidate = claims.parse(PeerId(0), &datagram).expect("well-formed");
     assert!(claims.claim(&candidate, false).is_none());
     let (now, id) = (net.now, net.hosts[1].ran[0].0);
     assert!(net.hosts[1].respond(now, id, b"answer"));
@@ -128,7 +131,7 @@ fn what_was_cancelled_is_over_whoever_runs_it() {
             .is_some()
     );
     net.run_ms(1);
-    let candidate = claims.look(PeerId(0), &datagram).expect("well-formed");
+    let candidate = claims.parse(PeerId(0), &datagram).expect("well-formed");
     assert!(claims.claim(&candidate, false).is_none());
     // One that comes while a worker is at it makes its answer stale.
     net.fate = Box::new(|_, from, _| from);
@@ -155,7 +158,7 @@ fn reports_may_come_late_and_in_any_order() {
     let (first, _) = claimed(&mut net, session, &claims, 1);
     // Its answer arrives, so the client uses the slot again, before the dispatcher hears of it.
     let message = Msgbuf::from_vec(b"answer".to_vec());
-    let (preamble, head) = first.head_of(&message).expect("it is small");
+    let (preamble, head) = first.response_head(&message).expect("it is small");
     net.inject(1, 0, [&preamble[..], &head, b"answer"].concat());
     net.run_ms(1);
     let (second, _) = claimed(&mut net, session, &claims, 2);
@@ -224,7 +227,10 @@ fn an_answer_with_an_older_time_than_the_report_forgets_nothing() {
         let (claim, _) = claimed(&mut net, session, &claims, tag);
         let now = net.now;
         let server = &mut net.hosts[1];
-        assert!(server.protocol.adopt(now + 1000, &claim), "it is wanted");
+        assert!(
+            server.protocol.handle_claimed_request(now + 1000, &claim),
+            "it is wanted"
+        );
         let is_kept = server.respond(now, claim.id(), &answer);
         assert_eq!(is_kept, tag < 3, "there is room for three");
         assert_eq!(
@@ -278,14 +284,17 @@ fn an_answer_by_the_dispatcher_is_late_and_keeps_the_mark() {
         net.request(0, session, 1, b"question");
         net.run_until(net.now + 1);
         let datagram = last_of_client(&net);
-        let candidate = claims.look(PeerId(0), &datagram).expect("a plain request");
+        let candidate = claims.parse(PeerId(0), &datagram).expect("a plain request");
         let claim = claims.claim(&candidate, true).expect("nobody had it");
         if copy_first {
             net.inject(0, 1, datagram);
             net.run_until(net.now + FLIGHT_NS);
         }
         let now = net.now;
-        assert!(net.hosts[1].protocol.adopt(now, &claim), "it is wanted");
+        assert!(
+            net.hosts[1].protocol.handle_claimed_request(now, &claim),
+            "it is wanted"
+        );
         assert!(net.hosts[1].respond(now, claim.id(), b"answer"));
         assert_eq!(last_of_server(&mut net), RESPONSE | ECHO | LATE);
     }

@@ -95,7 +95,7 @@ fn a_throttled_session_starves_nobody() {
     }
     net.run_ms(2_000);
     assert_eq!(answers(&net), 24);
-    assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+    assert_eq!(net.hosts[0].protocol.accounting(session), Some((0, 32, 0)));
 }
 
 #[test]

@@ -40,7 +40,11 @@ fn close(net: &mut Net, host: usize, session: SessionId) {
 }
 
 fn credits(net: &Net, host: usize, session: SessionId) -> u16 {
-    net.hosts[host].protocol.books(session).expect("open").1
+    net.hosts[host]
+        .protocol
+        .accounting(session)
+        .expect("open")
+        .1
 }
 
 /// Eight requests at a time, as long as that.

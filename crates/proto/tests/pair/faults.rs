@@ -31,7 +31,7 @@ fn every_datagram_twice_changes_nothing() {
     net.run_ms(200);
     assert_eq!(net.hosts[1].ran.len(), 20);
     assert_eq!(net.hosts[0].seen.len(), 21);
-    assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+    assert_eq!(net.hosts[0].protocol.accounting(session), Some((0, 32, 0)));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_third_of_all_datagrams_lost() {
         .filter(|seen| matches!(seen, Seen::Answer(..)));
     assert_eq!(answers.count(), 40);
     assert_eq!(net.hosts[1].ran.len(), 40);
-    assert_eq!(net.hosts[0].protocol.books(session).unwrap().0, 0);
+    assert_eq!(net.hosts[0].protocol.accounting(session).unwrap().0, 0);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn fuzz_frames_with_a_valid_token() {
                 net.inject(from, to, datagram);
             }
             net.run_ms(20);
-            if let Some((_, credits, _)) = net.hosts[0].protocol.books(session) {
+            if let Some((_, credits, _)) = net.hosts[0].protocol.accounting(session) {
                 assert!(credits >= 1);
             }
         });

@@ -75,11 +75,11 @@ impl FrameSink for Wire {
             .push((usize::from(to.ip().octets()[3]), datagram.to_vec()));
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
-        let SocketAddr::V4(stranger) = stranger else {
+    fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
+        let SocketAddr::V4(address) = address else {
             panic!("an address of this net")
         };
-        let host = usize::from(stranger.ip().octets()[3]);
+        let host = usize::from(address.ip().octets()[3]);
         self.known.push(host);
         Some(PeerId(host as u32))
     }
@@ -182,15 +182,18 @@ impl Host {
         let source = if self.wire.known.contains(&from) {
             Source::Peer(PeerId(from as u32))
         } else {
-            Source::Stranger(address(from))
+            Source::Unknown(address(from))
         };
-        let opened = self
-            .protocol
-            .open(now, source, self.marked, datagram, &mut self.wire);
+        let opened =
+            self.protocol
+                .handle_datagram(now, source, self.marked, datagram, &mut self.wire);
         let Ok(mut frames) = opened else {
             return;
         };
-        while let Some(incoming) = self.protocol.next(now, &mut frames, &mut self.wire) {
+        while let Some(incoming) = self
+            .protocol
+            .poll_incoming(now, &mut frames, &mut self.wire)
+        {
             match incoming {
                 Incoming::Request { id, body, .. } => {
                     let body = owned(body);
@@ -300,7 +303,7 @@ impl Net {
                 .hosts
                 .iter()
                 .filter(|host| host.alive)
-                .filter_map(|host| host.protocol.next_timeout());
+                .filter_map(|host| host.protocol.poll_timeout());
             let next = timeouts.chain(arrival).min().unwrap_or(u64::MAX);
             // A timer may be due now: it takes a turn, and time moves by a little all the same.
             self.now = next.max(self.now + 100).min(until.max(self.now));

@@ -14,7 +14,7 @@ fn a_request_made_while_connecting_is_answered() {
         net.hosts[0].seen,
         [Seen::Connected(session), Seen::Answer(7, b"olleh".to_vec())]
     );
-    assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+    assert_eq!(net.hosts[0].protocol.accounting(session), Some((0, 32, 0)));
     // Connect, challenge, connect, accept, request, response.
     assert_eq!(net.datagrams(), 6);
 }
@@ -49,7 +49,7 @@ fn a_spoofed_connect_costs_the_server_nothing() {
     let server = &net.hosts[1].protocol;
     assert!(server.stats().challenges >= 2);
     assert_eq!(server.session_counts(), (0, 0));
-    assert_eq!(server.next_timeout(), None);
+    assert_eq!(server.poll_timeout(), None);
     net.run_ms(3000);
     assert_eq!(
         net.hosts[0].seen[0],
@@ -101,7 +101,7 @@ fn credits_run_out_with_an_error_that_says_so() {
         .collect();
     assert_eq!(ended, [&Seen::Ended(sessions[3], refused.into())]);
     for session in &sessions[..3] {
-        assert_eq!(net.hosts[0].protocol.books(*session).unwrap().1, 1);
+        assert_eq!(net.hosts[0].protocol.accounting(*session).unwrap().1, 1);
     }
 }
 
@@ -115,18 +115,18 @@ fn credits_move_from_idle_sessions_to_busy_ones() {
     let mut net = Net::new([Config::default(), small]);
     let first = net.connect(0, 1);
     net.run_ms(5);
-    assert_eq!(net.hosts[0].protocol.books(first).unwrap().1, 30);
+    assert_eq!(net.hosts[0].protocol.accounting(first).unwrap().1, 30);
     let second = net.connect(0, 1);
     net.run_ms(5);
-    assert_eq!(net.hosts[0].protocol.books(second).unwrap().1, 1);
+    assert_eq!(net.hosts[0].protocol.accounting(second).unwrap().1, 1);
     // The second one has much to send.
     let large = vec![3; 200_000];
     for tag in 0..4 {
         net.request(0, second, tag, &large);
     }
     net.run_ms(50);
-    assert_eq!(net.hosts[0].protocol.books(first).unwrap().1, 1);
-    let (_, credits, _) = net.hosts[0].protocol.books(second).unwrap();
+    assert_eq!(net.hosts[0].protocol.accounting(first).unwrap().1, 1);
+    let (_, credits, _) = net.hosts[0].protocol.accounting(second).unwrap();
     assert!(credits > 30, "{credits}");
     let answers = net.hosts[0]
         .seen
@@ -343,7 +343,7 @@ fn a_refused_port_ends_a_connect_at_once_and_an_open_session_soon() {
     net.run_ms(1);
     let now = net.now;
     let Host { protocol, wire, .. } = &mut net.hosts[0];
-    protocol.peer_gone(now, PeerId(1), false, wire);
+    protocol.handle_peer_gone(now, PeerId(1), false, wire);
     net.run_ms(1);
     assert!(
         net.hosts[0]
@@ -468,7 +468,7 @@ fn what_was_never_sent_is_told_from_what_may_have_run() {
     net.run_ms(1);
     let now = net.now;
     let Host { protocol, wire, .. } = &mut net.hosts[0];
-    protocol.peer_gone(now, PeerId(1), true, wire);
+    protocol.handle_peer_gone(now, PeerId(1), true, wire);
     net.run_ms(1);
     assert_eq!(net.hosts[0].not_run, [7, 8, 9, 10, 11]);
     assert_eq!(net.hosts[0].protocol.outstanding(), 0);
@@ -494,7 +494,7 @@ fn a_client_that_was_away_sends_nothing_to_a_server_that_may_have_dropped_it() {
         let now = net.now;
         let Host { protocol, wire, .. } = &mut net.hosts[0];
         assert!(protocol.is_overdue(now));
-        protocol.catch_up(now, wire);
+        protocol.handle_overdue(now, wire);
         net.request(0, session, 2, b"after");
         net.run_ms(10);
         let dropped = stopped_ms > 5_000;
@@ -520,7 +520,7 @@ fn a_server_that_is_shut_down_tells_its_clients() {
     net.hosts[0].seen.clear();
     let Host { protocol, wire, .. } = &mut net.hosts[1];
     protocol.drain();
-    assert!(protocol.leave(wire));
+    assert!(protocol.announce_shutdown(wire));
     net.run_ms(1);
     assert_eq!(
         net.hosts[0].seen,
@@ -554,6 +554,6 @@ fn what_is_kept_for_a_session_does_not_outlive_it() {
     protocol.close(now, session, wire);
     net.run_ms(1_000);
     for host in &net.hosts {
-        assert_eq!(host.protocol.next_timeout(), None);
+        assert_eq!(host.protocol.poll_timeout(), None);
     }
 }

@@ -114,7 +114,7 @@ fn messages_of_any_size_arrive_whole_both_ways() {
         net.run_ms(100);
         let last = net.hosts[0].seen.pop().unwrap();
         assert_eq!(last, Seen::Answer(tag as u128, reversed(&body)), "{size}");
-        assert_eq!(net.hosts[0].protocol.books(session), Some((0, 32, 0)));
+        assert_eq!(net.hosts[0].protocol.accounting(session), Some((0, 32, 0)));
         assert_eq!(net.hosts[0].protocol.reassembling(), 0);
         assert_eq!(net.hosts[1].protocol.reassembling(), 0);
     }

@@ -56,7 +56,7 @@ pub struct Credits {
 impl Credits {
     /// The account of a session, if there is one.
     pub fn of(protocol: &Protocol, session: SessionId, grants: &Grants) -> Option<Self> {
-        let (in_use, granted, busy) = protocol.books(session)?;
+        let (in_use, granted, busy) = protocol.accounting(session)?;
         Some(Self {
             given_most: grants.most(session),
             granted: granted.into(),

@@ -50,16 +50,20 @@ fn within(
     let queues = [
         (
             "sessions that found the device full",
-            lengths.blocked,
+            lengths.client_blocked,
             client,
         ),
-        ("slots that ask", lengths.asking, client * slots),
+        ("slots that ask", lengths.client_rfrs, client * slots),
         (
             "sessions with answers that found the device full",
-            lengths.answering,
+            lengths.server_blocked,
             server,
         ),
-        ("slots that acknowledge", lengths.acking, server * slots),
+        (
+            "slots that acknowledge",
+            lengths.server_credit_returns,
+            server * slots,
+        ),
     ];
     // Each is in its queue once, and what ended since may still be in it.
     let long = queues.iter().find(|(_, held, most)| *held > 2 * most);
@@ -91,20 +95,29 @@ mod tests {
     #[test]
     fn a_queue_that_grows_without_end_is_found() {
         let good = QueueLengths {
-            blocked: 4,
-            asking: 32,
-            answering: 2,
-            acking: 16,
+            client_blocked: 4,
+            client_rfrs: 32,
+            server_blocked: 2,
+            server_credit_returns: 16,
         };
         assert_eq!(within(&good, (2, 1), 8), Ok(()));
         let lengths = [
-            QueueLengths { blocked: 5, ..good },
-            QueueLengths { asking: 33, ..good },
             QueueLengths {
-                answering: 3,
+                client_blocked: 5,
                 ..good
             },
-            QueueLengths { acking: 17, ..good },
+            QueueLengths {
+                client_rfrs: 33,
+                ..good
+            },
+            QueueLengths {
+                server_blocked: 3,
+                ..good
+            },
+            QueueLengths {
+                server_credit_returns: 17,
+                ..good
+            },
         ];
         for long in lengths {
             assert!(within(&long, (2, 1), 8).is_err(), "{long:?}");

@@ -27,7 +27,7 @@ impl Remains {
             counts.push(("bytes of responses kept", protocol.retained() as u64));
             counts.push(("credits granted", protocol.granted() as u64));
             counts.push(("peers", peers as u64));
-            counts.push(("timers", u64::from(protocol.next_timeout().is_some())));
+            counts.push(("timers", u64::from(protocol.poll_timeout().is_some())));
         }
         Self { host, counts }
     }

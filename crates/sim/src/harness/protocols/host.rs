@@ -245,14 +245,16 @@ impl Host {
         let process = self.process.as_mut().expect("within a turn");
         let now = process.clock.now_ns();
         if process.protocol.is_overdue(now) {
-            process.protocol.catch_up(now, &mut sink!(process, ledger));
+            process
+                .protocol
+                .handle_overdue(now, &mut sink!(process, ledger));
         }
         while let Some(IoEvent::PeerGone(peer, certainty)) = process.io.poll_event() {
             let mut sink = sink!(process, ledger);
             let certain = certainty == PeerGone::Certain;
             process
                 .protocol
-                .peer_gone(now, PeerId(peer.0), certain, &mut sink);
+                .handle_peer_gone(now, PeerId(peer.0), certain, &mut sink);
         }
         for _ in 0..BURSTS_A_TURN {
             let process = self.process();
@@ -281,7 +283,7 @@ impl Host {
         let datagram = process.io.split().0.datagram(index);
         let source = match datagram.source {
             starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-            starling_io::Source::Unknown(address) => Source::Stranger(address),
+            starling_io::Source::Unknown(address) => Source::Unknown(address),
         };
         let marked = datagram.ecn == Ecn::CongestionExperienced;
         let workers = process.workers.as_mut();
@@ -330,11 +332,13 @@ impl Host {
         let tx = process.io.split().1;
         let lossy = ledger.sabotage == Some(Sabotage::LostRetransmission);
         let mut sink = Sink::new(tx, lossy.then_some(&mut process.sent));
-        let opened = process.protocol.open(now, source, marked, bytes, &mut sink);
+        let opened = process
+            .protocol
+            .handle_datagram(now, source, marked, bytes, &mut sink);
         let Ok(mut frames) = opened else {
             return Ok(());
         };
-        while let Some(incoming) = process.protocol.next(now, &mut frames, &mut sink) {
+        while let Some(incoming) = process.protocol.poll_incoming(now, &mut frames, &mut sink) {
             match incoming {
                 Incoming::Request { id, ext, body, .. } => {
                     let response = process.protocol.buffer();
@@ -493,7 +497,7 @@ impl Host {
     /// Asks the fabric for the next turn.
     fn schedule(&mut self, now_ns: u64) {
         let process = self.process.as_mut().expect("within a turn");
-        let timer_ns = process.protocol.next_timeout();
+        let timer_ns = process.protocol.poll_timeout();
         let mut fabric = self.fabric.borrow_mut();
         let timer_ns = timer_ns.map(|at_ns| fabric.when(self.id, at_ns));
         let soonest_ns = now_ns + fabric.config().poll_ns.max(SHORTEST_TURN_NS);

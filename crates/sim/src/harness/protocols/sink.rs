@@ -59,11 +59,8 @@ impl FrameSink for Sink<'_> {
         self.tx.send_to_unknown(to, datagram);
     }
 
-    fn admit(&mut self, stranger: SocketAddr) -> Option<PeerId> {
-        self.tx
-            .accept_peer(stranger)
-            .ok()
-            .map(|peer| PeerId(peer.0))
+    fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
+        self.tx.accept_peer(address).ok().map(|peer| PeerId(peer.0))
     }
 
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {

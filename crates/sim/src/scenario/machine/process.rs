@@ -23,7 +23,7 @@ impl Process {
                 tx: self.io.split().1,
                 watch: watch.as_mut(),
             };
-            self.protocol.catch_up(turn.now_ns, &mut tap);
+            self.protocol.handle_overdue(turn.now_ns, &mut tap);
         }
         while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
             let mut tap = Tap {
@@ -33,7 +33,7 @@ impl Process {
             };
             let certain = certainty == PeerGone::Certain;
             self.protocol
-                .peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut tap);
+                .handle_peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut tap);
         }
     }
 
@@ -80,7 +80,7 @@ impl Process {
             let datagram = rx.datagram(index);
             let source = match datagram.source {
                 starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-                starling_io::Source::Unknown(address) => Source::Stranger(address),
+                starling_io::Source::Unknown(address) => Source::Unknown(address),
             };
             if let (Some(watch), Source::Peer(peer)) = (watch.as_mut(), source) {
                 watch.read(turn.now_ns, peer.0, datagram.bytes);
@@ -92,7 +92,7 @@ impl Process {
                 watch: watch.as_mut(),
             };
             let marked = datagram.ecn == Ecn::CongestionExperienced;
-            let opened = protocol.open(now, source, marked, datagram.bytes, &mut tap);
+            let opened = protocol.handle_datagram(now, source, marked, datagram.bytes, &mut tap);
             let Ok(mut frames) = opened else {
                 continue;
             };
@@ -100,9 +100,9 @@ impl Process {
                 turn.work.rx_frames += 1;
                 match upcoming {
                     Upcoming::Requests => {
-                        let request = protocol.next_request(&mut frames);
+                        let request = protocol.poll_request(&mut frames);
                         let id = request.and_then(|(peer, frame)| {
-                            let id = protocol.take_request(now, peer, frame, &mut tap)?;
+                            let id = protocol.handle_request(now, peer, frame, &mut tap)?;
                             Some((id, frame.payload()))
                         });
                         if let Some((id, body)) = id {
@@ -110,9 +110,9 @@ impl Process {
                         }
                     }
                     Upcoming::Responses => {
-                        let response = protocol.next_response(&mut frames);
+                        let response = protocol.poll_response(&mut frames);
                         let tag = response.and_then(|(peer, frame)| {
-                            let tag = protocol.take_response(now, peer, frame, &mut tap)?;
+                            let tag = protocol.handle_response(now, peer, frame, &mut tap)?;
                             Some((tag, frame.payload()))
                         });
                         if let Some((tag, body)) = tag {
@@ -120,7 +120,7 @@ impl Process {
                         }
                     }
                     Upcoming::Other => {
-                        let other = protocol.take_other(now, &mut frames, &mut tap);
+                        let other = protocol.handle_other(now, &mut frames, &mut tap);
                         let body = match other {
                             Some(Incoming::Request { id, body, .. }) => {
                                 turn.serve(protocol, answer, id, body.bytes(), &mut tap);
@@ -292,7 +292,7 @@ impl Process {
         let next_ns = free_ns.max(fabric.now_ns() + SHORTEST_TURN_NS);
         if busy || fabric.receive_queue(host).0 > 0 {
             fabric.wake_at(host, next_ns);
-        } else if let Some(at_ns) = self.protocol.next_timeout() {
+        } else if let Some(at_ns) = self.protocol.poll_timeout() {
             let at_ns = fabric.when(host, at_ns);
             fabric.wake_at(host, at_ns.max(next_ns));
         }

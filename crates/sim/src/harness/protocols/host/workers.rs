@@ -69,7 +69,7 @@ impl Workers {
         let Source::Peer(peer) = source else {
             return None;
         };
-        self.claims.look(peer, datagram)?;
+        self.claims.parse(peer, datagram)?;
         self.rng.chance(SHARE_PPM).then_some(peer)
     }
 
@@ -102,7 +102,7 @@ impl Host {
             } => {
                 let process = self.process.as_mut().expect("within a turn");
                 let workers = process.workers.as_ref().expect("one of them works");
-                let candidate = workers.claims.look(peer, &datagram);
+                let candidate = workers.claims.parse(peer, &datagram);
                 let candidate = candidate.expect("looked at before");
                 let Some(claim) = workers.claims.claim(&candidate, marked) else {
                     if ledger.saboteur_strikes(Sabotage::ClaimIgnored) {
@@ -131,7 +131,9 @@ impl Host {
                 let process = self.process.as_mut().expect("within a turn");
                 let mut response = process.protocol.buffer();
                 content::respond(order, response.head_mut());
-                let head = claim.head_of(&response).filter(|_| !prefix_of(order).ext);
+                let head = claim
+                    .response_head(&response)
+                    .filter(|_| !prefix_of(order).ext);
                 let sent = head.is_some_and(|(preamble, head)| {
                     let mut sink = sink!(process, ledger);
                     let (peer, body) = (claim.peer(), response.head());
@@ -160,10 +162,10 @@ impl Host {
                 let protocol = &mut process.protocol;
                 if sent {
                     // It may be that nobody waits any more.
-                    let _ = protocol.answered(now, &claim, &mut response);
+                    let _ = protocol.handle_claimed_response(now, &claim, &mut response);
                     protocol.recycle(response);
                 } else {
-                    protocol.adopt(now, &claim);
+                    protocol.handle_claimed_request(now, &claim);
                     response.clear();
                     let id = claim.id();
                     let mut sink = sink!(process, ledger);
