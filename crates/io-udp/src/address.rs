@@ -1,4 +1,4 @@
-//! Addresses of the form `udp://host:port`, and their resolution.
+//! Parses and resolves addresses of the form `udp://host:port`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -23,7 +23,7 @@ impl UdpAddress {
     /// Parses `udp://host:port`, `udp://1.2.3.4:port` or `udp://[v6]:port`.
     ///
     /// # Errors
-    /// With [`Fault::Caller`], saying which part is wrong and what it should look like.
+    /// With [`Fault::Caller`]; the text says which part is wrong and how to write it.
     pub fn parse(text: &str) -> Result<Self, IoError> {
         let malformed = |problem: &str, remedy: &str| {
             IoError::new(Fault::Caller, format!("parse {text:?}"), problem, remedy)
@@ -44,7 +44,7 @@ impl UdpAddress {
                 let (ip, scope) = v6.split_once('%').unwrap_or((v6, "0"));
                 if ip.parse::<std::net::Ipv6Addr>().is_err() || !scope.chars().all(known_char) {
                     return Err(malformed(
-                        "what stands in brackets is no IPv6 address",
+                        "the text in brackets is not an IPv6 address",
                         "write udp://[::1]:9000",
                     ));
                 }
@@ -60,14 +60,17 @@ impl UdpAddress {
             }
             None if !host.chars().all(known_char) => {
                 let remedy = "use a host name or an IP address, and nothing after the port";
-                return Err(malformed("its host has characters of no name", remedy));
+                return Err(malformed(
+                    "its host has characters that no name has",
+                    remedy,
+                ));
             }
             None => host,
         };
         let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
         let port = port.parse().ok().filter(|_| digits).ok_or_else(|| {
             malformed(
-                "its port is no number from 0 to 65535",
+                "its port is not a number from 0 to 65535",
                 "end it with a port and nothing else",
             )
         })?;
@@ -77,18 +80,18 @@ impl UdpAddress {
         })
     }
 
-    /// The name or IP address, with no brackets.
+    /// The name or IP address, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port; 0 stands for any free one.
+    /// The port; 0 stands for any free port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// All socket addresses that the host stands for, never none. Asks the system's resolver,
-    /// which may ask the network, unless the host is an IP address.
+    /// All socket addresses of the host, at least one. Unless the host is an IP address, this asks
+    /// the system's resolver, which may ask the network.
     ///
     /// # Errors
     /// If the name is unknown or the resolver fails.
@@ -112,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn well_formed_addresses() {
+    fn well_formed_addresses_are_parsed() {
         for (text, host, port) in [
             ("udp://127.0.0.1:0", "127.0.0.1", 0),
             (
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_addresses_say_which_part_is_wrong() {
+    fn the_error_of_a_malformed_address_names_the_wrong_part() {
         for (text, problem) in [
             ("", "no scheme"),
             ("127.0.0.1:9000", "no scheme"),
@@ -138,17 +141,17 @@ mod tests {
             ("udp://", "no port"),
             ("udp://host", "no port"),
             ("udp://:9000", "no host"),
-            ("udp://host:", "port is no number"),
-            ("udp://host:+1", "port is no number"),
-            ("udp://host:65536", "port is no number"),
-            ("udp://host:9000/path", "port is no number"),
-            ("udp://a b:1", "characters of no name"),
-            ("udp://ho\0st:1", "characters of no name"),
+            ("udp://host:", "port is not a number"),
+            ("udp://host:+1", "port is not a number"),
+            ("udp://host:65536", "port is not a number"),
+            ("udp://host:9000/path", "port is not a number"),
+            ("udp://a b:1", "characters that no name has"),
+            ("udp://ho\0st:1", "characters that no name has"),
             ("udp://::1:9000", "contains a colon"),
             ("udp://[::1:9000", "contains a colon"),
-            ("udp://[]:9000", "no IPv6 address"),
-            ("udp://[host]:9000", "no IPv6 address"),
-            ("udp://[::1%a b]:9000", "no IPv6 address"),
+            ("udp://[]:9000", "not an IPv6 address"),
+            ("udp://[host]:9000", "not an IPv6 address"),
+            ("udp://[::1%a b]:9000", "not an IPv6 address"),
         ] {
             let error = UdpAddress::parse(text).expect_err(text);
             assert_eq!(error.fault, Fault::Caller);

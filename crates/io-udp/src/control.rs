@@ -1,4 +1,4 @@
-//! What a UDP device has beside its halves: peers by address, events, sleep.
+//! The rest of a UDP device beside its two halves: peers by address, events, sleeping.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,8 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use starling_io::{Capabilities, DeviceReport, Fault, IoError, IoEvent, PeerGone, PeerId, Wake};
 
 use crate::address::UdpAddress;
-use crate::device::{UdpConfig, new_socket};
-use crate::lane::Lane;
+use crate::config::UdpConfig;
+use crate::connected::ConnectedSocket;
+use crate::open::new_socket;
 use crate::rx::{Advice, UdpRx};
 use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
@@ -20,11 +21,11 @@ use crate::sys::socket::{self, Failure};
 use crate::tx::UdpTx;
 use crate::wake::Waker;
 
-/// The most entries of the socket's error queue that one [`UdpControl::poll_event`] looks at.
+/// The most entries of the socket's error queue that one [`UdpControl::poll_event`] reads.
 const ERRORS_PER_POLL: usize = 16;
 
-/// A [`UdpIo`](crate::UdpIo) without its halves, which its methods are given: always those that
-/// it was made with.
+/// A [`UdpIo`](crate::UdpIo) without its halves. Its methods take the halves as arguments: always
+/// those of the same device.
 pub struct UdpControl {
     pub(crate) shared: Arc<Shared>,
     pub(crate) waker: Arc<Waker>,
@@ -39,15 +40,15 @@ impl UdpControl {
         &self.capabilities
     }
 
-    /// Who is a peer.
+    /// The peers by address.
     pub fn directory(&self) -> Directory {
         self.shared.directory.clone()
     }
 
-    /// The network namespace of the socket, by the number that the kernel gives it (Linux 5.14).
+    /// The network namespace of the socket, as the kernel's cookie (Linux 5.14).
     ///
     /// # Errors
-    /// If the kernel has no such numbers.
+    /// If the kernel has no such cookies.
     pub fn namespace(&self) -> io::Result<u64> {
         socket::namespace(self.shared.fd())
     }
@@ -69,8 +70,8 @@ impl UdpControl {
         self.open_first(tx, &UdpAddress::parse(address)?.resolve()?)
     }
 
-    /// The first of a name's addresses that the kernel knows a way to. Whether somebody listens
-    /// there is seen by who sends.
+    /// Opens the first of a name's addresses that the kernel has a route to. Whether anybody
+    /// listens there shows only when the caller sends.
     fn open_first(&self, tx: &mut UdpTx, found: &[SocketAddr]) -> Result<PeerId, IoError> {
         let reachable =
             |found: &&SocketAddr| RawAddr::new(**found, self.shared.directory.family()).is_some();
@@ -87,21 +88,24 @@ impl UdpControl {
     /// As [`starling_io::PacketIo::close_peer`].
     pub fn close_peer(&mut self, rx: &mut UdpRx, tx: &mut UdpTx, peer: PeerId) {
         tx.remove_peer(peer);
-        if rx.lane().is_some_and(|lane| lane.peer == peer) {
-            rx.set_lane(None);
+        if rx
+            .connected()
+            .is_some_and(|connected| connected.peer == peer)
+        {
+            rx.set_connected(None);
         }
     }
 
     /// As [`starling_io::PacketIo::poll_event`].
     pub fn poll_event(&mut self, rx: &mut UdpRx, tx: &mut UdpTx) -> Option<IoEvent> {
-        self.tend_lane(rx, tx);
+        self.maintain_connected(rx, tx);
         if !self.shared.errors_waiting.load(Ordering::Relaxed) {
             return None;
         }
         for _ in 0..ERRORS_PER_POLL {
             let own = socket::take_error(self.shared.fd());
-            let error = own.or_else(|nothing| match rx.lane() {
-                Some(lane) => socket::take_error(lane.fd()),
+            let error = own.or_else(|nothing| match rx.connected() {
+                Some(connected) => socket::take_error(connected.fd()),
                 None => Err(nothing),
             });
             let Ok((address, failure)) = error else {
@@ -116,7 +120,7 @@ impl UdpControl {
                     return Some(IoEvent::PeerGone(peer, PeerGone::Suspected));
                 }
                 Failure::TooLarge => {
-                    tx.remeasure(peer);
+                    tx.update_max_datagram(peer);
                 }
                 Failure::Other => {}
             }
@@ -148,7 +152,7 @@ impl UdpControl {
         other: Option<BorrowedFd<'_>>,
         timeout: Option<Duration>,
     ) -> Result<(), IoError> {
-        if rx.has_leftovers() {
+        if rx.has_pending() {
             return Ok(());
         }
         let mut interest = PollFlags::IN;
@@ -159,13 +163,13 @@ impl UdpControl {
             tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: duration.subsec_nanos().into(),
         });
-        let lane = rx.lane().map_or(self.shared.fd(), Lane::fd);
-        // Without a lane the device's own socket stands there twice, which is harmless.
+        let connected = rx.connected().map_or(self.shared.fd(), ConnectedSocket::fd);
+        // Without a connected socket the main socket is in the list twice, which is harmless.
         let count = if other.is_some() { 4 } else { 3 };
         let other = other.unwrap_or(self.waker.as_fd());
         let mut fds = [
             PollFd::from_borrowed_fd(self.shared.fd(), interest),
-            PollFd::from_borrowed_fd(lane, interest),
+            PollFd::from_borrowed_fd(connected, interest),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(other, PollFlags::IN),
         ];
@@ -175,12 +179,12 @@ impl UdpControl {
             Ok(0)
         };
         self.waker.end_sleep();
-        let [own, lane, waker] = [&fds[0], &fds[1], &fds[2]].map(PollFd::revents);
-        if (own | lane).contains(PollFlags::ERR) {
+        let [own, connected, waker] = [&fds[0], &fds[1], &fds[2]].map(PollFd::revents);
+        if (own | connected).contains(PollFlags::ERR) {
             self.shared.errors_waiting.store(true, Ordering::Relaxed);
         }
         if own.contains(PollFlags::IN) {
-            rx.ask_others();
+            rx.poll_main_socket();
         }
         if !waker.is_empty() {
             self.waker.drain();
@@ -196,27 +200,27 @@ impl UdpControl {
         }
     }
 
-    /// Opens or gives up a lane, if the traffic of late asks for it.
+    /// Opens or closes the connected socket if recent traffic suggests it.
     #[inline]
-    fn tend_lane(&mut self, rx: &mut UdpRx, tx: &mut UdpTx) {
+    fn maintain_connected(&mut self, rx: &mut UdpRx, tx: &mut UdpTx) {
         if let Some(advice) = rx.advice() {
-            self.follow(rx, tx, advice);
+            self.apply(rx, tx, advice);
         }
     }
 
     #[cold]
-    fn follow(&mut self, rx: &mut UdpRx, tx: &mut UdpTx, advice: Advice) {
-        let lane = match advice {
-            Advice::Open(peer) => self.open_lane(tx, peer).map(Arc::new),
+    fn apply(&mut self, rx: &mut UdpRx, tx: &mut UdpTx, advice: Advice) {
+        let connected = match advice {
+            Advice::Open(peer) => self.open_connected(tx, peer).map(Arc::new),
             Advice::Close => None,
         };
-        tx.set_lane(lane.clone());
-        rx.set_lane(lane);
+        tx.set_connected(connected.clone());
+        rx.set_connected(connected);
     }
 
-    /// `None` where the kernel or the configuration has something against it.
-    fn open_lane(&self, tx: &UdpTx, peer: PeerId) -> Option<Lane> {
-        // With the port shared already, a socket more would change who hears which sender.
+    /// `None` where the kernel or the configuration does not allow it.
+    fn open_connected(&self, tx: &UdpTx, peer: PeerId) -> Option<ConnectedSocket> {
+        // On a shared port, one more socket would change which socket receives from which sender.
         if self.config.reuse_port {
             return None;
         }
@@ -225,7 +229,7 @@ impl UdpControl {
         if self.config.gro && self.shared.wants_control.load(Ordering::Relaxed) {
             let _ = socket::set_int(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
         }
-        Lane::new(socket, &self.shared.socket, self.local, peer, &address).ok()
+        ConnectedSocket::new(socket, &self.shared.socket, self.local, peer, &address).ok()
     }
 }
 
@@ -235,7 +239,7 @@ mod tests {
     use crate::device::UdpIo;
 
     #[test]
-    fn of_a_names_addresses_the_first_with_a_way_is_taken() {
+    fn the_first_address_of_a_name_that_has_a_route_is_opened() {
         let device = UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default()).expect("loopback");
         let (_, mut tx, control) = device.into_parts();
         let mut open = |found: &[&str]| {
@@ -245,7 +249,7 @@ mod tests {
             let address = tx.address_of(peer).expect("a peer");
             Ok::<_, IoError>(address.to_std().to_string())
         };
-        // Not from an IPv4 socket, not from loopback, and at last one.
+        // No route from an IPv4 socket, none from loopback, and then one.
         let found = ["[::1]:7", "192.0.2.1:7", "127.0.0.1:7", "127.0.0.1:8"];
         assert_eq!(open(&found).expect("the third"), "127.0.0.1:7");
         let error = open(&found[..2]).expect_err("neither");

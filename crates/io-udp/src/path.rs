@@ -16,11 +16,11 @@ const UDP_HEADER: usize = 8;
 const IPV4_HEADER: usize = 20;
 /// Bytes of IPv6 header without extensions.
 const IPV6_HEADER: usize = 40;
-/// The largest payload length that the header of either IP version can tell.
+/// The largest length that an IP header of either version can express.
 const MAX_IP_PACKET: usize = 65_535;
 
-/// The largest UDP payload that a socket of `family` can send to anyone: for IPv4, the length
-/// field of IP counts the IP header, too.
+/// The largest UDP payload that a socket of `family` can send to anyone. The length field of IPv4
+/// counts the IP header as well.
 pub(crate) fn largest_payload(family: Family) -> usize {
     match family {
         Family::V4 => MAX_IP_PACKET - IPV4_HEADER - UDP_HEADER,
@@ -28,11 +28,11 @@ pub(crate) fn largest_payload(family: Family) -> usize {
     }
 }
 
-/// Asks the kernel what it knows about paths.
+/// Asks the kernel for path MTUs.
 ///
-/// The kernel tells the path MTU only of connected sockets, so one is kept for the question. It
-/// is made together with the device's own socket, because it has to be in the same network
-/// namespace whichever thread asks. It sends nothing and holds no port between questions.
+/// The kernel reports the path MTU of connected sockets only, so this keeps one for the purpose.
+/// It is made together with the device's main socket: both must be in the same network namespace,
+/// whichever thread asks later. It sends nothing and holds no port between questions.
 pub(crate) struct Probe {
     socket: Socket,
 }
@@ -53,8 +53,8 @@ impl Probe {
         Ok(Self { socket })
     }
 
-    /// The largest UDP payload that the kernel now believes the path to `peer` takes in one
-    /// packet.
+    /// The largest UDP payload that the path to `peer` takes in one packet, as the kernel
+    /// currently knows it.
     ///
     /// # Errors
     /// If there is no route to the peer.
@@ -81,7 +81,7 @@ impl Probe {
             Family::V4 => socket::int(fd, libc::IPPROTO_IP, libc::IP_MTU),
             Family::V6 => socket::int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU),
         };
-        // Else the source address of this path would stick to the next.
+        // Without this, the source address of this path would also be used for the next one.
         rustix::net::connect_unspec(fd)?;
         Ok(usize::try_from(mtu?).unwrap_or(0))
     }

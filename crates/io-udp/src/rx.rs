@@ -1,8 +1,8 @@
 //! The receiving half: which system call to receive with, and who sent what.
 //!
-//! One datagram at a time is what a lightly loaded server and every waiting client see, and there
-//! the price of the system call is latency; under load many must come with each call. So the
-//! last calls predict the next:
+//! A lightly loaded server and every waiting client receive one datagram at a time, and there the
+//! system call's time is latency. Under load, each call must return many. So the last calls predict
+//! the next:
 //!
 //! ```text
 //!              nothing                          nothing, or one
@@ -13,15 +13,15 @@
 //!                                              └─┘ two or more
 //! ```
 //!
-//! A *single* is `recvfrom` if it can be: that call tells neither ECN bits nor the boundaries
-//! between datagrams that GRO merged. Neither matters as long as all peers are on paths of 64 KiB
-//! MTU, which are loopback: GRO is off, no switch marks. There one datagram in
-//! [`SAMPLE_EVERY`] is taken by `recvmsg` to see its ECN bits, so that marks by a queueing
-//! discipline on loopback do not stay unseen, and after a mark all are for a while. As soon as a
-//! peer is behind a smaller MTU, `recvmsg` takes every single and GRO is on, for good.
+//! A *single* is `recvfrom` where possible. That call reports neither ECN bits nor the boundaries
+//! between datagrams that GRO merged. Neither matters while all peers are on paths with an MTU of
+//! 64 KiB, which are loopback: GRO is off there, and no switch marks. One single in
+//! [`SAMPLE_EVERY`] is still taken by `recvmsg` for its ECN bits, because a queueing discipline on
+//! loopback may mark. After a mark, all singles are for a while. As soon as a peer is behind a
+//! smaller MTU, `recvmsg` takes every single and GRO is on, for good.
 //!
-//! With a [`lane`](crate::lane) all this is about the lane's socket, and the device's own is asked
-//! now and then.
+//! Beside a [connected socket](crate::connected), all this applies to that socket, and the main
+//! socket is polled now and then.
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
@@ -30,18 +30,19 @@ use std::sync::atomic::Ordering;
 
 use starling_io::{Datagram, Ecn, Fault, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
-use crate::lane::{
-    FIRST_RUN, LAST_BURSTS, Lane, OTHERS_EVERY, OTHERS_LIMIT, OTHERS_WINDOW, RUN_GROWTH,
+use crate::connected::{
+    ConnectedSocket, DRAIN_BURSTS, INITIAL_RUN, MAIN_SOCKET_INTERVAL, OTHERS_LIMIT, OTHERS_WINDOW,
+    RUN_GROWTH,
 };
 use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
 use crate::sys::recv::{Received, RecvBatch};
 use crate::sys::socket;
 
-/// On loopback, every how many singles one is taken with its ECN bits.
+/// On loopback, one single in so many is received with its ECN bits.
 const SAMPLE_EVERY: u32 = 16;
 
-/// On loopback, how many singles are taken with their ECN bits after a congestion mark.
+/// On loopback, so many singles after a congestion mark are received with their ECN bits.
 const AFTER_MARK: u32 = 1024;
 
 /// The receiving half of a [`UdpIo`](crate::UdpIo).
@@ -49,61 +50,61 @@ pub struct UdpRx {
     shared: Arc<Shared>,
     directory: Directory,
     batch: RecvBatch,
-    /// Slots of `batch` that the last call filled; those from `next_slot` on are yet to be given
-    /// out, the first of them from `next_start` on.
+    /// Slots of `batch` that the last call filled. Those from `next_slot` on are not delivered
+    /// yet, the first of them from `next_start` on.
     filled: usize,
     next_slot: usize,
     next_start: usize,
-    burst: [Place; MAX_BURST],
+    burst: [Location; MAX_BURST],
     burst_len: usize,
     ecn: bool,
     /// The last call found something.
     found: bool,
     /// The next call is `recvmmsg`.
     many: bool,
-    /// Singles until one is taken with its ECN bits.
+    /// Singles until the next one with ECN bits.
     until_sample: u32,
-    /// Singles left that are all taken with their ECN bits.
+    /// Singles left that are all received with their ECN bits.
     after_mark: u32,
-    /// The last look-up of a sender.
-    last: Cell<LookUp>,
+    /// The last lookup of a sender.
+    last: Cell<SenderLookup>,
     /// Datagrams received so far.
     total: u64,
-    /// What the kernel dropped of lanes that were given up.
+    /// Datagrams that the kernel dropped on connected sockets that are closed.
     dropped: u64,
-    /// A run of datagrams from one peer that is so long is reason for a lane.
+    /// The length of a run from one peer that opens a connected socket.
     long_run: u64,
-    lane: Option<Arc<Lane>>,
-    /// Bursts until the device's own socket is asked, beside a lane.
-    until_others: u32,
-    /// Datagrams from others beside the lane, and the bursts from the lane since they were
-    /// counted anew.
+    connected: Option<Arc<ConnectedSocket>>,
+    /// Bursts until the main socket is polled, beside a connected one.
+    until_main_socket: u32,
+    /// Datagrams from other peers beside the connected socket, and its bursts since that count
+    /// started at zero.
     others: u32,
-    lane_bursts: u32,
-    /// A lane that is given up, and how many bursts more are taken from it at most.
-    last_bursts: Option<(Arc<Lane>, u32)>,
+    connected_bursts: u32,
+    /// A closing connected socket, and the most bursts still to be received from it.
+    draining: Option<(Arc<ConnectedSocket>, u32)>,
 }
 
-/// What would be better than how it is.
+/// What recent traffic suggests.
 pub(crate) enum Advice {
-    /// A lane for this peer.
+    /// A connected socket for this peer.
     Open(PeerId),
-    /// No lane.
+    /// No connected socket.
     Close,
 }
 
 /// Where a datagram of the burst lies.
 #[derive(Clone, Copy)]
-struct Place {
+struct Location {
     slot: u16,
     ecn: Ecn,
     start: u32,
     len: u32,
 }
 
-/// What `address` was when the table of peers had `version`.
+/// What `address` was when the directory had `version`.
 #[derive(Clone, Copy)]
-struct LookUp {
+struct SenderLookup {
     address: RawAddr,
     version: u32,
     peer: Option<PeerId>,
@@ -111,24 +112,24 @@ struct LookUp {
     since: u64,
 }
 
-/// The ways to receive.
+/// The system calls to receive with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Plain,
-    One,
-    Many,
+enum ReceiveCall {
+    Recvfrom,
+    Recvmsg,
+    Recvmmsg,
 }
 
 impl UdpRx {
     pub(crate) fn new(shared: Arc<Shared>, ecn: bool) -> Self {
-        let nowhere = Place {
+        let nowhere = Location {
             slot: 0,
             ecn: Ecn::NotCapable,
             start: 0,
             len: 0,
         };
-        // No datagram comes from the zero address, so this entry is never hit.
-        let nobody = LookUp {
+        // No datagram comes from the zero address, so this entry never matches.
+        let nobody = SenderLookup {
             address: RawAddr::default(),
             version: 0,
             peer: None,
@@ -151,19 +152,19 @@ impl UdpRx {
             last: Cell::new(nobody),
             total: 0,
             dropped: 0,
-            long_run: FIRST_RUN,
-            lane: None,
-            until_others: 0,
+            long_run: INITIAL_RUN,
+            connected: None,
+            until_main_socket: 0,
             others: 0,
-            lane_bursts: 0,
-            last_bursts: None,
+            connected_bursts: 0,
+            draining: None,
         }
     }
 
-    /// The next burst is not to be waited for: datagrams that the kernel has given already are in
-    /// it, or what is in a lane that was given up, which no sleep hears of.
-    pub fn has_leftovers(&self) -> bool {
-        self.next_slot < self.filled || self.last_bursts.is_some()
+    /// Whether a caller must receive again before it sleeps: datagrams are already in the slots, or
+    /// may be in a closing connected socket, which no sleep polls.
+    pub fn has_pending(&self) -> bool {
+        self.next_slot < self.filled || self.draining.is_some()
     }
 
     /// Datagrams received so far.
@@ -171,42 +172,44 @@ impl UdpRx {
         self.total
     }
 
-    /// Datagrams that the kernel did not give to the sockets so far.
+    /// Datagrams that the kernel has dropped at the sockets so far.
     pub(crate) fn dropped(&self) -> u64 {
-        let lane = self.lane().map_or(0, |lane| socket::dropped(lane.fd()));
-        self.dropped + lane + socket::dropped(self.shared.fd())
+        let connected = self
+            .connected()
+            .map_or(0, |connected| socket::dropped(connected.fd()));
+        self.dropped + connected + socket::dropped(self.shared.fd())
     }
 
     #[inline]
-    fn way(&self) -> Way {
+    fn next_call(&self) -> ReceiveCall {
         if self.many {
-            Way::Many
+            ReceiveCall::Recvmmsg
         } else if self.shared.wants_control.load(Ordering::Relaxed)
             || (self.ecn && (self.until_sample == 0 || self.after_mark > 0))
         {
-            Way::One
+            ReceiveCall::Recvmsg
         } else {
-            Way::Plain
+            ReceiveCall::Recvfrom
         }
     }
 
-    /// Prepares the choice of the next way, after this one found `received` datagrams.
+    /// Prepares the choice of the next call, after `call` received `received` datagrams.
     #[inline]
-    fn learn(&mut self, way: Way, received: usize) {
-        let next_too = received == 1 && way != Way::Many && self.found;
+    fn predict(&mut self, call: ReceiveCall, received: usize) {
+        let next_too = received == 1 && call != ReceiveCall::Recvmmsg && self.found;
         self.many = received > 1 || next_too;
         self.found = received > 0;
         if received == 1 {
-            match way {
-                Way::Plain => self.until_sample = self.until_sample.saturating_sub(1),
-                Way::One if self.after_mark > 0 => self.after_mark -= 1,
-                Way::One => self.until_sample = SAMPLE_EVERY,
-                Way::Many => {}
+            match call {
+                ReceiveCall::Recvfrom => self.until_sample = self.until_sample.saturating_sub(1),
+                ReceiveCall::Recvmsg if self.after_mark > 0 => self.after_mark -= 1,
+                ReceiveCall::Recvmsg => self.until_sample = SAMPLE_EVERY,
+                ReceiveCall::Recvmmsg => {}
             }
         }
     }
 
-    /// Gives out datagrams that are in the slots, as many as a burst may have.
+    /// Delivers datagrams from the slots, up to the size of a burst.
     #[inline]
     fn fill_burst(&mut self) {
         while self.next_slot < self.filled && self.burst_len < MAX_BURST {
@@ -219,7 +222,7 @@ impl UdpRx {
             loop {
                 let start = self.next_start;
                 let end = (start + segment).min(len);
-                self.burst[self.burst_len] = Place {
+                self.burst[self.burst_len] = Location {
                     slot: slot as u16,
                     ecn,
                     start: start as u32,
@@ -241,11 +244,11 @@ impl UdpRx {
 }
 
 impl PacketRx for UdpRx {
-    /// What of a merged run of datagrams did not fit into the last burst comes before anything
+    /// The rest of a merged run that did not fit into the last burst is delivered before anything
     /// new is received.
     ///
     /// # Errors
-    /// Only if the socket is unusable. Errors about peers come up as events.
+    /// Only if the socket is unusable. Errors about peers are reported as events.
     #[inline]
     fn rx_burst(&mut self) -> Result<usize, IoError> {
         self.burst_len = 0;
@@ -254,19 +257,19 @@ impl PacketRx for UdpRx {
             self.total += self.burst_len as u64;
             return Ok(self.burst_len);
         }
-        if self.last_bursts.is_some() || (self.lane.is_some() && self.until_others == 0) {
-            self.receive_aside()?;
+        if self.draining.is_some() || (self.connected.is_some() && self.until_main_socket == 0) {
+            self.receive_elsewhere()?;
         } else {
-            let way = self.way();
-            let fd = match &self.lane {
-                Some(lane) => lane.fd(),
+            let call = self.next_call();
+            let fd = match &self.connected {
+                Some(connected) => connected.fd(),
                 None => self.shared.fd(),
             };
-            let received = receive(&mut self.batch, &self.shared, fd, way)?;
-            self.learn(way, received);
+            let received = receive(&mut self.batch, &self.shared, fd, call)?;
+            self.predict(call, received);
             self.filled = received;
-            self.until_others = self.until_others.saturating_sub(1);
-            self.lane_bursts += u32::from(received > 0);
+            self.until_main_socket = self.until_main_socket.saturating_sub(1);
+            self.connected_bursts += u32::from(received > 0);
         }
         self.next_slot = 0;
         self.next_start = 0;
@@ -288,7 +291,7 @@ impl PacketRx for UdpRx {
         let version = self.directory.version();
         let mut last = self.last.get();
         if last.address != *address || last.version != version {
-            last = LookUp {
+            last = SenderLookup {
                 address: *address,
                 version,
                 peer: self.directory.find_raw(address),
@@ -311,37 +314,42 @@ impl PacketRx for UdpRx {
 }
 
 impl UdpRx {
-    /// Receives from the socket that is not the usual one: a lane that is given up, or the
-    /// device's own beside a lane.
+    /// Receives from the less usual socket: a closing connected one, or the main socket beside a
+    /// connected one.
     #[cold]
-    fn receive_aside(&mut self) -> Result<(), IoError> {
-        if let Some((lane, left)) = self.last_bursts.take() {
-            self.filled = receive(&mut self.batch, &self.shared, lane.fd(), Way::Many)?;
+    fn receive_elsewhere(&mut self) -> Result<(), IoError> {
+        if let Some((connected, left)) = self.draining.take() {
+            self.filled = receive(
+                &mut self.batch,
+                &self.shared,
+                connected.fd(),
+                ReceiveCall::Recvmmsg,
+            )?;
             if self.filled > 0 && left > 0 {
-                self.last_bursts = Some((lane, left - 1));
+                self.draining = Some((connected, left - 1));
             }
             return Ok(());
         }
-        let way = match self.shared.wants_control.load(Ordering::Relaxed) {
-            true => Way::One,
-            false => Way::Plain,
+        let call = match self.shared.wants_control.load(Ordering::Relaxed) {
+            true => ReceiveCall::Recvmsg,
+            false => ReceiveCall::Recvfrom,
         };
-        self.filled = receive(&mut self.batch, &self.shared, self.shared.fd(), way)?;
-        if self.lane_bursts >= OTHERS_WINDOW {
-            self.lane_bursts = 0;
+        self.filled = receive(&mut self.batch, &self.shared, self.shared.fd(), call)?;
+        if self.connected_bursts >= OTHERS_WINDOW {
+            self.connected_bursts = 0;
             self.others = 0;
         }
         if self.filled == 0 {
-            self.until_others = OTHERS_EVERY;
+            self.until_main_socket = MAIN_SOCKET_INTERVAL;
         }
         self.others += self.filled as u32;
         Ok(())
     }
 
-    /// Whether the traffic of late asks for a lane, or for none.
+    /// Whether recent traffic suggests to open or close a connected socket.
     #[inline]
     pub(crate) fn advice(&self) -> Option<Advice> {
-        if self.lane.is_some() {
+        if self.connected.is_some() {
             return (self.others >= OTHERS_LIMIT).then_some(Advice::Close);
         }
         let last = self.last.get();
@@ -351,53 +359,53 @@ impl UdpRx {
         last.peer.map(Advice::Open)
     }
 
-    /// The lane's peer.
-    pub(crate) fn lane(&self) -> Option<&Lane> {
-        self.lane.as_deref()
+    /// The connected socket.
+    pub(crate) fn connected(&self) -> Option<&ConnectedSocket> {
+        self.connected.as_deref()
     }
 
-    /// From now on datagrams come by this lane, too. If there is none, because one could not be
-    /// opened or is to be given up, it takes a longer run until it is time for the next.
-    pub(crate) fn set_lane(&mut self, lane: Option<Arc<Lane>>) {
-        if lane.is_none() {
+    /// Sets the connected socket to receive from. `None` if it could not be opened or is to be
+    /// closed; then the next one takes a longer run.
+    pub(crate) fn set_connected(&mut self, connected: Option<Arc<ConnectedSocket>>) {
+        if connected.is_none() {
             self.long_run = self.long_run.saturating_mul(RUN_GROWTH);
         }
-        self.until_others = 0;
+        self.until_main_socket = 0;
         self.others = 0;
-        self.lane_bursts = 0;
-        if let Some(given_up) = std::mem::replace(&mut self.lane, lane) {
+        self.connected_bursts = 0;
+        if let Some(given_up) = std::mem::replace(&mut self.connected, connected) {
             self.dropped += socket::dropped(given_up.fd());
-            self.last_bursts = Some((given_up, LAST_BURSTS));
+            self.draining = Some((given_up, DRAIN_BURSTS));
         }
         let mut last = self.last.get();
         last.since = self.total;
         self.last.set(last);
     }
 
-    /// The device's own socket has something: it is asked next.
-    pub(crate) fn ask_others(&mut self) {
-        self.until_others = 0;
+    /// The main socket has something: it is polled next.
+    pub(crate) fn poll_main_socket(&mut self) {
+        self.until_main_socket = 0;
     }
 }
 
-/// Receives from `fd`. Zero datagrams, if the error is no more than that none is there or that one
-/// sent earlier did not arrive.
+/// Receives from `fd`. Returns zero if there is nothing, or if the error is a report that an
+/// earlier datagram did not arrive.
 #[inline]
 fn receive(
     batch: &mut RecvBatch,
     shared: &Shared,
     fd: BorrowedFd<'_>,
-    way: Way,
+    call: ReceiveCall,
 ) -> Result<usize, IoError> {
-    let result = match way {
-        Way::Plain => batch.recv_plain(fd).map(|()| 1),
-        Way::One => batch.recv_one(fd).map(|()| 1),
-        Way::Many => batch.recv_many(fd),
+    let result = match call {
+        ReceiveCall::Recvfrom => batch.recvfrom(fd).map(|()| 1),
+        ReceiveCall::Recvmsg => batch.recvmsg(fd).map(|()| 1),
+        ReceiveCall::Recvmmsg => batch.recvmmsg(fd),
     };
     result.or_else(|error| match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EINTR) => Ok(0),
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => {
-            let remedy = "this is a defect of the device: report it";
+            let remedy = "this is a bug of Starling: report it";
             Err(IoError::from_os(Fault::Host, "receive", error, remedy))
         }
         _ => {
@@ -424,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_datagrams_come_apart_over_as_many_bursts_as_it_takes() {
+    fn merged_datagrams_are_delivered_over_as_many_bursts_as_they_need() {
         let receiver = socket();
         socket::set_int(receiver.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).expect("Linux 5.0");
         let address = receiver.local_addr().expect("bound").as_socket();
@@ -468,7 +476,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "datagram 0 of 0")]
-    fn a_datagram_beyond_the_burst_is_a_defect() {
+    fn asking_for_a_datagram_beyond_the_burst_panics() {
         let rx = UdpRx::new(Arc::new(Shared::new(socket(), Family::V4)), true);
         let _ = rx.datagram(0);
     }

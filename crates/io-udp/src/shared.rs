@@ -1,4 +1,4 @@
-//! What the two halves of a device have in common.
+//! What the two halves of a device share.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,17 +11,17 @@ use starling_io::PeerId;
 
 use crate::sys::addr::{Family, RawAddr};
 
-/// Who the peers of a [`UdpIo`](crate::UdpIo) are, by address. It may outlive the device, and does
-/// not keep its socket.
+/// The peers of a [`UdpIo`](crate::UdpIo), by address. It may outlive the device, and does not keep
+/// the socket open.
 #[derive(Clone)]
 pub struct Directory(Arc<Peers>);
 
-/// Written by the device's own thread. Others that have the directory look peers up, and only anew
-/// when the version has changed: the lock is hardly ever contended.
+/// The device's own thread writes it. Other threads with the directory look peers up, and again
+/// only when the version has changed, so the lock is hardly ever contended.
 struct Peers {
     family: Family,
     known: Mutex<HashMap<RawAddr, PeerId>>,
-    /// Grows with each change of `known`, so that a cached look-up can be trusted without it.
+    /// Grows with each change of `known`. While it is unchanged, a cached lookup is valid.
     version: AtomicU32,
 }
 
@@ -34,13 +34,13 @@ impl Directory {
         }))
     }
 
-    /// The peer at `address`, if it is one.
+    /// The peer at `address`, if there is one.
     pub fn find(&self, address: SocketAddr) -> Option<PeerId> {
         self.find_raw(&RawAddr::new(address, self.family())?)
     }
 
-    /// A number that changes whenever a peer comes or goes: as long as it is the same, what was
-    /// found before is still true.
+    /// A number that changes whenever a peer is added or removed. While it stays the same, earlier
+    /// lookups remain valid.
     #[inline]
     pub fn version(&self) -> u32 {
         self.0.version.load(Ordering::Acquire)
@@ -50,7 +50,7 @@ impl Directory {
         self.0.family
     }
 
-    /// The peer at `address`, if it is one.
+    /// The peer at `address`, if there is one.
     pub(crate) fn find_raw(&self, address: &RawAddr) -> Option<PeerId> {
         self.known().get(address).copied()
     }
@@ -72,14 +72,14 @@ impl Directory {
     }
 }
 
-/// The socket, which peers are known, and hints from one half to the other. The halves belong to
-/// one thread: the atomics only make sharing safe.
+/// The socket, the peers, and hints from one half to the other. Both halves belong to one thread;
+/// the atomics only make sharing safe.
 pub(crate) struct Shared {
     pub(crate) socket: Socket,
     pub(crate) directory: Directory,
-    /// Some path may merge datagrams or mark them: take each with its control messages.
+    /// Some path may merge or mark datagrams: receive each with its control messages.
     pub(crate) wants_control: AtomicBool,
-    /// A system call failed with what may be a report about a datagram sent earlier.
+    /// A system call failed, perhaps with a late report about an earlier datagram.
     pub(crate) errors_waiting: AtomicBool,
 }
 

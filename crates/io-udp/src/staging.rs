@@ -1,20 +1,21 @@
-//! Datagrams that are being assembled or wait to be sent.
+//! Datagrams that are open for more frames or wait to be sent.
 //!
-//! A fixed number of slots, each large enough for any datagram. Slots are used from the first, and
-//! their memory is given by the kernel page by page: who sends small datagrams touches few pages.
+//! There is a fixed number of slots, each large enough for any datagram. The lowest free slot is
+//! used first, and the kernel provides memory page by page, so a sender of small datagrams touches
+//! few pages.
 //!
 //! ```text
 //!            begin                       flushed, or dropped
 //!   free ──────────▶ queued (its peer may still append) ──────────▶ free
 //! ```
 
-/// The most datagrams that wait to be sent, all peers together.
+/// The most datagrams that wait to be sent, over all peers.
 pub(crate) const SLOTS: usize = 64;
 
 /// Room for any UDP payload.
 const SLOT_BYTES: usize = 1 << 16;
 
-/// Distance of two slots: see the receive buffers for why it is not a power of two.
+/// Distance of two slots. `sys::recv` says why it is not a power of two.
 const SLOT_STRIDE: usize = SLOT_BYTES + 320;
 
 /// Index of a slot.
@@ -32,7 +33,7 @@ pub(crate) struct Staging {
 impl Staging {
     pub(crate) fn new() -> Self {
         Self {
-            // Zeroed memory of this size comes from the kernel untouched.
+            // The kernel hands out zeroed memory of this size untouched.
             bytes: vec![0; SLOTS * SLOT_STRIDE].into_boxed_slice(),
             lens: [0; SLOTS],
             peers: [0; SLOTS],
@@ -41,7 +42,7 @@ impl Staging {
         }
     }
 
-    /// The slots with something to send, oldest first.
+    /// The slots to send, oldest first.
     #[inline]
     pub(crate) fn queue(&self) -> &[Slot] {
         &self.queue
@@ -58,7 +59,7 @@ impl Staging {
         self.lens[usize::from(slot)] as usize
     }
 
-    /// The number of the peer that `slot` goes to.
+    /// The number of the peer that `slot` is for.
     #[inline]
     pub(crate) fn peer(&self, slot: Slot) -> u32 {
         self.peers[usize::from(slot)]
@@ -87,7 +88,7 @@ impl Staging {
     /// Appends `parts` to the datagram in `slot`.
     ///
     /// # Panics
-    /// If it outgrows the slot.
+    /// If it does not fit into the slot.
     #[inline]
     pub(crate) fn push(&mut self, slot: Slot, parts: [&[u8]; 3]) {
         let start = usize::from(slot) * SLOT_STRIDE;
@@ -102,7 +103,7 @@ impl Staging {
         self.lens[usize::from(slot)] = len as u32;
     }
 
-    /// Takes the oldest `count` slots out of the queue, telling `released` whose they were.
+    /// Takes the oldest `count` slots out of the queue; calls `released` with the peer of each.
     #[inline]
     pub(crate) fn release_oldest(&mut self, count: usize, mut released: impl FnMut(u32, Slot)) {
         for &slot in self.queue[..count].iter().rev() {
@@ -112,7 +113,7 @@ impl Staging {
         self.queue.drain(..count);
     }
 
-    /// Takes one slot out of the queue, wherever it stands there.
+    /// Takes one slot out of the queue, wherever it is.
     pub(crate) fn release(&mut self, slot: Slot) {
         let position = self.queue.iter().position(|&queued| queued == slot);
         self.queue
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_leave_in_the_order_they_were_begun() {
+    fn datagrams_are_queued_in_the_order_they_were_begun() {
         let mut staging = Staging::new();
         let first = staging.begin(7);
         let second = staging.begin(8);

@@ -1,4 +1,4 @@
-//! Waking a sleeping thread from others, with no system call when nobody sleeps.
+//! Wakes a sleeping thread from other threads, without a system call when it is awake.
 //!
 //! ```text
 //!                 wake: no system call              wake: writes the eventfd
@@ -9,10 +9,10 @@
 //!              └──────────────────── wait, then poll ────────────────▶ ASLEEP
 //! ```
 //!
-//! No wake is lost: one that comes before the sleeper's step to `ASLEEP` is found by that step,
-//! which then does not sleep; one that comes after it writes the eventfd, which ends the poll,
-//! even a poll that has not begun yet. A write that comes late, after the sleeper has left for
-//! another reason, ends the next wait early, which is allowed.
+//! No wake is lost. A wake before the sleeper's step to `ASLEEP` makes that step fail, and the
+//! thread does not sleep. A wake after it writes the eventfd, which ends the poll, even one that
+//! has not begun yet. If the sleeper has left for another reason, a late write ends the next wait
+//! early, which is allowed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,17 +25,17 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const WOKEN: u8 = 2;
 
-/// State shared by the one thread that sleeps and all that may wake it.
+/// State shared by the one thread that sleeps and all threads that may wake it.
 pub struct Waker {
     state: AtomicU8,
     event: OwnedFd,
 }
 
 impl Waker {
-    /// One that nobody sleeps with.
+    /// A waker that no thread sleeps with yet.
     ///
     /// # Errors
-    /// If the process has as many open files as it may.
+    /// If the process has reached its limit of open files.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             state: AtomicU8::new(AWAKE),
@@ -43,27 +43,27 @@ impl Waker {
         })
     }
 
-    /// The sleeper announces that it is about to poll. False if it was woken already: it must
-    /// not sleep. In both cases [`Waker::end_sleep`] follows.
+    /// The sleeper announces that it is about to poll. False if it was woken already and must not
+    /// sleep. [`Waker::end_sleep`] follows in both cases.
     pub fn begin_sleep(&self) -> bool {
         self.state
             .compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
-    /// The sleeper is awake; whoever calls [`Wake::wake`] from now on means the next sleep.
+    /// The sleeper is awake; a later [`Wake::wake`] counts for the next sleep.
     pub fn end_sleep(&self) {
         self.state.store(AWAKE, Ordering::SeqCst);
     }
 
-    /// What to poll for readability; [`Waker::drain`] when it is readable.
+    /// The file to poll for readability; call [`Waker::drain`] when it is readable.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
     /// Makes the eventfd unreadable again.
     pub fn drain(&self) {
-        // The only possible error is that the counter is zero, and then there is nothing to do.
+        // This fails only if the counter is zero, and then there is nothing to do.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }
@@ -71,7 +71,7 @@ impl Waker {
 impl Wake for Waker {
     fn wake(&self) {
         if self.state.swap(WOKEN, Ordering::SeqCst) == ASLEEP {
-            // The only possible error is that the counter is at its maximum: readable already.
+            // This fails only if the counter is at its maximum, and then it is readable already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_who_is_awake_costs_no_system_call_and_ends_the_next_sleep() {
+    fn waking_a_thread_that_is_awake_writes_nothing_and_ends_its_next_sleep() {
         let waker = Waker::new().expect("an eventfd");
         waker.wake();
         waker.wake();

@@ -215,7 +215,7 @@ impl XdpRx {
         let handed_over = exchange.is_some_and(|exchange| !exchange.handed_over.is_empty());
         let siblings = self.siblings.as_ref();
         let passed_on = siblings.is_some_and(Siblings::has_received);
-        handed_over || passed_on || self.udp.has_leftovers() || self.rx.available() > 0
+        handed_over || passed_on || self.udp.has_pending() || self.rx.available() > 0
     }
 
     /// The socket may have something.
@@ -259,7 +259,7 @@ impl XdpRx {
             self.until_asked = ASK_EVERY;
             return true;
         }
-        self.tries > 0 || self.udp.has_leftovers()
+        self.tries > 0 || self.udp.has_pending()
     }
 
     #[cold]

@@ -1,4 +1,4 @@
-//! Socket addresses in the kernel's form, safe to read whichever family they are of.
+//! Socket addresses in the kernel's form, safe to read for either family.
 
 use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -19,8 +19,8 @@ impl Family {
     }
 }
 
-/// `sockaddr_in` and `sockaddr_in6` in one: the fields up to `flow_or_v4` lie at the same offsets
-/// in both, and what follows is zero in an IPv4 address.
+/// `sockaddr_in` and `sockaddr_in6` in one. The fields up to `flow_or_v4` lie at the same offsets
+/// in both; in an IPv4 address, the rest is zero.
 ///
 /// ```text
 ///           0        2      4            8                     24      28
@@ -40,7 +40,7 @@ pub(crate) struct RawAddr {
 const _: () = assert!(size_of::<RawAddr>() == size_of::<libc::sockaddr_in6>());
 
 impl RawAddr {
-    /// `address` as a socket of `family` has to name it; `None` if it cannot reach it.
+    /// `address` in the form that a socket of `family` uses; `None` if it cannot reach it.
     pub(crate) fn new(address: SocketAddr, family: Family) -> Option<Self> {
         match (family, address) {
             (Family::V4, SocketAddr::V4(v4)) => Some(Self {
@@ -62,7 +62,7 @@ impl RawAddr {
                 port_be: v6.port().to_be(),
                 flow_or_v4: 0,
                 v6: v6.ip().octets(),
-                // The kernel tells no scope of senders at other addresses.
+                // For senders at other addresses the kernel reports no scope.
                 scope: match v6.ip().is_unicast_link_local() {
                     true => v6.scope_id(),
                     false => 0,
@@ -71,8 +71,7 @@ impl RawAddr {
         }
     }
 
-    /// The same address, of `interface` if it is a link-local one that does not say which; `None`
-    /// if there is none to take (zero).
+    /// The same address; a link-local one without a scope gets `interface`. `None` if that is zero.
     pub(crate) fn with_interface(mut self, interface: u32) -> Option<Self> {
         if self.scope == 0 && Ipv6Addr::from(self.v6).is_unicast_link_local() {
             self.scope = interface;
@@ -95,7 +94,7 @@ impl RawAddr {
         }
     }
 
-    /// Bytes of it that the kernel expects.
+    /// The length that the kernel expects, in bytes.
     #[inline]
     pub(crate) fn len(&self) -> libc::socklen_t {
         let len = if i32::from(self.family) == libc::AF_INET {
@@ -109,7 +108,7 @@ impl RawAddr {
 
 impl Hash for RawAddr {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Three words: fewer calls into the hasher than one per field.
+        // Two writes: fewer calls into the hasher than one for each field.
         let first = u64::from(self.port_be) << 32 | u64::from(self.flow_or_v4 ^ self.scope);
         state.write_u64(first);
         state.write_u128(u128::from_ne_bytes(self.v6));
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_back_as_they_went_in() {
+    fn addresses_convert_to_the_kernels_form_and_back() {
         for (text, family) in [
             ("10.1.2.3:65535", Family::V4),
             ("10.1.2.3:1", Family::V6),
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_have_an_interface_and_no_others() {
+    fn only_link_local_addresses_have_an_interface() {
         let v6 = |text| raw(text, Family::V6).expect("reachable");
         assert_eq!(v6("[2001:db8::7%3]:9000"), v6("[2001:db8::7]:9000"));
         let whose = |text, interface| v6(text).with_interface(interface);

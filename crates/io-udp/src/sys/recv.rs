@@ -1,13 +1,13 @@
 //! Receive buffers, and the system calls that fill them.
 //!
-//! A batch has [`MAX_BURST`] slots of 64 KiB each: whatever the datagram, it fits. The memory is
-//! reserved once and given by the kernel page by page as slots are first used: an endpoint that
-//! receives one small datagram at a time touches one page.
+//! A batch has [`MAX_BURST`] slots of 64 KiB each, so any datagram fits. The memory is reserved
+//! once, and the kernel provides pages as slots are first used: an endpoint that receives one small
+//! datagram at a time touches one page.
 //!
-//! Cost of one system call here (one small datagram, IPv4 loopback, measured on a 5th-generation
-//! EPYC virtual machine): `recvfrom` 0.6 us, `recvmsg` with a control message 0.85 us, `recvmmsg`
-//! of one 0.9 us, `recvmmsg` that finds one of many 1.2 us; finding nothing: 0.22 us, 0.31 us,
-//! 0.31 us. That is why there are three ways in.
+//! Cost of one system call (one small datagram, IPv4 loopback, on a 5th-generation EPYC virtual
+//! machine): `recvfrom` 0.6 us, `recvmsg` with a control message 0.85 us, `recvmmsg` of one 0.9 us,
+//! `recvmmsg` that asks for many and finds one 1.2 us. Finding nothing costs 0.22 us, 0.31 us and
+//! 0.31 us. That is why there are three calls.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
@@ -22,16 +22,16 @@ use super::{Control, control_int, empty_header, for_each_control};
 /// Room for any UDP payload and for any run of datagrams that GRO merged.
 const SLOT_BYTES: usize = 1 << 16;
 
-/// Distance of two slots. A little more than their size, so that the first cache lines of all
-/// slots do not compete for one set of the cache.
+/// Distance of two slots. It is a little more than their size, so that the first cache lines of
+/// slots do not all map to the same cache set.
 const SLOT_STRIDE: usize = SLOT_BYTES + 320;
 
-/// What the kernel said about the datagram, or run of merged datagrams, in one slot.
+/// What the kernel reported about the datagram, or run of merged datagrams, in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     /// Bytes in the slot.
     pub(crate) len: usize,
-    /// Size of each datagram in the slot except the last; never zero.
+    /// Size of each datagram in the slot but the last; never zero.
     pub(crate) segment: usize,
     /// ECN bits of the first datagram; the kernel merges only datagrams with equal bits.
     pub(crate) ecn: Ecn,
@@ -53,9 +53,9 @@ pub(crate) struct RecvBatch {
     sides: NonNull<Side>,
     /// `MAX_BURST * SLOT_STRIDE` bytes. Raw, because `sides` point into them.
     payload: NonNull<u8>,
-    /// Headers `0..used` were written by the kernel and have to be reset before the next use.
+    /// The kernel wrote headers `0..used`; they are reset before the next use.
     used: usize,
-    /// The last call was [`RecvBatch::recv_plain`]: header 0 says nothing about slot 0.
+    /// The result of a [`RecvBatch::recvfrom`], if that was the last call: it fills no header.
     plain: Option<Received>,
 }
 
@@ -94,9 +94,9 @@ impl RecvBatch {
         }
     }
 
-    /// Takes one datagram into slot 0, with no word about ECN or GRO. The cheapest of the three.
+    /// Receives one datagram into slot 0, without ECN bits or GRO sizes. The cheapest of the three.
     #[inline]
-    pub(crate) fn recv_plain(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn recvfrom(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let mut name_len = size_of::<RawAddr>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `SLOT_BYTES` into slot 0 and `name_len` into its
         // name; nobody holds a reference to either while `self` is borrowed mutably.
@@ -122,9 +122,9 @@ impl RecvBatch {
         Ok(())
     }
 
-    /// Takes one datagram into slot 0, with its control messages.
+    /// Receives one datagram into slot 0, with its control messages.
     #[inline]
-    pub(crate) fn recv_one(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn recvmsg(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.reset();
         let header = &raw mut self.headers[0].msg_hdr;
         // SAFETY: the header points to memory of this struct, of the lengths it says, which
@@ -138,10 +138,10 @@ impl RecvBatch {
         Ok(())
     }
 
-    /// Takes up to [`MAX_BURST`] datagrams into slots 0, 1, ...; returns how many.
-    pub(crate) fn recv_many(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Receives up to [`MAX_BURST`] datagrams into slots 0, 1, ...; returns how many.
+    pub(crate) fn recvmmsg(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.reset();
-        // SAFETY: as for `recv_one`, for all headers.
+        // SAFETY: as for `recvmsg`, for all headers.
         let received = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -161,7 +161,7 @@ impl RecvBatch {
         Ok(received as usize)
     }
 
-    /// What is in `slot`, which the last call filled.
+    /// What the last call received into `slot`.
     #[inline]
     pub(crate) fn received(&self, slot: usize) -> Received {
         if let Some(plain) = self.plain {
@@ -172,8 +172,8 @@ impl RecvBatch {
         let len = header.msg_len as usize;
         let mut ecn = Ecn::NotCapable;
         let mut segment = len;
-        // SAFETY: the kernel filled the control buffer of this slot in the last call, which
-        // `msg_controllen` tells the length of; it is only read while `self` is borrowed.
+        // SAFETY: the kernel filled the control buffer of this slot in the last call and set
+        // `msg_controllen` to its length; it is only read while `self` is borrowed.
         unsafe {
             for_each_control(&header.msg_hdr, |level, kind, data| match (level, kind) {
                 (libc::IPPROTO_IP, libc::IP_TOS) => {
@@ -195,7 +195,7 @@ impl RecvBatch {
         }
     }
 
-    /// Where the datagram in `slot` came from.
+    /// The sender of the datagram in `slot`.
     #[inline]
     pub(crate) fn name(&self, slot: usize) -> &RawAddr {
         assert!(slot < MAX_BURST);
@@ -215,7 +215,7 @@ impl RecvBatch {
         }
     }
 
-    /// Makes the headers fit for the next call.
+    /// Prepares the headers for the next call.
     #[inline]
     fn reset(&mut self) {
         self.plain = None;

@@ -8,10 +8,10 @@ use std::ptr;
 use super::addr::RawAddr;
 use super::{Control, empty_header};
 
-/// Where a datagram goes; `None` on a connected socket: to its peer.
+/// The destination of a datagram; `None` on a connected socket.
 pub(crate) type To<'a> = Option<&'a RawAddr>;
 
-/// Pointer to an address, and its length, as system calls want it.
+/// The pointer to an address and its length, as system calls take them.
 #[inline]
 fn name(to: To<'_>) -> (*const libc::c_void, libc::socklen_t) {
     to.map_or((ptr::null(), 0), |to| (ptr::from_ref(to).cast(), to.len()))
@@ -21,7 +21,7 @@ fn name(to: To<'_>) -> (*const libc::c_void, libc::socklen_t) {
 #[inline]
 pub(crate) fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: To<'_>) -> io::Result<()> {
     let (name, name_len) = name(to);
-    // SAFETY: both pointers are good for the lengths beside them for the time of the call.
+    // SAFETY: both pointers are valid for the lengths beside them during the call.
     let sent = unsafe {
         libc::sendto(
             fd.as_raw_fd(),
@@ -48,7 +48,7 @@ pub(crate) fn send_gathered(
     let (name, name_len) = name(to);
     header.msg_name = name.cast_mut();
     header.msg_namelen = name_len;
-    // `IoSlice` is `iovec` by its documentation.
+    // `IoSlice` is documented to have the layout of `iovec`.
     header.msg_iov = parts.as_ptr().cast_mut().cast();
     header.msg_iovlen = parts.len();
     // SAFETY: the kernel only reads what the header points to, and all of it outlives the call.
@@ -59,14 +59,14 @@ pub(crate) fn send_gathered(
     Ok(())
 }
 
-/// Memory for [`SendBatch`]es, kept so that sending allocates nothing.
+/// Memory for [`SendBatch`]es, kept so that sending does not allocate.
 pub(crate) struct SendScratch {
     headers: Vec<libc::mmsghdr>,
     parts: Vec<libc::iovec>,
     controls: Vec<Control>,
 }
 
-// SAFETY: the pointers in it are of no use outside the life of a `SendBatch`.
+// SAFETY: the pointers in it are used only during the life of a `SendBatch`.
 unsafe impl Send for SendScratch {}
 
 impl SendScratch {
@@ -79,7 +79,7 @@ impl SendScratch {
         }
     }
 
-    /// An empty batch of datagrams that live at least as long as `'a`.
+    /// An empty batch for datagrams that live at least as long as `'a`.
     pub(crate) fn batch<'a>(&mut self) -> SendBatch<'_, 'a> {
         self.headers.clear();
         self.parts.clear();
@@ -91,17 +91,16 @@ impl SendScratch {
     }
 }
 
-/// Messages to be sent by one system call. A message is a datagram, or a run of datagrams of
-/// equal size (the last one may be shorter) to one address, which the kernel or the network card
-/// takes apart (GSO).
+/// Messages for one system call. A message is a datagram, or a run of datagrams of equal size (the
+/// last may be shorter) to one address, which the kernel or the network card segments (GSO).
 pub(crate) struct SendBatch<'s, 'a> {
     scratch: &'s mut SendScratch,
     data: PhantomData<&'a [u8]>,
 }
 
 impl<'a> SendBatch<'_, 'a> {
-    /// Begins a message to `to`; its datagrams follow by [`SendBatch::push_datagram`]. More than
-    /// one datagram takes a segment size: that of all but the last.
+    /// Begins a message to `to`; [`SendBatch::push_datagram`] adds its datagrams. A message of more
+    /// than one needs a segment size: that of all but the last.
     pub(crate) fn push_message(&mut self, to: To<'a>, segment: Option<u16>) {
         let mut header = empty_header();
         let (name, name_len) = name(to);
@@ -117,7 +116,7 @@ impl<'a> SendBatch<'_, 'a> {
         });
     }
 
-    /// Adds a datagram to the message begun last.
+    /// Adds a datagram to the last message.
     pub(crate) fn push_datagram(&mut self, bytes: &'a [u8]) {
         self.scratch.parts.push(libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -127,10 +126,10 @@ impl<'a> SendBatch<'_, 'a> {
         message.msg_hdr.msg_iovlen += 1;
     }
 
-    /// Sends the messages in order, as far as the kernel takes them; returns how many. An error
-    /// is that of the first message.
+    /// Sends the messages in order, as far as the kernel takes them; returns how many. An error is
+    /// that of the first message.
     pub(crate) fn send(self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        // The vectors do not move any more: now the headers can point into them.
+        // The vectors do not move any more, so the headers can point into them.
         let SendScratch {
             headers,
             parts,
@@ -170,7 +169,7 @@ impl<'a> SendBatch<'_, 'a> {
 // SAFETY: pure arithmetic.
 const SEGMENT_CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
 
-/// The control message that makes the kernel cut a message into datagrams of `segment` bytes.
+/// The control message that makes the kernel segment a message into datagrams of `segment` bytes.
 fn segment_control(segment: u16) -> Control {
     let mut control = Control::EMPTY;
     let header = libc::cmsghdr {

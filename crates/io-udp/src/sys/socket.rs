@@ -1,4 +1,4 @@
-//! Socket options that no safe crate knows, and the error queue.
+//! Socket options that no safe crate offers, and the error queue.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,7 @@ use super::{Control, empty_header, for_each_control};
 
 /// Sets an option whose value is an `int`.
 pub(crate) fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the pointer is good for the length beside it.
+    // SAFETY: the pointer is valid for the length beside it.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -28,7 +28,7 @@ pub(crate) fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> 
 pub(crate) fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0_i32;
     let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the pointer is good for the length beside it.
+    // SAFETY: the pointer is valid for the length beside it.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -44,11 +44,11 @@ pub(crate) fn int(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> 
     Ok(value)
 }
 
-/// A number for the network namespace of a socket (Linux 5.14).
+/// The cookie of a socket's network namespace (Linux 5.14).
 pub(crate) fn namespace(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the pointer is good for the length beside it.
+    // SAFETY: the pointer is valid for the length beside it.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -64,13 +64,13 @@ pub(crate) fn namespace(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// Datagrams that the kernel did not give to a socket: it had no room for them, or their checksums
-/// were wrong. Zero if the kernel does not say (before Linux 4.12).
+/// Datagrams that the kernel dropped at a socket, for lack of room or because of a wrong checksum.
+/// Zero if the kernel does not report it (before Linux 4.12).
 pub(crate) fn dropped(fd: BorrowedFd<'_>) -> u64 {
     const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
     let mut memory = [0_u32; DROPS + 1];
     let mut length = size_of_val(&memory) as libc::socklen_t;
-    // SAFETY: the pointer is good for the length beside it.
+    // SAFETY: the pointer is valid for the length beside it.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -86,9 +86,9 @@ pub(crate) fn dropped(fd: BorrowedFd<'_>) -> u64 {
     memory[DROPS].into()
 }
 
-/// Connects to `to`, in the form that the device's own socket would name it by.
+/// Connects to `to`, in the form that the device's main socket uses.
 pub(crate) fn connect(fd: BorrowedFd<'_>, to: &RawAddr) -> io::Result<()> {
-    // SAFETY: the pointer is good for the length beside it.
+    // SAFETY: the pointer is valid for the length beside it.
     let result = unsafe { libc::connect(fd.as_raw_fd(), (&raw const *to).cast(), to.len()) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -99,16 +99,16 @@ pub(crate) fn connect(fd: BorrowedFd<'_>, to: &RawAddr) -> io::Result<()> {
 /// Why an earlier datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nobody listens on the port.
+    /// No socket is bound to the port.
     PortUnreachable,
-    /// It was larger than the path takes.
+    /// The datagram was larger than the path takes.
     TooLarge,
-    /// Anything else: routes that come and go, filters.
+    /// Anything else, such as a lost route or a filter.
     Other,
 }
 
-/// Takes the oldest entry of the socket's error queue: where the datagram was sent, and what
-/// became of it. The queue being empty is the error `WouldBlock`.
+/// Takes the oldest entry of the socket's error queue: the destination of the datagram, and what
+/// happened to it. An empty queue is the error `WouldBlock`.
 pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<(RawAddr, Failure)> {
     let mut name = RawAddr::default();
     let mut control = ErrorControl([0; 512]);
@@ -117,9 +117,9 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<(RawAddr, Failure)> {
     header.msg_namelen = size_of::<RawAddr>() as libc::socklen_t;
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of::<ErrorControl>();
-    // No room for the payload: the part of the datagram that comes back is of no interest.
+    // No space for the payload: the returned part of the datagram is not needed.
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: the header points to variables of this function, of the lengths it says.
+    // SAFETY: the header points to local variables, with their lengths.
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
     if received < 0 {
         return Err(io::Error::last_os_error());
@@ -145,7 +145,7 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<(RawAddr, Failure)> {
     Ok((name, failure))
 }
 
-/// Room for the control messages of an entry of the error queue.
+/// Space for the control messages of an entry of the error queue.
 #[repr(C, align(8))]
 struct ErrorControl([u8; 512]);
 

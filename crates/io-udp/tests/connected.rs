@@ -33,16 +33,16 @@ fn ping_pong(mut client: End<'_>, mut server: End<'_>, count: usize) {
 }
 
 /// Sockets on the device's port that are connected.
-fn lanes_of(device: &UdpIo) -> usize {
+fn connected_sockets_of(device: &UdpIo) -> usize {
     let port = format!(":{:04X}", device.local_socket_address().port());
     let table = |name| std::fs::read_to_string(format!("/proc/self/net/{name}")).expect("procfs");
     let rows = table("udp") + &table("udp6");
     // Columns: number, local address, remote address, state, where 01 is connected.
-    let is_lane = |row: &&str| {
+    let is_connected = |row: &&str| {
         let columns: Vec<_> = row.split_whitespace().take(4).collect();
         columns[1].ends_with(&port) && columns[3] == "01"
     };
-    rows.lines().filter(is_lane).count()
+    rows.lines().filter(is_connected).count()
 }
 
 #[test]
@@ -52,29 +52,43 @@ fn a_busy_peer_gets_a_lane_until_others_are_heard() {
         let to_server = client.open_peer(&server.local_address()).expect(host);
         let to_client = server.open_peer(&client.local_address()).expect(host);
         ping_pong((&mut client, to_server), (&mut server, to_client), 200);
-        assert_eq!((lanes_of(&client), lanes_of(&server)), (0, 0));
+        assert_eq!(
+            (connected_sockets_of(&client), connected_sockets_of(&server)),
+            (0, 0)
+        );
         ping_pong((&mut client, to_server), (&mut server, to_client), 200);
-        assert_eq!((lanes_of(&client), lanes_of(&server)), (1, 1));
+        assert_eq!(
+            (connected_sockets_of(&client), connected_sockets_of(&server)),
+            (1, 1)
+        );
 
         // The port is nobody else's, although two sockets have it.
         let error = UdpIo::bind(&server.local_address(), UdpConfig::default());
         let error = error.err().expect("the port is in use");
         assert!(error.to_string().contains("another"), "{error}");
 
-        // Others are heard beside the lane, and answered; so many of them end it.
+        // Others are heard beside the connected, and answered; so many of them end it.
         let from_other = other.open_peer(&server.local_address()).expect(host);
         let to_other = server.open_peer(&other.local_address()).expect(host);
         ping_pong((&mut other, from_other), (&mut server, to_other), 10);
-        assert_eq!(lanes_of(&server), 1);
+        assert_eq!(connected_sockets_of(&server), 1);
         ping_pong((&mut other, from_other), (&mut server, to_other), 100);
-        assert_eq!(lanes_of(&server), 0);
+        assert_eq!(connected_sockets_of(&server), 0);
         ping_pong((&mut client, to_server), (&mut server, to_client), 500);
-        assert_eq!(lanes_of(&server), 0, "it takes a longer run now");
+        assert_eq!(
+            connected_sockets_of(&server),
+            0,
+            "it takes a longer run now"
+        );
         ping_pong((&mut client, to_server), (&mut server, to_client), 600);
-        assert_eq!(lanes_of(&server), 1);
+        assert_eq!(connected_sockets_of(&server), 1);
         server.close_peer(to_client);
         ping_pong((&mut other, from_other), (&mut server, to_other), 1);
-        assert_eq!(lanes_of(&server), 0, "a lane ends with its peer");
+        assert_eq!(
+            connected_sockets_of(&server),
+            0,
+            "a lane ends with its peer"
+        );
     }
 }
 
@@ -87,7 +101,7 @@ fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
         let to_server = client.open_peer(&server.local_address()).expect(host);
         let to_client = server.open_peer(&client.local_address()).expect(host);
         ping_pong((&mut client, to_server), (&mut server, to_client), 400);
-        assert_eq!(lanes_of(&server), 1);
+        assert_eq!(connected_sockets_of(&server), 1);
 
         let from_other = other.open_peer(&server.local_address()).expect(host);
         let tx = other.split().1;
@@ -99,7 +113,7 @@ fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
         tx.flush().expect("flush");
         assert_eq!(receive(&mut server, 64).len(), 64);
         while server.split().0.rx_burst().expect("a healthy socket") > 0 {}
-        // Gives up the lane, whose socket is there still.
+        // Gives up the connected, whose socket is there still.
         assert_eq!(server.poll_event(), None);
         let tx = client.split().1;
         tx.append(to_server, PREAMBLE, b"late", b"", b"")
@@ -111,7 +125,7 @@ fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
         assert_eq!(server.split().0.rx_burst().expect("a healthy socket"), 1);
         assert!(begun.elapsed() < LONG / 2, "{host}: it was slept over");
         assert_eq!(server.split().0.rx_burst().expect("a healthy socket"), 0);
-        assert_eq!(lanes_of(&server), 0, "nothing more is in it");
+        assert_eq!(connected_sockets_of(&server), 0, "nothing more is in it");
     }
 }
 
@@ -123,7 +137,7 @@ fn a_lane_carries_what_the_own_socket_does() {
     let to_client = server.open_peer(&client.local_address()).expect("loopback");
     let to_other = client.open_peer(&other.local_address()).expect("loopback");
     ping_pong((&mut client, to_server), (&mut server, to_client), 400);
-    assert_eq!(lanes_of(&client), 1);
+    assert_eq!(connected_sockets_of(&client), 1);
 
     // Datagrams to the lane's peer and to another take turns within one flush.
     let tx = client.split().1;

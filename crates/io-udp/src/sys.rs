@@ -1,4 +1,4 @@
-//! System calls: everything in this crate that is `unsafe`, behind safe functions.
+//! System calls: all `unsafe` code of this crate, behind safe functions.
 //!
 //! | file | what |
 //! |---|---|
@@ -14,11 +14,11 @@ pub(crate) mod socket;
 
 use std::mem;
 
-/// Bytes of ancillary data that one datagram can come with: the TOS byte of IPv4 or the traffic
-/// class of IPv6, and the segment size of GRO, each in a header of its own.
+/// The most bytes of ancillary data with one datagram: the TOS byte of IPv4 or the traffic class of
+/// IPv6, and the segment size of GRO, each with its own header.
 const CONTROL_BYTES: usize = 128;
 
-/// Room for ancillary data, aligned as its headers have to be.
+/// Space for ancillary data, aligned for its headers.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
@@ -27,8 +27,7 @@ impl Control {
     const EMPTY: Self = Self([0; CONTROL_BYTES]);
 }
 
-/// Calls `visit` with level, type and data of each control message that the kernel left in
-/// `header`.
+/// Calls `visit` with level, type and data of each control message in `header`.
 ///
 /// # Safety
 /// `header.msg_control` must point to `header.msg_controllen` bytes that the kernel wrote as
@@ -46,13 +45,13 @@ unsafe fn for_each_control(header: &libc::msghdr, mut visit: impl FnMut(i32, i32
     }
 }
 
-/// The integer at the start of a control message's data, if it is long enough to hold one.
+/// The integer at the start of a control message's data, if it is long enough.
 fn control_int(data: &[u8]) -> Option<i32> {
     let bytes = data.first_chunk::<{ mem::size_of::<i32>() }>()?;
     Some(i32::from_ne_bytes(*bytes))
 }
 
-/// A message header with nothing in it.
+/// A message header with all fields zero.
 fn empty_header() -> libc::msghdr {
     // SAFETY: `msghdr` is a C struct of integers and pointers: all zero is a valid value.
     unsafe { mem::zeroed() }
