@@ -1,8 +1,8 @@
-//! A client and a server that call over a path which marks: the marks reach the client's
-//! congestion control, whichever way they were set, and it slows down until they end.
+//! Congestion marks on a path reach the client's congestion control, whether requests or responses
+//! were marked. The client slows down while they last, and no longer.
 //!
-//! Everything runs in one thread, and time passes by being read: how long calls take is counted in
-//! readings of the clock, not in seconds of a machine that does other things too.
+//! Everything runs in one thread, and each reading of the clock advances time. So durations count
+//! clock readings, not seconds of a machine that has other work too.
 
 mod common;
 
@@ -19,16 +19,16 @@ use starling_io::{Clock, PacketIo};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_proto::Congestion;
 
-/// Stretches until the speed is that of the marks.
-const SETTLING: usize = 20;
+/// Rounds of calls until the rate has settled under marks.
+const SETTLING_ROUNDS: usize = 20;
 
 const ECHO: MethodId = MethodId(1);
 const BODY: [u8; 32] = [7; 32];
-/// Calls in flight, of a stretch, and so many turns that a stretch takes far fewer.
+/// Calls in flight, calls in a round, and a limit of turns far above what a round takes.
 const IN_FLIGHT: u64 = 8;
 const CALLS: u64 = 2_000;
-const TURNS: u64 = 20_000_000;
-/// What a reading of the clock costs in time.
+const MAX_TURNS: u64 = 20_000_000;
+/// Time between two readings of the clock.
 const STEP_NS: u64 = 50;
 
 #[derive(Clone, Default)]
@@ -93,10 +93,10 @@ impl Pair {
     }
 
     /// Makes [`CALLS`] calls; returns how long they took, ns.
-    fn stretch(&mut self) -> u64 {
+    fn run_round(&mut self) -> u64 {
         let (begin_ns, first) = (self.clock.0.get(), self.answered.get());
         let mut made = 0;
-        for _ in 0..TURNS {
+        for _ in 0..MAX_TURNS {
             let answered = self.answered.get() - first;
             if answered == CALLS {
                 return self.clock.0.get() - begin_ns;
@@ -117,7 +117,7 @@ impl Pair {
         panic!("{} of {CALLS} calls answered", self.answered.get() - first);
     }
 
-    /// Answers that told the client of marks.
+    /// Responses that reported a mark to the client.
     fn marks(&self) -> u64 {
         self.client.protocol().stats().marks
     }
@@ -127,7 +127,7 @@ impl Pair {
 fn a_session_slows_down_while_its_path_marks_and_no_longer() {
     let test = "a_session_slows_down_while_its_path_marks_and_no_longer";
     let Some(net) = Net::new(test) else { return };
-    // On requests, which the server has to tell of, and on answers, which the client sees itself.
+    // On requests, which the server reports, and on responses, which the client sees itself.
     for (namespace, interface) in [(&net.a, "va"), (&net.b, "vb")] {
         let Some(mut marker) = Marker::new(test, namespace, interface, Place::Leaving) else {
             return;
@@ -135,24 +135,24 @@ fn a_session_slows_down_while_its_path_marks_and_no_longer() {
         for v6 in [false, true] {
             let mut pair = Pair::new(&net, v6);
             marker.mark_one_in(0);
-            pair.stretch();
-            let free_ns = pair.stretch();
+            pair.run_round();
+            let free_ns = pair.run_round();
             assert_eq!(pair.marks(), 0);
 
             marker.mark_one_in(1);
-            // Each round trip takes a little more away.
-            for _ in 0..SETTLING {
-                pair.stretch();
+            // Each round trip lowers the rate a little more.
+            for _ in 0..SETTLING_ROUNDS {
+                pair.run_round();
             }
-            let marked_ns = pair.stretch();
+            let marked_ns = pair.run_round();
             let case = format!("{interface}, v6 {v6}: {free_ns} ns free, {marked_ns} ns marked");
             assert!(marker.marked() > 0 && pair.marks() > 0, "{case}");
             assert!(marked_ns > 4 * free_ns, "{case}");
 
             marker.mark_one_in(0);
-            pair.stretch();
+            pair.run_round();
             let marks = pair.marks();
-            let again_ns = pair.stretch();
+            let again_ns = pair.run_round();
             assert_eq!(pair.marks(), marks, "{case}");
             assert!(again_ns < marked_ns / 2, "{case}, {again_ns} ns afterwards");
         }

@@ -1,17 +1,17 @@
-//! The second socket, for the peer that does most of the talking.
+//! The second socket, connected to the busiest peer.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{PREAMBLE, bind, receive, receive_some};
+use common::{PREAMBLE, bind, receive, receive_burst};
 use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, Source};
 use starling_io_udp::{UdpConfig, UdpIo};
 
-/// One end of a conversation: a device, and what the other end is to it.
+/// One end of a conversation: a device, and its number for the other end.
 type End<'a> = (&'a mut UdpIo, PeerId);
 
-/// One datagram; the receiver takes events, as an event loop does.
+/// Sends one datagram; the receiver polls for events, as an event loop does.
 fn cross(from: &mut End<'_>, to: &mut End<'_>, number: usize) {
     let tx = from.0.split().1;
     let number = number.to_le_bytes();
@@ -32,7 +32,7 @@ fn ping_pong(mut client: End<'_>, mut server: End<'_>, count: usize) {
     }
 }
 
-/// Sockets on the device's port that are connected.
+/// Connected sockets on the device's port.
 fn connected_sockets_of(device: &UdpIo) -> usize {
     let port = format!(":{:04X}", device.local_socket_address().port());
     let table = |name| std::fs::read_to_string(format!("/proc/self/net/{name}")).expect("procfs");
@@ -46,7 +46,7 @@ fn connected_sockets_of(device: &UdpIo) -> usize {
 }
 
 #[test]
-fn a_busy_peer_gets_a_lane_until_others_are_heard() {
+fn a_busy_peer_gets_a_connected_socket_until_others_send() {
     for host in ["127.0.0.1", "[::1]"] {
         let (mut client, mut server, mut other) = (bind(host), bind(host), bind(host));
         let to_server = client.open_peer(&server.local_address()).expect(host);
@@ -62,12 +62,12 @@ fn a_busy_peer_gets_a_lane_until_others_are_heard() {
             (1, 1)
         );
 
-        // The port is nobody else's, although two sockets have it.
+        // The port is nobody else's, although two sockets are bound to it.
         let error = UdpIo::bind(&server.local_address(), UdpConfig::default());
         let error = error.err().expect("the port is in use");
         assert!(error.to_string().contains("another"), "{error}");
 
-        // Others are heard beside the connected, and answered; so many of them end it.
+        // Datagrams from others arrive beside the connected socket. Many of them close it.
         let from_other = other.open_peer(&server.local_address()).expect(host);
         let to_other = server.open_peer(&other.local_address()).expect(host);
         ping_pong((&mut other, from_other), (&mut server, to_other), 10);
@@ -78,7 +78,7 @@ fn a_busy_peer_gets_a_lane_until_others_are_heard() {
         assert_eq!(
             connected_sockets_of(&server),
             0,
-            "it takes a longer run now"
+            "the next one takes a longer run"
         );
         ping_pong((&mut client, to_server), (&mut server, to_client), 600);
         assert_eq!(connected_sockets_of(&server), 1);
@@ -87,15 +87,15 @@ fn a_busy_peer_gets_a_lane_until_others_are_heard() {
         assert_eq!(
             connected_sockets_of(&server),
             0,
-            "a lane ends with its peer"
+            "a connected socket closes with its peer"
         );
     }
 }
 
 #[test]
-fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
-    /// Far longer than a datagram is on its way.
-    const LONG: Duration = Duration::from_secs(20);
+fn a_device_does_not_sleep_over_datagrams_in_a_closing_connected_socket() {
+    /// Far longer than a datagram takes to arrive.
+    const LONG: Duration = Duration::from_secs(60);
     for host in ["127.0.0.1", "[::1]"] {
         let (mut client, mut server, mut other) = (bind(host), bind(host), bind(host));
         let to_server = client.open_peer(&server.local_address()).expect(host);
@@ -113,7 +113,7 @@ fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
         tx.flush().expect("flush");
         assert_eq!(receive(&mut server, 64).len(), 64);
         while server.split().0.rx_burst().expect("a healthy socket") > 0 {}
-        // Gives up the connected, whose socket is there still.
+        // This closes the connected socket, which is still drained.
         assert_eq!(server.poll_event(), None);
         let tx = client.split().1;
         tx.append(to_server, PREAMBLE, b"late", b"", b"")
@@ -123,14 +123,17 @@ fn what_comes_by_a_lane_that_was_just_given_up_is_not_slept_over() {
         let begun = Instant::now();
         server.wait(Some(LONG)).expect("a healthy socket");
         assert_eq!(server.split().0.rx_burst().expect("a healthy socket"), 1);
-        assert!(begun.elapsed() < LONG / 2, "{host}: it was slept over");
+        assert!(
+            begun.elapsed() < LONG / 2,
+            "{host}: it slept over a datagram"
+        );
         assert_eq!(server.split().0.rx_burst().expect("a healthy socket"), 0);
         assert_eq!(connected_sockets_of(&server), 0, "nothing more is in it");
     }
 }
 
 #[test]
-fn a_lane_carries_what_the_own_socket_does() {
+fn a_connected_socket_carries_what_the_main_socket_does() {
     let (mut client, mut server) = (bind("127.0.0.1"), bind("127.0.0.1"));
     let mut other = bind("127.0.0.1");
     let to_server = client.open_peer(&server.local_address()).expect("loopback");
@@ -139,7 +142,7 @@ fn a_lane_carries_what_the_own_socket_does() {
     ping_pong((&mut client, to_server), (&mut server, to_client), 400);
     assert_eq!(connected_sockets_of(&client), 1);
 
-    // Datagrams to the lane's peer and to another take turns within one flush.
+    // Datagrams to the connected peer and to another one alternate within one flush.
     let tx = client.split().1;
     for number in 0..20_u8 {
         for peer in [to_server, to_other] {
@@ -157,7 +160,7 @@ fn a_lane_carries_what_the_own_socket_does() {
     for (device, with_large) in [(&mut server, true), (&mut other, false)] {
         let mut bytes = Vec::new();
         while bytes.len() < 20 + if with_large { large.len() } else { 0 } {
-            for datagram in receive_some(device) {
+            for datagram in receive_burst(device) {
                 bytes.extend_from_slice(&datagram.bytes[PREAMBLE.len()..]);
             }
         }
@@ -165,7 +168,7 @@ fn a_lane_carries_what_the_own_socket_does() {
         assert_eq!(bytes[20..], large[..bytes.len() - 20]);
     }
 
-    // What a lane's peer does not hear comes up as an event, as ever.
+    // A closed port of the connected peer is reported as an event, as without one.
     drop(server);
     let tx = client.split().1;
     tx.append(to_server, PREAMBLE, b"?", b"", b"")

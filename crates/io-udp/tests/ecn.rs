@@ -1,15 +1,15 @@
-//! Congestion marks on a real path: what the device sends can be marked, and what was marked it
-//! tells, datagram by datagram, whatever the kernel segments and merges on the way.
+//! Congestion marks on a real path: network devices can mark what the device sends, and the device
+//! reports the marks of each datagram, however the kernel segments and merges.
 //!
 //! ```text
 //!   device ─▶ GSO ─▶ (tc) ─▶ va ═════ vb ─▶ (XDP) ─▶ GRO ─▶ device
 //!                    one packet a run       one packet a datagram
 //! ```
 //!
-//! What the kernel (Linux 6.18) does with a run of datagrams in one buffer: a mark that is set
-//! while it is still whole is on all its datagrams, for they are made with copies of its header.
-//! A mark on one datagram alone is on that datagram alone: GRO merges only neighbours with
-//! the same bits, so that it ends one run and those after it begin another.
+//! The kernel (Linux 6.18) treats a run of datagrams in one buffer as follows. A mark on the whole
+//! run is on all its datagrams, because segmentation copies its header. A mark on one datagram
+//! stays on that datagram: GRO merges only neighbours with equal bits, so the mark ends one run
+//! and begins another.
 
 mod common;
 
@@ -23,10 +23,10 @@ use starling_io::{Ecn, PacketIo, PacketTx};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_netns::inside;
 
-/// Datagrams in a burst. The kernel takes no more than 64 in one buffer.
+/// Datagrams in a burst. The kernel merges at most 64 into one buffer.
 const BURST: usize = 24;
 
-/// Sends a burst of full datagrams to `address`; returns how large they are.
+/// Sends a burst of full datagrams to `address`; returns their size.
 fn send_burst(a: &mut UdpIo, address: &str) -> usize {
     let to = a.open_peer(address).expect("a route");
     let full = a.max_datagram(to);
@@ -64,8 +64,8 @@ fn single(a: &mut UdpIo, b: &mut UdpIo) -> Ecn {
     receive(b, 1)[0].ecn
 }
 
-/// Devices that know each other: before a device knows of a path that is not loopback, it does not
-/// look at the bits.
+/// Devices that know each other. A device reads ECN bits only once it knows a path that is not
+/// loopback.
 fn devices(net: &Net, v6: bool, a: &UdpConfig, b: &UdpConfig) -> (UdpIo, UdpIo) {
     let (mut a, mut b) = (net.devices(v6, a).0, net.devices(v6, b).1);
     a.open_peer(&b.local_address()).expect("a route");
@@ -73,7 +73,7 @@ fn devices(net: &Net, v6: bool, a: &UdpConfig, b: &UdpConfig) -> (UdpIo, UdpIo) 
     (a, b)
 }
 
-/// The bits of a burst in which one datagram in `every` is marked.
+/// The ECN bits of a burst with one datagram in `every` marked.
 fn one_in(every: usize) -> Vec<Ecn> {
     let bits = |number| match number % every {
         0 => Ecn::CongestionExperienced,
@@ -82,7 +82,7 @@ fn one_in(every: usize) -> Vec<Ecn> {
     (1..=BURST).map(bits).collect()
 }
 
-/// All ways to send and to receive.
+/// All combinations of GSO and GRO.
 fn configs() -> [UdpConfig; 4] {
     [(true, true), (true, false), (false, true), (false, false)].map(|(gso, gro)| UdpConfig {
         gso,
@@ -119,8 +119,8 @@ fn a_mark_on_a_single_datagram_arrives() {
 }
 
 #[test]
-fn what_is_not_capable_is_not_marked() {
-    let test = "what_is_not_capable_is_not_marked";
+fn datagrams_that_are_not_ecn_capable_are_not_marked() {
+    let test = "datagrams_that_are_not_ecn_capable_are_not_marked";
     let Some(net) = Net::new(test) else { return };
     let Some(mut marker) = Marker::new(test, &net.b, "vb", Place::Arriving) else {
         return;
@@ -138,8 +138,8 @@ fn what_is_not_capable_is_not_marked() {
 }
 
 #[test]
-fn a_run_that_is_marked_as_a_whole_is_marked_in_every_datagram() {
-    let test = "a_run_that_is_marked_as_a_whole_is_marked_in_every_datagram";
+fn a_mark_on_a_whole_run_is_on_every_datagram() {
+    let test = "a_mark_on_a_whole_run_is_on_every_datagram";
     let Some(net) = Net::new(test) else { return };
     let Some(mut marker) = Marker::new(test, &net.a, "va", Place::Leaving) else {
         return;
@@ -163,8 +163,8 @@ fn a_run_that_is_marked_as_a_whole_is_marked_in_every_datagram() {
 }
 
 #[test]
-fn a_marked_datagram_of_a_run_is_neither_lost_nor_mistaken_for_its_neighbours() {
-    let test = "a_marked_datagram_of_a_run_is_neither_lost_nor_mistaken_for_its_neighbours";
+fn a_mark_on_one_datagram_of_a_run_stays_on_that_datagram() {
+    let test = "a_mark_on_one_datagram_of_a_run_stays_on_that_datagram";
     let Some(net) = Net::new(test) else { return };
     net.merge_at_b();
     let Some(mut marker) = Marker::new(test, &net.b, "vb", Place::Arriving) else {
@@ -186,8 +186,8 @@ fn a_marked_datagram_of_a_run_is_neither_lost_nor_mistaken_for_its_neighbours() 
 }
 
 #[test]
-fn the_kernel_merges_what_arrives_and_nothing_across_a_mark() {
-    let test = "the_kernel_merges_what_arrives_and_nothing_across_a_mark";
+fn the_kernel_merges_datagrams_but_not_across_a_mark() {
+    let test = "the_kernel_merges_datagrams_but_not_across_a_mark";
     let Some(net) = Net::new(test) else { return };
     net.merge_at_b();
     let Some(mut marker) = Marker::new(test, &net.b, "vb", Place::Arriving) else {

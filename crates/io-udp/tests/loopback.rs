@@ -5,7 +5,8 @@ mod common;
 use std::net::UdpSocket;
 
 use common::{
-    Copied, FRAME, PREAMBLE, bind, bind_with, receive, receive_payloads, receive_some, text,
+    FRAME, PREAMBLE, ReceivedDatagram, bind, bind_with, receive, receive_burst, receive_payloads,
+    text,
 };
 use starling_io::{
     Ecn, Fault, IoEvent, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerGone, Source, TxError,
@@ -27,7 +28,7 @@ fn echo_over_both_ip_versions() {
         let request = receive(&mut server, 1).remove(0);
         assert_eq!(text(&request.bytes), "preamblehello");
         let Source::Unknown(address) = request.source else {
-            panic!("nobody was admitted yet");
+            panic!("no peer was accepted yet");
         };
         let tx = server.split().1;
         let to_client = tx.accept_peer(address).expect("room for a peer");
@@ -82,7 +83,7 @@ fn frames_for_one_peer_share_a_datagram_until_it_is_sealed_or_full() {
     }
     tx.seal(peer);
     tx.append(peer, PREAMBLE, b"d", b"", b"").expect("room");
-    // Fits to the byte: 8 + 1 + 591.
+    // Fills the datagram exactly: 8 + 1 + 591.
     tx.append(peer, PREAMBLE, &[b'e'; 591], b"", b"")
         .expect("room");
     tx.append(peer, PREAMBLE, b"f", b"", b"").expect("room");
@@ -97,7 +98,7 @@ fn frames_for_one_peer_share_a_datagram_until_it_is_sealed_or_full() {
 }
 
 #[test]
-fn datagrams_of_a_peer_keep_their_order_whichever_way_they_leave() {
+fn datagrams_to_a_peer_keep_their_order_whether_copied_or_gathered() {
     let (mut client, mut server) = (bind("127.0.0.1"), bind("127.0.0.1"));
     let mut other = bind("127.0.0.1");
     let peer = client.open_peer(&server.local_address()).expect("loopback");
@@ -105,10 +106,10 @@ fn datagrams_of_a_peer_keep_their_order_whichever_way_they_leave() {
     let large = vec![7; 40_000];
     let mut expected = Vec::new();
     let tx = client.split().1;
-    // More datagrams than there is staging memory for, so that some leave before the flush.
+    // More datagrams than staging slots, so that some leave before the flush.
     for round in 0..150_u32 {
         let head = round.to_be_bytes();
-        // A large body joins the open datagram, or follows closed ones.
+        // A large body joins the open datagram, or follows sealed ones.
         let body = if round % 10 == 3 { &large[..] } else { &[] };
         tx.append(peer, PREAMBLE, &head, body, b"!").expect("room");
         if round % 4 != 2 {
@@ -127,11 +128,11 @@ fn datagrams_of_a_peer_keep_their_order_whichever_way_they_leave() {
     assert_eq!(receive_frames(&mut other, 60), numbers.concat());
 }
 
-/// Receives `len` bytes of frames, in however many datagrams.
+/// Receives `len` bytes of frames, over any number of datagrams.
 fn receive_frames(device: &mut UdpIo, len: usize) -> Vec<u8> {
     let mut frames = Vec::new();
     while frames.len() < len {
-        for Copied { bytes, .. } in receive_some(device) {
+        for ReceivedDatagram { bytes, .. } in receive_burst(device) {
             frames.extend_from_slice(bytes.strip_prefix(PREAMBLE).expect("a preamble"));
         }
     }
@@ -147,7 +148,7 @@ fn the_largest_datagrams_arrive() {
         let tx = client.split().1;
         assert_eq!(tx.max_datagram(peer), largest);
         let head: Vec<u8> = (0..largest - 8).map(|i| i as u8).collect();
-        // Copied, then gathered.
+        // One copied, one gathered.
         tx.append(peer, PREAMBLE, &head, b"", b"").expect("room");
         tx.append(peer, PREAMBLE, b"", &head, b"").expect("room");
         tx.flush().expect("flush");
@@ -158,8 +159,8 @@ fn the_largest_datagrams_arrive() {
 }
 
 #[test]
-#[should_panic(expected = "fits no datagram")]
-fn a_frame_larger_than_any_datagram_is_a_defect() {
+#[should_panic(expected = "exceeds the largest datagram")]
+fn appending_a_frame_larger_than_any_datagram_panics() {
     let mut client = bind("127.0.0.1");
     let peer = client.open_peer("udp://127.0.0.1:9").expect("loopback");
     let _ = client
@@ -169,7 +170,7 @@ fn a_frame_larger_than_any_datagram_is_a_defect() {
 }
 
 #[test]
-fn a_burst_has_a_bound_and_nothing_behind_it_is_lost() {
+fn a_burst_is_bounded_and_the_rest_follows_in_the_next() {
     let mut server = bind("127.0.0.1");
     let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let count = 3 * MAX_BURST as u32 + 5;
@@ -185,7 +186,7 @@ fn a_burst_has_a_bound_and_nothing_behind_it_is_lost() {
 }
 
 #[test]
-fn an_empty_datagram_is_a_datagram() {
+fn an_empty_datagram_is_received() {
     let mut server = bind("127.0.0.1");
     let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     for payload in [&b""[..], b"x", b"", b""] {
@@ -201,7 +202,7 @@ fn an_empty_datagram_is_a_datagram() {
 }
 
 #[test]
-fn the_receive_queue_holds_what_its_capabilities_say() {
+fn the_receive_queue_holds_what_its_capabilities_promise() {
     let config = UdpConfig {
         rx_buffer_bytes: 256 << 10,
         ..UdpConfig::default()
@@ -224,7 +225,7 @@ fn the_receive_queue_holds_what_its_capabilities_say() {
 }
 
 #[test]
-fn sent_datagrams_are_ecn_capable_unless_told_otherwise() {
+fn sent_datagrams_are_ecn_capable_unless_configured_otherwise() {
     for (host, ecn, expected) in [
         ("127.0.0.1", true, Ecn::Capable),
         ("[::1]", true, Ecn::Capable),
@@ -243,7 +244,7 @@ fn sent_datagrams_are_ecn_capable_unless_told_otherwise() {
             tx.seal(peer);
         }
         tx.flush().expect("flush");
-        // The first two may have been taken alone; the others came together.
+        // The first two may be received singly; the others came together.
         let received = receive(&mut server, 40);
         assert!(
             received[2..]
@@ -254,7 +255,7 @@ fn sent_datagrams_are_ecn_capable_unless_told_otherwise() {
 }
 
 #[test]
-fn congestion_marks_are_seen_even_on_lone_datagrams() {
+fn congestion_marks_on_single_datagrams_are_reported() {
     for (host, v6) in [("127.0.0.1", false), ("[::1]", true)] {
         let mut server = bind(host);
         let sender = UdpSocket::bind(format!("{host}:0")).expect("loopback");
@@ -270,7 +271,7 @@ fn congestion_marks_are_seen_even_on_lone_datagrams() {
                     .send_to(b"x", server.local_socket_address())
                     .expect("loopback");
                 let ecn = receive(&mut server, 1)[0].ecn;
-                // An idle poll, as after every datagram that comes alone.
+                // An idle poll, as after every single datagram.
                 assert_eq!(server.split().0.rx_burst().expect("no error"), 0);
                 ecn
             })
@@ -289,7 +290,7 @@ fn congestion_marks_are_seen_even_on_lone_datagrams() {
 }
 
 #[test]
-fn strangers_become_peers_and_peers_become_strangers() {
+fn accepting_makes_an_unknown_address_a_peer_and_closing_makes_it_unknown_again() {
     let mut server = bind("127.0.0.1");
     let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let address = sender.local_addr().expect("bound");
@@ -338,7 +339,7 @@ fn strangers_become_peers_and_peers_become_strangers() {
 }
 
 #[test]
-fn admitting_in_the_middle_of_a_burst_counts_for_the_rest_of_it() {
+fn accepting_a_peer_in_the_middle_of_a_burst_applies_to_the_rest_of_it() {
     let mut server = bind("127.0.0.1");
     let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     for _ in 0..4 {
@@ -351,14 +352,14 @@ fn admitting_in_the_middle_of_a_burst_counts_for_the_rest_of_it() {
     assert_eq!(rx.rx_burst().expect("no error"), 1);
     assert_eq!(rx.rx_burst().expect("no error"), 2);
     let Source::Unknown(address) = rx.datagram(0).source else {
-        panic!("nobody was admitted yet");
+        panic!("no peer was accepted yet");
     };
     let peer = tx.accept_peer(address).expect("room for a peer");
     assert_eq!(rx.datagram(1).source, Source::Peer(peer));
 }
 
 #[test]
-fn a_closed_port_is_an_event_and_disturbs_nobody_else() {
+fn a_closed_port_is_reported_as_an_event_and_affects_no_other_peer() {
     for host in HOSTS {
         let (mut client, mut server) = (bind(host), bind(host));
         let dead = bind(host).local_address();
@@ -381,7 +382,7 @@ fn a_closed_port_is_an_event_and_disturbs_nobody_else() {
 }
 
 #[test]
-fn wait_ends_for_what_came_before_it_and_for_the_time() {
+fn a_wait_ends_for_an_earlier_datagram_and_at_its_timeout() {
     let mut server = bind("127.0.0.1");
     let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     server
@@ -413,7 +414,7 @@ fn no_wake_is_lost() {
             }
         });
         for round in 1..=ROUNDS {
-            // A lost wake hangs here.
+            // If a wake is lost, the test hangs here.
             while asked.load(Ordering::SeqCst) < round {
                 device.wait(None).expect("no error");
             }
@@ -423,7 +424,7 @@ fn no_wake_is_lost() {
 }
 
 #[test]
-fn bad_addresses_are_refused_with_what_to_do() {
+fn errors_of_bad_addresses_say_what_to_do() {
     let refused = |address: &str| {
         UdpIo::bind(address, UdpConfig::default())
             .map(|_| ())
@@ -467,7 +468,7 @@ fn bad_addresses_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn ports_are_shared_on_request_only() {
+fn a_port_is_shared_only_if_both_sockets_ask_for_it() {
     let config = UdpConfig {
         reuse_port: true,
         ..UdpConfig::default()
@@ -478,7 +479,7 @@ fn ports_are_shared_on_request_only() {
 }
 
 #[test]
-fn a_useless_limit_is_refused() {
+fn a_max_datagram_below_the_minimum_is_refused() {
     let config = UdpConfig {
         max_datagram: Some(UdpIo::MIN_MAX_DATAGRAM - 1),
         ..UdpConfig::default()
@@ -488,7 +489,7 @@ fn a_useless_limit_is_refused() {
 }
 
 #[test]
-fn a_device_can_move_to_the_thread_that_drives_it() {
+fn a_device_can_move_to_another_thread() {
     fn is_send<T: Send>(_: &T) {}
     let mut device = bind("127.0.0.1");
     is_send(&device);
@@ -503,9 +504,9 @@ fn a_device_can_move_to_the_thread_that_drives_it() {
     assert_eq!(received.source, Source::Peer(peer));
 }
 
-/// The kernel tells nobody but who asks.
+/// The kernel counts such datagrams, but reports them only when asked.
 #[test]
-fn what_the_socket_had_no_room_for_is_counted() {
+fn datagrams_that_the_socket_had_no_room_for_are_counted() {
     let config = UdpConfig {
         rx_buffer_bytes: 64 << 10,
         ..UdpConfig::default()

@@ -1,5 +1,5 @@
-//! The device between two network namespaces joined by a veth pair with an MTU of 1500: what
-//! loopback has not, which is small paths, segmentation, and a network that is slower than we are.
+//! The device between two network namespaces joined by a veth pair with an MTU of 1500. Loopback
+//! has no small paths, no segmentation and no network slower than the sender.
 
 mod common;
 
@@ -12,21 +12,21 @@ use starling_io::{Ecn, Fault, PacketIo, PacketTx, Source, TxError};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_netns::{MAC_B, inside, run};
 
-/// A sleep that nothing ends before its time.
+/// A sleep that only its timeout ends.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Payload of a full datagram on a path of 1500 bytes, IPv4.
+/// Payload of a full datagram on a path with an MTU of 1500, IPv4.
 const FULL: usize = 1472;
 
-/// Sends 300 numbered datagrams, full ones with a short one after every seventh, and checks that
-/// they arrive as they were sent. Returns how many packets it took.
+/// Sends 300 numbered datagrams, each eighth of them short, and checks that they arrive unchanged
+/// and in order. Returns the number of packets on the wire.
 fn transfer(net: &Net, v6: bool, sender: &UdpConfig, receiver: &UdpConfig) -> u64 {
     let (mut a, _) = net.devices(v6, sender);
     let (_, mut b) = net.devices(v6, receiver);
     transfer_between(net, &mut a, &mut b)
 }
 
-/// The same, between devices that are there.
+/// The same, between existing devices.
 fn transfer_between(net: &Net, a: &mut UdpIo, b: &mut UdpIo) -> u64 {
     let v6 = a.local_socket_address().is_ipv6();
     let to_b = a.open_peer(&b.local_address()).expect("a route");
@@ -61,8 +61,8 @@ fn transfer_between(net: &Net, a: &mut UdpIo, b: &mut UdpIo) -> u64 {
 }
 
 #[test]
-fn full_datagrams_share_the_way_through_the_kernel() {
-    let Some(net) = Net::new("full_datagrams_share_the_way_through_the_kernel") else {
+fn full_datagrams_cross_the_kernels_network_stack_together() {
+    let Some(net) = Net::new("full_datagrams_cross_the_kernels_network_stack_together") else {
         return;
     };
     let on = UdpConfig::default();
@@ -75,7 +75,7 @@ fn full_datagrams_share_the_way_through_the_kernel() {
         ..UdpConfig::default()
     };
     for v6 in [false, true] {
-        // Runs of eight: 300 datagrams are some 40 packets, and a few of neighbour discovery.
+        // Runs of eight: 300 datagrams are about 40 packets, plus some of neighbour discovery.
         let packets = transfer(&net, v6, &on, &on);
         assert!(packets < 80, "{packets} packets with GSO");
         let packets = transfer(&net, v6, &on, &no_gro);
@@ -88,15 +88,15 @@ fn full_datagrams_share_the_way_through_the_kernel() {
     }
 }
 
-/// Has the kernel leave out the checksums of what the device sends, or not. Without them it
-/// refuses to segment.
+/// Tells the kernel to leave out the checksums of what the device sends, or not to. Without
+/// checksums it refuses to segment.
 fn omit_checksums(device: &UdpIo, omit: bool) {
     set_option(device, libc::SOL_SOCKET, libc::SO_NO_CHECK, i32::from(omit));
 }
 
 #[test]
-fn where_the_kernel_refuses_segmentation_nothing_is_lost_and_it_is_not_tried_again() {
-    let test = "where_the_kernel_refuses_segmentation_nothing_is_lost_and_it_is_not_tried_again";
+fn segmentation_that_the_kernel_refuses_loses_nothing_and_is_not_tried_again() {
+    let test = "segmentation_that_the_kernel_refuses_loses_nothing_and_is_not_tried_again";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -110,8 +110,8 @@ fn where_the_kernel_refuses_segmentation_nothing_is_lost_and_it_is_not_tried_aga
 }
 
 #[test]
-fn a_path_that_shrinks_is_noticed() {
-    let Some(net) = Net::new("a_path_that_shrinks_is_noticed") else {
+fn a_device_adapts_to_a_path_that_shrinks() {
+    let Some(net) = Net::new("a_device_adapts_to_a_path_that_shrinks") else {
         return;
     };
     for (v6, gso) in [(false, true), (false, false), (true, true)] {
@@ -131,7 +131,7 @@ fn a_path_that_shrinks_is_noticed() {
         }
         tx.append(to_b, PREAMBLE, b"small", b"", b"").expect("room");
         tx.flush().expect("flush");
-        // The ten are lost, the small one is not, and the next will fit.
+        // The ten are lost, the small one arrives, and the next one fits the path.
         assert_eq!(receive_payloads(&mut b, 1)[0], b"preamblesmall");
         assert_eq!(a.max_datagram(to_b), full - 100);
         assert_eq!(a.poll_event(), None, "its own errors are no events");
@@ -144,12 +144,13 @@ fn a_path_that_shrinks_is_noticed() {
 }
 
 #[test]
-fn what_the_kernel_has_no_room_for_is_kept_and_bounded() {
-    let Some(net) = Net::new("what_the_kernel_has_no_room_for_is_kept_and_bounded") else {
+fn datagrams_that_the_kernel_has_no_room_for_are_kept_up_to_a_bound() {
+    let Some(net) = Net::new("datagrams_that_the_kernel_has_no_room_for_are_kept_up_to_a_bound")
+    else {
         return;
     };
-    // Datagrams to a neighbour whose hardware address is unknown wait in the kernel, charged to
-    // the socket, until it is known. It is asked for a hundred times before they are given up.
+    // Datagrams to a neighbour whose hardware address is unknown wait in the kernel, charged to the
+    // socket, until it is known. The kernel asks for it a hundred times before it drops them.
     run(&net.b, "ip link set vb arp off").expect("a deaf neighbour");
     run(&net.a, "ip neigh flush dev va").expect("forgotten");
     inside(&net.a, || {
@@ -183,7 +184,7 @@ fn what_the_kernel_has_no_room_for_is_kept_and_bounded() {
     let mut received = Vec::new();
     while received.len() < accepted as usize {
         a.split().1.flush().expect("flush");
-        received.extend(common::receive_some(&mut b));
+        received.extend(common::receive_burst(&mut b));
     }
     for (number, datagram) in received.iter().enumerate() {
         assert_eq!(datagram.bytes[8..12], (number as u32).to_be_bytes());
@@ -192,8 +193,8 @@ fn what_the_kernel_has_no_room_for_is_kept_and_bounded() {
 }
 
 #[test]
-fn a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up() {
-    let test = "a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up";
+fn a_full_queue_to_one_peer_loses_datagrams_and_delays_no_other_peer() {
+    let test = "a_full_queue_to_one_peer_loses_datagrams_and_delays_no_other_peer";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -203,17 +204,17 @@ fn a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up() {
             ..UdpConfig::default()
         };
         let (mut a, mut b) = net.devices(false, &config);
-        // A neighbour of `a` in its own namespace, which that queue is not on the way to.
+        // A neighbour of `a` in its own namespace, whose path does not use that queue.
         run(&net.a, "ip link set lo up").expect("loopback");
         let (mut other, _) = net.devices(false, &config);
         let to_b = a.open_peer(&b.local_address()).expect("a route");
         let to_other = a.open_peer(&other.local_address()).expect("a route");
-        // Room for three full datagrams, which it takes a minute each to leave.
+        // Room for three full datagrams, each of which takes a minute to leave.
         let slow = "tc qdisc replace dev va root tbf rate 200bit burst 1600 limit 4600";
         run(&net.a, slow).expect("a slow interface");
 
         let tx = a.split().1;
-        // The first messages find some room, whether they are one datagram or many.
+        // The first messages find room, whether they are one datagram or many.
         for number in 0..60 {
             tx.append(to_b, PREAMBLE, &[number; FULL - 8], b"", b"")
                 .expect("room");
@@ -237,14 +238,14 @@ fn a_full_queue_to_one_peer_loses_datagrams_and_holds_nobody_up() {
         tx.flush().expect("flush");
         let mut received = Vec::new();
         while received != b"preambleagain" {
-            received = common::receive_some(&mut b).pop().expect("one").bytes;
+            received = common::receive_burst(&mut b).pop().expect("one").bytes;
         }
     }
 }
 
 #[test]
-fn link_local_peers_are_of_the_devices_own_interface_or_say_of_which() {
-    let test = "link_local_peers_are_of_the_devices_own_interface_or_say_of_which";
+fn a_link_local_peer_is_on_the_devices_interface_or_its_address_names_one() {
+    let test = "a_link_local_peer_is_on_the_devices_interface_or_its_address_names_one";
     let Some(net) = Net::new(test) else {
         return;
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
-use common::{Net, PREAMBLE, by_the_kernel, receive, receive_some, until_not_needed};
+use common::{Net, PREAMBLE, by_the_kernel, receive, receive_burst, until_not_needed};
 use starling_io::{Datagram, Fault, IoError, PacketIo, PacketRx, PacketTx, PeerId, Source};
 use starling_io_xdp::{Mode, XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, Stay, inside, run};
@@ -458,7 +458,7 @@ fn fragments_and_strangers_come_by_the_kernel() {
         let mut received = Vec::new();
         while received.len() < 2 {
             received.extend(
-                receive_some(&mut a)
+                receive_burst(&mut a)
                     .into_iter()
                     .map(|datagram| datagram.bytes),
             );

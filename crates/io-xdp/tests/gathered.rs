@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Net, PREAMBLE, check_no_drops, meet, receive, receive_some};
+use common::{Net, PREAMBLE, check_no_drops, meet, receive, receive_burst};
 use starling_io::{MessageMemory, PacketIo, PacketRx, PacketTx, PeerId};
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{IPV4, Shape, inside};
@@ -157,7 +157,7 @@ fn what_is_gathered_arrives_as_what_is_copied_does() {
                 a.split().1.flush().expect("a healthy device");
                 let mut arrived = Vec::new();
                 while arrived.len() < expected.len() {
-                    for datagram in receive_some(&mut b) {
+                    for datagram in receive_burst(&mut b) {
                         assert!(datagram.bytes.len() <= largest);
                         arrived.extend_from_slice(&datagram.bytes[PREAMBLE.len()..]);
                     }
@@ -283,10 +283,10 @@ fn what_there_is_no_room_for_waits() {
             .expect("room");
     }
     tx.flush().expect("a healthy device");
-    let mut arrived = receive_some(&mut b);
+    let mut arrived = receive_burst(&mut b);
     while arrived.len() < frames {
         a.split().1.flush().expect("a healthy device");
-        arrived.extend(receive_some(&mut b));
+        arrived.extend(receive_burst(&mut b));
     }
     let expected = [&PREAMBLE[..], &[1; 8300], b"behind"].concat();
     assert!(arrived.iter().all(|datagram| datagram.bytes == expected));

@@ -1,4 +1,4 @@
-//! The switch that marks of `bpf/mark.bpf.c`, in the kernel as long as the value here lives.
+//! The marking switch of `bpf/mark.bpf.c`, in the kernel while the value here lives.
 
 use std::fs::File;
 
@@ -8,19 +8,19 @@ use aya::{Ebpf, EbpfError};
 
 use starling_netns::inside;
 
-/// Where on an interface it looks.
+/// Where on an interface the program sees packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Where the kernel gives packets to the interface: what is to be segmented is still whole.
+    /// Where the kernel gives packets to the interface, before segmentation.
     Leaving,
-    /// Where the interface receives: single datagrams, for with such a program on its other end a
-    /// veth interface takes apart what it sends.
+    /// Where the interface receives. It sees single datagrams: with such a program on its other
+    /// end, a veth interface segments before it sends.
     Arriving,
 }
 
 /// A program on one interface.
 pub(crate) struct Marker {
-    /// Ends the program when it is dropped, or when the process ends, however it does.
+    /// Unloads the program when it is dropped, and when the process ends in any way.
     ebpf: Ebpf,
 }
 
@@ -30,8 +30,8 @@ const SEEN: u32 = 1;
 const MARKED: u32 = 2;
 
 impl Marker {
-    /// On `interface` of `namespace`; marks nothing yet. `None`, having said so, where the kernel
-    /// has none of it.
+    /// A program on `interface` of `namespace` that marks nothing yet. `None` if the kernel does
+    /// not support it; prints that the test is skipped.
     pub(crate) fn new(test: &str, namespace: &File, interface: &str, place: Place) -> Option<Self> {
         let made = inside(namespace, || Self::try_new(interface, place));
         if let Err(problem) = &made {
@@ -41,7 +41,7 @@ impl Marker {
     }
 
     /// # Panics
-    /// If the kernel could do it but for the program.
+    /// If the program itself is at fault.
     fn try_new(interface: &str, place: Place) -> Result<Self, String> {
         let object = aya::include_bytes_aligned!("../bpf/mark.bpf.o");
         let mut ebpf = Ebpf::load(object).map_err(|error| match error {
@@ -66,7 +66,7 @@ impl Marker {
         Ok(Self { ebpf })
     }
 
-    /// From now on one packet in `every` is marked; 0: none. Counts start anew.
+    /// Marks one packet in `every` from now on, or none if it is zero. Counts restart at zero.
     pub(crate) fn mark_one_in(&mut self, every: u64) {
         let mut words = self
             .ebpf
@@ -87,7 +87,7 @@ impl Marker {
         self.word(SEEN)
     }
 
-    /// Packets that were.
+    /// Packets that were marked.
     pub(crate) fn marked(&self) -> u64 {
         self.word(MARKED)
     }
@@ -99,7 +99,7 @@ impl Marker {
     }
 }
 
-/// What it means that a program was or was not loaded.
+/// Tells a kernel that cannot load programs from a program that the verifier refuses.
 ///
 /// # Panics
 /// If the verifier refused it.
@@ -115,7 +115,7 @@ fn loaded(result: Result<(), ProgramError>) -> Result<(), String> {
     }
 }
 
-/// An error and what it came from.
+/// The text of an error and of its sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,31 +1,17 @@
-//! What the tests of the device share.
+//! Helpers of the tests of the device.
 #![allow(unsafe_code)]
-#![allow(dead_code)] // Each test binary uses its part.
+#![allow(dead_code, unused_imports)] // Each test binary uses its part.
 
 pub(crate) mod marker;
 pub(crate) mod net;
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, Instant};
 
-use starling_io::{Ecn, MAX_BURST, PacketIo, PacketRx, Source};
+pub(crate) use starling_io_testing::{PREAMBLE, ReceivedDatagram, receive, receive_burst};
 use starling_io_udp::{UdpConfig, UdpIo};
-
-/// What every datagram begins with.
-pub(crate) const PREAMBLE: &[u8; 8] = b"preamble";
 
 /// Some frame.
 pub(crate) const FRAME: &[u8] = b"some frame";
-
-/// How long a datagram may be on its way before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A received datagram, copied.
-pub(crate) struct Copied {
-    pub(crate) source: Source,
-    pub(crate) ecn: Ecn,
-    pub(crate) bytes: Vec<u8>,
-}
 
 /// A device on a free port of `host`.
 pub(crate) fn bind(host: &str) -> UdpIo {
@@ -35,45 +21,6 @@ pub(crate) fn bind(host: &str) -> UdpIo {
 /// The same, with other settings.
 pub(crate) fn bind_with(host: &str, config: UdpConfig) -> UdpIo {
     UdpIo::bind(&format!("udp://{host}:0"), config).expect(host)
-}
-
-/// Receives one burst, asleep until there is one.
-///
-/// # Panics
-/// If nothing comes for so long that it must be lost.
-pub(crate) fn receive_some(device: &mut UdpIo) -> Vec<Copied> {
-    let start = Instant::now();
-    loop {
-        let rx = device.split().0;
-        let burst = rx.rx_burst().expect("a healthy socket");
-        assert!(burst <= MAX_BURST);
-        if burst > 0 {
-            let copy = |index| {
-                let datagram = rx.datagram(index);
-                Copied {
-                    source: datagram.source,
-                    ecn: datagram.ecn,
-                    bytes: datagram.bytes.to_vec(),
-                }
-            };
-            return (0..burst).map(copy).collect();
-        }
-        assert!(start.elapsed() < PATIENCE, "a datagram is missing");
-        device.wait(Some(PATIENCE)).expect("a healthy socket");
-    }
-}
-
-/// Receives until there are `count` datagrams.
-///
-/// # Panics
-/// If more come, or fewer.
-pub(crate) fn receive(device: &mut UdpIo, count: usize) -> Vec<Copied> {
-    let mut received = Vec::new();
-    while received.len() < count {
-        received.extend(receive_some(device));
-    }
-    assert_eq!(received.len(), count);
-    received
 }
 
 /// The same, payloads only.

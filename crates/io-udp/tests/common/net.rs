@@ -1,4 +1,4 @@
-//! The device's end of two network namespaces joined by a veth pair with an MTU of 1500.
+//! Devices in two network namespaces joined by a veth pair with an MTU of 1500.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -22,7 +22,7 @@ impl Deref for Net {
 }
 
 impl Net {
-    /// `None`, having said so, where it cannot be made.
+    /// `None` if it cannot be made; prints that the test is skipped.
     pub(crate) fn new(test: &str) -> Option<Self> {
         let made = Pair::new().and_then(|pair| run(&pair.a, "tc -Version").map(|()| Self(pair)));
         if let Err(problem) = &made {
@@ -31,7 +31,7 @@ impl Net {
         made.ok()
     }
 
-    /// Devices in `a` and `b`, at the addresses of the IP version.
+    /// Devices in `a` and `b`, at their IPv6 or IPv4 addresses.
     pub(crate) fn devices(&self, v6: bool, config: &UdpConfig) -> (UdpIo, UdpIo) {
         let hosts = match v6 {
             false => ["10.77.0.1", "10.77.0.2"],
@@ -42,8 +42,7 @@ impl Net {
         (a, b)
     }
 
-    /// Has `vb` merge what it receives where it can, as network cards do and veth does not unless
-    /// told.
+    /// Turns GRO on at `vb`. Network cards have it on; veth has it off by default.
     pub(crate) fn merge_at_b(&self) {
         /// `struct ethtool_value`.
         #[repr(C)]
@@ -68,7 +67,7 @@ impl Net {
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Packets that `a` has given to the wire.
+    /// Packets that `a` has sent on `va`.
     pub(crate) fn packets_sent(&self) -> u64 {
         inside(&self.a, || {
             let table = fs::read_to_string("/proc/thread-self/net/dev").expect("procfs");

@@ -1,22 +1,17 @@
 //! What the tests of the device share.
-#![allow(dead_code)] // Each test binary uses its part.
+#![allow(dead_code, unused_imports)] // Each test binary uses its part.
 
 pub(crate) mod raw;
 
 use std::fs::{self, File};
 use std::ops::Deref;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use starling_io::{Ecn, IoError, MAX_BURST, PacketIo, PacketRx, PacketTx, PeerId, Source};
+use starling_io::{Ecn, IoError, PacketIo, PacketTx, PeerId, Source};
+pub(crate) use starling_io_testing::{PREAMBLE, ReceivedDatagram, receive, receive_burst};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, inside};
-
-/// What every datagram begins with.
-pub(crate) const PREAMBLE: &[u8; 8] = b"preamble";
-
-/// How long a datagram may be on its way before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two namespaces in which devices work: `a` has `va`, `b` has `vb`.
 pub(crate) struct Net(Pair);
@@ -67,53 +62,6 @@ fn is_lacking(error: &IoError) -> bool {
     let lacking = [libc::EPERM, libc::EAFNOSUPPORT, libc::ENOSYS];
     let errno = error.source.as_ref().and_then(std::io::Error::raw_os_error);
     errno.is_some_and(|errno| lacking.contains(&errno))
-}
-
-/// A received datagram, copied.
-#[derive(Debug)]
-pub(crate) struct Copied {
-    pub(crate) source: Source,
-    pub(crate) ecn: Ecn,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// Receives one burst, asleep until there is one.
-///
-/// # Panics
-/// If nothing comes for so long that it must be lost.
-pub(crate) fn receive_some<I: PacketIo>(device: &mut I) -> Vec<Copied> {
-    let start = Instant::now();
-    loop {
-        let rx = device.split().0;
-        let burst = rx.rx_burst().expect("a healthy device");
-        assert!(burst <= MAX_BURST);
-        if burst > 0 {
-            let copy = |index| {
-                let datagram = rx.datagram(index);
-                Copied {
-                    source: datagram.source,
-                    ecn: datagram.ecn,
-                    bytes: datagram.bytes.to_vec(),
-                }
-            };
-            return (0..burst).map(copy).collect();
-        }
-        assert!(start.elapsed() < PATIENCE, "a datagram is missing");
-        device.wait(Some(PATIENCE)).expect("a healthy device");
-    }
-}
-
-/// Receives until there are `count` datagrams.
-///
-/// # Panics
-/// If more come, or fewer.
-pub(crate) fn receive<I: PacketIo>(device: &mut I, count: usize) -> Vec<Copied> {
-    let mut received = Vec::new();
-    while received.len() < count {
-        received.extend(receive_some(device));
-    }
-    assert_eq!(received.len(), count);
-    received
 }
 
 /// Sends a datagram each way until both ends know the other's hardware address, and answers with
