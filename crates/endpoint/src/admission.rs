@@ -32,6 +32,7 @@
 //! last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). That it is a majority that counts
 //! keeps one caller from having the others' calls refused.
 
+use starling_call::header::DeadlineStamp;
 use starling_proto::PeerId;
 
 use crate::server::NEVER;
@@ -139,15 +140,6 @@ impl RunTime {
     }
 }
 
-/// What a request with a deadline says of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamps {
-    /// Microseconds from the call to the deadline.
-    pub(crate) timeout_us: u64,
-    /// The caller's clock when it made the call, if it said so.
-    pub(crate) sent_us: Option<u32>,
-}
-
 /// When a request has to be begun and answered, by this endpoint's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timing {
@@ -229,11 +221,11 @@ impl Admission {
         &mut self,
         now_ns: u64,
         (peer, token): (PeerId, u32),
-        stamps: Stamps,
+        stamp: DeadlineStamp,
         run: RunTime,
     ) -> Result<Timing, Late> {
-        let timeout_ns = stamps.timeout_us.saturating_mul(1000);
-        let waited_ns = match stamps.sent_us {
+        let timeout_ns = stamp.timeout_us.saturating_mul(1000);
+        let waited_ns = match stamp.sent_us {
             Some(sent_us) => self.waited_ns(now_ns, peer, token, sent_us),
             None => 0,
         };
@@ -312,12 +304,12 @@ mod tests {
         /// A request that has waited for so long.
         fn judge(&mut self, now_ns: u64, peer: PeerId, waited_ns: u64) -> Result<Timing, Late> {
             let sent_us = (now_ns.wrapping_sub(waited_ns) / US) as u32;
-            let stamps = Stamps {
+            let stamp = DeadlineStamp {
                 timeout_us: 2_000,
                 sent_us: Some(sent_us.wrapping_sub(self.behind_us)),
             };
             let run = RunTime::default();
-            self.admission.judge(now_ns, (peer, 1), stamps, run)
+            self.admission.judge(now_ns, (peer, 1), stamp, run)
         }
 
         /// How much time is left to a request that has waited for so long.
@@ -389,14 +381,14 @@ mod tests {
     fn a_peer_that_has_started_anew_has_another_clock() {
         let mut server = Server::default();
         server.left_ns(MS, 0);
-        let stamps = Stamps {
+        let stamp = DeadlineStamp {
             timeout_us: 2_000,
             sent_us: Some(77),
         };
         let (admission, run) = (&mut server.admission, RunTime::default());
-        let late = admission.judge(2_000 * MS, (ME, 1), stamps, run);
+        let late = admission.judge(2_000 * MS, (ME, 1), stamp, run);
         assert_eq!(late, Err(Late::Expired));
-        let timing = admission.judge(2_000 * MS, (ME, 2), stamps, run).unwrap();
+        let timing = admission.judge(2_000 * MS, (ME, 2), stamp, run).unwrap();
         assert_eq!(timing.deadline_ns, 2_002 * MS);
     }
 
@@ -419,11 +411,11 @@ mod tests {
         let mut server = Server::default();
         server.left_ns(100 * MS, 0);
         let mut judge = |waited_ns| {
-            let stamps = Stamps {
+            let stamp = DeadlineStamp {
                 timeout_us: 2_000,
                 sent_us: Some(((100 * MS - waited_ns) / US) as u32),
             };
-            server.admission.judge(100 * MS, (ME, 1), stamps, run)
+            server.admission.judge(100 * MS, (ME, 1), stamp, run)
         };
         let begun = judge(900 * US).unwrap();
         assert_eq!(begun.deadline_ns, 101_100 * US);
@@ -432,11 +424,11 @@ mod tests {
         // However long it takes: what has hardly waited is run.
         run.note(1 << 40);
         let mut server = Server::default();
-        let stamps = Stamps {
+        let stamp = DeadlineStamp {
             timeout_us: 2_000,
             sent_us: Some(0),
         };
-        assert!(server.admission.judge(0, (ME, 1), stamps, run).is_ok());
+        assert!(server.admission.judge(0, (ME, 1), stamp, run).is_ok());
     }
 
     #[test]
@@ -452,7 +444,7 @@ mod tests {
         let late = Err(Late::Overloaded);
         assert_eq!(server.judge(now_ns, ME, 600 * US), late);
         assert_eq!(server.judge(now_ns, OTHER, 0), late);
-        let patient = Stamps {
+        let patient = DeadlineStamp {
             timeout_us: 10_000,
             sent_us: None,
         };
@@ -483,7 +475,7 @@ mod tests {
         }
         for index in 0..10_000 {
             let now_ns = 100 * MS + index * US;
-            // This one's stamps are lies.
+            // This one's stamp are lies.
             let _ = server.judge(now_ns, ME, 1900 * US);
             assert!(server.judge(now_ns, OTHER, 0).is_ok());
         }

@@ -1,12 +1,9 @@
 //! The client's side of a call: its name, how it ends, and the response.
 
+use starling_call::{MetadataView, Status, StreamPosition, header};
 use starling_proto::{Msgbuf, RequestNumber, SessionId, Tag};
 
-use crate::header;
-use crate::metadata::MetadataView;
-use crate::options::StreamPosition;
 use crate::payload::{OwnedResponse, Payload};
-use crate::status::Status;
 
 /// A call that was made, until it ends. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

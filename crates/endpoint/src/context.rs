@@ -3,20 +3,18 @@
 use std::fmt;
 use std::future::Future;
 
+use starling_call::{CallOptions, MethodId, Status};
 use starling_io::PacketIo;
 use starling_proto::{Msgbuf, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
 use crate::core::{Core, Registration};
 use crate::error::CallError;
-use crate::header::MethodId;
 use crate::local::LocalHandle;
 use crate::methods::Handler;
-use crate::options::CallOptions;
 use crate::server::DeferredReply;
 use crate::sessions::SessionState;
 use crate::sink::Sink;
-use crate::status::Status;
 
 /// A call that was not made, with its message.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +140,7 @@ impl<I: PacketIo> Context<'_, I> {
     pub fn complete_with(&mut self, reply: DeferredReply, result: Result<(), Status>) {
         reply.assert_of(&self.core.abandoned);
         let (id, answer) = reply.settle();
-        let result = result.map_err(Status::of_handler);
+        let result = result.map_err(Status::with_run);
         self.core.settle(self.tx, id, answer, result);
     }
 

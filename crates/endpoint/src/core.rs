@@ -20,24 +20,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use starling_call::{CallOptions, MethodId, Status};
 use starling_io::PacketIo;
 use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, SessionId, Tag};
 
 use crate::admission::Admission;
 use crate::client::{Call, CallId, Completion, ContinuationId};
 use crate::context::{Context, RejectedCall};
+use crate::convert::{prefix_of, unsent};
 use crate::deadlines::Deadlines;
 use crate::error::{CallError, status_of_failure};
-use crate::header::MethodId;
 use crate::local;
 use crate::methods::Handler;
-use crate::options::CallOptions;
 use crate::pending::Pending;
 use crate::server::{Abandoned, Answer, GaveUp};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
 use crate::stats::Stats;
-use crate::status::Status;
 use crate::workers::Job;
 
 /// What a continuation is.
@@ -131,7 +130,7 @@ impl<I: PacketIo> Core<I> {
         let wide = self.admit(continuation, tag, options.timeout)?;
         let (now, sink) = (self.now_ns, &mut Sink(tx));
         let number = self.proto.request_with(now, session, wide, sink, |out| {
-            let prefix = options.put_header(method, out, now);
+            let prefix = prefix_of(options.put_header(method, out, now));
             build(out);
             assert!(
                 out.len() >= usize::from(prefix.len),
@@ -155,7 +154,7 @@ impl<I: PacketIo> Core<I> {
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
         self.header.clear();
-        let prefix = options.put_header(method, &mut self.header, self.now_ns);
+        let prefix = prefix_of(options.put_header(method, &mut self.header, self.now_ns));
         match message.head_mut().get_mut(..self.header.len()) {
             Some(room) => room.copy_from_slice(&self.header),
             None => {
@@ -329,7 +328,7 @@ impl<I: PacketIo> Core<I> {
                 if may_have_run {
                     self.proto.recycle(request);
                 } else {
-                    status = status.with_unsent(request);
+                    status = status.with_unsent(unsent(request));
                 }
                 let id = CallId { session, number };
                 self.finished.push_back(Finished { id, call, status });

@@ -5,27 +5,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use starling_call::header::{
+    self, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT, RequestExtension, ResponseHeader,
+};
+use starling_call::{Code, HeaderError, MetadataView, MethodId, Status};
 use starling_io::{Clock, PacketIo};
 use starling_proto::{PeerId, RequestId, Tag};
 
 use crate::admission::{Late, Timing};
 use crate::client::{Call, CallId, Completion, ContinuationId, Response};
 use crate::context::Context;
+use crate::convert::unsent;
 use crate::core::{ContinuationFn, Core, Finished, Registration};
 use crate::error::CallError;
-use crate::header::{
-    self, HeaderError, MethodId, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RESPONSE_FIELDS_AT,
-    RequestExtension, ResponseHeader,
-};
 use crate::local::Command;
-use crate::metadata::MetadataView;
 use crate::methods::{Handler, HandlerKind, Methods};
 use crate::panics;
 use crate::payload::{Payload, PayloadBytes};
 use crate::server::{Abandoned, Answer, NEVER, Otherwise, Reply, ReplySlot, Request, RequestInfo};
 use crate::sink::io_peer;
 use crate::stats::Stats;
-use crate::status::{Code, Status};
 use crate::workers::steered::WorkerMethods;
 use crate::workers::{self, Job, WorkerHandler};
 
@@ -161,7 +160,7 @@ impl<I: PacketIo> Tables<I> {
                 Err(error) => return refuse_malformed(core, tx, reply, error),
             };
             body_at = extension.body_at;
-            if let Some(stamps) = extension.stamps {
+            if let Some(stamps) = extension.stamp {
                 let run_time = self.methods.run_time(method);
                 let run_time = run_time.copied().unwrap_or_default();
                 let sender = (peer, core.proto.incarnation(peer));
@@ -353,7 +352,7 @@ fn finish_uncommon<I: PacketIo>(
             return;
         }
         _ if panicked => Status::internal(HANDLER_PANICKED),
-        Some(Otherwise::Status(status)) => status.of_handler(),
+        Some(Otherwise::Status(status)) => status.with_run(),
         None => Status::internal("the server's handler returned without an answer"),
     };
     core.answer_status(tx, reply.id, &mut reply.answer, &status);
@@ -485,7 +484,7 @@ impl<I: PacketIo> Core<I> {
                     Err(rejected) => {
                         let mut status = Status::from(rejected.error);
                         if rejected.error == CallError::SessionOver {
-                            status = status.with_unsent(rejected.message);
+                            status = status.with_unsent(unsent(rejected.message));
                         } else {
                             self.keep(rejected.message);
                         }

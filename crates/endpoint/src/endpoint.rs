@@ -3,24 +3,23 @@
 use std::fmt;
 use std::sync::Arc;
 
+use starling_call::{CallOptions, MethodId, Status};
 use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, Wake};
 use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
+use crate::config::{EndpointConfig, Idle, WorkerConfig};
 use crate::context::{Context, RejectedCall};
 use crate::core::Core;
 use crate::dispatch::Tables;
 use crate::error::{CallError, OpenError};
 use crate::executor::Executor;
-use crate::header::MethodId;
 use crate::local::{LocalHandle, Shared};
 use crate::methods::Handler;
-use crate::options::{CallOptions, EndpointConfig, Idle, WorkerConfig};
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
 use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
-use crate::status::Status;
 use crate::turn::{Cadence, Pace};
 use crate::workers::steered::SteeredPool;
 use crate::workers::{Dispatch, ThreadPool, WorkerHandler};

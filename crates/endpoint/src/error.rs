@@ -1,9 +1,8 @@
 //! Why calls and connects fail on this side, and how the protocol's errors become statuses.
 
+use starling_call::Status;
 use starling_io::{Fault, IoError};
 use starling_proto::{ConnectError, RejectReason, Rejection, RequestError, SessionError};
-
-use crate::status::Status;
 
 /// Why a call was not made. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

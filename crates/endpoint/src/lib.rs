@@ -11,14 +11,16 @@
 //! Either may answer later ([`Reply::defer`]) and make calls of its own meanwhile.
 //!
 //! Every call ends exactly once: with its response, with the server's [`Status`], at its deadline,
-//! by cancellation, or because its peer failed. The bytes that calls have on the wire are in
-//! [`header`].
+//! by cancellation, or because its peer failed. What calls look like on the wire is in
+//! [`starling_call::header`].
 
 #![forbid(unsafe_code)]
 
 mod admission;
 mod client;
+mod config;
 mod context;
+mod convert;
 mod core;
 mod deadlines;
 mod dispatch;
@@ -26,11 +28,8 @@ mod drain;
 mod endpoint;
 mod error;
 mod executor;
-pub mod header;
 mod local;
-mod metadata;
 mod methods;
-mod options;
 mod panics;
 mod payload;
 mod pending;
@@ -39,24 +38,25 @@ mod sessions;
 mod sink;
 mod slab;
 mod stats;
-mod status;
 mod timers;
 mod turn;
 mod workers;
 
 pub use client::{CallId, Completion, ContinuationId, Response};
+pub use config::{EndpointConfig, Idle, WorkerConfig};
 pub use context::{Context, RejectedCall};
+pub use convert::unsent_message;
 pub use endpoint::Endpoint;
 pub use error::{CallError, OpenError, WorkerConfigError};
-pub use header::{HeaderError, MethodId};
 pub use local::{LocalCall, LocalHandle, Sleep};
-pub use metadata::{Metadata, MetadataError, MetadataView};
 pub use methods::Handler;
-pub use options::{CallOptions, Encoding, EndpointConfig, Idle, StreamPosition, WorkerConfig};
 pub use payload::{OwnedMessage, OwnedResponse};
 pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
+pub use starling_call::{
+    CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
+    Status, StreamPosition, Unsent, header,
+};
 pub use starling_proto::{Msgbuf, Secrets, SessionError, SessionId};
 pub use stats::{Stats, Turn};
-pub use status::{Code, Status};
 pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest, jbsq};

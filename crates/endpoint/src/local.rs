@@ -20,15 +20,14 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
+use starling_call::{CallOptions, MethodId, Status};
 use starling_proto::{Msgbuf, Prefix, SessionId};
 
 use crate::client::CallId;
-use crate::header::MethodId;
-use crate::options::CallOptions;
+use crate::convert::prefix_of;
 use crate::payload::OwnedResponse;
 use crate::server::{Abandoned, DeferredReply};
 use crate::slab::Slab;
-use crate::status::Status;
 use crate::timers::Timers;
 
 /// Futures of one endpoint of each kind (calls, sleeps, tasks) at once.
@@ -297,7 +296,7 @@ impl LocalHandle {
         let mut message = spare.unwrap_or_default();
         let head = message.head_mut();
         // When it is made is said when it is issued.
-        let prefix = options.put_header(method, head, 0);
+        let prefix = prefix_of(options.put_header(method, head, 0));
         build(head);
         assert!(
             head.len() >= usize::from(prefix.len),
@@ -319,7 +318,7 @@ impl LocalHandle {
         mut message: Msgbuf,
     ) -> LocalCall {
         let mut header = Vec::with_capacity(options.header_len());
-        let prefix = options.put_header(method, &mut header, 0);
+        let prefix = prefix_of(options.put_header(method, &mut header, 0));
         message.head_mut()[..header.len()].copy_from_slice(&header);
         self.issue(session, message, prefix, options.timeout)
     }

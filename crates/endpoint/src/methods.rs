@@ -2,11 +2,11 @@
 //! section 6.4). Method ids are chosen by whoever writes the server, not by its peers, so nobody
 //! can aim at one bucket; a lookup is a multiplication and, nearly always, one compare.
 
+use starling_call::MethodId;
 use starling_io::PacketIo;
 
 use crate::admission::RunTime;
 use crate::context::Context;
-use crate::header::MethodId;
 use crate::server::{Reply, Request};
 use crate::workers::WorkerHandler;
 

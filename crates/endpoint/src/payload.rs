@@ -2,11 +2,8 @@
 
 use std::ops::Deref;
 
+use starling_call::{Encoding, Metadata, MetadataView, StreamPosition, header};
 use starling_proto::{Body, Msgbuf};
-
-use crate::header;
-use crate::metadata::{Metadata, MetadataView};
-use crate::options::{Encoding, StreamPosition};
 
 /// A received payload with a validated header.
 #[derive(Debug)]

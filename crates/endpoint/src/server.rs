@@ -16,15 +16,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use starling_call::header::{self, MAX_EXTENSION, REQUEST_BODY_AT, ResponseParts};
+use starling_call::{Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition};
 use starling_io::{PeerId, Wake};
 use starling_proto::{Msgbuf, Prefix, RequestId};
 
 use crate::admission::Timing;
-use crate::header::{self, MAX_EXTENSION, MethodId, REQUEST_BODY_AT, ResponseParts};
-use crate::metadata::{Metadata, MetadataView};
-use crate::options::{Encoding, StreamPosition};
+use crate::convert::prefix_of;
 use crate::payload::{OwnedMessage, Payload};
-use crate::status::Status;
 
 /// A deadline that never comes.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -196,7 +195,7 @@ impl Answer {
             return Prefix::NONE;
         }
         let mut extension = Vec::new();
-        let prefix = parts.put(&mut extension);
+        let prefix = prefix_of(parts.put(&mut extension));
         self.message.head_mut().splice(0..0, extension);
         prefix
     }
@@ -210,7 +209,7 @@ impl Answer {
             self.message = Msgbuf::new();
         }
         self.extra = None;
-        ResponseParts::of_status(status).put(self.message.head_mut())
+        prefix_of(ResponseParts::of_status(status).put(self.message.head_mut()))
     }
 }
 

@@ -32,6 +32,7 @@ use std::pin::pin;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
+use starling_call::Status;
 use starling_io::{
     Clock, Ecn, IoError, IoEvent, MAX_BURST, Mark, PacketIo, PacketRx, PacketTx, PeerGone,
     PeerRefusal,
@@ -39,14 +40,13 @@ use starling_io::{
 use starling_proto::{Body, DeviceRefusal, Event, Frames, Incoming, PeerId, Upcoming};
 
 use crate::client::CallId;
+use crate::config::Idle;
 use crate::core::Core;
 use crate::dispatch::{HANDLER_PANICKED, Tables, late_status};
 use crate::endpoint::Endpoint;
-use crate::options::Idle;
 use crate::payload::PayloadBytes;
 use crate::sink::{Sink, io_peer, proto_peer, proto_source};
 use crate::stats::{Stats, Turn};
-use crate::status::Status;
 use crate::workers::{Dispatch, JobEnd};
 
 /// A busy loop looks for device events only every so many turns.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::SegQueue;
 use starling_endpoint::{
     CallError, CallId, ContinuationId, Encoding, EndpointConfig, MethodId, Msgbuf, OwnedResponse,
-    Status,
+    Status, unsent_message,
 };
 use starling_io::{IoError, MessageMemory, Wake};
 use starling_io_shm::ShmIo;
@@ -411,7 +411,7 @@ impl<I: Plane> Loop<I> {
                 Err(status) => status,
             };
             pending.connection.doubt(&hub, status.code());
-            match (status.take_unsent(), pending.stage) {
+            match (status.take_unsent().map(unsent_message), pending.stage) {
                 (Some(message), Stage::Made(_, again)) if may_try_again(&status) => {
                     to_make_again.borrow_mut().push(Unsent {
                         reply: pending.reply,

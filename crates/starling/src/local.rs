@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use starling_endpoint::{Code, Encoding, LocalHandle, MethodId, Msgbuf, OwnedResponse, Status};
+use starling_endpoint::{
+    Code, Encoding, LocalHandle, MethodId, Msgbuf, OwnedResponse, Status, unsent_message,
+};
 use starling_message::{Message, MethodDescriptor};
 
 use crate::address::{Address, Way};
@@ -227,7 +229,7 @@ pub(crate) async fn call_when_ready(
             Err(status) => status,
         };
         connection.doubt(hub, status.code());
-        match status.take_unsent() {
+        match status.take_unsent().map(unsent_message) {
             Some(unsent) if attempt == Attempt::First && may_try_again(&status) => {
                 (message, room) = original.unwrap_or((unsent, lowered.header_len()));
                 attempt = Attempt::Last;
@@ -326,7 +328,7 @@ impl<P: Message> Future for LocalCall<P> {
                 Poll::Ready(Err(status)) => status,
             };
             made.connection.doubt(&made.hub, status.code());
-            match status.take_unsent() {
+            match status.take_unsent().map(unsent_message) {
                 Some(message) if may_try_again(&status) => {
                     self.0 = State::Slow(made.again(message));
                 }

@@ -22,20 +22,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use starling_call::header::REQUEST_BODY_AT;
+use starling_call::{Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition};
 use starling_io::{Fault, IoError, PeerId, WorkerIo};
 use starling_proto::{Claim, HEADER_BYTES, Msgbuf, PREAMBLE_BYTES, RequestId};
 
 pub use self::pool::ThreadPool;
 use crate::admission::{Late, Timing};
-use crate::header::{MethodId, REQUEST_BODY_AT};
-use crate::metadata::{Metadata, MetadataView};
-use crate::options::{Encoding, StreamPosition};
 use crate::panics;
 use crate::payload::OwnedMessage;
 use crate::server::{
     Answer, GaveUp, NEVER, RequestFlags, RequestInfo, answer_writers, request_getters,
 };
-use crate::status::Status;
 
 /// The thread of worker `index`.
 fn start_thread(
@@ -309,7 +307,7 @@ impl Job {
             match catch_unwind(AssertUnwindSafe(|| handler(request, reply))) {
                 Ok(()) => match reply.status.take() {
                     None => JobEnd::Answered,
-                    Some(status) => JobEnd::Failed(status.of_handler()),
+                    Some(status) => JobEnd::Failed(status.with_run()),
                 },
                 Err(panic) => {
                     panics::discard(panic);

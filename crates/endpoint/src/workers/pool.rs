@@ -29,7 +29,7 @@ use starling_io::{Clock, IoError, Wake};
 use super::jbsq::{Jbsq, MAX_DEPTH, Placed};
 use super::vigil::{Next, Vigil};
 use super::{Dispatch, Job, start_thread};
-use crate::options::{Idle, WorkerConfig};
+use crate::config::{Idle, WorkerConfig};
 
 const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
 
@@ -326,13 +326,13 @@ fn run(mut job: ItemGuard<'_, Job>, clock: &impl Clock, waker: &dyn Wake) {
 mod tests {
     use std::sync::{Barrier, Mutex, mpsc};
 
+    use starling_call::MethodId;
     use starling_io::PeerId;
     use starling_proto::{Msgbuf, RequestId};
 
     use super::super::WorkerHandler;
     use super::*;
     use crate::admission::Timing;
-    use crate::header::MethodId;
     use crate::payload::{Payload, PayloadBytes};
     use crate::server::{Answer, RequestInfo};
 

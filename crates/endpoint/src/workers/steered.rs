@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
+use starling_call::{MethodId, header};
 use starling_io::{Clock, Ecn, IoError, Source, Steered, Steering, Wake, WorkerIo};
 use starling_proto::{Claims, RequestId};
 
@@ -31,8 +32,7 @@ use super::pool::MAX_BYTES;
 use super::vigil::{Next, Vigil};
 use super::{Dispatch, Job, WorkerHandler, start_thread};
 use crate::admission::Timing;
-use crate::header::{self, MethodId};
-use crate::options::{Idle, WorkerConfig};
+use crate::config::{Idle, WorkerConfig};
 use crate::server::{GaveUp, RequestFlags, RequestInfo};
 use crate::sink::proto_peer;
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crossbeam_utils::Backoff;
 
-use crate::options::Idle;
+use crate::config::Idle;
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,24 +1,24 @@
-//! Key/value pairs that travel beside a message: who asks, which trace, which tenant.
+//! Key-value pairs beside a message, such as the caller's name, a trace or a tenant.
 //!
-//! Kept in the form they have on the wire (fields of the call header, see [`crate::header`]), so
-//! that sending is a copy and receiving is a walk over the datagram.
+//! They are kept in their wire format (fields of the call header, see [`crate::header`]), so that
+//! sending is a copy and receiving reads the datagram in place.
 
 use std::fmt;
 
-use crate::header::{self, Field, Fields, MAX_METADATA};
+use crate::field::{Field, Fields, MAX_METADATA, key_is_valid, metadata_field_len, put_metadata};
 
 /// Why a pair was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// The key has a character that is not allowed, or none at all.
+    /// The key is empty, too long or has a character that is not allowed.
     #[error("a metadata key is 1 to 255 characters of a-z, 0-9, '-', '_' and '.'")]
     Key,
-    /// Too much.
+    /// All pairs together would be longer than [`MAX_METADATA`].
     #[error("metadata of one message is at most {MAX_METADATA} bytes; send more in the message")]
     TooLarge,
 }
 
-/// Metadata of a message to be sent, or kept from a received one. At most [`MAX_METADATA`] bytes.
+/// Metadata to send, or a copy of received metadata. At most [`MAX_METADATA`] bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     fields: Vec<u8>,
@@ -30,20 +30,23 @@ impl Metadata {
         Self { fields: Vec::new() }
     }
 
-    /// Adds a pair. A key may come several times.
+    /// Adds a pair. A key may occur more than once.
+    ///
+    /// # Errors
+    /// If the key is not allowed, or the metadata would be too long; nothing is added then.
     pub fn insert(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), MetadataError> {
         let value = value.as_ref();
-        if !header::key_is_valid(key.as_bytes()) {
+        if !key_is_valid(key.as_bytes()) {
             return Err(MetadataError::Key);
         }
-        if self.fields.len() + header::metadata_field_len(key, value) > MAX_METADATA {
+        if self.fields.len() + metadata_field_len(key, value) > MAX_METADATA {
             return Err(MetadataError::TooLarge);
         }
-        header::put_metadata(&mut self.fields, key, value);
+        put_metadata(&mut self.fields, key, value);
         Ok(())
     }
 
-    /// To read it as received metadata is read.
+    /// The pairs, as a view like that of received metadata.
     pub fn view(&self) -> MetadataView<'_> {
         MetadataView {
             fields: &self.fields,
@@ -74,7 +77,8 @@ pub struct MetadataView<'a> {
 }
 
 impl<'a> MetadataView<'a> {
-    pub(crate) fn of_extension(fields: &'a [u8]) -> Self {
+    /// The metadata among the fields of an extension that was validated as a whole.
+    pub fn of_extension(fields: &'a [u8]) -> Self {
         Self { fields }
     }
 
@@ -100,7 +104,7 @@ impl<'a> MetadataView<'a> {
     pub fn to_owned(&self) -> Metadata {
         let mut fields = Vec::new();
         for (key, value) in self.iter() {
-            header::put_metadata(&mut fields, key, value);
+            put_metadata(&mut fields, key, value);
         }
         Metadata { fields }
     }
@@ -113,7 +117,7 @@ impl fmt::Debug for Metadata {
 }
 
 impl fmt::Debug for MetadataView<'_> {
-    /// Keys and values; a value that is no text as its bytes.
+    /// Keys and values. A value that is not UTF-8 appears as its bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
         for (key, value) in self.iter() {
@@ -161,7 +165,7 @@ mod tests {
         assert!(metadata.is_empty());
         let big = vec![0u8; MAX_METADATA];
         assert_eq!(metadata.insert("k", &big), Err(MetadataError::TooLarge));
-        let overhead = header::metadata_field_len("k", &[]);
+        let overhead = metadata_field_len("k", &[]);
         metadata.insert("k", &big[overhead..]).unwrap();
         assert_eq!(metadata.insert("k", ""), Err(MetadataError::TooLarge));
     }

@@ -1,84 +1,12 @@
-//! What a call and an endpoint can be told, with defaults and their reasons.
+//! The settings of an endpoint and of its workers, with the reasons for the defaults.
 
 use std::time::Duration;
 
 use starling_io::Capabilities;
-use starling_proto::{ConfigError, Prefix};
+use starling_proto::ConfigError;
 
 use crate::error::WorkerConfigError;
-use crate::header::{self, MethodId};
-use crate::metadata::Metadata;
 use crate::workers::jbsq::{MAX_DEPTH, Mode};
-
-/// How the bodies of a call are encoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Encoding {
-    /// The native in-memory layout: both ends have the same schema.
-    #[default]
-    Native,
-    /// Protocol buffers: the ends have different versions of the schema.
-    Protobuf,
-}
-
-/// Where a message stands in a stream. Carried for the layer above, which builds streams of
-/// unary calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StreamPosition {
-    /// Names the stream, among those of one session.
-    pub call_id: u64,
-    /// Nothing comes after this message.
-    pub end: bool,
-}
-
-/// Options of one call. The default is a plain call: no deadline, native encoding, no metadata;
-/// it costs no header bytes beyond the method id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallOptions {
-    /// The call ends with [`crate::Code::DeadlineExceeded`] when it is not over after this long.
-    /// The server is told, and does not begin what has expired. One that is asked for more than it
-    /// can do refuses calls with [`crate::Code::ResourceExhausted`], so that the others are
-    /// answered in time; it runs calls without a timeout in any case. Those end when the peer
-    /// answers or fails.
-    pub timeout: Option<Duration>,
-    /// How the bodies are encoded.
-    pub encoding: Encoding,
-    /// The place in a stream.
-    pub stream: Option<StreamPosition>,
-    /// Travels beside the request.
-    pub metadata: Metadata,
-}
-
-impl CallOptions {
-    /// Options with a timeout.
-    pub fn with_timeout(timeout: Duration) -> Self {
-        Self {
-            timeout: Some(timeout),
-            ..Self::default()
-        }
-    }
-
-    /// Whether the call needs no extension of its header.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.timeout.is_none()
-            && self.encoding == Encoding::Native
-            && self.stream.is_none()
-            && self.metadata.is_empty()
-    }
-
-    /// Bytes of the call header with these options: what a message built elsewhere has to leave
-    /// free at its beginning for [`crate::Context::call_message`].
-    #[inline]
-    pub fn header_len(&self) -> usize {
-        header::request_len(self)
-    }
-
-    /// Appends the call header, what precedes the body in a request, of a call made at `now_ns`.
-    #[inline]
-    pub(crate) fn put_header(&self, method: MethodId, out: &mut Vec<u8>, now_ns: u64) -> Prefix {
-        header::put_request(out, method, self, now_ns)
-    }
-}
 
 /// What an event loop does when nothing is to be done. While a device has no room for what is to be
 /// sent, all but [`Idle::Spin`] look for it for 100 us after the last news, then every 50 us.

@@ -1,0 +1,51 @@
+//! The call header: what precedes the body in the payload of a request or a response.
+//!
+//! The session protocol below carries a payload of bytes and one bit, `ext`, which says that an
+//! *extension* precedes the body. A plain call sets no extension and pays four bytes; a plain
+//! answer pays none. All integers are little-endian; nothing is aligned.
+//!
+//! ```text
+//! request                                        response
+//!  0   4  method id, u32                          (ext = 0)
+//! (ext = 0)                                       0   ..  body: the call succeeded
+//!  4   ..  body                                  (ext = 1)
+//! (ext = 1)                                       0   2   L, u16
+//!  4   2  L, u16                                  2   L   fields
+//!  6   L  fields                                  2+L ..  body, empty unless the status is OK
+//!  6+L ..  body
+//!
+//! field
+//!  0   1  tag
+//!  1   2  n, u16
+//!  3   n  value
+//! ```
+//!
+//! | tag | in | value | meaning |
+//! |---|---|---|---|
+//! | 1 | request | u64 | time that the caller still waits when it makes the call, microseconds: relative, so the hosts' clocks need not agree; time spent in queues and on the way is not taken off |
+//! | 128 | request | u32 | the caller's clock when it makes the call, microseconds since whenever, modulo 2^32: from the differences to its own clock the server sees how long a request was in queues |
+//! | 2 | request | u8 | encoding of both bodies: 0 native layout (the default), 1 protobuf |
+//! | 3 | both | u8 k; k bytes; n-1-k bytes | metadata: key of `a-z 0-9 - _ .`, value of any bytes |
+//! | 4 | both | u64, u8 | stream: call id, then flags (bit 0: end of stream, others 0) |
+//! | 5 | response | u8 | status code, 0 to 16; OK if absent |
+//! | 6 | response | UTF-8 | status message, at most 1024 bytes |
+//! | 129 | response | empty | the request was refused before any of its handler ran |
+//!
+//! A known field other than metadata comes at most once. A receiver skips an unknown field with a tag of
+//! 128 or more and refuses the message for one below. Metadata fields of a message are at most 8192
+//! bytes together (with their tags and lengths), all fields at most 12288.
+//!
+//! Nothing here is trusted: any bytes give a header or a typed error.
+
+mod extension;
+mod request;
+mod response;
+#[cfg(test)]
+mod tests;
+
+pub use self::extension::{HeaderSize, encoding_of, fields_between, stream_of};
+pub use self::request::{
+    DeadlineStamp, REQUEST_BODY_AT, REQUEST_FIELDS_AT, RequestExtension, method_of, set_sent,
+};
+pub use self::response::{RESPONSE_FIELDS_AT, ResponseHeader, ResponseParts};
+pub use crate::field::{HeaderError, MAX_EXTENSION, MAX_METADATA, MAX_STATUS_MESSAGE};

@@ -1,0 +1,60 @@
+//! The extension of a header, as a whole.
+
+use crate::encoding::Encoding;
+use crate::field::{Field, Fields, HeaderError, MAX_EXTENSION};
+use crate::stream::StreamPosition;
+
+/// Bytes of an extension's length.
+pub(super) const LENGTH_LEN: usize = 2;
+
+/// The size of a call header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeaderSize {
+    /// Whether there is an extension. The session protocol carries this bit.
+    pub extended: bool,
+    /// Bytes.
+    pub len: u16,
+}
+
+impl HeaderSize {
+    /// No header: that of a plain response.
+    pub const NONE: Self = Self {
+        extended: false,
+        len: 0,
+    };
+}
+
+pub(super) fn split_extension(bytes: &[u8]) -> Result<&[u8], HeaderError> {
+    let (length, rest) = bytes
+        .split_first_chunk::<LENGTH_LEN>()
+        .ok_or(HeaderError::Truncated)?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    if length > MAX_EXTENSION {
+        return Err(HeaderError::TooLong);
+    }
+    rest.get(..length).ok_or(HeaderError::Truncated)
+}
+
+/// The fields of a message whose header was validated.
+pub fn fields_between(payload: &[u8], from: usize, to: usize) -> &[u8] {
+    // Without an extension the body begins before the fields would.
+    payload.get(from..to).unwrap_or(&[])
+}
+
+/// The encoding that validated fields give.
+pub fn encoding_of(fields: &[u8]) -> Encoding {
+    Fields::new(fields)
+        .find_map(|field| match field {
+            Ok(Field::Encoding(encoding)) => Some(encoding),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+/// The position in a stream that validated fields give.
+pub fn stream_of(fields: &[u8]) -> Option<StreamPosition> {
+    Fields::new(fields).find_map(|field| match field {
+        Ok(Field::Stream(position)) => Some(position),
+        _ => None,
+    })
+}

@@ -1,0 +1,156 @@
+//! The header of a request.
+
+use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
+use crate::encoding::Encoding;
+use crate::field::{
+    FIELD_LEN, Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk,
+};
+use crate::method::MethodId;
+use crate::options::CallOptions;
+
+/// Bytes of the method id.
+const METHOD_LEN: usize = 4;
+/// Where the fields of a request's extension begin.
+pub const REQUEST_FIELDS_AT: usize = METHOD_LEN + LENGTH_LEN;
+/// Where the body of a request without an extension begins.
+pub const REQUEST_BODY_AT: usize = METHOD_LEN;
+
+/// What a request with a deadline says of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadlineStamp {
+    /// Microseconds from the call to the deadline.
+    pub timeout_us: u64,
+    /// The caller's clock when it made the call, microseconds modulo 2^32, if the caller sent it.
+    pub sent_us: Option<u32>,
+}
+
+/// The method of a request. Separate from the extension, so that a plain call costs no more than
+/// this.
+#[inline]
+pub fn method_of(payload: &[u8]) -> Option<MethodId> {
+    let method = payload.first_chunk::<METHOD_LEN>()?;
+    Some(MethodId(u32::from_le_bytes(*method)))
+}
+
+/// What the endpoint needs of a request's extension. The other fields are looked up on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestExtension {
+    /// Where the fields end and the body begins.
+    pub body_at: usize,
+    /// Present in calls with a deadline.
+    pub stamp: Option<DeadlineStamp>,
+}
+
+impl RequestExtension {
+    /// Validates the extension of a request.
+    #[cold]
+    pub fn parse(payload: &[u8]) -> Result<Self, HeaderError> {
+        let rest = payload.get(METHOD_LEN..).ok_or(HeaderError::Truncated)?;
+        let fields = split_extension(rest)?;
+        let (mut timeout_us, mut sent_us) = (None, None);
+        walk(fields, |field| match field {
+            Field::Deadline { remaining_us } => {
+                timeout_us = Some(remaining_us);
+                true
+            }
+            Field::Sent { clock_us } => {
+                sent_us = Some(clock_us);
+                true
+            }
+            Field::Status(_) | Field::Message(_) | Field::NotRun => false,
+            Field::Encoding(_) | Field::Stream(_) => true,
+            Field::Metadata { .. } | Field::Skipped => true,
+        })?;
+        Ok(Self {
+            body_at: REQUEST_FIELDS_AT + fields.len(),
+            stamp: timeout_us.map(|timeout_us| DeadlineStamp {
+                timeout_us,
+                sent_us,
+            }),
+        })
+    }
+}
+
+impl CallOptions {
+    /// Bytes of the header of a request with these options: what a message that is built
+    /// elsewhere leaves free at its beginning.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        if self.is_plain() {
+            METHOD_LEN
+        } else {
+            request_len_extended(self)
+        }
+    }
+
+    /// Appends the header of a request that is made at `now_ns`.
+    #[inline]
+    pub fn put_header(&self, method: MethodId, out: &mut Vec<u8>, now_ns: u64) -> HeaderSize {
+        out.extend_from_slice(&method.0.to_le_bytes());
+        if self.is_plain() {
+            return HeaderSize {
+                extended: false,
+                len: METHOD_LEN as u16,
+            };
+        }
+        put_request_extension(out, self, now_ns)
+    }
+}
+
+#[cold]
+fn request_len_extended(options: &CallOptions) -> usize {
+    REQUEST_FIELDS_AT
+        + options.timeout.map_or(0, |_| 2 * FIELD_LEN + 8 + 4)
+        + match options.encoding {
+            Encoding::Native => 0,
+            Encoding::Protobuf => FIELD_LEN + 1,
+        }
+        + options.stream.map_or(0, |_| FIELD_LEN + 9)
+        + options.metadata.as_fields().len()
+}
+
+#[cold]
+fn put_request_extension(out: &mut Vec<u8>, options: &CallOptions, now_ns: u64) -> HeaderSize {
+    let length = request_len_extended(options) - REQUEST_FIELDS_AT;
+    assert!(
+        length <= MAX_EXTENSION,
+        "Metadata::insert bounds the extension"
+    );
+    out.extend_from_slice(&(length as u16).to_le_bytes());
+    let start = out.len();
+    if let Some(timeout) = options.timeout {
+        // Rounded up, so that a deadline in the future does not look expired.
+        let us = u64::try_from(timeout.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+        put_field(out, tag::DEADLINE, &us.to_le_bytes());
+        put_field(out, tag::SENT, &clock_us(now_ns).to_le_bytes());
+    }
+    if options.encoding == Encoding::Protobuf {
+        put_field(out, tag::ENCODING, &[1]);
+    }
+    put_stream(out, options.stream);
+    out.extend_from_slice(options.metadata.as_fields());
+    debug_assert_eq!(out.len() - start, length);
+    HeaderSize {
+        extended: true,
+        len: (REQUEST_FIELDS_AT + length) as u16,
+    }
+}
+
+fn clock_us(now_ns: u64) -> u32 {
+    (now_ns / 1000) as u32
+}
+
+/// Writes into the header of a request with a deadline that the call is made at `now_ns`.
+///
+/// # Panics
+/// If `request` does not begin with such a header.
+pub fn set_sent(request: &mut [u8], now_ns: u64) {
+    let at = REQUEST_FIELDS_AT + FIELD_LEN + 8;
+    let field = &mut request[at..at + FIELD_LEN + 4];
+    assert_eq!(
+        field[0],
+        tag::SENT,
+        "the caller's clock follows the deadline"
+    );
+    field[FIELD_LEN..].copy_from_slice(&clock_us(now_ns).to_le_bytes());
+}

@@ -1,0 +1,109 @@
+//! The header of a response.
+
+use super::extension::{HeaderSize, LENGTH_LEN, split_extension};
+use crate::code::Code;
+use crate::field::{Field, HeaderError, MAX_EXTENSION, put_field, put_stream, tag, walk};
+use crate::metadata::Metadata;
+use crate::status::Status;
+use crate::stream::StreamPosition;
+
+/// Where the fields of a response's extension begin.
+pub const RESPONSE_FIELDS_AT: usize = LENGTH_LEN;
+
+/// The validated header of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseHeader<'a> {
+    /// The status code.
+    pub code: Code,
+    /// The status message.
+    pub message: &'a str,
+    /// The request did not run.
+    pub not_run: bool,
+    /// Where the body begins.
+    pub body_at: usize,
+}
+
+impl<'a> ResponseHeader<'a> {
+    /// Reads the header of a response that has an extension.
+    #[cold]
+    pub fn parse(payload: &'a [u8]) -> Result<Self, HeaderError> {
+        let fields = split_extension(payload)?;
+        let mut header = Self {
+            code: Code::Ok,
+            message: "",
+            not_run: false,
+            body_at: RESPONSE_FIELDS_AT + fields.len(),
+        };
+        walk(fields, |field| match field {
+            Field::Status(code) => {
+                header.code = code;
+                true
+            }
+            Field::Message(message) => {
+                header.message = message;
+                true
+            }
+            Field::NotRun => {
+                header.not_run = true;
+                true
+            }
+            Field::Deadline { .. } | Field::Sent { .. } | Field::Encoding(_) => false,
+            Field::Stream(_) | Field::Metadata { .. } | Field::Skipped => true,
+        })?;
+        Ok(header)
+    }
+}
+
+/// What a response holds besides its body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseParts<'a> {
+    /// The status of a call that failed.
+    pub status: Option<&'a Status>,
+    /// Metadata, not empty.
+    pub metadata: Option<&'a Metadata>,
+    /// The position in a stream.
+    pub stream: Option<StreamPosition>,
+}
+
+impl ResponseParts<'_> {
+    /// The parts of a status.
+    pub fn of_status(status: &Status) -> ResponseParts<'_> {
+        ResponseParts {
+            status: Some(status),
+            metadata: status.metadata(),
+            stream: None,
+        }
+    }
+
+    /// Whether there is anything to write.
+    pub fn needs_extension(&self) -> bool {
+        self.status.is_some() || self.metadata.is_some() || self.stream.is_some()
+    }
+
+    /// Appends the extension of a response.
+    pub fn put(&self, out: &mut Vec<u8>) -> HeaderSize {
+        let start = out.len();
+        out.extend_from_slice(&[0; LENGTH_LEN]);
+        if let Some(status) = self.status {
+            put_field(out, tag::STATUS, &[status.code() as u8]);
+            let message = status.wire_message();
+            if !message.is_empty() {
+                put_field(out, tag::MESSAGE, message.as_bytes());
+            }
+            if !status.may_have_run() {
+                put_field(out, tag::NOT_RUN, &[]);
+            }
+        }
+        put_stream(out, self.stream);
+        if let Some(metadata) = self.metadata {
+            out.extend_from_slice(metadata.as_fields());
+        }
+        let length = out.len() - start - LENGTH_LEN;
+        assert!(length <= MAX_EXTENSION, "each part is bounded");
+        out[start..start + LENGTH_LEN].copy_from_slice(&(length as u16).to_le_bytes());
+        HeaderSize {
+            extended: true,
+            len: (LENGTH_LEN + length) as u16,
+        }
+    }
+}

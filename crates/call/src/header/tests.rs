@@ -1,0 +1,235 @@
+use std::time::Duration;
+
+use super::*;
+use crate::field::{metadata_field_len, put_metadata};
+use crate::{
+    CallOptions, Code, Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition,
+};
+
+fn full_options() -> CallOptions {
+    let mut metadata = Metadata::new();
+    metadata.insert("k", "value").unwrap();
+    CallOptions {
+        timeout: Some(Duration::from_nanos(1_500)),
+        encoding: Encoding::Protobuf,
+        stream: Some(StreamPosition {
+            call_id: 9,
+            end: true,
+        }),
+        metadata,
+    }
+}
+
+#[test]
+fn a_plain_request_costs_four_bytes_and_a_plain_response_none() {
+    let mut out = Vec::new();
+    let plain = CallOptions::default();
+    let prefix = plain.put_header(MethodId(0x0403_0201), &mut out, 5);
+    assert_eq!(
+        prefix,
+        HeaderSize {
+            extended: false,
+            len: 4
+        }
+    );
+    assert_eq!(out, [1, 2, 3, 4]);
+    assert_eq!(plain.header_len(), 4);
+    assert!(!ResponseParts::default().needs_extension());
+    assert_eq!(method_of(&out), Some(MethodId(0x0403_0201)));
+}
+
+#[test]
+fn the_bytes_of_a_full_request_header() {
+    let mut out = Vec::new();
+    let options = full_options();
+    let prefix = options.put_header(MethodId(7), &mut out, (3 << 32 | 0x0a0b) * 1000 + 999);
+    assert_eq!(
+        prefix,
+        HeaderSize {
+            extended: true,
+            len: 50
+        }
+    );
+    assert_eq!(out.len(), options.header_len());
+    let expected: &[u8] = &[
+        7, 0, 0, 0, // method
+        44, 0, // length
+        1, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0, // 2 us, rounded up
+        128, 4, 0, 0x0b, 0x0a, 0, 0, // the clock, without its upper bits
+        2, 1, 0, 1, // protobuf
+        4, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, // stream
+        3, 7, 0, 1, b'k', b'v', b'a', b'l', b'u', b'e',
+    ];
+    assert_eq!(out, expected);
+    out.extend_from_slice(b"body");
+    let extension = RequestExtension::parse(&out).unwrap();
+    let stamp = DeadlineStamp {
+        timeout_us: 2,
+        sent_us: Some(0x0a0b),
+    };
+    assert_eq!(extension.stamp, Some(stamp));
+    assert_eq!(&out[extension.body_at..], b"body");
+    let fields = fields_between(&out, REQUEST_FIELDS_AT, extension.body_at);
+    let view = MetadataView::of_extension(fields);
+    assert_eq!(view.to_owned(), options.metadata);
+}
+
+#[test]
+fn a_status_survives_the_wire() {
+    let mut metadata = Metadata::new();
+    metadata.insert("retry-after", "3").unwrap();
+    let status = Status::resource_exhausted("busy").with_metadata(metadata.clone());
+    let mut out = Vec::new();
+    ResponseParts::of_status(&status).put(&mut out);
+    let header = ResponseHeader::parse(&out).unwrap();
+    assert_eq!(
+        (header.code, header.message),
+        (Code::ResourceExhausted, "busy")
+    );
+    assert_eq!(header.body_at, out.len());
+    let fields = fields_between(&out, RESPONSE_FIELDS_AT, header.body_at);
+    assert_eq!(MetadataView::of_extension(fields).to_owned(), metadata);
+}
+
+#[test]
+fn a_refusal_says_that_nothing_ran() {
+    for status in [Status::internal(""), Status::internal("").with_not_run()] {
+        let mut out = Vec::new();
+        ResponseParts::of_status(&status).put(&mut out);
+        let header = ResponseHeader::parse(&out).unwrap();
+        assert_eq!(header.not_run, !status.may_have_run());
+    }
+}
+
+#[test]
+fn a_call_is_stamped_when_it_is_issued() {
+    let mut out = Vec::new();
+    full_options().put_header(MethodId(7), &mut out, 0);
+    set_sent(&mut out, 9_000_500);
+    let extension = RequestExtension::parse(&out).unwrap();
+    assert_eq!(extension.stamp.unwrap().sent_us, Some(9_000));
+}
+
+#[test]
+fn the_largest_status_fits() {
+    let mut metadata = Metadata::new();
+    let overhead = metadata_field_len("k", &[]);
+    metadata
+        .insert("k", vec![1; MAX_METADATA - overhead])
+        .unwrap();
+    let status = Status::internal("x".repeat(5000)).with_metadata(metadata);
+    let mut out = Vec::new();
+    ResponseParts::of_status(&status).put(&mut out);
+    let header = ResponseHeader::parse(&out).unwrap();
+    assert_eq!(header.message.len(), MAX_STATUS_MESSAGE);
+}
+
+fn request_with(fields: &[u8]) -> Result<RequestExtension, HeaderError> {
+    let mut payload = vec![1, 0, 0, 0];
+    payload.extend_from_slice(&(fields.len() as u16).to_le_bytes());
+    payload.extend_from_slice(fields);
+    RequestExtension::parse(&payload)
+}
+
+#[test]
+fn faults_are_told_apart() {
+    assert_eq!(method_of(&[1, 2, 3]), None);
+    assert_eq!(
+        RequestExtension::parse(&[1, 2, 3, 4, 9]),
+        Err(HeaderError::Truncated)
+    );
+    assert_eq!(
+        RequestExtension::parse(&[1, 2, 3, 4, 9, 0, 1]),
+        Err(HeaderError::Truncated)
+    );
+    assert_eq!(
+        RequestExtension::parse(&[1, 2, 3, 4, 255, 255, 1]),
+        Err(HeaderError::TooLong)
+    );
+    assert_eq!(
+        request_with(&[2, 1, 0, 2]),
+        Err(HeaderError::BadValue { tag: 2 })
+    );
+    assert_eq!(
+        request_with(&[1, 1, 0, 2]),
+        Err(HeaderError::BadValue { tag: 1 })
+    );
+    assert_eq!(
+        request_with(&[3, 0, 0]),
+        Err(HeaderError::BadValue { tag: 3 })
+    );
+    assert_eq!(
+        request_with(&[3, 2, 0, 1, b'A']),
+        Err(HeaderError::BadValue { tag: 3 })
+    );
+    assert_eq!(
+        request_with(&[5, 1, 0, 3]),
+        Err(HeaderError::Misplaced { tag: 5 })
+    );
+    assert_eq!(
+        request_with(&[2, 1, 0, 1, 2, 1, 0, 1]),
+        Err(HeaderError::Misplaced { tag: 2 })
+    );
+    assert_eq!(
+        request_with(&[0, 0, 0]),
+        Err(HeaderError::Unknown { tag: 0 })
+    );
+    assert_eq!(
+        request_with(&[127, 0, 0]),
+        Err(HeaderError::Unknown { tag: 127 })
+    );
+    assert_eq!(
+        request_with(&[128, 2, 0, 1, 2]),
+        Err(HeaderError::BadValue { tag: 128 })
+    );
+    assert_eq!(
+        request_with(&[128, 4, 0, 1, 2, 3, 4, 128, 4, 0, 1, 2, 3, 4]),
+        Err(HeaderError::Misplaced { tag: 128 })
+    );
+    assert_eq!(
+        request_with(&[129, 0, 0]),
+        Err(HeaderError::Misplaced { tag: 129 })
+    );
+    assert_eq!(
+        ResponseHeader::parse(&[7, 0, 128, 4, 0, 1, 2, 3, 4]),
+        Err(HeaderError::Misplaced { tag: 128 })
+    );
+    assert_eq!(
+        ResponseHeader::parse(&[4, 0, 129, 1, 0, 1]),
+        Err(HeaderError::BadValue { tag: 129 })
+    );
+    // Nothing can be said of a time without a deadline.
+    let sent = request_with(&[128, 4, 0, 1, 2, 3, 4]).unwrap();
+    assert_eq!(sent.stamp, None);
+    assert!(request_with(&[130, 2, 0, 1, 2, 130, 0, 0, 200, 0, 0]).is_ok());
+    assert_eq!(
+        ResponseHeader::parse(&[4, 0, 5, 1, 0, 17]),
+        Err(HeaderError::BadValue { tag: 5 })
+    );
+}
+
+#[test]
+fn too_much_metadata_is_refused() {
+    let mut fields = Vec::new();
+    for _ in 0..3 {
+        put_metadata(&mut fields, "k", &[0; 3000]);
+    }
+    assert_eq!(request_with(&fields), Err(HeaderError::TooLong));
+}
+
+#[test]
+fn any_bytes_give_a_header_or_an_error() {
+    bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+        if let Ok(extension) = RequestExtension::parse(bytes) {
+            assert!(extension.body_at <= bytes.len());
+            assert!(method_of(bytes).is_some());
+            let fields = fields_between(bytes, REQUEST_FIELDS_AT, extension.body_at);
+            let view = MetadataView::of_extension(fields);
+            assert!(view.to_owned().as_fields().len() <= MAX_METADATA);
+        }
+        if let Ok(header) = ResponseHeader::parse(bytes) {
+            assert!(header.body_at <= bytes.len());
+            assert!(header.message.len() <= MAX_STATUS_MESSAGE);
+        }
+    });
+}

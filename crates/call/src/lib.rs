@@ -1,0 +1,37 @@
+//! What every plane agrees on about a call: its method, options, metadata and status, and the call
+//! header that carries them on the wire.
+//!
+//! Nothing here knows a device, a plane or a message type, and nothing does I/O.
+//!
+//! ```text
+//!  Code  Encoding  StreamPosition  MethodId
+//!    └───────┴─────────┤              │
+//!                    field            │     one field of a header: limits, read, write
+//!                      │              │
+//!                   Metadata          │
+//!                 ┌────┴────┐         │
+//!              Status   CallOptions   │
+//!                 └────┬────┴─────────┘
+//!                    header                 the header of a request, of a response
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod code;
+mod encoding;
+mod field;
+pub mod header;
+mod metadata;
+mod method;
+mod options;
+mod status;
+mod stream;
+
+pub use code::Code;
+pub use encoding::Encoding;
+pub use header::HeaderError;
+pub use metadata::{Metadata, MetadataError, MetadataView};
+pub use method::MethodId;
+pub use options::CallOptions;
+pub use status::{Status, Unsent};
+pub use stream::StreamPosition;

@@ -1,0 +1,170 @@
+//! How a call ends: gRPC's canonical codes, a message for people, metadata for programs.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::code::Code;
+use crate::field::MAX_STATUS_MESSAGE;
+use crate::metadata::Metadata;
+
+/// A request that was never sent: its call header and its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsent {
+    /// The contiguous bytes; the call header comes first.
+    pub head: Vec<u8>,
+    /// The segment behind them, if the message has one.
+    pub tail: Option<Bytes>,
+}
+
+/// The end of a call that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct Status {
+    code: Code,
+    message: Cow<'static, str>,
+    // Boxed because it is rare: a status is returned by value on the fast path.
+    metadata: Option<Box<Metadata>>,
+    unsent: Option<Box<Unsent>>,
+    not_run: bool,
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $code:ident),* $(,)?) => {
+        impl Status {
+            $(
+                $(#[$doc])*
+                #[cold]
+                pub fn $name(message: impl Into<Cow<'static, str>>) -> Self {
+                    Self::new(Code::$code, message)
+                }
+            )*
+        }
+    };
+}
+
+constructors! {
+    /// [`Code::Cancelled`] with a message.
+    cancelled => Cancelled,
+    /// [`Code::Unknown`] with a message.
+    unknown => Unknown,
+    /// [`Code::InvalidArgument`] with a message.
+    invalid_argument => InvalidArgument,
+    /// [`Code::DeadlineExceeded`] with a message.
+    deadline_exceeded => DeadlineExceeded,
+    /// [`Code::NotFound`] with a message.
+    not_found => NotFound,
+    /// [`Code::AlreadyExists`] with a message.
+    already_exists => AlreadyExists,
+    /// [`Code::PermissionDenied`] with a message.
+    permission_denied => PermissionDenied,
+    /// [`Code::ResourceExhausted`] with a message.
+    resource_exhausted => ResourceExhausted,
+    /// [`Code::FailedPrecondition`] with a message.
+    failed_precondition => FailedPrecondition,
+    /// [`Code::Aborted`] with a message.
+    aborted => Aborted,
+    /// [`Code::OutOfRange`] with a message.
+    out_of_range => OutOfRange,
+    /// [`Code::Unimplemented`] with a message.
+    unimplemented => Unimplemented,
+    /// [`Code::Internal`] with a message.
+    internal => Internal,
+    /// [`Code::Unavailable`] with a message.
+    unavailable => Unavailable,
+    /// [`Code::DataLoss`] with a message.
+    data_loss => DataLoss,
+    /// [`Code::Unauthenticated`] with a message.
+    unauthenticated => Unauthenticated,
+}
+
+impl Status {
+    /// A status. Only the first [`MAX_STATUS_MESSAGE`] bytes of `message` are sent to a peer.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            metadata: None,
+            unsent: None,
+            not_run: false,
+        }
+    }
+
+    /// The same status, of a call whose handler did not run.
+    pub fn with_not_run(mut self) -> Self {
+        self.not_run = true;
+        self
+    }
+
+    /// The same status, of a call whose handler ran. A handler may return the status of a nested
+    /// call that did not run; the handler itself ran all the same.
+    pub fn with_run(mut self) -> Self {
+        self.not_run = false;
+        self.unsent = None;
+        self
+    }
+
+    /// Whether the call may have had an effect on the server. If not, it may be made again.
+    pub fn may_have_run(&self) -> bool {
+        !self.not_run
+    }
+
+    /// The same status, of a call whose request was never sent. So the call did not run.
+    pub fn with_unsent(mut self, request: Unsent) -> Self {
+        self.unsent = Some(Box::new(request));
+        self.with_not_run()
+    }
+
+    /// The request of a call that cannot have run, because its session ended before all of the
+    /// request was sent. The call may be made again on another session with this message, which
+    /// still has the header of the first attempt.
+    pub fn take_unsent(&mut self) -> Option<Unsent> {
+        self.unsent.take().map(|request| *request)
+    }
+
+    /// The same status with metadata.
+    pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
+        self
+    }
+
+    /// The code.
+    #[inline]
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What went wrong, for people.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What the server sent along.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_deref()
+    }
+
+    /// The part of the message that fits the wire.
+    pub(crate) fn wire_message(&self) -> &str {
+        &self.message[..self.message.floor_char_boundary(MAX_STATUS_MESSAGE)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let status = Status::internal("é".repeat(MAX_STATUS_MESSAGE));
+        let wire = status.wire_message();
+        assert!(wire.len() <= MAX_STATUS_MESSAGE && wire.len() >= MAX_STATUS_MESSAGE - 1);
+        assert!(wire.chars().all(|c| c == 'é'));
+    }
+
+    #[test]
+    fn the_text_names_the_code_first() {
+        let status = Status::not_found("no key 7");
+        assert_eq!(status.to_string(), "NOT_FOUND: no key 7");
+    }
+}
