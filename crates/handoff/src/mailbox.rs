@@ -19,6 +19,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use crossbeam_utils::CachePadded;
+use starling_prefetch::prefetch_lines;
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -231,7 +232,7 @@ impl<T: Send> Dispatcher<T> {
             while word != 0 {
                 let mailbox = index * 64 + word.trailing_zeros() as usize;
                 word &= word - 1;
-                prefetch(&raw const self.shared.0[mailbox].done, 1);
+                prefetch_lines(&self.shared.0[mailbox].done, 1);
             }
         }
     }
@@ -262,7 +263,7 @@ impl<T: Send> Dispatcher<T> {
             let pointer = self.shared.0[mailbox].done[slot].load(Ordering::Acquire);
             if !pointer.is_null() && phase_of(pointer) == state.phases >> slot & 1 {
                 found |= 1 << slot;
-                prefetch(without_phase(pointer), ITEM_LINES);
+                prefetch_lines(without_phase(pointer), ITEM_LINES);
             }
         }
         found
@@ -378,19 +379,6 @@ impl<T> Drop for ItemGuard<'_, T> {
 
 /// Lines of an item that are asked for when it has come back.
 const ITEM_LINES: usize = 4;
-
-/// Asks for the first `lines` cache lines of what is at `pointer`.
-#[inline]
-fn prefetch<T>(pointer: *const T, lines: usize) {
-    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
-    for line in 0..lines.min(size_of::<T>().div_ceil(64)) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch may be given any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast::<i8>().wrapping_add(line * 64)) }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(loom, miri)))))]
-    let _ = (pointer, lines);
-}
 
 #[cfg(all(test, not(loom)))]
 mod tests;

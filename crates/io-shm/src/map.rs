@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fen
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use starling_prefetch::prefetch_lines;
 
 use crate::ring::{HEADER_BYTES, Heads, LINE, RingMemory};
 use crate::sleep::SleepWords;
@@ -389,14 +390,7 @@ impl RingMemory for Ring {
 
     #[inline]
     fn prefetch(&self, at: u64) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch is only a hint, and the address is inside the mapping.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.line(at).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        prefetch_lines(self.line(at), 1);
     }
 
     #[inline]

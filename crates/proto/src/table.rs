@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use prefetch_index::prefetch_index;
+use starling_prefetch::{prefetch_element, prefetch_lines};
 
 use crate::SessionId;
 
@@ -49,9 +49,6 @@ pub(crate) trait Place {
     /// The name of the session here.
     fn name(&self) -> Name;
 }
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Places beyond those that can be in use at a time, so that a name of a table of few sessions does
 /// not come round before 65,536 others were used: a packet may be long on its way.
@@ -135,21 +132,14 @@ impl<T: Place> Table<T> {
     /// Asks for the first line of a place. Any number will do.
     #[inline]
     pub(crate) fn prefetch(&self, index: usize) {
-        prefetch_index(&self.places, index);
+        prefetch_element(&self.places, index);
     }
 
     /// Asks for the first lines of a place that exists.
     #[inline]
     pub(crate) fn prefetch_lines(&self, index: usize, lines: usize) {
-        let Some(place) = self.places.get(index) else {
-            return;
-        };
-        let start = std::ptr::from_ref(place).addr();
-        // Any address is some way from any other: the memory is not looked at.
-        let from: &[u8] = &[];
-        let origin = from.as_ptr().addr();
-        for line in 0..lines {
-            prefetch_index(from, (start + line * LINE).wrapping_sub(origin));
+        if let Some(place) = self.places.get(index) {
+            prefetch_lines(place, lines);
         }
     }
 

@@ -25,6 +25,7 @@ use std::rc::Rc;
 
 use starling_ethernet::Drop;
 use starling_io::Ecn;
+use starling_prefetch::prefetch;
 
 pub use crate::faults::{Fault, Rule};
 pub use crate::net::LinkConfig;
@@ -32,7 +33,6 @@ pub use host::{HostId, ReceiveLimits};
 
 pub(crate) use host::Host;
 
-use crate::ahead::prefetch;
 use crate::cpu::{CpuModel, Work};
 use crate::events::Events;
 use crate::faults::Rules;

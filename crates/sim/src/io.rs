@@ -15,8 +15,8 @@ use starling_io::{
     Capabilities, Clock, Datagram, Ecn, Fault, IoError, IoEvent, MAX_BURST, PacketIo, PacketRx,
     PacketTx, PeerId, Source, TxError, Wake,
 };
+use starling_prefetch::prefetch;
 
-use crate::ahead::prefetch;
 use crate::check::Grants;
 use crate::fabric::{HostId, SharedFabric};
 use crate::net::Payload;

@@ -18,7 +18,6 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 pub mod check;
 pub mod cpu;
 pub mod events;

@@ -11,15 +11,17 @@ use super::{Violation, assert_none, workspace};
 const LAYERS: &[(&str, &[&str])] = &[
     // Leaves: each is a subject of its own.
     ("crates/call", &[]),
-    ("crates/handoff", &[]),
     ("crates/io", &[]),
     ("crates/message", &[]),
     ("crates/netns", &[]),
-    ("crates/proto", &[]),
+    ("crates/prefetch", &[]),
     ("xtask", &[]),
+    // The protocol, and the mailboxes of workers.
+    ("crates/handoff", &["prefetch"]),
+    ("crates/proto", &["prefetch"]),
     // Devices know how to move datagrams, and nothing of what is in them.
     ("crates/ethernet", &["io"]),
-    ("crates/io-shm", &["io"]),
+    ("crates/io-shm", &["io", "prefetch"]),
     ("crates/io-udp", &["io"]),
     ("crates/io-xdp", &["ethernet", "io", "io-udp"]),
     // The event loop knows the protocol and no device.
@@ -27,7 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The simulator is a device, and drives what ships.
     (
         "crates/sim",
-        &["call", "endpoint", "ethernet", "io", "proto"],
+        &["call", "endpoint", "ethernet", "io", "prefetch", "proto"],
     ),
     ("crates/build", &["message"]),
     (

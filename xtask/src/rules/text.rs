@@ -15,12 +15,13 @@ const FUNCTION_LINES: usize = 80;
 const COLUMNS: usize = 120;
 
 /// Folders of the packages that may allow `unsafe`.
-pub(super) const UNSAFE_PACKAGES: [&str; 5] = [
+pub(super) const UNSAFE_PACKAGES: [&str; 6] = [
     "crates/handoff",
     "crates/io-udp",
     "crates/io-shm",
     "crates/io-xdp",
     "crates/netns",
+    "crates/prefetch",
 ];
 
 /// Top folders that exist on machines, not in a project.
@@ -52,9 +53,9 @@ const IMPURE: [&str; 12] = [
     "getrandom",
 ];
 
-/// The only dependencies that it may have: none of them touches the outside (`prefetch-index` is one
-/// processor hint, which changes nothing but the time).
-const PURE_DEPENDENCIES: [&str; 4] = ["bytes", "prefetch-index", "siphasher", "thiserror"];
+/// The only dependencies that it may have: none of them touches the outside (`starling-prefetch` is
+/// one processor hint, which changes nothing but the time).
+const PURE_DEPENDENCIES: [&str; 4] = ["bytes", "siphasher", "starling-prefetch", "thiserror"];
 
 /// Checks one file; `path` is relative to the workspace's root.
 fn check(path: &Path, text: &str) -> Vec<Violation> {

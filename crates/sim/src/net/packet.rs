@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use starling_io::Ecn;
+use starling_prefetch::prefetch;
 
 use super::ethernet::Framing;
 use super::payload::Payload;
 use super::topology::End;
-use crate::ahead::prefetch;
 use crate::fabric::HostId;
 
 /// Buffers kept for later.

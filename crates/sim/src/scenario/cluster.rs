@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use starling_prefetch::prefetch;
 use starling_proto::{Config, RequestError, Stats};
 
 pub(super) use super::guard::LARGEST;
 use super::guard::{BOUND_NS, Guard, HEAD, hold};
 use super::machine::{Application, Call, Machine};
 use super::{MS, US};
-use crate::ahead::prefetch;
 use crate::check::Violation;
 use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
 use crate::net::NodeId;

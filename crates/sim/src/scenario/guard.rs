@@ -15,10 +15,10 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 
 use bytes::Bytes;
+use starling_prefetch::prefetch;
 use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES, RequestNumber, SessionId};
 
 use super::MS;
-use crate::ahead::prefetch;
 use crate::check::Violation;
 use crate::fabric::HostId;
 use crate::rng::mix;

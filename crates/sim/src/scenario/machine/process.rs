@@ -1,11 +1,11 @@
 //! The steps of a turn.
 
 use starling_io::{Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
+use starling_prefetch::prefetch;
 use starling_proto::{Body, Event, Incoming, Msgbuf, PeerId, Prefix, SessionId, Source, Upcoming};
 
 use super::tap::Tap;
 use super::{Application, COPIED_BYTES, CROWD, Call, Channel, Process, SHORTEST_TURN_NS, Turn};
-use crate::ahead::prefetch;
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::scenario::guard::{self, Way, hold};
