@@ -21,6 +21,7 @@ use crate::sessions::SessionState;
 use crate::sink::{Sink, proto_peer};
 use crate::stats::Stats;
 use crate::turn::{Cadence, Pace};
+use crate::workers::match_table::MATCH_TABLE;
 use crate::workers::steered::SteeredPool;
 use crate::workers::{Dispatch, ThreadPool, WorkerHandler};
 
@@ -137,7 +138,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         C: Clone + Send + 'static,
     {
         config.check()?;
-        let steered = self.io.steer(config.threads, config.depth)?;
+        let steered = self.io.steer(config.threads, config.depth, &MATCH_TABLE)?;
         let claims = self.core.proto.share_claims(CLAIMED_SESSIONS);
         let pool = SteeredPool::new(
             config,

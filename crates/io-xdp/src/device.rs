@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_io::{
-    Capabilities, DeviceReport, Fault, IoError, IoEvent, MessageMemory, PacketIo, PacketTx, PeerId,
-    Steered, Wake, WorkerIo,
+    Capabilities, DeviceReport, Fault, IoError, IoEvent, MatchTable, MessageMemory, PacketIo,
+    PacketTx, PeerId, Steered, Wake, WorkerIo,
 };
 use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
 
 use crate::address::{XdpAddress, is_ring};
 use crate::channels;
 use crate::drops::{ByKernel, Drops};
+use crate::exchange::Exchange;
 use crate::inspect;
 use crate::kernel;
 use crate::neighbour::{Neighbours, check_route};
@@ -26,7 +27,7 @@ use crate::senders::Senders;
 use crate::shared::Shared;
 use crate::siblings::Siblings;
 use crate::socket::{Mode, Place, Plan, Sizes, Socket};
-use crate::steering::{Exchange, MAX_DEPTH, MAX_WORKERS, XdpSteering};
+use crate::steering::{MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::taken::Taken;
 use crate::tx::{Ways, XdpTx};
 use crate::umem::{self, Cut, SLOT_MARGIN, Umem};
@@ -534,14 +535,13 @@ impl PacketIo for XdpIo {
         }
     }
 
-    /// Whole requests of one packet, without extension of their header, go to the workers' own
-    /// sockets on this queue.
+    /// Datagrams that match `table`, and fit a chunk, go to the workers' own sockets on this queue.
     ///
     /// # Errors
     /// If there are no workers or more than 63, or `depth` is not 1 to 8; if sockets cannot be made;
     /// if the device has workers already.
-    fn steer(&mut self, workers: usize, depth: u8) -> Result<Steered, IoError> {
-        let attempt = format!("have {} hand requests to workers", self.address);
+    fn steer(&mut self, workers: usize, depth: u8, table: &MatchTable) -> Result<Steered, IoError> {
+        let attempt = format!("have {} place datagrams on workers", self.address);
         let fail = |problem: String, remedy: &str| {
             Err(IoError::new(
                 Fault::Caller,
@@ -600,7 +600,8 @@ impl PacketIo for XdpIo {
         let sockets = parts.iter().map(|parts| Arc::downgrade(&parts.socket));
         exchange.sockets.set(sockets);
         let sockets = parts.iter().map(|parts| parts.socket.as_fd());
-        let steering = XdpSteering::start(shared, &exchange, sockets, depth).map_err(host)?;
+        let steering =
+            XdpSteering::start(shared, &exchange, sockets, depth, table).map_err(host)?;
         self.is_steered = true;
         self.rx.share_with_workers(Arc::clone(&exchange));
         self.tx.share_with_workers(exchange);

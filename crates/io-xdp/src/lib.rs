@@ -27,7 +27,8 @@
 //! | `chunks` | whether all memory is somewhere at the end |
 //! | `taken` | which queues devices of this process have |
 //! | `siblings` | devices of one process that share a port |
-//! | `steering`, `worker` | workers with sockets of their own, which the program gives whole requests |
+//! | `steering`, `steering_map` | which worker gets which datagram, by counts shared with the program |
+//! | `worker`, `exchange` | workers with sockets of their own, and what goes between them and the device |
 //! | `inspect` | what interfaces can do, without a device |
 //! | `kernel` | which kernels a device works on |
 //! | `reflect` | what the device is measured by |
@@ -46,6 +47,7 @@ mod channels;
 mod chunks;
 mod device;
 mod drops;
+mod exchange;
 mod inspect;
 mod kernel;
 mod memory;
@@ -60,6 +62,7 @@ mod shared;
 mod siblings;
 mod socket;
 mod steering;
+mod steering_map;
 mod taken;
 mod tx;
 mod umem;

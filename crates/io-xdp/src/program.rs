@@ -23,7 +23,7 @@ use crate::bpf::{self, Loaded};
 use crate::inspect::Occupant;
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
-use crate::steering::{Counts, SOCKETS};
+use crate::steering_map::{SOCKETS, SteeringEntry};
 
 mod errors;
 
@@ -177,7 +177,7 @@ impl Program {
     ) -> io::Result<Self> {
         let len = PASSED * size_of::<u64>();
         let passed = Mapping::of_file(passed.as_fd(), 0, len, ProtFlags::READ)?;
-        let len = MAX_QUEUES as usize * size_of::<Counts>();
+        let len = MAX_QUEUES as usize * size_of::<SteeringEntry>();
         let both = ProtFlags::READ | ProtFlags::WRITE;
         Ok(Self {
             _link: link,
@@ -216,7 +216,7 @@ impl Program {
                 entry.family = ETHERTYPE_IPV6;
             }
         }
-        self.counts(queue).clear();
+        self.steering_entry(queue).clear();
         bpf::update(self.queues.as_fd(), queue, &entry)?;
         self.set_socket(queue * SOCKETS, socket.as_raw_fd())
     }
@@ -232,8 +232,8 @@ impl Program {
     }
 
     /// What the program goes by when it chooses a worker of a queue.
-    pub(crate) fn counts(&self, queue: u32) -> &Counts {
-        Counts::of_queue(&self.steering, queue)
+    pub(crate) fn steering_entry(&self, queue: u32) -> &SteeringEntry {
+        SteeringEntry::of_queue(&self.steering, queue)
     }
 
     /// How many datagrams for `port`, or for whichever, went on into the kernel. Without a system

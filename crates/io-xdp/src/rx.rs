@@ -18,11 +18,11 @@ use starling_io_udp::UdpRx;
 
 use crate::chunks::Chunks;
 use crate::drops::{ByKernel, Counts};
+use crate::exchange::Exchange;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::{NOBODY, Senders};
 use crate::shared::Shared;
 use crate::siblings::{Passage, Siblings, Stray};
-use crate::steering::Exchange;
 
 /// After the program has passed something on, how many times the socket is asked in vain: the
 /// kernel's stack takes some microseconds to bring it there.
@@ -581,7 +581,15 @@ mod tests {
         let Some((pair, mut device)) = device(name) else {
             return;
         };
-        let steered = inside(&pair.b, || device.steer(1, 1)).expect("a worker");
+        // None of the datagrams here matches.
+        let table = starling_io::MatchTable {
+            value: [0xff; 16],
+            mask: [0xff; 16],
+            length_at: 0,
+            length_from: 0,
+            key_at: 0,
+        };
+        let steered = inside(&pair.b, || device.steer(1, 1, &table)).expect("a worker");
         let rx = device.split().0;
         let exchange = rx.exchange.clone().expect("there is a worker");
         // Held as if a worker had received into it.

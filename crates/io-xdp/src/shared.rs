@@ -9,7 +9,7 @@ use starling_io::{Fault, IoError};
 use crate::neighbour::{End, Neighbours, Presence};
 use crate::program::Program;
 use crate::socket::Socket;
-use crate::steering::Counts;
+use crate::steering_map::SteeringEntry;
 use crate::taken::Taken;
 use crate::umem::Umem;
 
@@ -47,8 +47,8 @@ impl Shared {
     }
 
     /// What the program goes by when it chooses a worker.
-    pub(crate) fn counts(&self) -> &Counts {
-        self.program.counts(self.queue)
+    pub(crate) fn steering_entry(&self) -> &SteeringEntry {
+        self.program.steering_entry(self.queue)
     }
 
     /// The error of a device whose interface is not there any more, or not as it was.

@@ -17,6 +17,7 @@ use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
 use crate::chunks::Chunks;
+use crate::exchange::Exchange;
 use crate::memory::Messages;
 use crate::neighbour::{Hop, Target};
 use crate::netlink::Netlink;
@@ -24,7 +25,6 @@ use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::rx::XdpRx;
 use crate::shared::Shared;
 use crate::socket::kick;
-use crate::steering::Exchange;
 use crate::umem::SLOT_MARGIN;
 use bulk::Outcome;
 use gather::Gathered;

@@ -12,11 +12,11 @@ use starling_ethernet::{Mac, Received, Template, parse};
 use starling_io::{Datagram, Fault, IoError, Wake, WorkerIo};
 use starling_io_udp::Waker;
 
+use crate::exchange::Exchange;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::senders::Senders;
 use crate::shared::Shared;
 use crate::socket::kick;
-use crate::steering::Exchange;
 
 /// For so long a worker that has nothing believes that what is counted for it is still to come.
 const DOUBT: Duration = Duration::from_millis(2);
@@ -95,13 +95,13 @@ impl XdpWorker {
     /// Sees to it that what is counted for a worker that has nothing is nothing. A frame for which
     /// the kernel had no chunk was counted, and somebody else may have written to the counts.
     fn reconsider(&mut self) {
-        let counts = self.shared.counts();
-        self.doubted = match (counts.outstanding(self.index), self.doubted) {
+        let entry = self.shared.steering_entry();
+        self.doubted = match (entry.outstanding(self.index), self.doubted) {
             (Some(taken), Some((before, since))) if taken == before => {
                 if since.elapsed() < DOUBT {
                     return;
                 }
-                self.exchange.forget(counts, self.index, taken);
+                self.exchange.forget(entry, self.index, taken);
                 None
             }
             (taken, _) => taken.map(|taken| (taken, Instant::now())),
@@ -198,7 +198,8 @@ impl WorkerIo for XdpWorker {
 
     fn complete(&mut self) {
         self.doubted = None;
-        self.exchange.complete(self.shared.counts(), self.index);
+        self.exchange
+            .complete(self.shared.steering_entry(), self.index);
     }
 
     /// # Errors

@@ -505,7 +505,9 @@ fn a_device_in_this_process() {
     };
     let address = address.to_str().expect("text");
     let mut device = XdpIo::bind(address, XdpConfig::default()).expect(address);
-    let _workers = device.steer(3, 2).expect("sockets of workers");
+    let _workers = device
+        .steer(3, 2, &common::TABLE)
+        .expect("sockets of workers");
     println!("\nbound {}", device.local_address());
     loop {
         device.wait(None).expect("a healthy device");

@@ -1,27 +1,27 @@
-//! Workers with sockets of their own, which the program gives whole requests.
+//! Workers with sockets of their own, which the program gives datagrams that match.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Net, receive};
+use common::{Net, TABLE, receive};
 use starling_io::{Fault, PacketIo, PacketTx, PeerId, Source, Steered, WorkerIo};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
 use starling_netns::inside;
 
-/// A method that workers run, and one that has the same low bits.
-const METHOD: u32 = 0x1234_5678;
-const ITS_TWIN: u32 = METHOD ^ 0x8000_0000;
+/// A key of workers, and one that has the same low bits.
+const KEY: u32 = 0x1234_5678;
+const ITS_TWIN: u32 = KEY ^ 0x8000_0000;
 
 const PREAMBLE: [u8; 8] = [0x5a, 1, 0, 0, 9, 9, 9, 9];
 
-/// A frame with a request of a method; its number is 8 bytes from byte 8 on.
-fn request(method: u32, number: u64, body: &[u8]) -> Vec<u8> {
+/// A frame with a key that matches; its number is 8 bytes from byte 8 on.
+fn request(key: u32, number: u64, body: &[u8]) -> Vec<u8> {
     let mut frame = vec![1, 0];
     frame.extend((4 + body.len() as u16).to_le_bytes());
     frame.extend(77_u32.to_le_bytes());
     frame.extend(number.to_le_bytes());
-    frame.extend(method.to_le_bytes());
+    frame.extend(key.to_le_bytes());
     frame.extend(body);
     frame
 }
@@ -42,8 +42,8 @@ impl Set {
     fn new(net: &Net, workers: usize, depth: u8, config: XdpConfig) -> Self {
         let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", config);
         let mut server = inside(&net.b, bind).expect("a device");
-        let mut steered = inside(&net.b, || server.steer(workers, depth)).expect("workers");
-        steered.steering.add_method(METHOD);
+        let mut steered = inside(&net.b, || server.steer(workers, depth, &TABLE)).expect("workers");
+        steered.steering.add_key(KEY);
         let port = server.local_socket_address().port();
         let address = format!("xdp://va/10.77.0.2:{port}");
         let mut client =
@@ -96,15 +96,16 @@ fn wait_for(worker: &mut dyn WorkerIo) {
 }
 
 #[test]
-fn requests_go_to_the_worker_with_the_fewest_up_to_its_bound() {
-    let Some(net) = Net::new("requests_go_to_the_worker_with_the_fewest_up_to_its_bound") else {
+fn a_datagram_goes_to_the_worker_with_the_fewest_up_to_its_bound() {
+    let Some(net) = Net::new("a_datagram_goes_to_the_worker_with_the_fewest_up_to_its_bound")
+    else {
         return;
     };
     let mut set = Set::new(&net, 2, 2, XdpConfig::default());
     // Worker 0 takes nothing, worker 1 answers all that it has before more is sent.
     for round in 0..200 {
         for number in 3 * round..3 * round + 3 {
-            set.send(&[&request(METHOD, number, b"body")]);
+            set.send(&[&request(KEY, number, b"body")]);
         }
         let of_1 = match round {
             // Each has one when the third comes, which the first gets then.
@@ -142,10 +143,10 @@ fn what_a_worker_hands_over_comes_before_what_arrived_later() {
         return;
     };
     let mut set = Set::new(&net, 1, 1, XdpConfig::default());
-    set.send(&[&request(METHOD, 1, b"body")]);
+    set.send(&[&request(KEY, 1, b"body")]);
     assert_eq!(set.next_of(0), 1);
     // The worker has its bound.
-    set.send(&[&request(METHOD, 2, b"body")]);
+    set.send(&[&request(KEY, 2, b"body")]);
     set.server.wait(None).expect("a healthy device");
     set.steered.workers[0].hand_over();
     let both = receive(&mut set.server, 2);
@@ -154,28 +155,28 @@ fn what_a_worker_hands_over_comes_before_what_arrived_later() {
 }
 
 #[test]
-fn only_whole_plain_requests_of_known_methods_are_for_workers() {
-    let Some(net) = Net::new("only_whole_plain_requests_of_known_methods_are_for_workers") else {
+fn only_datagrams_that_match_with_a_known_key_are_for_workers() {
+    let Some(net) = Net::new("only_datagrams_that_match_with_a_known_key_are_for_workers") else {
         return;
     };
     let mut set = Set::new(&net, 1, 2, XdpConfig::default());
-    let good = request(METHOD, 1, b"body");
-    let other = request(METHOD + 1, 2, b"body");
+    let good = request(KEY, 1, b"body");
+    let other = request(KEY + 1, 2, b"body");
     let with = |flag: u8| {
         let mut frame = good.clone();
         frame[0] |= flag;
         frame
     };
-    let (extended, wants, response) = (with(0x20), with(0x80), with(0x02));
+    let [one_bit, another, a_third] = [with(0x20), with(0x80), with(0x02)];
     let cut = good[..good.len() - 1].to_vec();
     let padded = [&good[..], b"!"].concat();
-    let alone: [&[u8]; 7] = [&other, &extended, &wants, &response, &cut, &padded, b"x"];
+    let alone: [&[u8]; 7] = [&other, &one_bit, &another, &a_third, &cut, &padded, b"x"];
     for frame in alone {
         set.send(&[frame]);
         let datagram = receive(&mut set.server, 1).remove(0);
         assert_eq!(datagram.bytes[8..], *frame);
     }
-    // Two frames for one worker's method, but in one datagram.
+    // Two frames with the worker's key, but in one datagram.
     set.send(&[&good, &good]);
     assert_eq!(receive(&mut set.server, 1)[0].bytes.len(), 8 + 2 * 24);
     // What is held by the dispatcher is not overtaken.
@@ -183,7 +184,7 @@ fn only_whole_plain_requests_of_known_methods_are_for_workers() {
     set.send(&[&good]);
     assert_eq!(receive(&mut set.server, 1).len(), 1);
     set.steered.steering.set_held(0);
-    // A method that looks the same, and the mark that a client does not send, change nothing.
+    // A key with the same low bits, and a bit that is not compared, change nothing.
     for frame in [&good, &request(ITS_TWIN, 1, b"body"), &with(0x40)] {
         set.send(&[frame]);
         assert_eq!(set.next_of(0), 1);
@@ -193,9 +194,9 @@ fn only_whole_plain_requests_of_known_methods_are_for_workers() {
         assert_eq!(receive(&mut set.server, 1).len(), 1);
     }
     // The dispatcher gives out what is left of the bound.
-    assert_eq!(set.steered.steering.take(), Some(0));
-    assert_eq!(set.steered.steering.take(), Some(0));
-    assert_eq!(set.steered.steering.take(), None);
+    assert_eq!(set.steered.steering.reserve(), Some(0));
+    assert_eq!(set.steered.steering.reserve(), Some(0));
+    assert_eq!(set.steered.steering.reserve(), None);
     set.send(&[&good]);
     assert_eq!(receive(&mut set.server, 1).len(), 1, "the overflow");
     set.steered.workers[0].complete();
@@ -222,7 +223,7 @@ fn memory_goes_round_whoever_answers() {
     let mut set = Set::new(&net, 3, 1, config);
     let body = [7; 1000];
     for number in 0..1000 {
-        set.send(&[&request(METHOD, number, &body)]);
+        set.send(&[&request(KEY, number, &body)]);
         assert_eq!(set.next_of(0), number);
         let worker = &mut set.steered.workers[0];
         if number % 3 == 0 {
@@ -259,7 +260,7 @@ fn what_workers_did_not_take_goes_to_the_device() {
     };
     let mut set = Set::new(&net, 8, 8, config);
     for number in 0..63 {
-        set.send(&[&request(METHOD, number, b"body")]);
+        set.send(&[&request(KEY, number, b"body")]);
     }
     for worker in &mut set.steered.workers {
         wait_for(&mut **worker);
@@ -272,7 +273,7 @@ fn what_workers_did_not_take_goes_to_the_device() {
         .collect();
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..63));
-    set.send(&[&request(METHOD, 63, b"body")]);
+    set.send(&[&request(KEY, 63, b"body")]);
     assert_eq!(number_of(&receive(&mut set.server, 1)[0].bytes), 63);
 }
 
@@ -288,7 +289,7 @@ fn what_workers_had_no_room_for_is_counted_once() {
     };
     let mut set = Set::new(&net, 8, 8, config);
     for number in 0..100 {
-        set.send(&[&request(METHOD, number, b"body")]);
+        set.send(&[&request(KEY, number, b"body")]);
     }
     let lost = |set: &Set| {
         let drops = set.server.drops();
@@ -319,12 +320,15 @@ fn what_cannot_be_is_refused() {
     };
     let mut device = net.at_b("xdp://vb/10.77.0.2:0");
     for (workers, depth) in [(0, 2), (64, 2), (1, 0), (1, 9)] {
-        let error = device.steer(workers, depth).err().expect("out of range");
+        let error = device
+            .steer(workers, depth, &TABLE)
+            .err()
+            .expect("out of range");
         assert_eq!(error.fault, Fault::Caller);
     }
-    let steered = inside(&net.b, || device.steer(63, 8)).expect("as many as can be");
+    let steered = inside(&net.b, || device.steer(63, 8, &TABLE)).expect("as many as can be");
     assert_eq!(steered.workers.len(), 63);
-    assert!(device.steer(1, 1).is_err(), "once");
+    assert!(device.steer(1, 1, &TABLE).is_err(), "once");
     // The queue is free when all of its sockets are closed.
     drop((steered, device));
     net.at_b("xdp://vb/10.77.0.2:0");

@@ -33,7 +33,7 @@ pub use clock::{Clock, Mark, MonotonicClock};
 pub use error::{Fault, IoError};
 pub use memory::{MessageMemory, PacketMemory};
 pub use report::DeviceReport;
-pub use steer::{Steered, Steering, WorkerIo};
+pub use steer::{MATCH_BYTES, MatchTable, Steered, Steering, WorkerIo};
 
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.
 pub const MAX_BURST: usize = 64;
@@ -181,17 +181,17 @@ pub trait PacketIo {
         DeviceReport::default()
     }
 
-    /// Has the device itself hand whole requests to `workers` workers, each of which has at most
-    /// `depth` at a time. Once for a device.
+    /// Has the device itself place datagrams that match `table` on `workers` workers, each of which
+    /// has at most `depth` at a time. Once for a device.
     ///
     /// # Errors
     /// If it cannot, which most devices cannot.
-    fn steer(&mut self, workers: usize, depth: u8) -> Result<Steered, IoError> {
-        let _ = (workers, depth);
+    fn steer(&mut self, workers: usize, depth: u8, table: &MatchTable) -> Result<Steered, IoError> {
+        let _ = (workers, depth, table);
         Err(IoError::new(
             Fault::Caller,
-            format!("have {} hand requests to workers", self.local_address()),
-            format!("{} has no such devices", self.capabilities().scheme),
+            format!("have {} place datagrams on workers", self.local_address()),
+            format!("{} devices cannot do that", self.capabilities().scheme),
             "use an xdp:// address, or another dispatch mode",
         ))
     }

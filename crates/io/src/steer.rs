@@ -1,63 +1,106 @@
-//! Devices that hand requests to workers by themselves.
+//! Devices that place datagrams on workers by themselves.
 //!
-//! A network interface may look at what arrives and give whole requests straight to the worker
-//! that has the fewest (RPCValet, ASPLOS 2019). Such a device has a part for each worker and one
+//! A network interface may look at what arrives and give it straight to the worker that has the
+//! fewest outstanding (RPCValet, ASPLOS 2019). Such a device has a part for each worker and one
 //! for the dispatcher, the thread that has the device itself:
 //!
 //! ```text
-//!              ┌─ requests ─▶ WorkerIo 0 ─▶ answers, or
-//!  interface ──┼─ requests ─▶ WorkerIo 1 ─▶ hands over ─┐
-//!              └─ the rest ─▶ PacketIo ◀────────────────┘
-//!                             Steering: who has how much
+//!              ┌─ for workers ─▶ WorkerIo 0 ─▶ answers, or
+//!  interface ──┼─ for workers ─▶ WorkerIo 1 ─▶ hands over ─┐
+//!              └─ the rest ────▶ PacketIo ◀────────────────┘
+//!                                Steering: how much each worker has
 //! ```
 //!
-//! What a device goes by when it chooses is advice. Datagrams may be given to any worker, and
-//! twice; it is for those who run them to see to it that a request runs once.
+//! The device knows nothing of what is in a datagram. A [`MatchTable`] says which datagrams are for
+//! workers, and where each has a key; the device places those whose key it was given by
+//! [`Steering::add_key`].
+//!
+//! The counts that a device goes by are advice. It may give a datagram to any worker, and twice.
+//! Those who run the workers see to it that nothing runs twice.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Datagram, IoError, Wake};
 
+/// Bytes at the start of a datagram that a [`MatchTable`] compares.
+pub const MATCH_BYTES: usize = 16;
+
+/// Which datagrams are for workers, as offsets into their payload.
+///
+/// A datagram matches if its first bytes have certain bits, and if a number in it tells its length.
+/// So it is whole, and nothing follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatchTable {
+    /// The first bytes of the payload. Bits outside of `mask` are zero.
+    pub value: [u8; MATCH_BYTES],
+    /// The bits of them that are compared.
+    pub mask: [u8; MATCH_BYTES],
+    /// Offset of a little-endian 16-bit number: how many bytes there are from `length_from` on.
+    pub length_at: u8,
+    /// Offset that the number counts from.
+    pub length_from: u8,
+    /// Offset of a little-endian 32-bit key. The device looks it up in the set of its keys.
+    pub key_at: u8,
+}
+
+impl MatchTable {
+    /// The key of a datagram with this payload, if the datagram matches. The definition of what a
+    /// device does; one that is not software does it by itself.
+    pub fn key_of(&self, payload: &[u8]) -> Option<u32> {
+        let start = payload.first_chunk::<MATCH_BYTES>()?;
+        let mut bytes = start.iter().zip(&self.value).zip(&self.mask);
+        if !bytes.all(|((byte, value), mask)| (byte ^ value) & mask == 0) {
+            return None;
+        }
+        let length = payload.get(self.length_at.into()..)?.first_chunk()?;
+        let end = usize::from(self.length_from) + usize::from(u16::from_le_bytes(*length));
+        let key = payload.get(self.key_at.into()..)?.first_chunk()?;
+        (payload.len() == end).then(|| u32::from_le_bytes(*key))
+    }
+}
+
 /// A device's parts for workers and dispatcher, from [`PacketIo::steer`](crate::PacketIo::steer).
 pub struct Steered {
-    /// The dispatcher's.
+    /// The dispatcher's part.
     pub steering: Box<dyn Steering>,
-    /// One for each worker.
+    /// One part for each worker.
     pub workers: Vec<Box<dyn WorkerIo>>,
 }
 
 /// One worker's part of a device: it has one datagram at a time.
 pub trait WorkerIo: Send {
-    /// Takes the next datagram that is for this worker, if there is one. The last one was answered
-    /// or handed over.
+    /// Takes the next datagram for this worker, if there is one. The worker has answered, discarded
+    /// or handed over the one before.
     fn receive(&mut self) -> bool;
 
-    /// The datagram that was received and neither answered nor handed over.
+    /// The datagram that the worker has.
     ///
     /// # Panics
     /// If there is none.
     fn datagram(&self) -> Datagram<'_>;
 
-    /// Sends `parts`, one after the other, as one datagram to where the one that is held came from,
-    /// in its memory. False, with nothing done, if there is no room for it.
+    /// Sends `parts`, one after the other, as one datagram to the sender of the one that the worker
+    /// has, and in the memory of that one. Does nothing and returns false if there is no room.
     fn answer(&mut self, parts: [&[u8]; 3]) -> bool;
 
-    /// Gives the datagram to the dispatcher, which receives it as if it had come to it at first.
+    /// Gives the datagram to the dispatcher, which receives it as if the device had given it to the
+    /// dispatcher at first.
     fn hand_over(&mut self);
 
-    /// Is done with the datagram; nothing is sent.
+    /// Drops the datagram.
     fn discard(&mut self);
 
-    /// The worker is done with one thing that it was given: a datagram, or what
-    /// [`Steering::take`] counted. Sequentially consistent, as what `take` sees of it is: of a worker
-    /// that then looks whether something is held, and a dispatcher that holds something and then
-    /// calls `take`, one sees the other.
+    /// The worker has completed one thing that it was given: a datagram, or what
+    /// [`Steering::reserve`] counted. Sequentially consistent, as is what `reserve` sees of it. A
+    /// worker completes something and then looks whether the dispatcher holds something; a dispatcher
+    /// holds something and then calls `reserve`. One of the two sees the other.
     fn complete(&mut self);
 
-    /// Sleeps until something may be there, or the waker was used. The caller has nothing to do: if
-    /// nothing comes for a while, what is counted for this worker is counted wrongly, and is
-    /// forgotten. May return early for no reason.
+    /// Sleeps until something may be there, or the waker was used. May return early for no reason.
+    ///
+    /// The caller has nothing to do. If nothing arrives for a while, the counts of this worker are
+    /// wrong, and the device corrects them.
     ///
     /// # Errors
     /// If the device is of no use any more.
@@ -67,24 +110,67 @@ pub trait WorkerIo: Send {
     fn waker(&self) -> Arc<dyn Wake>;
 }
 
-/// The dispatcher's part: it gives out what the device did not, by the same counts.
+/// The dispatcher's part: it places what the device did not place, by the same counts.
 pub trait Steering: Send {
-    /// A method that workers run, by its id: requests for others do not go to them. False
-    /// positives are possible.
-    fn add_method(&mut self, method: u32);
+    /// From now on datagrams with this key are for workers. The device may take some other keys
+    /// for this one.
+    fn add_key(&mut self, key: u32);
 
-    /// The worker with the fewest requests, if it has fewer than its bound, counted for one more.
-    fn take(&mut self) -> Option<usize>;
+    /// The worker with the fewest outstanding, if it has fewer than its bound. It is counted for one
+    /// more.
+    fn reserve(&mut self) -> Option<usize>;
 
-    /// Called now and then. A worker that is still at what it was at the last time is counted as
-    /// having its bound until it is done with that: whatever else it were given, by the device or by
-    /// [`Steering::take`], nobody would look at for as long, not even to say that it has arrived.
+    /// Looks for blocked workers: those that have completed nothing since the last call. Each of them
+    /// is counted as having its bound until it completes what it is at. So neither the device nor
+    /// [`Steering::reserve`] gives it anything, which it could not even acknowledge for as long.
     fn avoid_blocked(&mut self);
 
-    /// Requests that the dispatcher holds until a worker is free. As long as there are any,
-    /// everything goes to the dispatcher, so that nothing overtakes them.
+    /// How much the dispatcher holds until a worker is free. While that is more than zero, everything
+    /// goes to the dispatcher, so nothing overtakes what it holds.
     fn set_held(&mut self, held: usize);
 
     /// From now on everything goes to the dispatcher.
     fn stop(&mut self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: MatchTable = MatchTable {
+        value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x20],
+        mask: [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0],
+        length_at: 2,
+        length_from: 18,
+        key_at: 16,
+    };
+
+    /// A payload of 20 bytes that matches.
+    fn payload() -> [u8; 20] {
+        let mut payload = [0xff; 20];
+        payload[0] = 1;
+        payload[2..4].copy_from_slice(&2_u16.to_le_bytes());
+        payload[15] = 0x2f;
+        payload[16..].copy_from_slice(&7_u32.to_le_bytes());
+        payload
+    }
+
+    #[test]
+    fn only_bits_of_the_mask_are_compared() {
+        assert_eq!(TABLE.key_of(&payload()), Some(7));
+        for (at, byte) in [(0, 3), (15, 0x3f)] {
+            let mut other = payload();
+            other[at] = byte;
+            assert_eq!(TABLE.key_of(&other), None);
+        }
+    }
+
+    #[test]
+    fn a_datagram_of_another_length_does_not_match() {
+        let longer = [&payload()[..], &[0]].concat();
+        assert_eq!(TABLE.key_of(&longer), None);
+        for len in 0..payload().len() {
+            assert_eq!(TABLE.key_of(&payload()[..len]), None);
+        }
+    }
 }

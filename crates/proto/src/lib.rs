@@ -58,6 +58,6 @@ pub use protocol::{Frames, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
 pub use stats::{QueueLengths, Stats};
 pub use wire::{
-    DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PREAMBLE_BYTES,
-    VERSION,
+    DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PLAIN_REQUEST,
+    PREAMBLE_BYTES, Pattern, VERSION,
 };

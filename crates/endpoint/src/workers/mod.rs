@@ -11,6 +11,7 @@
 //! gives requests to by itself, as far as they are plain.
 
 pub mod jbsq;
+pub(crate) mod match_table;
 mod pool;
 pub(crate) mod steered;
 mod vigil;

@@ -217,7 +217,7 @@ impl SteeredPool {
         if version != self.version {
             self.version = version;
             for method in methods.lock().keys() {
-                self.steering.add_method(method.0);
+                self.steering.add_key(method.0);
             }
         }
     }
@@ -244,7 +244,7 @@ impl SteeredPool {
 
     fn give_to_free(&mut self) {
         while !self.held.is_empty() {
-            let Some(worker) = self.steering.take() else {
+            let Some(worker) = self.steering.reserve() else {
                 break;
             };
             let Some(job) = self.held.pop_front() else {

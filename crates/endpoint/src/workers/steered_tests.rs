@@ -107,16 +107,16 @@ struct Counts {
 }
 
 impl Steering for Counts {
-    fn add_method(&mut self, method: u32) {
+    fn add_key(&mut self, key: u32) {
         let begun = Instant::now();
         while !self.device.began.load(Ordering::SeqCst) {
             assert!(begun.elapsed() < PATIENCE, "no thread is there yet");
             std::thread::yield_now();
         }
-        self.device.methods.lock().expect("no panic").push(method);
+        self.device.methods.lock().expect("no panic").push(key);
     }
 
-    fn take(&mut self) -> Option<usize> {
+    fn reserve(&mut self) -> Option<usize> {
         self.device.is_right.load(Ordering::SeqCst).then_some(0)
     }
 

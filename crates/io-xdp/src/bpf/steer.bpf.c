@@ -1,17 +1,18 @@
-// Which packets of an interface go to Starling: UDP datagrams for a device's own address and port
-// that arrive on the device's own queue, and are whole. Everything else goes on into the kernel as
-// if there were no program.
+// This program decides which packets of an interface a device receives by its AF_XDP socket: whole
+// UDP datagrams for the device's own address and port that arrive on the device's own queue. The
+// kernel gets all other packets, as if there were no program.
 //
-// The datagrams for some port that go on are counted, so that a device, which also has the port in
-// the kernel, knows without a system call that something is there for it.
+// A device also has its port in the kernel. The program counts the datagrams that it passes on, by
+// port. So a device knows without a system call when to look at its kernel socket.
 //
-// A device may have workers, each with a socket of its own on the queue. A datagram that is one
-// whole request for them goes straight to the one with the fewest outstanding, as long as that has
-// fewer than its bound: what RPCValet has network interfaces do (Daglis, Sutherland, Falsafi,
-// ASPLOS 2019, sections 3 and 4). The counts that this goes by are memory that processes can write.
-// Whatever they say, a request goes to one of the device's own sockets.
+// A device may have workers, each with a socket of its own on the queue. The device's process says
+// in a match table which datagrams are for workers. The program gives such a datagram to the worker
+// with the fewest outstanding, as long as that worker has fewer than its bound. RPCValet places
+// requests in this way (Daglis, Sutherland, Falsafi, ASPLOS 2019, sections 3 and 4). Processes can
+// write the memory with the table and the counts. Whatever they write, a datagram goes to one of the
+// device's own sockets.
 //
-// Built by `cargo xtask bpf`; the object beside it is what is loaded.
+// `cargo xtask bpf` builds the object beside this file, which is what a process loads.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -23,69 +24,67 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// Queues of an interface that devices can be on, and sockets for each: the first is the
+// Queues of an interface that can have a device, and sockets of each queue. The first socket is the
 // dispatcher's.
 #define QUEUES 64
 #define SOCKETS 64
 
-// What a datagram of one request begins with: PROTOCOL.md, sections 2 and 3.
-#define MAGIC 0x5a
-#define VERSION 1
-#define REQUEST 1
-// The bits of a frame's kind that say what it is or who has to see it: kind, extension, want.
-#define KIND_MASK 0xbf
+// The bits of an offset in a match table. The verifier wants to know a limit.
+#define OFFSET_MASK 0xff
 
-// Methods are told apart by so many low bits of their id.
-#define METHOD_BITS 12
+// The program tells keys apart by so many low bits.
+#define KEY_BITS 12
 
-// Reserved bit aside, what of an IPv4 header's fragment field says that there are others.
+// The bits of an IPv4 header's fragment field that are set in fragments. The reserved bit and "do not
+// fragment" are not among them.
 #define IP_FRAGMENT 0x3fff
 
-// What the device on a queue takes.
+// Which datagrams the device on a queue receives.
 struct queue {
-	// As it stands in packets; that of IPv4 has zeros behind it.
+	// As in packets. Zeros follow an IPv4 address.
 	__u64 address[2];
-	// Largest frame, in bytes; zero: there is no device.
+	// Largest Ethernet frame, in bytes. Zero: the queue has no device.
 	__u32 max_frame;
 	__be16 port;
 	// The Ethernet type of the address.
 	__be16 family;
 	// The interface's hardware address.
 	__be16 mac[3];
-	// The program runs behind what merges datagrams: see is_unfinished().
+	// The program runs after the kernel has merged datagrams: see is_unfinished().
 	__u16 is_generic;
 };
 
-// The workers of the device on a queue, written by its process but for `taken`, which both write.
+// Which payloads are for workers: `MatchTable` in crates/io.
+struct match {
+	// The first bytes of the payload, and the bits of them that count.
+	__u64 value[2];
+	__u64 mask[2];
+	// Offset of a little-endian 16-bit number, and the offset from which it counts the bytes to the
+	// payload's end.
+	__u32 length_at;
+	__u32 length_from;
+	// Offset of a little-endian 32-bit key.
+	__u32 key_at;
+	__u32 reserved;
+};
+
+// The workers of the device on a queue. Its process writes all of it. The program writes `taken`, too.
 struct steering {
-	// How many; worker w has socket w + 1.
+	// How many workers. Worker w has socket w + 1.
 	__u32 workers;
-	// Requests that each may have.
+	// The most datagrams that each may have.
 	__u32 depth;
-	// Largest frame for a worker, in bytes.
+	// Largest Ethernet frame for a worker, in bytes.
 	__u32 max_frame;
-	// Requests that the dispatcher holds for the next worker that is free: nobody overtakes them.
+	// How much the dispatcher holds until a worker is free. Nothing overtakes it.
 	__u32 held;
-	// One bit for each method that workers run, by the low bits of its id.
-	__u64 methods[(1 << METHOD_BITS) / 64];
-	// Requests that each worker was ever given, and those that it is done with.
+	struct match match;
+	// One bit for each key that is for workers, by its low bits.
+	__u64 keys[(1 << KEY_BITS) / 64];
+	// How much each worker was ever given, and how much it has completed.
 	__u32 taken[SOCKETS];
 	__u32 completed[SOCKETS];
 };
-
-// The start of a datagram of one plain request, and of the call in it.
-struct request {
-	__u8 magic;
-	__u8 version;
-	__u16 zero;
-	__u32 token;
-	__u8 kind;
-	__u8 slot;
-	__u16 length;
-	__u32 session;
-	__u64 number;
-	__u32 method;
-} __attribute__((packed));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -109,11 +108,11 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-// Where those are counted whose port is not seen.
+// The place of the count of datagrams with an unseen port.
 #define UNSEEN 65536
 
-// Datagrams passed on to the kernel by destination port. The port of those that have options or
-// extension headers or are fragments is not seen: they may be for any.
+// Datagrams passed on to the kernel, by destination port. The program does not see the port behind
+// options or extension headers, or of a fragment. Such a datagram may be for any port.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -135,7 +134,7 @@ static __always_inline int pass(__be16 port)
 	return pass_counted(bpf_ntohs(port));
 }
 
-// Whether UDP may be behind what an IPv6 header names next: options for routers or the
+// Whether UDP may follow the header that an IPv6 header names next: options for routers or for the
 // destination, a route, a fragment, authentication.
 static __always_inline int may_hide_udp(__u8 next)
 {
@@ -143,9 +142,9 @@ static __always_inline int may_hide_udp(__u8 next)
 	       next == IPPROTO_FRAGMENT || next == IPPROTO_AH;
 }
 
-// Whether a datagram's checksum is not there yet but for the sum of the pseudo header. In generic mode
-// it may then be several of one flow, merged by the host that sent them or by this one, which nothing
-// else tells from one that is as large. The kernel knows, and takes them apart.
+// Whether a datagram's checksum is still only the sum of the pseudo header. In generic mode such a
+// datagram may be several of one flow that the sending host or this one has merged. Nothing else tells
+// it from a single large datagram. The kernel knows, and takes them apart.
 static __always_inline int is_unfinished(struct udphdr *udp, __u16 *addresses, __u32 words)
 {
 	__u32 sum = bpf_htons(IPPROTO_UDP) + udp->len;
@@ -156,32 +155,39 @@ static __always_inline int is_unfinished(struct udphdr *udp, __u16 *addresses, _
 	return udp->check == sum;
 }
 
-// Bytes of a datagram's payload before the call: preamble and frame header.
-#define BEFORE_CALL __builtin_offsetof(struct request, method)
-
-// The worker that gets the datagram, counted from 1 and counted for it; 0: the dispatcher.
+// The worker that gets the datagram, counted from 1, with the datagram counted for it. 0: the
+// dispatcher gets it.
 static __always_inline __u32 worker_for(struct xdp_md *xdp, struct udphdr *udp, void *data_end,
 					__u32 index)
 {
 	struct steering *steer = bpf_map_lookup_elem(&steering, &index);
 	if (!steer || !steer->workers || steer->held)
 		return 0;
-	struct request *request = (void *)(udp + 1);
-	if ((void *)(request + 1) > data_end || bpf_xdp_get_buff_len(xdp) > steer->max_frame)
+	if (bpf_xdp_get_buff_len(xdp) > steer->max_frame)
 		return 0;
-	if (request->magic != MAGIC || request->version != VERSION ||
-	    (request->kind & KIND_MASK) != REQUEST)
+	struct match *match = &steer->match;
+	void *payload = udp + 1;
+	__u64 *start = payload;
+	if ((void *)(start + 2) > data_end)
 		return 0;
-	// One frame, which fills the datagram. The numbers of the protocol are little-endian, as the
-	// object is.
-	if (request->length + sizeof(*udp) + BEFORE_CALL != bpf_ntohs(udp->len))
+	if ((start[0] ^ match->value[0]) & match->mask[0] ||
+	    (start[1] ^ match->value[1]) & match->mask[1])
 		return 0;
-	__u32 method = request->method & ((1 << METHOD_BITS) - 1);
-	if (!(steer->methods[method / 64] >> (method % 64) & 1))
+	// Numbers are little-endian, as the object is.
+	__u16 *length = payload + (match->length_at & OFFSET_MASK);
+	if ((void *)(length + 1) > data_end)
+		return 0;
+	if (*length + sizeof(*udp) + match->length_from != bpf_ntohs(udp->len))
+		return 0;
+	__u32 *found = payload + (match->key_at & OFFSET_MASK);
+	if ((void *)(found + 1) > data_end)
+		return 0;
+	__u32 key = *found & ((1 << KEY_BITS) - 1);
+	if (!(steer->keys[key / 64] >> (key % 64) & 1))
 		return 0;
 
-	// The least of (load, worker), without branches: for each of them the verifier would follow
-	// both ways, in every round.
+	// The least of (load, worker), without branches: the verifier would follow both sides of a
+	// branch in every round.
 	__u64 least = ~0ULL >> 1;
 	for (__u32 worker = 0; worker < SOCKETS - 1; worker++) {
 		if (worker >= steer->workers)
@@ -197,7 +203,7 @@ static __always_inline __u32 worker_for(struct xdp_md *xdp, struct udphdr *udp, 
 	__u32 best = least & 0xff;
 	if (least >> 8 >= depth || best >= SOCKETS - 1)
 		return 0;
-	// The dispatcher may have been faster.
+	// The dispatcher may have given the worker something in the meantime.
 	__u32 before = __sync_fetch_and_add(&steer->taken[best], 1);
 	if (before - steer->completed[best] < depth)
 		return best + 1;
@@ -252,8 +258,8 @@ int starling_steer(struct xdp_md *xdp)
 		return pass(udp->dest);
 	if (address[0] != queue->address[0] || address[1] != queue->address[1])
 		return pass(udp->dest);
-	// What is for a group of hosts or another one, which an interface sees that listens to all, or
-	// too large for the device, is the kernel's.
+	// The kernel gets multicast, and what is for another host (an interface in promiscuous mode sees
+	// that), and what is too large for the device.
 	__be16 *to = (void *)eth->h_dest;
 	if (to[0] != queue->mac[0] || to[1] != queue->mac[1] || to[2] != queue->mac[2])
 		return pass(udp->dest);

@@ -8,10 +8,21 @@ use std::ops::Deref;
 use std::thread;
 use std::time::Duration;
 
-use starling_io::{Ecn, IoError, PacketIo, PacketTx, PeerId, Source};
+use starling_io::{Ecn, IoError, MatchTable, PacketIo, PacketTx, PeerId, Source};
 pub(crate) use starling_io_testing::{PREAMBLE, ReceivedDatagram, receive, receive_burst};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, inside};
+use starling_proto::PLAIN_REQUEST;
+
+/// Datagrams for workers: one plain request of the session protocol, with a key at the start of its
+/// payload.
+pub(crate) const TABLE: MatchTable = MatchTable {
+    value: PLAIN_REQUEST.value,
+    mask: PLAIN_REQUEST.mask,
+    length_at: PLAIN_REQUEST.length_at,
+    length_from: PLAIN_REQUEST.payload_at,
+    key_at: PLAIN_REQUEST.payload_at,
+};
 
 /// Two namespaces in which devices work: `a` has `va`, `b` has `vb`.
 pub(crate) struct Net(Pair);

@@ -16,7 +16,7 @@ pub(crate) mod flags {
     /// From a server: the response comes from a later turn than its request, so that the time
     /// between them is not the network's.
     pub(crate) const LATE: u8 = 1 << 7;
-    pub(super) const KIND: u8 = 0x1f;
+    pub(crate) const KIND: u8 = 0x1f;
 }
 
 /// What a frame is.

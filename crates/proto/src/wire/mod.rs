@@ -19,6 +19,7 @@
 
 mod body;
 mod frame;
+mod pattern;
 
 pub(crate) use body::{
     Accept, Challenge, Connect, CreditReturn, Fragment, Gone, Limit, Refuse, Reject,
@@ -26,6 +27,7 @@ pub(crate) use body::{
 };
 pub use frame::{DatagramError, Frame, FrameError};
 pub(crate) use frame::{Header, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of};
+pub use pattern::{PLAIN_REQUEST, Pattern};
 
 /// Bytes before the first frame of a datagram.
 pub const PREAMBLE_BYTES: usize = 8;
