@@ -110,7 +110,7 @@ fn dropping_a_future_cancels_its_call() {
 fn a_timeout_by_select_and_a_timeout_by_option() {
     let mut pair = Pair::new();
     pair.settle();
-    pair.wire.cut(true);
+    pair.network.lose_all(true);
     let (local, session) = (pair.client.local(), pair.session);
     let seen = Rc::new(RefCell::new(Vec::new()));
     let into = seen.clone();
@@ -137,7 +137,7 @@ fn a_timeout_by_select_and_a_timeout_by_option() {
 #[test]
 fn a_handler_answers_from_a_future_that_makes_calls() {
     let mut pair = Pair::new();
-    let mut backend = endpoint(&pair.wire, 3);
+    let mut backend = endpoint(&pair.network, 3);
     serve_increment(&mut backend);
     let next = pair.server.connect(&backend.local_address()).unwrap();
     pair.server.register(
@@ -193,7 +193,7 @@ fn a_rejected_call_is_an_error_of_its_future() {
 fn a_failed_peer_ends_futures() {
     let mut pair = Pair::new();
     pair.settle();
-    pair.wire.cut(true);
+    pair.network.lose_all(true);
     let (local, session) = (pair.client.local(), pair.session);
     let call = local.call(session, MethodId(1), &CallOptions::default(), |_| {});
     // Time passes only because the endpoint sleeps, never longer than it has to.
@@ -204,8 +204,8 @@ fn a_failed_peer_ends_futures() {
 #[test]
 fn an_endpoint_sleeps_until_something_is_due_and_not_longer() {
     use starling_io::Clock;
-    let wire = common::loop_io::Wire::default();
-    let mut alone = endpoint(&wire, 1);
+    let network = starling_sim::stepped::SteppedNetwork::default();
+    let mut alone = endpoint(&network, 1);
     let local = alone.local();
     let turns = alone.stats().turns;
     let order = alone
@@ -220,15 +220,15 @@ fn an_endpoint_sleeps_until_something_is_due_and_not_longer() {
         })
         .unwrap();
     assert_eq!(order, [1, 2, 3]);
-    assert_eq!(wire.clock().now_ns(), 30_000_000);
+    assert_eq!(network.clock().now_ns(), 30_000_000);
     let turns = alone.stats().turns - turns;
     assert!(turns <= 20, "{turns} turns for three sleeps");
 }
 
 #[test]
 fn a_future_is_woken_from_another_thread() {
-    let wire = common::loop_io::Wire::default();
-    let mut alone = endpoint(&wire, 1);
+    let network = starling_sim::stepped::SteppedNetwork::default();
+    let mut alone = endpoint(&network, 1);
     let (send, receive) = futures::channel::oneshot::channel();
     let (send_back, receive_back) = futures::channel::oneshot::channel();
     // One of them is sent while the endpoint sleeps, whichever way the threads are scheduled.
@@ -248,8 +248,8 @@ fn a_future_is_woken_from_another_thread() {
 
 #[test]
 fn an_endpoint_calls_itself() {
-    let wire = common::loop_io::Wire::default();
-    let mut alone = endpoint(&wire, 1);
+    let network = starling_sim::stepped::SteppedNetwork::default();
+    let mut alone = endpoint(&network, 1);
     serve_increment(&mut alone);
     let session = alone.connect(&alone.local_address()).unwrap();
     let local = alone.local();
@@ -260,7 +260,7 @@ fn an_endpoint_calls_itself() {
 #[test]
 fn what_outlives_its_endpoint_ends_without_it() {
     let Pair {
-        wire,
+        network,
         client,
         mut server,
         session,
@@ -283,5 +283,5 @@ fn what_outlives_its_endpoint_ends_without_it() {
     let results: Vec<Result<OwnedResponse, Status>> =
         futures::executor::block_on(join_all([pending, after]));
     assert!(results.iter().all(|r| code(r) == Code::Cancelled));
-    pass(&wire, &mut [&mut server], ms(10));
+    pass(&network, &mut [&mut server], ms(10));
 }

@@ -5,14 +5,15 @@ mod common;
 use std::net::SocketAddr;
 
 use common::endpoint;
-use common::loop_io::{LoopIo, LoopTx, Wire};
 use starling_endpoint::{CallOptions, Code, Handler, MethodId, Secrets, Status};
 use starling_io::{Clock, PacketIo, PacketRx, PacketTx};
 use starling_proto::{
     Config, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, SessionId, SinkError, Source,
 };
+use starling_sim::SimTx;
+use starling_sim::stepped::{SteppedIo, SteppedNetwork};
 
-struct Sink<'a>(&'a mut LoopTx);
+struct Sink<'a>(&'a mut SimTx);
 
 impl FrameSink for Sink<'_> {
     fn push(
@@ -52,9 +53,9 @@ impl FrameSink for Sink<'_> {
 
 /// The session protocol without an endpoint.
 struct Raw {
-    io: LoopIo,
+    io: SteppedIo,
     protocol: Protocol,
-    wire: Wire,
+    network: SteppedNetwork,
     /// Extension bit and bytes of the responses that arrived.
     responses: Vec<(bool, Vec<u8>)>,
     /// What every request is answered with.
@@ -62,7 +63,7 @@ struct Raw {
 }
 
 impl Raw {
-    fn new(wire: &Wire) -> Self {
+    fn new(network: &SteppedNetwork) -> Self {
         let config = Config {
             reliable: true,
             ..Config::default()
@@ -72,23 +73,23 @@ impl Raw {
             cookie_key: [7; 16],
         };
         Self {
-            io: wire.device(),
+            io: network.device(),
             protocol: Protocol::new(config, secrets, 0).unwrap(),
-            wire: wire.clone(),
+            network: network.clone(),
             responses: Vec::new(),
             answer: (false, Vec::new()),
         }
     }
 
     fn connect(&mut self, address: &str) -> SessionId {
-        let now = self.wire.clock().now_ns();
+        let now = self.network.clock().now_ns();
         let peer = PeerId(self.io.open_peer(address).unwrap().0);
         let sink = &mut Sink(self.io.split().1);
         self.protocol.connect(now, peer, sink).unwrap()
     }
 
     fn request(&mut self, session: SessionId, ext: bool, bytes: &[u8]) {
-        let now = self.wire.clock().now_ns();
+        let now = self.network.clock().now_ns();
         let message = Msgbuf::from_vec(bytes.to_vec());
         let sink = &mut Sink(self.io.split().1);
         self.protocol
@@ -97,7 +98,7 @@ impl Raw {
     }
 
     fn turn(&mut self) {
-        let now = self.wire.clock().now_ns();
+        let now = self.network.clock().now_ns();
         let (rx, tx) = self.io.split();
         for index in 0..rx.rx_burst().unwrap() {
             let datagram = rx.datagram(index);
@@ -152,8 +153,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn every_request_is_answered_whatever_is_in_it() {
-    let wire = Wire::default();
-    let mut server = endpoint(&wire, 1);
+    let network = SteppedNetwork::default();
+    let mut server = endpoint(&network, 1);
     server.register(
         MethodId(0),
         Handler::inline(|_, request, mut reply| {
@@ -163,7 +164,7 @@ fn every_request_is_answered_whatever_is_in_it() {
             reply.ok();
         }),
     );
-    let mut raw = Raw::new(&wire);
+    let mut raw = Raw::new(&network);
     let session = raw.connect(&server.local_address());
     const REQUESTS: usize = 2000;
     for seed in 0..REQUESTS as u64 {
@@ -192,9 +193,9 @@ fn every_request_is_answered_whatever_is_in_it() {
 
 #[test]
 fn a_malformed_response_is_the_servers_fault() {
-    let wire = Wire::default();
-    let mut client = endpoint(&wire, 1);
-    let mut raw = Raw::new(&wire);
+    let network = SteppedNetwork::default();
+    let mut client = endpoint(&network, 1);
+    let mut raw = Raw::new(&network);
     let session = client.connect(&raw.io.local_address()).unwrap();
     let answers: [(bool, &[u8], Code); 5] = [
         (false, b"fine", Code::Ok),

@@ -6,49 +6,49 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::loop_io::Wire;
 use common::{Pair, endpoint, endpoint_with, ms, settle};
 use starling_endpoint::{
     CallOptions, EndpointConfig, Handler, Idle, MethodId, SessionError, SessionState,
 };
 use starling_io::{Clock, PacketIo};
+use starling_sim::stepped::SteppedNetwork;
 
-fn alone(wire: &Wire, idle: Idle) -> common::TestEndpoint {
+fn alone(network: &SteppedNetwork, idle: Idle) -> common::TestEndpoint {
     let config = EndpointConfig {
         idle,
         ..EndpointConfig::default()
     };
-    let mut alone = endpoint_with(wire, 1, config);
+    let mut alone = endpoint_with(network, 1, config);
     settle(&mut [&mut alone]);
     alone
 }
 
 #[test]
 fn spinning_never_sleeps_and_blocking_does_at_once() {
-    let wire = Wire::default();
-    alone(&wire, Idle::Spin).wait(Some(ms(5))).unwrap();
-    assert_eq!(wire.clock().now_ns(), 0);
-    alone(&wire, Idle::Block).wait(Some(ms(5))).unwrap();
-    assert_eq!(wire.clock().now_ns(), 5_000_000);
+    let network = SteppedNetwork::default();
+    alone(&network, Idle::Spin).wait(Some(ms(5))).unwrap();
+    assert_eq!(network.clock().now_ns(), 0);
+    alone(&network, Idle::Block).wait(Some(ms(5))).unwrap();
+    assert_eq!(network.clock().now_ns(), 5_000_000);
 }
 
 #[test]
 fn the_default_spins_only_while_there_was_work_just_now() {
-    let wire = Wire::default();
-    let mut alone = alone(&wire, Idle::default());
+    let network = SteppedNetwork::default();
+    let mut alone = alone(&network, Idle::default());
     alone.local().spawn_local(async {});
     assert!(!alone.poll().unwrap().is_idle());
     for _ in 0..49 {
-        wire.clock().advance(Duration::from_micros(1));
+        network.clock().advance(Duration::from_micros(1));
         assert!(alone.poll().unwrap().is_idle());
-        let before = wire.clock().now_ns();
+        let before = network.clock().now_ns();
         alone.wait(Some(ms(5))).unwrap();
-        assert_eq!(wire.clock().now_ns(), before, "spins");
+        assert_eq!(network.clock().now_ns(), before, "spins");
     }
-    wire.clock().advance(Duration::from_micros(1));
+    network.clock().advance(Duration::from_micros(1));
     assert!(alone.poll().unwrap().is_idle());
     alone.wait(Some(ms(5))).unwrap();
-    assert_eq!(wire.clock().now_ns(), 5_050_000, "sleeps");
+    assert_eq!(network.clock().now_ns(), 5_050_000, "sleeps");
 }
 
 #[test]
@@ -56,15 +56,15 @@ fn what_was_asked_for_between_two_turns_is_sent_before_a_sleep() {
     let mut pair = Pair::new();
     pair.settle();
     pair.call(1, b"", 0);
-    let before = pair.wire.clock().now_ns();
+    let before = pair.network.clock().now_ns();
     pair.client.wait(None).unwrap();
-    assert_eq!(pair.wire.clock().now_ns(), before);
+    assert_eq!(pair.network.clock().now_ns(), before);
 }
 
 #[test]
 fn a_loop_ends_when_it_is_told_to() {
-    let wire = Wire::default();
-    let mut alone = endpoint(&wire, 1);
+    let network = SteppedNetwork::default();
+    let mut alone = endpoint(&network, 1);
     alone.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
     let session = alone.connect(&alone.local_address()).unwrap();
     let done = Rc::new(Cell::new(false));
@@ -83,7 +83,7 @@ fn a_loop_ends_when_it_is_told_to() {
             done.get()
         })
         .unwrap();
-    assert!(wire.clock().now_ns() < 1_000_000, "it never slept");
+    assert!(network.clock().now_ns() < 1_000_000, "it never slept");
     assert!(!alone.run_once().unwrap().is_idle() || alone.calls_outstanding() == 0);
 }
 
@@ -102,30 +102,34 @@ fn a_peer_that_nobody_uses_is_given_up() {
 
 #[test]
 fn a_connect_that_does_not_begin_leaves_no_peer_behind() {
-    let wire = Wire::default();
+    let network = SteppedNetwork::default();
     let mut config = EndpointConfig::default();
     config.protocol.max_sessions = 1;
-    let mut client = endpoint_with(&wire, 1, config);
-    let first = client.connect("loop://1").unwrap();
-    let error = client.connect("loop://2").unwrap_err();
-    assert!(error.to_string().starts_with("connect loop://2: "));
+    let mut client = endpoint_with(&network, 1, config);
+    let first = client.connect("sim://10.0.0.1:4000").unwrap();
+    let error = client.connect("sim://10.0.0.2:4000").unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("connect sim://10.0.0.2:4000: ")
+    );
     assert_eq!(client.io().open_peers(), 1);
     // The peer of a session that lives is not taken away.
-    client.connect("loop://1").unwrap_err();
+    client.connect("sim://10.0.0.1:4000").unwrap_err();
     assert_eq!(client.io().open_peers(), 1);
     assert!(client.session_state(first).is_some());
 }
 
 #[test]
 fn the_end_of_a_session_that_a_flush_finds_is_not_slept_through() {
-    let wire = Wire::default();
+    let network = SteppedNetwork::default();
     let config = EndpointConfig {
         idle: Idle::Block,
         ..EndpointConfig::default()
     };
     let limit_ns = 2 * config.protocol.connect_timeout_ns;
-    let mut client = endpoint_with(&wire, 1, config);
-    let session = client.connect("loop://2").unwrap();
+    let mut client = endpoint_with(&network, 1, config);
+    let session = client.connect("sim://10.0.0.2:4000").unwrap();
     let hour = Duration::from_secs(3600);
     while matches!(
         client.session_state(session),
@@ -138,7 +142,7 @@ fn the_end_of_a_session_that_a_flush_finds_is_not_slept_through() {
     let state = client.session_state(session);
     let timeout = SessionError::ConnectTimeout;
     assert_eq!(state, Some(SessionState::Ended(timeout)));
-    assert!(wire.clock().now_ns() < limit_ns, "it slept");
+    assert!(network.clock().now_ns() < limit_ns, "it slept");
 }
 
 #[test]
@@ -147,24 +151,24 @@ fn a_device_that_stays_full_is_looked_at_now_and_then_and_does_not_keep_a_core_b
     pair.server
         .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
     pair.settle();
-    pair.wire.fill(true);
+    pair.network.set_full(true);
     pair.call(1, b"", 7);
-    let from_ns = pair.wire.clock().now_ns();
+    let from_ns = pair.network.clock().now_ns();
     let mut spins = 0;
-    while pair.wire.clock().now_ns() < from_ns + 5_000_000 {
+    while pair.network.clock().now_ns() < from_ns + 5_000_000 {
         pair.client.poll().unwrap();
-        let before_ns = pair.wire.clock().now_ns();
+        let before_ns = pair.network.clock().now_ns();
         pair.client.wait(None).unwrap();
-        if pair.wire.clock().now_ns() == before_ns {
+        if pair.network.clock().now_ns() == before_ns {
             spins += 1;
-            pair.wire.clock().advance(Duration::from_micros(1));
+            pair.network.clock().advance(Duration::from_micros(1));
         }
     }
     // The default spins for 50 us after work, and looks for room for 100 us in all.
     assert!((99..=101).contains(&spins), "{spins} turns without a sleep");
-    pair.wire.fill(false);
+    pair.network.set_full(false);
     pair.client.wait(Some(ms(1))).unwrap();
-    let slept_ns = pair.wire.clock().now_ns() - from_ns - 5_000_000;
+    let slept_ns = pair.network.clock().now_ns() - from_ns - 5_000_000;
     assert!(slept_ns <= 100_000, "it slept for {slept_ns} ns");
     pair.settle();
     let ends = pair.take_ends();

@@ -11,9 +11,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{TestEndpoint, endpoint, loop_io::Wire, settle};
+use common::{TestEndpoint, endpoint, settle};
 use counting::Counting;
 use starling_endpoint::{CallOptions, ContinuationId, Handler, MethodId, WorkerConfig};
+use starling_sim::stepped::SteppedNetwork;
 
 mod counting {
     use std::alloc::{GlobalAlloc, Layout};
@@ -86,8 +87,8 @@ fn a_small_call_allocates_nothing() {
 }
 
 fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
-    let wire = Wire::default();
-    let (mut client, mut server) = (endpoint(&wire, 1), endpoint(&wire, 2));
+    let network = SteppedNetwork::default();
+    let (mut client, mut server) = (endpoint(&network, 1), endpoint(&network, 2));
     serve(&mut server);
     let session = client.connect(&server.local_address()).unwrap();
     let left = Rc::new(Cell::new(0u64));
@@ -130,7 +131,7 @@ fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
         }
         settle(&mut [&mut client, &mut server]);
         while server.requests_pending() > 0 {
-            server.io().parker().park();
+            server.io().thread_waker().park();
             settle(&mut [&mut client, &mut server]);
         }
         assert_eq!(done.get(), calls);
@@ -139,7 +140,7 @@ fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
     let before = ALLOCATOR.count();
     run(calls);
     // As long as the keepalive, so that the client doubts its peer: as on a host that was busy.
-    wire.clock().advance(Duration::from_millis(600));
+    network.clock().advance(Duration::from_millis(600));
     run(calls);
     let allocations = ALLOCATOR.count() - before;
     assert_eq!(allocations, 0, "in {} calls", 2 * calls);

@@ -195,30 +195,30 @@ fn a_task_that_answers_another_endpoints_request_is_the_one_that_panics() {
 fn configured(
     change: impl Fn(&mut starling_endpoint::EndpointConfig),
 ) -> (
-    common::loop_io::Wire,
+    starling_sim::stepped::SteppedNetwork,
     common::TestEndpoint,
     common::TestEndpoint,
 ) {
-    let wire = common::loop_io::Wire::default();
+    let network = starling_sim::stepped::SteppedNetwork::default();
     let mut config = starling_endpoint::EndpointConfig {
         idle: starling_endpoint::Idle::Block,
         ..Default::default()
     };
     change(&mut config);
-    let client = common::endpoint_with(&wire, 1, config.clone());
-    let server = common::endpoint_with(&wire, 2, config);
-    (wire, client, server)
+    let client = common::endpoint_with(&network, 1, config.clone());
+    let server = common::endpoint_with(&network, 2, config);
+    (network, client, server)
 }
 
 fn serves_for_a_second(change: impl Fn(&mut starling_endpoint::EndpointConfig)) {
-    let (wire, mut client, mut server) = configured(change);
+    let (network, mut client, mut server) = configured(change);
     let kept = Rc::new(std::cell::RefCell::new(Vec::new()));
     let keeps = kept.clone();
     server.register(
         MethodId(1),
         Handler::inline(move |_, _, reply| keeps.borrow_mut().push(reply.defer())),
     );
-    wire.clock().advance(ms(1000));
+    network.clock().advance(ms(1000));
     let session = client.connect(&server.local_address()).unwrap();
     let end = Rc::new(std::cell::RefCell::new(None));
     let into = end.clone();
@@ -235,12 +235,12 @@ fn serves_for_a_second(change: impl Fn(&mut starling_endpoint::EndpointConfig)) 
             1,
         )
         .unwrap();
-    common::pass(&wire, &mut [&mut client, &mut server], ms(3000));
+    common::pass(&network, &mut [&mut client, &mut server], ms(3000));
     assert!(end.borrow().is_none(), "{:?}", end.borrow());
     for reply in kept.take() {
         server.complete(reply, |_| {});
     }
-    common::pass(&wire, &mut [&mut client, &mut server], ms(100));
+    common::pass(&network, &mut [&mut client, &mut server], ms(100));
     let end = end.take();
     assert!(matches!(end, Some(Ok(()))), "{end:?}");
 }
@@ -269,7 +269,7 @@ fn the_longest_retransmission_timeout_is_one() {
 #[test]
 fn who_works_on_a_request_hears_that_the_endpoint_is_gone() {
     let Pair {
-        wire: _wire,
+        network: _wire,
         mut client,
         mut server,
         session,

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::loop_io::{ManualClock, Wire};
 use common::{Pair, code, endpoint_with, ms, settle};
 use starling_endpoint::{
     CallOptions, Code, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets, WorkerConfig,
 };
 use starling_io::Clock;
+use starling_sim::stepped::{SteppedClock, SteppedNetwork};
 
 fn us(n: u64) -> Duration {
     Duration::from_micros(n)
@@ -51,7 +51,7 @@ fn what_expired_in_the_receive_queue_is_not_run_and_what_has_time_left_is() {
     pair.call(1, b"", 99);
     pair.client.poll().unwrap();
     // The server is busy with something else.
-    pair.wire.clock().advance(ms(3));
+    pair.network.clock().advance(ms(3));
     assert_eq!(pair.server.poll().unwrap().requests, 3);
     assert_eq!(*left.borrow(), [Some(ms(7)), None]);
     assert_eq!(pair.server.stats().expired, 1);
@@ -68,7 +68,7 @@ fn what_would_be_answered_too_late_is_refused_at_once() {
     let (mut pair, left) = pair();
     pair.call_with(1, b"", 0, &within(ms(4)));
     pair.client.poll().unwrap();
-    pair.wire.clock().advance(us(3_001));
+    pair.network.clock().advance(us(3_001));
     let status = pair.one_end().unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(!status.may_have_run());
@@ -81,7 +81,7 @@ fn what_would_be_answered_too_late_is_refused_at_once() {
 fn what_waited_with_its_caller_is_run_by_a_server_that_has_time() {
     let (mut pair, left) = pair();
     pair.call_with(1, b"", 0, &within(ms(4)));
-    pair.wire.clock().advance(us(3_900));
+    pair.network.clock().advance(us(3_900));
     pair.server.poll().unwrap();
     assert!(pair.one_end().is_ok());
     assert_eq!(*left.borrow(), [Some(us(100))]);
@@ -91,10 +91,10 @@ fn what_waited_with_its_caller_is_run_by_a_server_that_has_time() {
 fn what_ends_a_servers_sleep_has_not_waited_there() {
     let (mut pair, left) = pair();
     // Its first request was lost.
-    pair.wire.cut(true);
+    pair.network.lose_all(true);
     pair.call_with(1, b"", 0, &within(ms(42)));
     pair.client.poll().unwrap();
-    pair.wire.cut(false);
+    pair.network.lose_all(false);
     pair.server.wait(Some(ms(40))).unwrap();
     pair.client.poll().unwrap();
     assert_eq!(pair.server.poll().unwrap().requests, 1);
@@ -108,7 +108,7 @@ fn a_futures_call_begins_when_it_is_issued() {
     let (mut pair, left) = pair();
     let local = pair.client.local();
     let call = local.call(pair.session, MethodId(1), &within(ms(4)), |_| {});
-    pair.wire.clock().advance(us(3_900));
+    pair.network.clock().advance(us(3_900));
     pair.settle();
     assert_eq!(*left.borrow(), [Some(ms(4))]);
     drop(call);
@@ -125,7 +125,7 @@ fn a_worker_is_told_the_time_that_is_really_left() {
     );
     pair.call_with(2, b"", 0, &within(ms(10)));
     pair.client.poll().unwrap();
-    pair.wire.clock().advance(ms(3));
+    pair.network.clock().advance(ms(3));
     pair.server.poll().unwrap();
     let left = tells.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(left, Some(ms(7)));
@@ -133,7 +133,7 @@ fn a_worker_is_told_the_time_that_is_really_left() {
 
 /// A clock with an origin of its own.
 #[derive(Clone)]
-struct Elsewhere(ManualClock, u64);
+struct Elsewhere(SteppedClock, u64);
 
 impl Clock for Elsewhere {
     fn now_ns(&self) -> u64 {
@@ -144,7 +144,7 @@ impl Clock for Elsewhere {
 /// 64 calls with a deadline of 2 ms arrive at once where each takes 100 us. How many were answered,
 /// refused, and begun.
 fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
-    let wire = Wire::default();
+    let network = SteppedNetwork::default();
     let protocol = starling_proto::Config {
         slots: 64,
         credits: 64,
@@ -155,14 +155,14 @@ fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
         idle: Idle::Block,
         ..EndpointConfig::default()
     };
-    let mut client = endpoint_with(&wire, 1, config.clone());
+    let mut client = endpoint_with(&network, 1, config.clone());
     let secrets = Secrets {
         token: 2,
         cookie_key: [2; 16],
     };
-    let clock = Elsewhere(wire.clock(), server_ahead_ns);
-    let mut server = Endpoint::new(wire.device(), clock, config, secrets).unwrap();
-    let work = wire.clock();
+    let clock = Elsewhere(network.clock(), server_ahead_ns);
+    let mut server = Endpoint::new(network.device(), clock, config, secrets).unwrap();
+    let work = network.clock();
     let echo = Handler::inline(move |_, _, reply| {
         work.advance(us(100));
         reply.ok();

@@ -55,7 +55,7 @@ fn a_dropped_reply_is_internal_never_a_hang() {
     // From another thread: the endpoint is woken.
     let reply = kept.borrow_mut().remove(0);
     std::thread::spawn(move || drop(reply)).join().unwrap();
-    assert!(pair.server.io().parker().is_awake());
+    assert!(pair.server.io().thread_waker().is_woken());
     assert_eq!(code(&pair.one_end()), Code::Internal);
     assert_eq!(pair.server.stats().abandoned, 1);
     assert_eq!(pair.server.requests_pending(), 0);
@@ -151,8 +151,8 @@ fn forward(server: &mut TestEndpoint, next: SessionId, name: u8) {
 #[test]
 fn calls_nest_two_levels_deep_and_the_deadline_goes_with_them() {
     let mut pair = Pair::new();
-    let mut second = endpoint(&pair.wire, 3);
-    let mut third = endpoint(&pair.wire, 4);
+    let mut second = endpoint(&pair.network, 3);
+    let mut third = endpoint(&pair.network, 4);
     let to_second = pair.server.connect(&second.local_address()).unwrap();
     let to_third = second.connect(&third.local_address()).unwrap();
     forward(&mut pair.server, to_second, b'1');
@@ -221,7 +221,7 @@ fn a_continuation_makes_the_next_call() {
 fn settle_workers(pair: &mut Pair) {
     pair.settle();
     while pair.server.requests_pending() > 0 {
-        pair.server.io().parker().park();
+        pair.server.io().thread_waker().park();
         pair.settle();
     }
 }
@@ -365,10 +365,10 @@ fn a_worker_does_not_begin_what_expired_in_the_queue() {
     pair.settle();
     assert_eq!(runs.recv().unwrap(), 0);
     // Time passes while the cancellation is lost.
-    pair.wire.clock().advance(ms(6));
-    pair.wire.cut(true);
+    pair.network.clock().advance(ms(6));
+    pair.network.lose_all(true);
     pair.client.poll().unwrap();
-    pair.wire.cut(false);
+    pair.network.lose_all(false);
     gate.send(()).unwrap();
     settle_workers(&mut pair);
     assert_eq!(runs.try_iter().count(), 0);
@@ -410,14 +410,14 @@ fn shutting_down_finishes_what_runs_and_refuses_the_rest() {
     assert!(pair.server.drain(ms(1000)).unwrap());
     assert!(pair.server.is_drained());
     let Pair {
-        wire,
+        network,
         mut client,
         server,
         ends,
         ..
     } = pair;
     drop(server);
-    pass(&wire, &mut [&mut client], ms(1));
+    pass(&network, &mut [&mut client], ms(1));
     assert_eq!(ends.take()[0].1.as_ref().unwrap().body(), [1]);
     assert_eq!(client.calls_outstanding(), 0);
 }
@@ -457,13 +457,13 @@ fn who_works_on_a_request_hears_at_once_that_its_caller_gave_up() {
     assert_eq!(heard(0), Some(Code::Cancelled));
     assert_eq!((heard(1), heard(2)), (None, None));
     // The server knows the deadline: it need not hear of it.
-    pair.wire.cut(true);
+    pair.network.lose_all(true);
     pair.pass(ms(49));
     assert_eq!(heard(1), None);
     pair.pass(ms(2));
     assert_eq!(heard(1), Some(Code::DeadlineExceeded));
     assert!(kept.borrow()[1].is_cancelled());
-    pair.wire.cut(false);
+    pair.network.lose_all(false);
     assert_eq!(heard(2), None);
     // With its session a call is over, too.
     pair.client.close(session);

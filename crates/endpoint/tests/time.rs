@@ -5,12 +5,12 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::loop_io::Wire;
 use common::{Pair, endpoint, endpoint_with, ms, settle};
 use starling_endpoint::{
     CallOptions, Endpoint, EndpointConfig, Handler, MethodId, Secrets, SessionState,
 };
 use starling_io::Clock;
+use starling_sim::stepped::SteppedNetwork;
 
 /// Counts its readings.
 #[derive(Clone, Default)]
@@ -25,7 +25,7 @@ impl Clock for CountingClock {
 
 /// Readings of a server's clock in a turn with three datagrams, of one request each.
 fn readings(batched_timestamps: bool) -> u64 {
-    let wire = Wire::default();
+    let network = SteppedNetwork::default();
     let clock = CountingClock::default();
     let config = EndpointConfig {
         batched_timestamps,
@@ -35,9 +35,9 @@ fn readings(batched_timestamps: bool) -> u64 {
         token: 9,
         cookie_key: [9; 16],
     };
-    let mut server = Endpoint::new(wire.device(), clock.clone(), config, secrets).unwrap();
+    let mut server = Endpoint::new(network.device(), clock.clone(), config, secrets).unwrap();
     server.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
-    let mut clients = [1, 2, 3].map(|token| endpoint(&wire, token));
+    let mut clients = [1, 2, 3].map(|token| endpoint(&network, token));
     let sessions = clients.each_mut().map(|client| {
         let session = client.connect(&server.local_address()).unwrap();
         for _ in 0..4 {
@@ -79,7 +79,7 @@ impl Clock for SteppingClock {
 
 /// Datagrams that a server answers 40 requests of one datagram with.
 fn answers(step_ns: u64) -> u64 {
-    let wire = Wire::default();
+    let network = SteppedNetwork::default();
     let protocol = starling_proto::Config {
         slots: 64,
         credits: 64,
@@ -89,13 +89,13 @@ fn answers(step_ns: u64) -> u64 {
         protocol,
         ..EndpointConfig::default()
     };
-    let mut client = endpoint_with(&wire, 1, config.clone());
+    let mut client = endpoint_with(&network, 1, config.clone());
     let secrets = Secrets {
         token: 9,
         cookie_key: [9; 16],
     };
     let clock = SteppingClock(Rc::default(), step_ns);
-    let mut server = Endpoint::new(wire.device(), clock, config, secrets).unwrap();
+    let mut server = Endpoint::new(network.device(), clock, config, secrets).unwrap();
     server.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
     let session = client.connect(&server.local_address()).unwrap();
     for _ in 0..4 {
@@ -137,7 +137,7 @@ fn a_deadline_is_counted_from_its_call() {
     pair.settle();
     // Something between two turns, which reads the clock.
     let _ = pair.client.context();
-    pair.wire.clock().advance(ms(500));
+    pair.network.clock().advance(ms(500));
     pair.call_with(1, b"", 7, &CallOptions::with_timeout(ms(100)));
     for _ in 0..3 {
         pair.client.poll().unwrap();
@@ -148,11 +148,11 @@ fn a_deadline_is_counted_from_its_call() {
 /// The same with the time that opening a session may take.
 #[test]
 fn a_connect_has_its_time_from_when_it_is_asked_for() {
-    let wire = Wire::default();
-    let mut client = endpoint(&wire, 1);
-    let mut server = endpoint(&wire, 2);
+    let network = SteppedNetwork::default();
+    let mut client = endpoint(&network, 1);
+    let mut server = endpoint(&network, 2);
     let _ = client.context();
-    wire.clock().advance(ms(60_000));
+    network.clock().advance(ms(60_000));
     let session = client.connect(&server.local_address()).unwrap();
     for _ in 0..3 {
         client.poll().unwrap();

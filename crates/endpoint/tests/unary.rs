@@ -333,7 +333,7 @@ fn a_client_ends_a_call_at_its_deadline() {
     serve_echo(&mut pair);
     pair.call(1, b"", 0);
     assert!(pair.one_end().is_ok());
-    pair.wire.cut(true);
+    pair.network.lose_all(true);
     pair.call_with(1, b"", 1, &CallOptions::with_timeout(ms(5)));
     pair.call_with(1, b"", 2, &CallOptions::with_timeout(ms(3)));
     pair.pass(ms(2));
@@ -345,7 +345,7 @@ fn a_client_ends_a_call_at_its_deadline() {
     assert_eq!(pair.client.stats().deadline_exceeded, 2);
     assert_eq!(pair.client.calls_outstanding(), 0);
     // The session is as good as before.
-    pair.wire.cut(false);
+    pair.network.lose_all(false);
     pair.call(1, b"back", 3);
     pair.pass(ms(200));
     assert_eq!(pair.take_ends()[0].1.as_ref().unwrap().body(), b"back");
@@ -399,7 +399,7 @@ fn a_failed_peer_ends_every_call_and_says_who_it_was() {
     let mut pair = Pair::new();
     serve_echo(&mut pair);
     pair.settle();
-    pair.wire.cut(true);
+    pair.network.lose_all(true);
     for tag in 0..100 {
         pair.call(1, b"", tag);
     }
@@ -409,7 +409,10 @@ fn a_failed_peer_ends_every_call_and_says_who_it_was() {
     for (_, result) in ends {
         let status = result.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable);
-        assert!(status.message().starts_with("loop://1: "), "{status}");
+        assert!(
+            status.message().starts_with("sim://10.0.0.1:4000: "),
+            "{status}"
+        );
     }
     assert!(matches!(
         pair.client.session_state(pair.session),
@@ -448,14 +451,14 @@ fn addresses_that_cannot_work_say_why() {
     let error = pair.client.connect("nonsense").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "open nonsense: no such port; write loop://NUMBER"
+        "open nonsense: not an address of a simulated host; write sim://10.x.y.z:port"
     );
 }
 
 #[test]
 fn nobody_home_is_unavailable() {
     let mut pair = Pair::new();
-    pair.session = pair.client.connect("loop://99").unwrap();
+    pair.session = pair.client.connect("sim://10.0.0.99:4000").unwrap();
     pair.call(1, b"", 0);
     pair.pass(ms(3000));
     assert_eq!(code(&pair.take_ends()[0].1), Code::Unavailable);

@@ -116,6 +116,14 @@ impl<T: Copy> Events<T> {
         self.now_ns
     }
 
+    /// Allocates the memory of `lists` lists, of `events` events each, that are not of the present.
+    pub(crate) fn reserve(&mut self, lists: usize, events: usize) {
+        for _ in 0..lists {
+            self.free.push(self.lists.len() as u32);
+            self.lists.push(Vec::with_capacity(events));
+        }
+    }
+
     /// How many events are queued.
     pub fn len(&self) -> usize {
         self.len
@@ -141,7 +149,12 @@ impl<T: Copy> Events<T> {
         self.pop_ahead(|_| ())
     }
 
-    /// The same. `soon` is told of events that are going to come out, most of them a few dozen ns
+    /// Takes out the next event of the nanosecond of the last one, if there is one more.
+    pub(crate) fn pop_present(&mut self) -> Option<T> {
+        if self.taken == 0 { None } else { self.pop() }
+    }
+
+    /// [`Events::pop`]; `soon` is told of events that are going to come out, most of them a few dozen ns
     /// of virtual time ahead; some it is not told of.
     pub fn pop_ahead(&mut self, mut soon: impl FnMut(&T)) -> Option<T> {
         if self.len == 0 {

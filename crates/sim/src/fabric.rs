@@ -27,7 +27,7 @@ use starling_ethernet::Drop;
 use starling_io::Ecn;
 use starling_prefetch::prefetch;
 
-pub use crate::faults::{Fault, Rule};
+pub use crate::faults::{Departure, Fault, Interceptor, Rule, Treatment};
 pub use crate::net::LinkConfig;
 pub use host::{HostId, ReceiveLimits};
 
@@ -168,6 +168,7 @@ pub struct Fabric {
     rng: Rng,
     hosts: Vec<Host>,
     rules: Rules,
+    interceptor: Option<Interceptor>,
     counters: Counters,
     trace: Trace,
     turns_ahead: Vec<HostId>,
@@ -188,6 +189,7 @@ impl Fabric {
             packets: Packets::default(),
             hosts: Vec::new(),
             rules: Rules::default(),
+            interceptor: None,
             counters: Counters::default(),
             trace: Trace::default(),
             turns_ahead: Vec::new(),
@@ -222,6 +224,11 @@ impl Fabric {
         let id = HostId(u32::try_from(self.hosts.len()).expect("fewer than 2^32 hosts"));
         self.hosts.push(Host::new(node));
         id
+    }
+
+    /// How many hosts there are; their numbers are smaller than this.
+    pub(crate) fn host_count(&self) -> u32 {
+        self.hosts.len() as u32
     }
 
     /// Whether there is such a node by now.
@@ -285,6 +292,16 @@ impl Fabric {
     /// Adds a fault of the network.
     pub fn add_rule(&mut self, rule: Rule) {
         self.rules.add(rule);
+    }
+
+    /// Shows every datagram that leaves from now on to `interceptor`, before the rules, or to none.
+    pub fn set_interceptor(&mut self, interceptor: Option<Interceptor>) {
+        self.interceptor = interceptor;
+    }
+
+    /// `host`'s device accepts `frames` more frames and is full then, until the next such call.
+    pub fn limit_frames(&mut self, host: HostId, frames: usize) {
+        self.host_mut(host).tx_frames_left = frames;
     }
 
     /// `host` runs no turn before `until_ns`. Its network card keeps receiving.
@@ -449,30 +466,44 @@ impl Fabric {
                 Happening::Doorbell { host, .. } => prefetch(&hosts[host.0 as usize].ring),
                 _ => {}
             })?;
-            match happening {
-                Happening::Arrival(packet) => self.arrive(packet),
-                Happening::Doorbell { host, count } => {
-                    let state = self.host_mut(host);
-                    // It may have crashed since, and the ring with it.
-                    state.posted = (state.posted + count as usize).min(state.ring.len());
-                    self.post(host);
-                }
-                Happening::Room(host) => {
-                    self.host_mut(host).waits_for_room = false;
-                    self.post(host);
-                }
-                Happening::Alarm(word) => return Some(Step::Alarm(word)),
-                Happening::Unreachable { sender, peer } => {
-                    self.host_mut(sender).unreachable(peer.address());
-                    self.wake_at(sender, self.now_ns() + self.config.poll_ns);
-                }
-                Happening::Look(host) => {
-                    if self.take_turn(host) {
-                        return Some(Step::Turn(host));
-                    }
-                }
+            if let Some(step) = self.handle(happening) {
+                return Some(step);
             }
         }
+    }
+
+    /// Goes on to `now_ns`, or stays in the present if that is later, and does all that is due by
+    /// then. Nobody gets a turn, and alarms are forgotten.
+    pub(crate) fn advance_to(&mut self, now_ns: u64) {
+        self.alarm(now_ns, 0);
+        while let Some(Step::Turn(_)) = self.step() {}
+        while let Some(happening) = self.events.pop_present() {
+            self.handle(happening);
+        }
+    }
+
+    /// What the user has to do because of this, if anything.
+    fn handle(&mut self, happening: Happening) -> Option<Step> {
+        match happening {
+            Happening::Arrival(packet) => self.arrive(packet),
+            Happening::Doorbell { host, count } => {
+                let state = self.host_mut(host);
+                // It may have crashed since, and the ring with it.
+                state.posted = (state.posted + count as usize).min(state.ring.len());
+                self.post(host);
+            }
+            Happening::Room(host) => {
+                self.host_mut(host).waits_for_room = false;
+                self.post(host);
+            }
+            Happening::Alarm(word) => return Some(Step::Alarm(word)),
+            Happening::Unreachable { sender, peer } => {
+                self.host_mut(sender).unreachable(peer.address());
+                self.wake_at(sender, self.now_ns() + self.config.poll_ns);
+            }
+            Happening::Look(host) => return self.take_turn(host).then_some(Step::Turn(host)),
+        }
+        None
     }
 
     /// Asks for what `host` is going to read first.
@@ -504,6 +535,13 @@ impl Fabric {
     /// What all links of switches saw together.
     pub fn switch_totals(&self) -> PortStats {
         self.network.totals()
+    }
+
+    /// Allocates now what `datagrams` datagrams on their way and the distant timers need, so that a
+    /// run that has no more of them allocates nothing.
+    pub(crate) fn reserve(&mut self, datagrams: usize) {
+        self.packets.reserve(datagrams, self.config.max_datagram);
+        self.events.reserve(8, datagrams);
     }
 
     /// An empty buffer for a datagram.

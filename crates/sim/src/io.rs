@@ -70,6 +70,11 @@ impl SimIo {
         }
     }
 
+    /// The device's two halves.
+    pub(crate) fn into_halves(self) -> (SimRx, SimTx) {
+        (self.rx, self.tx)
+    }
+
     /// The host whose device this is.
     pub fn host(&self) -> HostId {
         self.host
@@ -108,30 +113,11 @@ impl PacketIo for SimIo {
     }
 
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
-        let socket: Option<SocketAddr> = address
-            .strip_prefix("sim://")
-            .and_then(|socket| socket.parse().ok());
-        let socket = socket.ok_or_else(|| {
-            IoError::new(
-                Fault::Caller,
-                format!("open {address}"),
-                "not an address of a simulated host",
-                "write sim://10.x.y.z:port",
-            )
-        })?;
-        Ok(self.tx.open_socket(socket))
+        self.tx.open_peer(address)
     }
 
     fn close_peer(&mut self, peer: PeerId) {
-        let address = self
-            .fabric
-            .borrow_mut()
-            .host_mut(self.host)
-            .peers
-            .close(peer);
-        if let Some(address) = address {
-            self.tx.forget(peer, address);
-        }
+        self.tx.close_peer(peer);
     }
 
     fn max_datagram(&self, _peer: PeerId) -> usize {
@@ -226,6 +212,8 @@ impl PacketRx for SimRx {
 struct Open {
     /// None: nobody has the number.
     address: Option<SocketAddr>,
+    /// The largest datagram that the peer takes, bytes.
+    max_datagram: usize,
     /// Empty: nothing.
     bytes: Vec<u8>,
 }
@@ -251,14 +239,47 @@ impl SimTx {
         if self.open.len() < needed {
             self.open.resize_with(needed, || Open {
                 address: None,
+                max_datagram: 0,
                 bytes: Vec::new(),
             });
         }
-        self.open[peer.0 as usize].address = Some(address);
+        let open = &mut self.open[peer.0 as usize];
+        if open.address.is_none() {
+            open.address = Some(address);
+            open.max_datagram = self.max_datagram;
+        }
         peer
     }
 
-    fn forget(&mut self, peer: PeerId, address: SocketAddr) {
+    /// Allocates the queues of `datagrams` datagrams.
+    pub(crate) fn reserve(&mut self, datagrams: usize) {
+        self.ready.reserve(datagrams);
+        let mut fabric = self.fabric.borrow_mut();
+        fabric.host_mut(self.host).queue.reserve(datagrams);
+    }
+
+    /// [`PacketIo::open_peer`].
+    pub(crate) fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
+        let socket: Option<SocketAddr> = address
+            .strip_prefix("sim://")
+            .and_then(|socket| socket.parse().ok());
+        let socket = socket.ok_or_else(|| {
+            IoError::new(
+                Fault::Caller,
+                format!("open {address}"),
+                "not an address of a simulated host",
+                "write sim://10.x.y.z:port",
+            )
+        })?;
+        Ok(self.open_socket(socket))
+    }
+
+    /// [`PacketIo::close_peer`].
+    pub(crate) fn close_peer(&mut self, peer: PeerId) {
+        let mut fabric = self.fabric.borrow_mut();
+        let Some(address) = fabric.host_mut(self.host).peers.close(peer) else {
+            return;
+        };
         if let Some(open) = self.open.get_mut(peer.0 as usize) {
             open.address = None;
             open.bytes.clear();
@@ -283,23 +304,26 @@ impl PacketTx for SimTx {
         body: &[u8],
         tail: &[u8],
     ) -> Result<(), TxError> {
-        let size = head.len() + body.len() + tail.len();
-        assert!(
-            preamble.len() + size <= self.max_datagram,
-            "a frame of {size} bytes does not fit a datagram of {}",
-            self.max_datagram
-        );
         let Some(open) = self.open.get_mut(peer.0 as usize) else {
             return Err(TxError::Gone);
         };
         let Some(address) = open.address else {
             return Err(TxError::Gone);
         };
-        if open.bytes.len() + size > self.max_datagram {
+        let size = head.len() + body.len() + tail.len();
+        assert!(
+            preamble.len() + size <= self.max_datagram,
+            "a frame of {size} bytes does not fit a datagram of {}",
+            self.max_datagram
+        );
+        let mut fabric = self.fabric.borrow_mut();
+        if fabric.host(self.host).tx_frames_left == 0 {
+            return Err(TxError::Full);
+        }
+        if !open.bytes.is_empty() && open.bytes.len() + size > open.max_datagram {
             let bytes = std::mem::take(&mut open.bytes);
             self.ready.push_back((address, bytes));
         }
-        let mut fabric = self.fabric.borrow_mut();
         if open.bytes.is_empty() {
             if self.ready.len() >= SEND_QUEUE_DATAGRAMS {
                 return Err(TxError::Full);
@@ -310,7 +334,9 @@ impl PacketTx for SimTx {
             open.bytes.extend_from_slice(preamble);
             self.begun.push(peer);
         }
-        fabric.host_mut(self.host).work.tx_frames += 1;
+        let state = fabric.host_mut(self.host);
+        state.work.tx_frames += 1;
+        state.tx_frames_left -= 1;
         open.bytes.extend_from_slice(head);
         open.bytes.extend_from_slice(body);
         open.bytes.extend_from_slice(tail);
@@ -355,8 +381,15 @@ impl PacketTx for SimTx {
         Ok(self.open_socket(address))
     }
 
-    fn max_datagram(&self, _peer: PeerId) -> usize {
-        self.max_datagram
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
+        if let Some(open) = self.open.get_mut(peer.0 as usize) {
+            open.max_datagram = open.max_datagram.min(bytes);
+        }
+    }
+
+    fn max_datagram(&self, peer: PeerId) -> usize {
+        let open = self.open.get(peer.0 as usize);
+        open.map_or(self.max_datagram, |open| open.max_datagram)
     }
 }
 

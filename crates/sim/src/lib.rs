@@ -30,13 +30,14 @@ pub mod net;
 pub mod queueing;
 pub mod rng;
 pub mod scenario;
+pub mod stepped;
 pub mod trace;
 mod workers;
 
 pub use cpu::{CpuModel, Work};
 pub use fabric::{
-    Counters, Fabric, FabricConfig, Fault, FrameCounts, HostId, LinkConfig, ReceiveLimits, Rule,
-    SharedFabric, Step,
+    Counters, Departure, Fabric, FabricConfig, Fault, FrameCounts, HostId, Interceptor, LinkConfig,
+    ReceiveLimits, Rule, SharedFabric, Step, Treatment,
 };
 pub use io::{SimClock, SimIo, SimRx, SimTx};
 pub use net::Framing;

@@ -1,19 +1,17 @@
-//! Two endpoints on a wire, for tests.
+//! Two endpoints on a network, for tests.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
-
-pub mod loop_io;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use loop_io::{LoopIo, ManualClock, Wire};
 use starling_endpoint::{
     CallOptions, Code, ContinuationId, Endpoint, EndpointConfig, Idle, Metadata, MethodId,
     OwnedResponse, Secrets, SessionId, Status,
 };
+use starling_sim::stepped::{SteppedClock, SteppedIo, SteppedNetwork};
 
-pub type TestEndpoint = Endpoint<LoopIo, ManualClock>;
+pub type TestEndpoint = Endpoint<SteppedIo, SteppedClock>;
 
 /// How calls ended: tag and result, in order.
 pub type Ends = Rc<RefCell<Vec<(u64, Result<OwnedResponse, Status>)>>>;
@@ -22,25 +20,25 @@ pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-pub fn endpoint(wire: &Wire, token: u32) -> TestEndpoint {
+pub fn endpoint(network: &SteppedNetwork, token: u32) -> TestEndpoint {
     let config = EndpointConfig {
         idle: Idle::Block,
         ..EndpointConfig::default()
     };
-    endpoint_with(wire, token, config)
+    endpoint_with(network, token, config)
 }
 
-pub fn endpoint_with(wire: &Wire, token: u32, config: EndpointConfig) -> TestEndpoint {
+pub fn endpoint_with(network: &SteppedNetwork, token: u32, config: EndpointConfig) -> TestEndpoint {
     let secrets = Secrets {
         token,
         cookie_key: [token as u8; 16],
     };
-    Endpoint::new(wire.device(), wire.clock(), config, secrets).unwrap()
+    Endpoint::new(network.device(), network.clock(), config, secrets).unwrap()
 }
 
 /// A client with a session to a server.
 pub struct Pair {
-    pub wire: Wire,
+    pub network: SteppedNetwork,
     pub client: TestEndpoint,
     pub server: TestEndpoint,
     pub session: SessionId,
@@ -50,9 +48,9 @@ pub struct Pair {
 
 impl Pair {
     pub fn new() -> Self {
-        let wire = Wire::default();
-        let mut client = endpoint(&wire, 1);
-        let server = endpoint(&wire, 2);
+        let network = SteppedNetwork::default();
+        let mut client = endpoint(&network, 1);
+        let server = endpoint(&network, 2);
         let session = client.connect(&server.local_address()).unwrap();
         let ends = Ends::default();
         let into = ends.clone();
@@ -61,7 +59,7 @@ impl Pair {
             into.borrow_mut().push((completion.tag, result));
         });
         Self {
-            wire,
+            network,
             client,
             server,
             session,
@@ -102,7 +100,7 @@ impl Pair {
     /// Lets time pass in small steps.
     pub fn pass(&mut self, time: Duration) {
         pass(
-            &self.wire.clone(),
+            &self.network.clone(),
             &mut [&mut self.client, &mut self.server],
             time,
         );
@@ -138,11 +136,11 @@ pub fn settle(endpoints: &mut [&mut TestEndpoint]) {
     panic!("never at rest");
 }
 
-pub fn pass(wire: &Wire, endpoints: &mut [&mut TestEndpoint], time: Duration) {
+pub fn pass(network: &SteppedNetwork, endpoints: &mut [&mut TestEndpoint], time: Duration) {
     let mut left = time;
     while !left.is_zero() {
         let step = left.min(ms(1));
-        wire.clock().advance(step);
+        network.clock().advance(step);
         settle(endpoints);
         left -= step;
     }

@@ -2,7 +2,7 @@
 
 use starling_proto::{Config, Rejection, SessionError, SessionId};
 
-use crate::net::{Host, Net, Seen};
+use crate::net::{Net, Seen};
 
 /// A session of host `from` with the server, which is host 1.
 fn open(net: &mut Net, from: usize) -> SessionId {
@@ -83,7 +83,7 @@ fn a_cookie_of_the_last_peer_with_a_number_is_no_good_for_the_next() {
     let (_, with_cookie) = net.log[logged + 2].clone();
     close_all(&mut net, 0, &[first, second]);
 
-    net.hosts[0] = Host::new(0, Config::default(), 2, net.now);
+    net.restart(0, Config::default());
     let session = open(&mut net, 0);
     net.inject(0, 1, with_cookie);
     net.run_ms(1);
@@ -133,7 +133,7 @@ fn forged_resets_are_looked_at_within_bounds() {
     let looks = net.hosts[0].protocol.stats().resets_searched;
     assert!((1..=10).contains(&looks), "{looks}");
     // A true one is believed soon after.
-    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.restart(1, Config::default());
     net.request(0, sessions[0], 1, b"to another incarnation");
     net.run_ms(100);
     let ended = net.hosts[0].seen.iter();

@@ -2,7 +2,7 @@
 
 use starling_proto::Config;
 
-use crate::net::{Host, Net, Seen};
+use crate::net::{Net, Seen};
 
 /// The name of a session comes round while a packet is on its way.
 #[test]
@@ -110,7 +110,7 @@ fn an_accept_of_a_former_self_ends_no_session_with_the_present_one() {
     net.run_until(net.now + 30_000);
     let (from, late) = net.log[3].clone();
     assert_eq!((from, net.log.len()), (1, 4));
-    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.restart(1, Config::default());
     net.fate = Box::new(|_, _, _| 1);
     let second = net.connect(0, 1);
     net.run_until(net.now + 100_000);
@@ -138,7 +138,7 @@ fn an_accept_of_a_successor_is_taken_once_the_former_self_is_known_to_be_gone() 
     let mut net = Net::pair();
     let former = net.connect(0, 1);
     net.run_ms(1);
-    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.restart(1, Config::default());
     let session = net.connect(0, 1);
     net.run_ms(50);
     let seen = &net.hosts[0].seen;

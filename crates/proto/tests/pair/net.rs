@@ -1,33 +1,102 @@
-//! Two or more protocols joined by a wire that a test can cut, in virtual time.
+//! Two or more protocols on the simulator's network: a test loses, delays and marks what it likes.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
+use starling_io::{Ecn, PacketIo, PacketRx, PacketTx, TxError};
 use starling_proto::{
     Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
     RequestId, Secrets, SessionError, SessionId, SinkError, Source, Tag,
+};
+use starling_sim::{
+    Departure, Fabric, FabricConfig, HostId, LinkConfig, ReceiveLimits, SharedFabric, SimIo, Step,
+    Treatment,
 };
 
 /// Time that a datagram is on its way.
 pub(crate) const FLIGHT_NS: u64 = 5_000;
 
-/// What a host says to its peers: peer `n` is host `n`.
-#[derive(Default)]
+/// When a test begins.
+const START_NS: u64 = 1_000_000_000;
+
+/// A host's device. Its protocol knows host `n` as peer `n`.
 pub(crate) struct Wire {
-    me: usize,
-    open: Vec<(usize, Vec<u8>)>,
-    sent: Vec<(usize, Vec<u8>)>,
+    io: SimIo,
+    /// Hosts that are peers, and the device's numbers for them.
+    peers: Vec<(usize, starling_io::PeerId)>,
     pub(crate) mtu: usize,
-    /// What the peers take, as the protocol says.
+    /// The largest datagram that the peers take, as the protocol says.
     pub(crate) limit: Option<usize>,
     /// Frames that are taken before the sink is full.
     pub(crate) room: usize,
-    /// Hosts that were admitted as peers.
-    known: Vec<usize>,
 }
 
 fn address(host: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, host as u8], 1))
+    SocketAddr::from(([10, 0, 0, host as u8], 4000))
+}
+
+fn host_at(address: SocketAddr) -> usize {
+    let SocketAddr::V4(address) = address else {
+        panic!("{address} is not of this network")
+    };
+    usize::from(address.ip().octets()[3])
+}
+
+impl Wire {
+    fn new(fabric: &SharedFabric, host: usize) -> Self {
+        Self {
+            io: SimIo::new(fabric, HostId(host as u32)),
+            peers: Vec::new(),
+            mtu: 1500,
+            limit: None,
+            room: usize::MAX,
+        }
+    }
+
+    /// The device's number for `host`, if that is a peer.
+    fn number(&self, host: usize) -> Option<starling_io::PeerId> {
+        let mut peers = self.peers.iter();
+        peers.find(|(of, _)| *of == host).map(|(_, number)| *number)
+    }
+
+    fn open_peer(&mut self, host: usize) -> PeerId {
+        if self.number(host).is_none() {
+            let url = format!("sim://{}", address(host));
+            let number = self.io.open_peer(&url).expect("a host of this network");
+            self.io.split().1.limit_datagram(number, self.mtu);
+            self.peers.push((host, number));
+        }
+        PeerId(host as u32)
+    }
+
+    fn close_peer(&mut self, host: usize) {
+        if let Some(number) = self.number(host) {
+            self.io.close_peer(number);
+            self.peers.retain(|(of, _)| *of != host);
+        }
+    }
+
+    /// What has arrived: the sender, whether it is marked, and the bytes.
+    fn receive(&mut self) -> Vec<(usize, bool, Vec<u8>)> {
+        let mut received = Vec::new();
+        let (rx, _) = self.io.split();
+        while let count @ 1.. = rx.rx_burst().expect("the simulator does not fail") {
+            for index in 0..count {
+                let datagram = rx.datagram(index);
+                let from = match datagram.source {
+                    starling_io::Source::Unknown(address) => host_at(address),
+                    starling_io::Source::Peer(number) => {
+                        let mut peers = self.peers.iter();
+                        peers.find(|(_, of)| *of == number).expect("a peer").0
+                    }
+                };
+                let marked = datagram.ecn == Ecn::CongestionExperienced;
+                received.push((from, marked, datagram.bytes.to_vec()));
+            }
+        }
+        received
+    }
 }
 
 impl FrameSink for Wire {
@@ -43,49 +112,37 @@ impl FrameSink for Wire {
             return Err(SinkError::Full);
         }
         self.room -= 1;
-        let host = peer.0 as usize;
         let len = head.len() + body.len() + tail.len();
         let width = self.limit.unwrap_or(self.mtu).min(self.mtu);
         assert!(preamble.len() + len <= width, "frame of {len} bytes");
-        let at = self.open.iter().position(|(to, _)| *to == host);
-        let fits = at.is_some_and(|at| self.open[at].1.len() + len <= width);
-        if !fits {
-            self.seal(peer);
-            self.open.push((host, preamble.to_vec()));
-        }
-        let at = self.open.iter().position(|(to, _)| *to == host).unwrap();
-        for part in [head, body, tail] {
-            self.open[at].1.extend_from_slice(part);
-        }
-        Ok(())
+        let number = self.number(peer.0 as usize).ok_or(SinkError::Gone)?;
+        let (_, tx) = self.io.split();
+        tx.append(number, preamble, head, body, tail)
+            .map_err(|error| match error {
+                TxError::Full => SinkError::Full,
+                TxError::Gone => SinkError::Gone,
+            })
     }
 
     fn seal(&mut self, peer: PeerId) {
-        let host = peer.0 as usize;
-        if let Some(at) = self.open.iter().position(|(to, _)| *to == host) {
-            self.sent.push(self.open.remove(at));
+        if let Some(number) = self.number(peer.0 as usize) {
+            self.io.split().1.seal(number);
         }
     }
 
     fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {
-        let SocketAddr::V4(to) = to else {
-            panic!("an address of this net")
-        };
-        self.sent
-            .push((usize::from(to.ip().octets()[3]), datagram.to_vec()));
+        self.io.split().1.send_to_unknown(to, datagram);
     }
 
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
-        let SocketAddr::V4(address) = address else {
-            panic!("an address of this net")
-        };
-        let host = usize::from(address.ip().octets()[3]);
-        self.known.push(host);
-        Some(PeerId(host as u32))
+        Some(self.open_peer(host_at(address)))
     }
 
-    fn limit_datagram(&mut self, _: PeerId, bytes: usize) {
+    fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         self.limit = Some(bytes.min(self.limit.unwrap_or(bytes)));
+        if let Some(number) = self.number(peer.0 as usize) {
+            self.io.split().1.limit_datagram(number, bytes);
+        }
     }
 
     fn max_datagram(&self, _: PeerId) -> usize {
@@ -119,35 +176,65 @@ pub(crate) struct Host {
     pub(crate) marked: bool,
 }
 
-type Delay = dyn FnMut(usize, &[u8]) -> u64;
+/// Decides how many copies of datagram number `n` from one host to another arrive.
+type Fate = Box<dyn FnMut(u64, usize, usize) -> usize>;
+
+/// How much longer than others a datagram of a host is on its way, ns.
+type Delay = Box<dyn FnMut(usize, &[u8]) -> u64>;
+
+/// What the network does to datagrams, and which ones it saw.
+struct Faults {
+    fate: Fate,
+    delay: Delay,
+    /// Which hosts receive every datagram with a congestion mark.
+    marked: Vec<bool>,
+    log: Vec<(usize, Vec<u8>)>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            fate: Box::new(|_, _, _| 1),
+            delay: Box::new(|_, _| 0),
+            marked: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+}
+
+impl Faults {
+    fn treat(&mut self, departure: Departure<'_>) -> Treatment {
+        let (from, to) = (departure.from.0 as usize, departure.to.0 as usize);
+        self.log.push((from, departure.bytes.to_vec()));
+        Treatment {
+            copies: (self.fate)(departure.number, from, to),
+            delay_ns: (self.delay)(from, departure.bytes),
+            marked: self.marked.get(to).is_some_and(|marked| *marked),
+        }
+    }
+}
 
 pub(crate) struct Net {
     pub(crate) now: u64,
     pub(crate) hosts: Vec<Host>,
-    flying: VecDeque<(u64, usize, usize, Vec<u8>)>,
-    /// Decides the fate of datagram number `n` from one host to another: how many copies arrive.
-    pub(crate) fate: Box<dyn FnMut(u64, usize, usize) -> usize>,
-    /// How much longer than others a datagram of a host is on its way.
-    pub(crate) delay: Box<Delay>,
-    count: u64,
+    pub(crate) fate: Fate,
+    pub(crate) delay: Delay,
     /// All that was sent, with its sender: for replays.
     pub(crate) log: Vec<(usize, Vec<u8>)>,
+    fabric: SharedFabric,
+    faults: Rc<RefCell<Faults>>,
 }
 
 impl Host {
-    pub(crate) fn new(index: usize, config: Config, incarnation: u32, now: u64) -> Self {
+    fn new(fabric: &SharedFabric, index: usize, config: Config, incarnation: u32) -> Self {
         let secrets = Secrets {
             token: 1000 * incarnation + index as u32 + 1,
             cookie_key: [index as u8; 16],
         };
+        let now = fabric.borrow().now_ns();
         Self {
             protocol: Protocol::new(config, secrets, now).expect("a sound configuration"),
-            wire: Wire {
-                me: index,
-                mtu: 1500,
-                room: usize::MAX,
-                ..Wire::default()
-            },
+            wire: Wire::new(fabric, index),
             seen: Vec::new(),
             ran: Vec::new(),
             not_run: Vec::new(),
@@ -158,9 +245,9 @@ impl Host {
     }
 
     pub(crate) fn connect(&mut self, now: u64, to: usize) -> SessionId {
-        self.wire.known.push(to);
+        let peer = self.wire.open_peer(to);
         self.protocol
-            .connect(now, PeerId(to as u32), &mut self.wire)
+            .connect(now, peer, &mut self.wire)
             .expect("room for a session")
     }
 
@@ -178,15 +265,16 @@ impl Host {
             .is_ok()
     }
 
-    pub(crate) fn take(&mut self, now: u64, from: usize, datagram: &[u8]) {
-        let source = if self.wire.known.contains(&from) {
+    /// Takes a datagram of host `from`, with a congestion mark or without.
+    pub(crate) fn take(&mut self, now: u64, from: usize, marked: bool, datagram: &[u8]) {
+        let source = if self.wire.number(from).is_some() {
             Source::Peer(PeerId(from as u32))
         } else {
             Source::Unknown(address(from))
         };
-        let opened =
-            self.protocol
-                .handle_datagram(now, source, self.marked, datagram, &mut self.wire);
+        let opened = self
+            .protocol
+            .handle_datagram(now, source, marked, datagram, &mut self.wire);
         let Ok(mut frames) = opened else {
             return;
         };
@@ -216,7 +304,11 @@ impl Host {
         }
     }
 
-    fn finish_turn(&mut self, now: u64) {
+    /// One turn: takes what has arrived, and sends what is due.
+    fn turn(&mut self, now: u64) {
+        for (from, marked, datagram) in self.wire.receive() {
+            self.take(now, from, marked, &datagram);
+        }
         self.protocol.flush(now, &mut self.wire);
         while let Some(event) = self.protocol.poll_event() {
             self.seen.push(match event {
@@ -233,11 +325,13 @@ impl Host {
                 }
                 Event::RequestAbandoned { id } => Seen::Abandoned(id),
                 Event::PeerReleased { peer } => {
-                    self.wire.known.retain(|known| *known != peer.0 as usize);
+                    self.wire.close_peer(peer.0 as usize);
                     Seen::Released(peer)
                 }
             });
         }
+        let (_, tx) = self.wire.io.split();
+        tx.flush().expect("the simulator does not fail");
     }
 }
 
@@ -248,19 +342,51 @@ fn owned(body: Body<'_>) -> Vec<u8> {
 impl Net {
     /// Host 0 is the client, host 1 the server.
     pub(crate) fn new(configs: impl IntoIterator<Item = Config>) -> Self {
-        Self {
-            now: 1_000_000_000,
-            hosts: configs
-                .into_iter()
-                .enumerate()
-                .map(|(index, config)| Host::new(index, config, 1, 1_000_000_000))
-                .collect(),
-            flying: VecDeque::new(),
-            fate: Box::new(|_, _, _| 1),
-            delay: Box::new(|_, _| 0),
-            count: 0,
+        let fabric = Rc::new(RefCell::new(Fabric::new(FabricConfig {
+            max_datagram: 1 << 20,
+            link: LinkConfig {
+                rate_bps: u64::MAX,
+                propagation_ns: FLIGHT_NS,
+                queue_bytes: u64::MAX,
+            },
+            receive: ReceiveLimits {
+                datagrams: usize::MAX,
+                bytes: usize::MAX,
+            },
+            poll_ns: 0,
+            ..FabricConfig::default()
+        })));
+        let faults = Rc::new(RefCell::new(Faults::default()));
+        let interceptor = faults.clone();
+        fabric
+            .borrow_mut()
+            .set_interceptor(Some(Box::new(move |departure| {
+                interceptor.borrow_mut().treat(departure)
+            })));
+        let mut net = Self {
+            now: START_NS,
+            hosts: Vec::new(),
+            fate: Faults::default().fate,
+            delay: Faults::default().delay,
             log: Vec::new(),
+            fabric,
+            faults,
+        };
+        net.catch_up();
+        for (index, config) in configs.into_iter().enumerate() {
+            net.fabric.borrow_mut().add_host();
+            let host = Host::new(&net.fabric, index, config, 1);
+            net.hosts.push(host);
         }
+        net
+    }
+
+    /// Replaces a host by its next life, which remembers nothing.
+    pub(crate) fn restart(&mut self, host: usize, config: Config) {
+        let id = HostId(host as u32);
+        self.fabric.borrow_mut().crash(id);
+        self.fabric.borrow_mut().restart(id);
+        self.hosts[host] = Host::new(&self.fabric, host, config, 2);
     }
 
     pub(crate) fn pair() -> Self {
@@ -269,56 +395,60 @@ impl Net {
 
     /// Sends a datagram as if from `from`, whatever is in it.
     pub(crate) fn inject(&mut self, from: usize, to: usize, datagram: Vec<u8>) {
-        self.flying
-            .push_back((self.now + FLIGHT_NS, from, to, datagram));
+        let mut fabric = self.fabric.borrow_mut();
+        let at = self.now + FLIGHT_NS;
+        fabric.inject(at, address(from), HostId(to as u32), datagram);
     }
 
-    fn send_all(&mut self) {
+    /// Brings the network to the test's time, without a turn for anybody.
+    fn catch_up(&mut self) {
+        let mut fabric = self.fabric.borrow_mut();
+        fabric.alarm(self.now, 0);
+        while let Some(Step::Turn(_)) = fabric.step() {}
+    }
+
+    /// Hands the test's faults to the network, or takes them back.
+    fn exchange_faults(&mut self) {
+        let mut faults = self.faults.borrow_mut();
+        std::mem::swap(&mut faults.fate, &mut self.fate);
+        std::mem::swap(&mut faults.delay, &mut self.delay);
+        faults.marked = self.hosts.iter().map(|host| host.marked).collect();
+        self.log.append(&mut faults.log);
+    }
+
+    fn turns(&mut self) {
         for host in &mut self.hosts {
-            let mut sent = std::mem::take(&mut host.wire.sent);
-            sent.append(&mut host.wire.open);
-            for (to, datagram) in sent {
-                self.count += 1;
-                self.log.push((host.wire.me, datagram.clone()));
-                let copies = (self.fate)(self.count, host.wire.me, to);
-                let at = self.now + FLIGHT_NS + (self.delay)(host.wire.me, &datagram);
-                for _ in 0..copies {
-                    let behind = self.flying.partition_point(|flying| flying.0 <= at);
-                    let flying = (at, host.wire.me, to, datagram.clone());
-                    self.flying.insert(behind, flying);
-                }
+            if host.alive {
+                host.turn(self.now);
+            } else {
+                host.wire.receive();
             }
         }
     }
 
     /// Lets time pass until `until`, from event to event.
     pub(crate) fn run_until(&mut self, until: u64) {
+        self.exchange_faults();
+        self.catch_up();
+        self.fabric.borrow_mut().alarm(until, 0);
         loop {
-            for host in self.hosts.iter_mut().filter(|host| host.alive) {
-                host.finish_turn(self.now);
-            }
-            self.send_all();
-            let arrival = self.flying.front().map(|(at, ..)| *at);
-            let timeouts = self
-                .hosts
-                .iter()
-                .filter(|host| host.alive)
-                .filter_map(|host| host.protocol.poll_timeout());
-            let next = timeouts.chain(arrival).min().unwrap_or(u64::MAX);
-            // A timer may be due now: it takes a turn, and time moves by a little all the same.
-            self.now = next.max(self.now + 100).min(until.max(self.now));
-            if next > until || self.now >= until {
-                self.now = until.max(self.now);
-                return;
-            }
-            while self.flying.front().is_some_and(|(at, ..)| *at <= self.now) {
-                let (_, from, to, datagram) = self.flying.pop_front().unwrap();
-                let now = self.now;
-                if let Some(host) = self.hosts.get_mut(to).filter(|host| host.alive) {
-                    host.take(now, from, &datagram);
+            self.turns();
+            let mut fabric = self.fabric.borrow_mut();
+            for (index, host) in self.hosts.iter().enumerate() {
+                if let (true, Some(timeout)) = (host.alive, host.protocol.poll_timeout()) {
+                    // A timer may be due now: it takes a turn, and time moves by a little all the
+                    // same.
+                    fabric.wake_at(HostId(index as u32), timeout.max(self.now + 100));
                 }
             }
+            let step = fabric.step();
+            self.now = fabric.now_ns();
+            if !matches!(step, Some(Step::Turn(_))) {
+                break;
+            }
         }
+        self.turns();
+        self.exchange_faults();
     }
 
     pub(crate) fn run_ms(&mut self, ms: u64) {
@@ -343,6 +473,6 @@ impl Net {
 
     /// Datagrams sent so far.
     pub(crate) fn datagrams(&self) -> u64 {
-        self.count
+        self.fabric.borrow().counters().sent
     }
 }

@@ -173,7 +173,7 @@ fn a_restarted_server_is_told_apart_from_loss() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);
-    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.restart(1, Config::default());
     net.request(0, session, 9, b"lost in the restart");
     net.run_ms(30);
     let restarted = SessionError::PeerRestarted;
@@ -204,7 +204,7 @@ fn a_restarted_client_does_not_leave_sessions_behind() {
     }
     net.run_ms(1);
     assert_eq!(net.hosts[1].protocol.session_counts(), (0, 5));
-    net.hosts[0] = Host::new(0, Config::default(), 2, net.now);
+    net.restart(0, Config::default());
     net.connect(0, 1);
     net.run_ms(30);
     assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
@@ -221,7 +221,7 @@ fn a_connect_of_a_former_life_does_not_end_the_present_one() {
         .filter(|(from, _)| *from == 0)
         .cloned()
         .collect();
-    net.hosts[0] = Host::new(0, Config::default(), 2, net.now);
+    net.restart(0, Config::default());
     let session = net.connect(0, 1);
     net.run_ms(30);
     for (_, datagram) in former {
@@ -420,7 +420,7 @@ fn who_was_away_twice_trusts_again() {
     pong.extend_from_slice(&[17, 0, 0, 0, 0, 0, 0, 0]);
     pong.extend_from_slice(&now.to_le_bytes());
     let now = now + away_ns;
-    client.take(now, 1, &pong);
+    client.take(now, 1, false, &pong);
     client.protocol.flush(now, &mut client.wire);
     net.now = now;
     net.request(0, session, 1, b"back");
@@ -530,7 +530,7 @@ fn a_server_that_is_shut_down_tells_its_clients() {
         ]
     );
     // It may come back as another one.
-    net.hosts[1] = Host::new(1, Config::default(), 2, net.now);
+    net.restart(1, Config::default());
     let session = net.connect(0, 1);
     net.request(0, session, 2, b"again");
     net.run_ms(30);

@@ -214,6 +214,8 @@ pub(crate) struct Host {
     pub(crate) busy_ns: u64,
     /// What the device did in this turn.
     pub(crate) work: Work,
+    /// Frames that the device accepts before it is full.
+    pub(crate) tx_frames_left: usize,
     /// Time that passed in this turn, as its user says.
     pub(crate) spent_ns: u64,
     pub(crate) turn_at_ns: Option<u64>,
@@ -243,6 +245,7 @@ impl Host {
             busy_until_ns: 0,
             busy_ns: 0,
             work: Work::default(),
+            tx_frames_left: usize::MAX,
             spent_ns: 0,
             turn_at_ns: None,
             looks: Looks::default(),

@@ -6,7 +6,7 @@ use starling_ethernet::{Drop, Received};
 use starling_io::{Ecn, Source};
 
 use super::host::NO_HOST;
-use super::{Fabric, Happening, HostId};
+use super::{Departure, Fabric, Happening, HostId};
 use crate::faults::{Corruption, checksum, flip_bits};
 use crate::net::{End, Framing, Origin, Packet, PacketId, Payload};
 use crate::trace::DropCause;
@@ -127,11 +127,18 @@ impl Fabric {
         packet.next = moved.to;
         packet.tail_ns = moved.tail_ns;
         let mut due_ns = moved.due_ns;
+        if self.interceptor.is_some() {
+            match self.intercept(from, id, due_ns) {
+                Some(delayed_ns) => due_ns = delayed_ns,
+                None => return self.drop_packet(DropCause::Loss, id),
+            }
+        }
         if !self.rules.is_empty() {
             let fate = self.rules.judge(&mut self.rng, now_ns, Some(from), to);
             if let Some(cause) = fate.dropped {
                 return self.drop_packet(cause, id);
             }
+            let packet = self.packets.get_mut(id);
             if fate.marked {
                 packet.mark();
             }
@@ -157,6 +164,29 @@ impl Fabric {
             self.corrupt(fate.corruption, from, id);
         }
         self.events.push(due_ns, Happening::Arrival(id));
+    }
+
+    /// Has the interceptor treat a datagram that is due at `due_ns`. When it arrives, ns; `None` if
+    /// it is lost.
+    fn intercept(&mut self, from: HostId, id: PacketId, due_ns: u64) -> Option<u64> {
+        let packet = self.packets.get_mut(id);
+        let treatment = self.interceptor.as_mut()?(Departure {
+            number: self.counters.sent,
+            from,
+            to: packet.to,
+            bytes: packet.datagram(),
+        });
+        if treatment.marked {
+            packet.mark();
+        }
+        packet.tail_ns += treatment.delay_ns;
+        let due_ns = due_ns + treatment.delay_ns;
+        for _ in 1..treatment.copies {
+            let copy = self.packets.get(id).clone();
+            let copy = self.packets.put(copy);
+            self.events.push(due_ns, Happening::Arrival(copy));
+        }
+        (treatment.copies > 0).then_some(due_ns)
     }
 
     fn corrupt(&mut self, corruption: Corruption, from: HostId, id: PacketId) {

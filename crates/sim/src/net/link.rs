@@ -7,7 +7,7 @@
 /// What a link is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Bits per second. Not 0.
+    /// Bits per second. Not 0. Above 8 Tb/s a byte takes no time.
     pub rate_bps: u64,
     /// From the last bit sent to the last bit received, ns.
     pub propagation_ns: u64,
@@ -50,7 +50,7 @@ impl Link {
         assert!(config.rate_bps > 0, "a link of 0 bit/s delivers nothing");
         Self {
             config,
-            ps_per_byte: (8_000_000_000_000 / config.rate_bps).max(1),
+            ps_per_byte: 8_000_000_000_000 / config.rate_bps,
             free_at_ps: 0,
         }
     }
@@ -85,10 +85,7 @@ impl Link {
     /// Bytes that have not left yet.
     pub(crate) fn queued_bytes(&self, now_ns: u64) -> u64 {
         let waiting_ps = self.free_at_ps.saturating_sub(now_ns * 1000);
-        if waiting_ps == 0 {
-            return 0;
-        }
-        waiting_ps / self.ps_per_byte
+        waiting_ps.checked_div(self.ps_per_byte).unwrap_or(0)
     }
 }
 

@@ -91,6 +91,14 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
+    /// Allocates the memory of `count` packets, and buffers of `bytes` for them.
+    pub(crate) fn reserve(&mut self, count: usize, bytes: usize) {
+        self.list.reserve(count);
+        self.free.reserve(count);
+        let buffers = (0..count).map(|_| Vec::with_capacity(bytes));
+        self.spare.extend(buffers);
+    }
+
     pub(crate) fn put(&mut self, packet: Packet) -> PacketId {
         match self.free.pop() {
             Some(id) => {
