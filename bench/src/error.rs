@@ -11,35 +11,35 @@ pub enum BenchError {
     /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The attempted action.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A process of ours ended, or said something else than it had to.
-    #[error("the process `{role}` did not go on: {said}")]
+    /// A server or load generator ended, or printed an unexpected line.
+    #[error("the process `{role}` failed: {said}")]
     Process {
         /// Its role.
         role: String,
-        /// What it said instead, or that it ended.
+        /// The line that it printed, or that it ended.
         said: String,
     },
     /// A server did not answer.
-    #[error("{system} over {plane}: no answer within {after:?}")]
+    #[error("{system} over {scheme}: no answer within {after:?}")]
     NoAnswer {
-        /// The plane of the contestant.
-        plane: &'static str,
-        /// The system of the contestant.
+        /// The device of the benchmark.
+        scheme: &'static str,
+        /// The system of the benchmark.
         system: &'static str,
-        /// How long was waited.
+        /// How long the client waited.
         after: Duration,
     },
-    /// A server answered something else than it had to.
-    #[error("{system} over {plane}: a wrong answer: {what}")]
+    /// A server's answer is not the expected one.
+    #[error("{system} over {scheme}: a wrong answer: {what}")]
     WrongEcho {
-        /// The plane of the contestant.
-        plane: &'static str,
-        /// The system of the contestant.
+        /// The device of the benchmark.
+        scheme: &'static str,
+        /// The system of the benchmark.
         system: &'static str,
         /// What was wrong.
         what: String,
@@ -52,32 +52,32 @@ pub enum BenchError {
     Call {
         /// The system whose call it was.
         system: &'static str,
-        /// Its own message.
+        /// The system's own message.
         what: String,
     },
-    /// There is no server of that role.
-    #[error("there is no server role `{0}`")]
+    /// No process has that role.
+    #[error("there is no role `{0}`")]
     UnknownRole(String),
-    /// A server role was started with arguments that it cannot use.
-    #[error("the server role `{role}` cannot use its arguments: {why}")]
+    /// A process was started in a role with arguments that the role cannot use.
+    #[error("the role `{role}` cannot use its arguments: {why}")]
     BadRoleArguments {
         /// The role.
         role: String,
-        /// What it needs.
+        /// The expected arguments.
         why: String,
     },
-    /// `--only` left nothing to run.
+    /// `--only` selects no benchmark.
     #[error("nothing in suite `{suite}` matches --only; it has {there_is}")]
     NothingSelected {
         /// The suite.
         suite: &'static str,
-        /// What could be selected.
+        /// The benchmarks of the suite.
         there_is: String,
     },
 }
 
 impl BenchError {
-    /// For `map_err`: wraps an I/O error with what was being done.
+    /// For `map_err`: wraps an I/O error with the attempted action.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::Io { doing, source }

@@ -1,21 +1,20 @@
-//! Latencies, collected.
+//! Latency histograms, and a cheap timer for consecutive operations.
 
 use hdrhistogram::Histogram;
 
-use crate::contest::Sample;
-use crate::row::Metric;
+use crate::metric::{Metric, Sample};
 
-/// The longest latency told apart, in ns; longer ones count as this.
+/// The longest latency that is distinguished, in ns; longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// A histogram of latencies in ns, within 0.1 % of what was recorded.
+/// A histogram of latencies in ns, with a relative error of at most 0.1 %.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
 }
 
 impl Latencies {
-    /// An empty histogram. Holds a fixed amount of memory (some 200 KiB) whatever is recorded.
+    /// An empty histogram. Its memory (some 200 KiB) does not depend on what is recorded.
     pub fn new() -> Self {
         Self {
             histogram: Histogram::new_with_bounds(1, LONGEST_NS, 3)
@@ -29,24 +28,24 @@ impl Latencies {
         self.histogram.saturating_record(latency_ns);
     }
 
-    /// Adds what another histogram holds.
+    /// Adds all latencies of another histogram.
     pub fn add(&mut self, other: &Self) {
         self.histogram
             .add(&other.histogram)
             .expect("both histograms have the same bounds");
     }
 
-    /// How many were recorded.
+    /// The number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The latency, in ns, that `percent` of the recorded ones do not exceed; 0 of an empty one.
+    /// The latency, in ns, that `percent` of the recorded ones do not exceed; 0 for an empty histogram.
     pub fn percentile(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent)
     }
 
-    /// p50, p99 and p99.9, as the figures of one round.
+    /// p50, p99 and p99.9, as the figures of one repetition.
     pub fn sample(&self) -> Sample {
         vec![
             (Metric::P50, self.percentile(50.0) as f64),
@@ -56,73 +55,73 @@ impl Latencies {
     }
 }
 
-/// Laps between two transfers into the histogram.
-const LAPS: usize = 512;
+/// Latencies that are buffered before they go into the histogram.
+const BUFFERED: usize = 512;
 
-/// Times one operation after the other, at the least cost to the operations.
+/// Times consecutive operations, at the least cost to them.
 ///
-/// The system's clock takes some 30 ns and waits for all loads before it, which is a good part of
-/// what a message through shared memory takes. This reads the processor's counter, some 8 ns, and
-/// leaves the sorting into a histogram for later.
-pub struct LapTimer {
+/// A reading of the system's clock takes some 30 ns and waits for all earlier loads, which is much
+/// beside a message through shared memory. This timer reads the processor's counter, some 8 ns, and
+/// sorts latencies into the histogram in batches.
+pub struct LatencyTimer {
     clock: quanta::Clock,
     last: u64,
-    laps: [u64; LAPS],
+    ticks: [u64; BUFFERED],
     count: usize,
     latencies: Latencies,
 }
 
-impl LapTimer {
-    /// A timer whose first lap begins with [`LapTimer::begin`]. The first one of a process takes
-    /// some time to find out how fast the processor counts.
+impl LatencyTimer {
+    /// A timer; call [`LatencyTimer::start`] before the first operation. The first timer of a process
+    /// takes some time to calibrate the processor's counter.
     pub fn new() -> Self {
         Self {
             clock: quanta::Clock::new(),
             last: 0,
-            laps: [0; LAPS],
+            ticks: [0; BUFFERED],
             count: 0,
             latencies: Latencies::new(),
         }
     }
 
-    /// A lap begins now.
+    /// The first operation begins now.
     #[inline]
-    pub fn begin(&mut self) {
+    pub fn start(&mut self) {
         self.last = self.clock.raw();
     }
 
-    /// A lap ends now, and the next one begins. True when the next one began late, because the
-    /// laps so far were put into the histogram: a good moment to look at a slower clock.
+    /// An operation ends now, and the next one begins. True if the next one began late because the
+    /// buffered latencies went into the histogram: a good moment to read a slower clock.
     #[inline]
-    pub fn lap(&mut self) -> bool {
+    pub fn record(&mut self) -> bool {
         let now = self.clock.raw();
-        self.laps[self.count] = now.wrapping_sub(self.last);
+        self.ticks[self.count] = now.wrapping_sub(self.last);
         self.last = now;
         self.count += 1;
-        let full = self.count == LAPS;
+        let full = self.count == BUFFERED;
         if full {
-            self.sort_in();
+            self.flush();
         }
         full
     }
 
     #[cold]
-    fn sort_in(&mut self) {
-        for &lap in &self.laps[..self.count] {
-            self.latencies.record(self.clock.delta_as_nanos(0, lap));
+    fn flush(&mut self) {
+        for &ticks in &self.ticks[..self.count] {
+            self.latencies.record(self.clock.delta_as_nanos(0, ticks));
         }
         self.count = 0;
-        self.begin();
+        self.start();
     }
 
-    /// All laps.
+    /// All latencies.
     pub fn into_latencies(mut self) -> Latencies {
-        self.sort_in();
+        self.flush();
         self.latencies
     }
 }
 
-impl Default for LapTimer {
+impl Default for LatencyTimer {
     fn default() -> Self {
         Self::new()
     }
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_of_known_values() {
+    fn percentiles_are_those_of_the_recorded_values() {
         let mut latencies = Latencies::new();
         for ns in 1..=1000 {
             latencies.record(ns);
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_zero_and_too_long_is_the_longest() {
+    fn an_empty_histogram_is_zero_and_a_too_long_latency_counts_as_the_longest() {
         let mut latencies = Latencies::new();
         assert_eq!(latencies.percentile(50.0), 0);
         latencies.record(u64::MAX);
@@ -159,20 +158,20 @@ mod tests {
     }
 
     #[test]
-    fn every_lap_is_counted_and_takes_as_long_as_it_took() {
-        let mut timer = LapTimer::new();
-        timer.begin();
-        let full = (0..LAPS + 10).filter(|_| timer.lap()).count();
+    fn the_timer_records_every_operation_with_its_duration() {
+        let mut timer = LatencyTimer::new();
+        timer.start();
+        let full = (0..BUFFERED + 10).filter(|_| timer.record()).count();
         assert_eq!(full, 1);
         std::thread::sleep(std::time::Duration::from_millis(2));
-        timer.lap();
+        timer.record();
         let latencies = timer.into_latencies();
-        assert_eq!(latencies.count(), LAPS as u64 + 11);
+        assert_eq!(latencies.count(), BUFFERED as u64 + 11);
         assert!(latencies.percentile(100.0) >= 1_900_000);
     }
 
     #[test]
-    fn adding_keeps_every_value() {
+    fn adding_a_histogram_keeps_every_value() {
         let (mut a, mut b) = (Latencies::new(), Latencies::new());
         a.record(10);
         b.record(20);

@@ -1,48 +1,66 @@
-//! Benchmarks of Starling beside its floors and its peers.
+//! Benchmarks of Starling, of the floor below it, and of other systems.
 //!
-//! A *suite* answers one question (how long does a call take, how many go through in a second) for
-//! several [`Contestant`]s: Starling on each of its planes, the *floor* of each plane (the least
-//! that any program could pay for the same exchange) and peers that people use today. All of them
-//! run in the same call, one after the other, in rounds (A B C, A B C, ...), because the machines
-//! that this runs on change their speed from one second to the next; a figure is the median of its
-//! rounds, and only figures of one run are compared.
+//! A *suite* answers one question, such as how long a call takes or how many calls complete in a
+//! second, with several [`Benchmark`]s: Starling on each device; the *floor* of each device, which is
+//! the least that any program could pay for the same exchange; and systems that people use today.
+//! Their repetitions are interleaved (A B C, A B C, ...), because the speed of a virtual machine
+//! changes from one second to the next. A figure is the median of its repetitions, and only figures
+//! of one run are compared.
 //!
 //! ```text
 //!  this process, core 0                              child process, core 1
 //!  ┌───────────────────────┐   start: role, args     ┌──────────────────────┐
-//!  │ contest: rounds       │ ──────────────────────▶ │ the same program,    │
-//!  │   contestant: client  │ ◀─── "ready ADDRESS" ── │ `bench-server ROLE`  │
+//!  │ runner: repetitions   │ ──────────────────────▶ │ the same program,    │
+//!  │   benchmark: client   │ ◀─── "ready ADDRESS" ── │ `starling role ROLE` │
 //!  │                       │ ◀═══ the exchange ════▶ │                      │
 //!  └───────────────────────┘   stdin closes: exit    └──────────────────────┘
 //! ```
 //!
-//! Servers are processes of their own, as they are in real use: allocator, scheduler and page
-//! tables are not shared with the client, and what a server burns is charged to it. The program
-//! starts *itself* as the server, so that there is one binary to build and both ends are always
-//! the same version. The floors of shared memory are the exception: two threads over one
-//! allocation, since mapping memory between processes takes `unsafe` code, which this package has
-//! none of, and costs the exchange itself nothing.
+//! Servers are processes of their own, as in real use: they share no allocator, scheduler or page
+//! tables with the client, and a server's processor time is counted as the server's. The program
+//! starts *itself* as the server, so there is one binary to build and both ends have the same
+//! version. The floors of shared memory are the exception: two threads over one allocation. Mapping
+//! memory between processes takes `unsafe` code, which this package has none of, and costs the
+//! exchange itself nothing.
 //!
-//! A server lives for one contestant's turn in one round only. Nothing that another contestant
-//! left behind, a spinning thread or a full socket, is there to disturb it.
+//! A server lives for one repetition of one benchmark. Nothing that another benchmark left behind,
+//! such as a spinning thread or a full socket, disturbs it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`suite`], [`benchmarks`] | the questions, and the benchmarks that answer them |
+//! | [`benchmark`], [`runner`], [`selection`] | one benchmark; running many of them; `--only` |
+//! | [`metric`], [`row`], [`table`] | figures, for programs and for people |
+//! | [`process`], [`roles`], [`pin`] | servers and load generators as processes, and their cores |
+//! | [`floor`], [`placement`] | the least that an exchange costs; how far apart the cores are |
+//! | [`endpoint`], `device`, [`breakdown`], `slo` | benchmarks of Starling's endpoint |
+//! | [`kv`] | the load of the key-value demo: Zipf keys, YCSB workloads, the model that checks answers |
+//! | [`veth`] | benchmarks between two network namespaces |
 
+pub mod benchmark;
+pub mod benchmarks;
 pub mod breakdown;
-pub mod contest;
+mod device;
 pub mod endpoint;
 pub mod error;
 pub mod floor;
 pub mod kv;
 pub mod latency;
+pub mod metric;
 pub mod pin;
+pub mod placement;
 pub mod process;
+pub mod roles;
 pub mod row;
-pub mod services;
+pub mod runner;
+pub mod selection;
 mod slo;
 pub mod suite;
 pub mod table;
 pub mod veth;
 
-pub use contest::{Contestant, Context, Sample};
+pub use benchmark::{Benchmark, Context};
 pub use error::BenchError;
-pub use row::{Metric, Row};
+pub use metric::{Metric, Sample};
+pub use row::Row;
 pub use suite::Suite;

@@ -1,4 +1,4 @@
-//! Which core runs what: the client on the first core, the server on the second.
+//! Cores and pinning: the client runs on the first core, the server on the second.
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
@@ -27,13 +27,13 @@ impl Cores {
         })
     }
 
-    /// Whether client and server have to share one core. Figures of such a run say little.
+    /// Whether client and server share one core. Figures of such a run mean little.
     pub fn shared(self) -> bool {
         self.client == self.server
     }
 }
 
-/// Keeps the calling thread, and threads that it starts later, on one core.
+/// Pins the calling thread, and threads that it starts later, to one core.
 pub fn pin_thread(core: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     set.set(core);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_thread_runs_where_it_was_put() {
+    fn a_pinned_thread_runs_on_its_core() {
         let cores = Cores::of_this_process().unwrap();
         std::thread::spawn(move || {
             pin_thread(cores.server).unwrap();

@@ -1,4 +1,4 @@
-//! Server processes: this very program, started in a server's role.
+//! Server and load generator processes: this program, started again in a role.
 //!
 //! ```text
 //!  client process                        server process
@@ -9,11 +9,11 @@
 //!    drop: closes the pipe ────────────▶  end of file on standard input: exit
 //! ```
 //!
-//! A server that reads the end of its standard input goes, so it cannot outlive its client,
-//! however that one ends.
+//! A server ends when its standard input does, so it cannot outlive its client, however the client
+//! ends.
 //!
-//! A load generator is such a process too, on the client's core. Its standard input carries
-//! requests for runs and its standard output their results, a line each.
+//! A load generator is such a process on the client's core. Its standard input carries requests for
+//! runs, and its standard output their results, a line each.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -27,20 +27,19 @@ use starling_netns::Pair;
 use crate::error::BenchError;
 use crate::pin::{Cores, pin_thread};
 
-/// The longest silence of a process that has to say something. Loading a million records takes a
-/// second or two.
-const SPEAKS_WITHIN: Timespec = Timespec {
+/// How long to wait for a line of a process. Loading a million records takes a second or two.
+const LINE_TIMEOUT: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
 
 /// The longest line, in bytes, that is read from a process.
-const LINE_AT_MOST: u64 = 1 << 20;
+const MAX_LINE: u64 = 1 << 20;
 
-/// How long a process may take to go before it is killed.
-const GONE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a process may take to end before it is killed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Knows how to start this program in a server's role.
+/// Starts this program in a role.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     program: PathBuf,
@@ -60,7 +59,7 @@ impl Launcher {
         }
     }
 
-    /// The same, but servers are in the namespace `b` of a pair.
+    /// The same, but servers start in the namespace `b` of a pair.
     pub(crate) fn with_servers_in(self, pair: Arc<Pair>) -> Self {
         Self {
             namespace: Some(pair),
@@ -68,7 +67,7 @@ impl Launcher {
         }
     }
 
-    /// Where servers are, if it is a pair's namespace.
+    /// The pair whose namespace `b` servers start in, if they do.
     pub(crate) fn pair(&self) -> Option<&Arc<Pair>> {
         self.namespace.as_ref()
     }
@@ -103,7 +102,7 @@ impl Launcher {
         };
         let mut child = spawned.map_err(BenchError::io(format!("starting the server `{role}`")))?;
         let output = child.stdout.take().expect("the child's output is piped");
-        // From here on the drop of `process` ends the child, whatever it says.
+        // From here on, dropping `process` ends the child, whatever it prints.
         let mut process = RoleProcess {
             role: role.to_string(),
             child,
@@ -130,7 +129,7 @@ impl RoleProcess {
         let line = self.read_line()?;
         match line.strip_prefix("ready ") {
             Some(address) => Ok(address.to_string()),
-            None => Err(self.said_wrong(&line)),
+            None => Err(self.unexpected(&line)),
         }
     }
 
@@ -146,44 +145,44 @@ impl RoleProcess {
         let doing = format!("reading from `{}`", self.role);
         if self.output.buffer().is_empty() {
             let mut descriptors = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
-            let readable = poll(&mut descriptors, Some(&SPEAKS_WITHIN))
+            let readable = poll(&mut descriptors, Some(&LINE_TIMEOUT))
                 .map_err(|e| BenchError::io(&doing)(e.into()))?;
             if readable == 0 {
-                return Err(self.said_wrong("nothing for a minute"));
+                return Err(self.unexpected("it printed nothing for a minute"));
             }
         }
         let mut line = String::new();
-        // Lines are written whole; one without an end is cut off.
+        // Processes write whole lines; one that is too long is cut off.
         (&mut self.output)
-            .take(LINE_AT_MOST)
+            .take(MAX_LINE)
             .read_line(&mut line)
             .map_err(BenchError::io(doing))?;
         if line.is_empty() {
-            return Err(self.said_wrong("it ended; its message is above"));
+            return Err(self.unexpected("it ended; its message is above"));
         }
         Ok(line.trim_end().to_string())
     }
 
-    /// The error of a process that ended, or said something else than it had to.
-    pub(crate) fn said_wrong(&self, said: &str) -> BenchError {
+    /// The error of a process that ended, or printed an unexpected line.
+    pub(crate) fn unexpected(&self, said: &str) -> BenchError {
         BenchError::Process {
             role: self.role.clone(),
             said: said.to_string(),
         }
     }
 
-    /// Where it listens, in its own notation.
+    /// The address that it announced, in its own notation.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Processor time that it used since its start, user and system together, in ns; in steps of
-    /// the kernel's tick (10 ms). 0 if it is gone.
+    /// Processor time since its start, user and system together, in ns; in steps of the kernel's tick
+    /// (10 ms). 0 if it has ended.
     pub fn cpu_ns(&self) -> u64 {
         std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
             .ok()
@@ -193,7 +192,7 @@ impl RoleProcess {
 
     fn end(&mut self) -> io::Result<()> {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + GONE_WITHIN;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         while Instant::now() < deadline {
             if self.child.try_wait()?.is_some() {
                 return Ok(());
@@ -207,13 +206,13 @@ impl RoleProcess {
 
 impl Drop for RoleProcess {
     fn drop(&mut self) {
-        // Nothing is left to do about a child that cannot even be killed.
+        // Nothing can be done about a child that cannot be killed.
         let _ = self.end();
     }
 }
 
-/// Fields 14 and 15 of a `/proc/PID/stat` line, in ns. The second field, the program's name, is in
-/// parentheses and may hold anything, so fields are counted from its end.
+/// Fields 14 and 15 of a `/proc/PID/stat` line, in ns. The second field is the program's name in
+/// parentheses, with any characters inside, so fields are counted from its end.
 fn cpu_ns_of(stat: &str, ticks_per_second: u64) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut fields = after_name.split(' ').skip(11);
@@ -222,8 +221,8 @@ fn cpu_ns_of(stat: &str, ticks_per_second: u64) -> Option<u64> {
     Some((user + system) * (1_000_000_000 / ticks_per_second))
 }
 
-/// Called by a server process first: pins it, and ends it once its standard input ends.
-/// `arguments` are what followed the role; returns those behind the core.
+/// The first call of a server process: pins it, and ends it once its standard input ends.
+/// `arguments` follow the role; the first is the core. Returns the rest.
 pub fn begin_server(role: &str, arguments: &[String]) -> Result<Vec<String>, BenchError> {
     std::thread::Builder::new()
         .name("stdin".into())
@@ -236,8 +235,8 @@ pub fn begin_server(role: &str, arguments: &[String]) -> Result<Vec<String>, Ben
     begin_client(role, arguments)
 }
 
-/// Called by a load generator first: pins it. `arguments` are what followed the role; returns
-/// those behind the core.
+/// The first call of a load generator: pins it. `arguments` follow the role; the first is the core.
+/// Returns the rest.
 pub fn begin_client(role: &str, arguments: &[String]) -> Result<Vec<String>, BenchError> {
     let bad = || BenchError::BadRoleArguments {
         role: role.to_string(),
@@ -248,7 +247,7 @@ pub fn begin_client(role: &str, arguments: &[String]) -> Result<Vec<String>, Ben
     Ok(rest.to_vec())
 }
 
-/// Called by a process once it listens, or has connected to `address`.
+/// Tells the parent that this process listens at, or has connected to, `address`.
 pub fn announce(address: &str) -> Result<(), BenchError> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "ready {address}")
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_ready_with_its_address_and_is_told_its_core() {
+    fn a_server_gets_its_core_and_announces_its_address() {
         let server = shell("echo ready udp://here:$1; cat")
             .start("role", &[])
             .unwrap();
@@ -289,15 +288,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_or_says_something_else_is_an_error() {
+    fn a_server_that_ends_or_prints_an_unexpected_line_is_an_error() {
         let ended = shell("exit 3").start("gone", &[]).unwrap_err();
-        assert!(ended.to_string().contains("`gone` did not go on: it ended"));
+        assert!(ended.to_string().contains("`gone` failed: it ended"));
         let chatty = shell("echo hello; cat").start("chatty", &[]).unwrap_err();
         assert!(chatty.to_string().contains("hello"));
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_an_error() {
+    fn a_program_that_does_not_exist_is_an_error() {
         let launcher = Launcher::new(
             "/nonexistent/program".into(),
             &[],
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_read_past_any_program_name() {
+    fn processor_time_is_found_behind_any_program_name() {
         let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 7 8";
         assert_eq!(cpu_ns_of(stat, 100), Some(2_000_000_000));
         assert_eq!(cpu_ns_of("garbage", 100), None);

@@ -1,14 +1,7 @@
-//! The suites: which contestants answer which question.
+//! The suites: sets of benchmarks that answer one question each.
 
 use std::fmt;
 use std::str::FromStr;
-
-use crate::breakdown;
-use crate::contest::Contestant;
-use crate::endpoint;
-use crate::error::BenchError;
-use crate::floor::{cache_line, memcpy, ring, tcp, udp, xdp};
-use crate::process::begin_server;
 
 /// Sizes of the requests in [`Suite::Large`], in bytes.
 pub const LARGE_BYTES: [usize; 3] = [64 << 10, 1 << 20, 8 << 20];
@@ -90,46 +83,9 @@ impl Suite {
             Self::Breakdown => "where the time of a read of 100 bytes goes, stage by stage",
         }
     }
-
-    /// The floors that it has, and peers that need no library. None where Starling is compared
-    /// with itself.
-    pub fn floors(self) -> Vec<Contestant> {
-        match self {
-            Self::Rtt => vec![
-                Contestant::new("udp", "raw", "", udp::latencies),
-                Contestant::new("shm", "raw", "", cache_line::latencies),
-            ],
-            Self::Rate => vec![
-                Contestant::new("udp", "raw", "", udp::rate),
-                Contestant::new("shm", "raw", "", ring::rate),
-            ],
-            Self::Large => LARGE_BYTES
-                .into_iter()
-                .flat_map(|size| {
-                    let case = size_case(size);
-                    let tcp = tcp::Waiting::ALL.map(|waiting| {
-                        let case = format!("{case} {}", waiting.name());
-                        Contestant::new("tcp", "tcp", case, move |context| {
-                            tcp::throughput(context, size, waiting)
-                        })
-                    });
-                    let memcpy = Contestant::new("memory", "memcpy", &case, move |context| {
-                        memcpy::throughput(context, size)
-                    });
-                    tcp.into_iter().chain([memcpy])
-                })
-                .collect(),
-            Self::Sessions
-            | Self::Factors
-            | Self::Breakdown
-            | Self::Dispatch
-            | Self::Slo
-            | Self::Interference => vec![],
-        }
-    }
 }
 
-/// The case of a contestant that moves `bytes` at a time: `64KiB`, `8MiB`.
+/// The case of a benchmark that moves `bytes` at a time: `64KiB`, `8MiB`.
 pub fn size_case(bytes: usize) -> String {
     if bytes >= 1 << 20 {
         format!("{}MiB", bytes >> 20)
@@ -158,20 +114,6 @@ impl FromStr for Suite {
     }
 }
 
-/// Runs the process of a role that this package has, until its standard input ends. `None`: the
-/// role is not one of them.
-pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
-    let server: fn(&[String]) -> Result<(), BenchError> = match role {
-        udp::ROLE => udp::serve,
-        tcp::ROLE => tcp::serve,
-        xdp::ROLE => xdp::serve,
-        _ => {
-            return breakdown::serve(role, arguments).or_else(|| endpoint::serve(role, arguments));
-        }
-    };
-    Some(begin_server(role, arguments).and_then(|rest| server(&rest)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,10 +135,5 @@ mod tests {
     #[test]
     fn sizes_are_named_in_binary_units() {
         assert_eq!(LARGE_BYTES.map(size_case), ["64KiB", "1MiB", "8MiB"]);
-    }
-
-    #[test]
-    fn a_role_of_somebody_else_is_left_to_them() {
-        assert!(serve("somebody-else", &[]).is_none());
     }
 }

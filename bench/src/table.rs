@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use crate::row::{Metric, Row};
+use crate::metric::Metric;
+use crate::row::Row;
 
-/// The rows of one suite as lines of a table: a line for each contestant and case, a column for
-/// each metric, the spread of the rounds in brackets.
+/// The rows of one suite as a table: a line for each benchmark, a column for each metric, the spread
+/// of the repetitions in brackets.
 pub fn render(rows: &[Row]) -> String {
     let metrics: BTreeSet<Metric> = rows.iter().map(|row| row.metric).collect();
-    let mut header: Vec<String> = ["plane", "system", "case"].map(String::from).to_vec();
+    let mut header: Vec<String> = ["system", "scheme", "case"].map(String::from).to_vec();
     header.extend(metrics.iter().map(|metric| metric.name().to_string()));
     let mut lines: Vec<Vec<String>> = vec![header];
     let mut last: Option<[&str; 3]> = None;
     for row in rows {
-        let group = [row.plane, row.system, row.case.as_str()];
+        let group = [row.system, row.scheme, row.case.as_str()];
         if last != Some(group) {
             let mut line = group.map(String::from).to_vec();
             line.resize(3 + metrics.len(), String::new());
@@ -27,17 +28,17 @@ pub fn render(rows: &[Row]) -> String {
     align(&lines)
 }
 
-/// The same the other way round, where there are more metrics than contestants: a line for each
-/// metric, a column for each contestant and case, and its share of one of the metrics.
+/// The transposed table, for more metrics than benchmarks: a line for each metric, and for each
+/// benchmark a column of values and one of their shares of the metric `whole`.
 pub fn render_by_metric(rows: &[Row], whole: Metric) -> String {
     let mut header = vec!["stage".to_string(), String::new(), String::new()];
     let mut lines: Vec<(Metric, Vec<String>)> = Vec::new();
     for group in groups(rows) {
-        // Nothing of what only stands beside a contestant.
+        // Probes and floors have no such metric.
         let Some(of) = group.iter().find(|row| row.metric == whole) else {
             continue;
         };
-        let name = format!("{} {}", of.plane, of.case);
+        let name = format!("{} {}", of.scheme, of.case);
         header.extend([name.trim_end().to_string(), "share".into()]);
         for row in group {
             let at = lines.iter().position(|(metric, _)| *metric == row.metric);
@@ -56,22 +57,22 @@ pub fn render_by_metric(rows: &[Row], whole: Metric) -> String {
     align(&std::iter::once(header).chain(lines).collect::<Vec<_>>())
 }
 
-/// Rows of one contestant in one case, which follow one another.
+/// The rows of each benchmark, which follow one another.
 pub fn groups(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
-    rows.chunk_by(|a, b| (a.plane, a.system, &a.case) == (b.plane, b.system, &b.case))
+    rows.chunk_by(|a, b| (a.scheme, a.system, &a.case) == (b.scheme, b.system, &b.case))
 }
 
 fn cell(row: &Row) -> String {
     let value = human(row.metric, row.value);
-    if row.rounds == 1 {
+    if row.repetitions == 1 {
         return value;
     }
-    let low = human(row.metric, row.low);
-    let high = human(row.metric, row.high);
+    let low = human(row.metric, row.min);
+    let high = human(row.metric, row.max);
     format!("{value} [{low} .. {high}]")
 }
 
-/// A value with three figures and a unit that suits its size.
+/// A value with three significant digits, in a unit of its size.
 pub fn human(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Rate => scaled(value, &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]),
@@ -85,7 +86,7 @@ pub fn human(metric: Metric, value: f64) -> String {
     }
 }
 
-/// A value with three figures, in the first unit that it is at least one of.
+/// A value with three significant digits, in the first unit of which it is at least one.
 pub fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     let &(scale, unit) = units
         .iter()
@@ -100,7 +101,8 @@ pub fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Columns of equal width, text on the left; figures (the columns after the third) on the right.
+/// Pads cells to equal widths: the first three columns to the left, the others, which are figures, to
+/// the right.
 pub fn align(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -131,37 +133,37 @@ pub fn align(lines: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
 
-    fn row(system: &'static str, metric: Metric, value: f64, rounds: usize) -> Row {
+    fn row(system: &'static str, metric: Metric, value: f64, repetitions: usize) -> Row {
         Row {
-            bench: "rtt",
-            plane: "udp",
+            suite: "rtt",
+            scheme: "udp",
             system,
             case: String::new(),
             metric,
             value,
-            low: value / 2.0,
-            high: value * 2.0,
-            rounds,
+            min: value / 2.0,
+            max: value * 2.0,
+            repetitions,
         }
     }
 
     #[test]
-    fn a_line_for_each_contestant_and_a_column_for_each_metric() {
+    fn a_benchmark_is_a_line_and_a_metric_a_column() {
         let rows = [
             row("raw", Metric::P50, 4200.0, 1),
             row("raw", Metric::P99, 9000.0, 1),
             row("tonic", Metric::P50, 76_000.0, 1),
         ];
         let expected = "\
-plane  system  case      p50      p99
-udp    raw           4.20 us  9.00 us
-udp    tonic         76.0 us
+system  scheme  case      p50      p99
+raw     udp           4.20 us  9.00 us
+tonic   udp           76.0 us
 ";
         assert_eq!(render(&rows), expected);
     }
 
     #[test]
-    fn many_metrics_are_lines() {
+    fn by_metric_a_metric_is_a_line() {
         let rows = [
             row("starling", Metric::P50, 25.0, 1),
             row("starling", Metric::P99, 100.0, 1),
@@ -175,13 +177,13 @@ p99         100 ns   100%
     }
 
     #[test]
-    fn several_rounds_show_their_spread() {
+    fn several_repetitions_show_their_spread() {
         let text = render(&[row("raw", Metric::Rate, 2e6, 5)]);
         assert!(text.contains("2.00 M/s [1.00 M/s .. 4.00 M/s]"), "{text}");
     }
 
     #[test]
-    fn units_suit_the_size() {
+    fn a_value_is_shown_in_a_unit_of_its_size() {
         assert_eq!(human(Metric::P50, 119.6), "120 ns");
         assert_eq!(human(Metric::P99, 0.0), "0.00 ns");
         assert_eq!(human(Metric::P999, 2.5e6), "2.50 ms");

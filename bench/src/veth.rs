@@ -1,8 +1,8 @@
-//! Contestants over a veth pair: client and server are each in a network namespace of its own, which
+//! Benchmarks over a veth pair: client and server are each in a network namespace of its own, which
 //! this process makes and which go with it. It is the smallest network with a path through a driver,
 //! and the only one on which AF_XDP can be compared with anything here.
 //!
-//! The interfaces are those of [`starling_netns`]. While a contestant of AF_XDP runs, they have an XDP
+//! The interfaces are those of [`starling_netns`]. While a benchmark of AF_XDP runs, they have an XDP
 //! program; while another does, they have none, for it would cost that one its offloads. What it costs
 //! TCP is measured, too: that is the TCP which an interface has left on which Starling runs.
 
@@ -12,9 +12,9 @@ use starling_io_udp::UdpIo;
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, Stay};
 
-use crate::contest::{Contestant, Context, Measure, Network};
+use crate::benchmark::{Benchmark, Context, Measure, Network};
+use crate::device::{Device, failed};
 use crate::endpoint;
-use crate::endpoint::plane::{Plane, failed};
 use crate::error::BenchError;
 use crate::floor::{tcp, udp, xdp};
 use crate::slo;
@@ -36,65 +36,65 @@ pub fn prepare() -> Result<(), String> {
     pair(USUAL_MTU).map(drop)
 }
 
-/// Whether there can be such contestants here, and if not, why.
+/// Whether there can be such benchmarks here, and if not, why.
 pub fn is_possible() -> Result<(), String> {
     let pair = pair(USUAL_MTU)?;
     let bind = || XdpIo::bind("xdp://va/0.0.0.0:0", XdpConfig::default()).map(drop);
     starling_netns::inside(&pair.a, bind).map_err(|error| error.to_string())
 }
 
-/// The contestants of a suite that are on a veth pair.
-pub fn contestants(suite: Suite) -> Vec<Contestant> {
-    let mut contestants = endpoint::on::<XdpIo>(suite);
+/// The benchmarks of a suite that are on a veth pair.
+pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
+    let mut benchmarks = endpoint::on::<XdpIo>(suite);
     match suite {
         Suite::Rtt => {
-            contestants.insert(0, Contestant::new("xdp", "raw", "", xdp::latencies));
-            contestants.push(named(
+            benchmarks.insert(0, Benchmark::new("xdp", "raw", "", xdp::latencies));
+            benchmarks.push(named(
                 "veth",
-                Contestant::new("udp", "raw", "", udp::latencies),
+                Benchmark::new("udp", "raw", "", udp::latencies),
             ));
-            contestants.extend(named_all("veth", endpoint::on::<UdpIo>(suite)));
+            benchmarks.extend(named_all("veth", endpoint::on::<UdpIo>(suite)));
         }
         Suite::Rate => {
-            contestants.insert(0, Contestant::new("xdp", "raw", "", xdp::rate));
-            contestants.extend(named_all("veth", endpoint::on::<UdpIo>(suite)));
+            benchmarks.insert(0, Benchmark::new("xdp", "raw", "", xdp::rate));
+            benchmarks.extend(named_all("veth", endpoint::on::<UdpIo>(suite)));
         }
         Suite::Large => {
             let of_mtu = |mtu| {
-                let mut contestants = endpoint::on::<XdpIo>(suite);
-                contestants.extend(endpoint::on::<UdpIo>(suite));
-                contestants.extend(streams());
+                let mut benchmarks = endpoint::on::<XdpIo>(suite);
+                benchmarks.extend(endpoint::on::<UdpIo>(suite));
+                benchmarks.extend(streams());
                 let mtu_case = format!("veth mtu={mtu}");
-                let named = named_all(&mtu_case, contestants);
+                let named = named_all(&mtu_case, benchmarks);
                 let attached = named_all(&format!("{mtu_case} attached"), streams());
-                let attached = attached.into_iter().map(move |contestant| {
-                    let measure = beside_devices(contestant.measure);
-                    Contestant {
+                let attached = attached.into_iter().map(move |benchmark| {
+                    let measure = beside_devices(benchmark.measure);
+                    Benchmark {
                         measure,
-                        ..contestant
+                        ..benchmark
                     }
                 });
                 let named = named.into_iter().chain(attached);
-                named.map(move |contestant| over(mtu, contestant))
+                named.map(move |benchmark| over(mtu, benchmark))
             };
             return MTUS.into_iter().flat_map(of_mtu).collect();
         }
         // What these ask depends on the device only by its speed.
         Suite::Sessions | Suite::Factors | Suite::Dispatch | Suite::Interference => return vec![],
         Suite::Breakdown => {}
-        Suite::Slo => contestants = slo::contestants_over_veth(),
+        Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
     }
-    let over = |contestant| over(USUAL_MTU, contestant);
-    contestants.into_iter().map(over).collect()
+    let over = |benchmark| over(USUAL_MTU, benchmark);
+    benchmarks.into_iter().map(over).collect()
 }
 
 /// The peers of large requests: a TCP stream for each size.
-fn streams() -> Vec<Contestant> {
+fn streams() -> Vec<Benchmark> {
     let waiting = tcp::Waiting::Polling;
     let stream = |size| {
         let case = format!("{} {}", size_case(size), waiting.name());
         let measure = move |context: &Context| tcp::throughput(context, size, waiting);
-        Contestant::new("tcp", "tcp", case, measure)
+        Benchmark::new("tcp", "tcp", case, measure)
     };
     LARGE_BYTES.map(stream).into()
 }
@@ -106,32 +106,32 @@ fn beside_devices(mut measure: Measure) -> Measure {
         let pair = context.launcher.pair();
         let pair = pair.expect("devices are only on interfaces of a pair");
         let (client, server) = (context.network.client(), context.network.server());
-        let _client = <XdpIo as Plane>::client(client).map_err(failed)?;
-        let bind = || <XdpIo as Plane>::server(server).map_err(failed);
+        let _client = <XdpIo as Device>::client(client).map_err(failed)?;
+        let bind = || <XdpIo as Device>::server(server).map_err(failed);
         let _server = starling_netns::inside(&pair.b, bind)?;
         measure(context)
     })
 }
 
-/// A contestant with one more word in its case.
-fn named(word: &str, contestant: Contestant) -> Contestant {
-    let case = format!("{} {word}", contestant.case);
-    Contestant {
+/// A benchmark with one more word in its case.
+fn named(word: &str, benchmark: Benchmark) -> Benchmark {
+    let case = format!("{} {word}", benchmark.case);
+    Benchmark {
         case: case.trim_start().to_owned(),
-        ..contestant
+        ..benchmark
     }
 }
 
-fn named_all(word: &str, contestants: Vec<Contestant>) -> Vec<Contestant> {
-    contestants
+fn named_all(word: &str, benchmarks: Vec<Benchmark>) -> Vec<Benchmark> {
+    benchmarks
         .into_iter()
-        .map(|contestant| named(word, contestant))
+        .map(|benchmark| named(word, benchmark))
         .collect()
 }
 
-/// Has a contestant be measured over a pair of this MTU.
-fn over(mtu: u32, contestant: Contestant) -> Contestant {
-    let mut measure = contestant.measure;
+/// Has a benchmark be measured over a pair of this MTU.
+fn over(mtu: u32, benchmark: Benchmark) -> Benchmark {
+    let mut measure = benchmark.measure;
     let measure = move |context: &Context| {
         let what = "making a veth pair";
         let pair =
@@ -144,9 +144,9 @@ fn over(mtu: u32, contestant: Contestant) -> Contestant {
         let _stay = Stay::in_namespace(&pair.a).map_err(BenchError::io("entering a namespace"))?;
         measure(&context)
     };
-    Contestant {
+    Benchmark {
         measure: Box::new(measure),
-        ..contestant
+        ..benchmark
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn the_rows_say_what_they_were_measured_over() {
         let names =
-            |suite| -> Vec<String> { contestants(suite).iter().map(ToString::to_string).collect() };
+            |suite| -> Vec<String> { benchmarks(suite).iter().map(ToString::to_string).collect() };
         assert_eq!(
             names(Suite::Rtt),
             [

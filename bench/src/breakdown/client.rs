@@ -12,10 +12,10 @@ use super::server::{self, COLLECT, GET, value};
 use super::stage::{Stages, client as place, cut};
 use super::stamps::{Places, Stamping};
 use super::{BLOCK, RECORDS, key};
-use crate::contest::Context;
-use crate::endpoint::plane::{Plane, endpoint_with, failed};
+use crate::benchmark::Context;
+use crate::device::{Device, endpoint_with, failed};
 use crate::error::BenchError;
-use crate::floor::{Period, Spin};
+use crate::floor::{BusyWait, Period};
 use starling_sample_services::api::kv::{GetRequest, GetResponse};
 
 const PLACES: Places = Places {
@@ -35,7 +35,7 @@ const CALLS: usize = 200_000;
 type Clock = Stamping<{ place::COUNT }>;
 
 /// A client's endpoint and the one session.
-struct Reader<I: Plane> {
+struct Reader<I: Device> {
     endpoint: Endpoint<I, Clock>,
     watch: Clock,
     session: SessionId,
@@ -44,11 +44,11 @@ struct Reader<I: Plane> {
     failure: Rc<RefCell<Option<String>>>,
     options: CallOptions,
     number: usize,
-    spin: Spin,
+    wait: BusyWait,
 }
 
-impl<I: Plane> Reader<I> {
-    fn connect(address: &str, spin: Spin, host: &str) -> Result<Self, BenchError> {
+impl<I: Device> Reader<I> {
+    fn connect(address: &str, wait: BusyWait, host: &str) -> Result<Self, BenchError> {
         let watch = Clock::new(PLACES);
         let mut endpoint =
             endpoint_with(I::client(host), watch.clone(), EndpointConfig::default())?;
@@ -63,14 +63,16 @@ impl<I: Plane> Reader<I> {
             }
         });
         Ok(Self {
-            session: endpoint.connect(&I::from_client(address)).map_err(failed)?,
+            session: endpoint
+                .connect(&I::address_from_client(address))
+                .map_err(failed)?,
             endpoint,
             watch,
             got,
             failure,
             options: CallOptions::default(),
             number: 0,
-            spin,
+            wait,
         })
     }
 
@@ -106,7 +108,7 @@ impl<I: Plane> Reader<I> {
             .map_err(failed)?;
         while self.endpoint.stats().completions == before {
             self.endpoint.poll().map_err(failed)?;
-            self.spin.turn();
+            self.wait.pause();
         }
         Ok(())
     }
@@ -144,11 +146,11 @@ pub(super) struct Measured {
 }
 
 /// Reads, and where the time of each went.
-pub(super) fn measure<I: Plane>(context: &Context) -> Result<Measured, BenchError> {
-    let spin = Spin::on(context.cores);
-    let arguments = [I::NAME, spin.name(), context.network.server()];
+pub(super) fn measure<I: Device>(context: &Context) -> Result<Measured, BenchError> {
+    let wait = BusyWait::on(context.cores);
+    let arguments = [I::SCHEME, wait.name(), context.network.server()];
     let server = context.launcher.start(server::ROLE, &arguments)?;
-    let mut reader = Reader::<I>::connect(server.address(), spin, context.network.client())?;
+    let mut reader = Reader::<I>::connect(server.address(), wait, context.network.client())?;
     let bytes = Rc::new(RefCell::new(Vec::new()));
     let (told, failure) = (Rc::clone(&bytes), Rc::clone(&reader.failure));
     let collected = reader
@@ -183,8 +185,8 @@ pub(super) fn measure<I: Plane>(context: &Context) -> Result<Measured, BenchErro
             }
         }
         match &period {
-            None if warm_up.over() => period = Some(Period::measured(context)),
-            Some(period) if period.over() || measured.stamped.len() >= CALLS => {
+            None if warm_up.is_over() => period = Some(Period::measured(context)),
+            Some(period) if period.is_over() || measured.stamped.len() >= CALLS => {
                 return Ok(measured);
             }
             _ => {}

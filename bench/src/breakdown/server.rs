@@ -14,13 +14,13 @@ use starling_io_xdp::XdpIo;
 use super::stage::server as place;
 use super::stamps::{Places, Stamping};
 use super::{BLOCK, KEY_BYTES, RECORDS, VALUE_BYTES, key};
-use crate::endpoint::plane::{Plane, endpoint_with, failed};
+use crate::device::{Device, endpoint_with, failed};
 use crate::error::BenchError;
-use crate::floor::Spin;
+use crate::floor::BusyWait;
 use crate::process::announce;
 use starling_sample_services::api::kv::{GetRequest, GetResponse};
 
-/// Role of the server; its arguments are the plane, how to wait, and the host.
+/// Role of the server; its arguments are the device, how to wait, and the host.
 pub(super) const ROLE: &str = "breakdown-server";
 
 /// Reads a record.
@@ -54,21 +54,21 @@ pub(super) fn value(number: usize) -> [u8; VALUE_BYTES] {
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let bad = || BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected a plane, `spin` or `yield`, and a host".into(),
+        why: "expected a scheme, `spin` or `yield`, and a host".into(),
     };
-    let [plane, spin, host] = arguments else {
+    let [scheme, wait, host] = arguments else {
         return Err(bad());
     };
-    let spin = Spin::from_name(spin).ok_or_else(bad)?;
-    match plane.as_str() {
-        UdpIo::NAME => serve_on::<UdpIo>(spin, host),
-        ShmIo::NAME => serve_on::<ShmIo>(spin, host),
-        XdpIo::NAME => serve_on::<XdpIo>(spin, host),
+    let wait = BusyWait::from_name(wait).ok_or_else(bad)?;
+    match scheme.as_str() {
+        UdpIo::SCHEME => serve_on::<UdpIo>(wait, host),
+        ShmIo::SCHEME => serve_on::<ShmIo>(wait, host),
+        XdpIo::SCHEME => serve_on::<XdpIo>(wait, host),
         _ => Err(bad()),
     }
 }
 
-fn serve_on<I: Plane>(spin: Spin, host: &str) -> Result<(), BenchError> {
+fn serve_on<I: Device>(wait: BusyWait, host: &str) -> Result<(), BenchError> {
     let clock = Clock::new(PLACES);
     let mut endpoint = endpoint_with(I::server(host), clock.clone(), Default::default())?;
     register(&mut endpoint, clock.clone());
@@ -93,12 +93,12 @@ fn serve_on<I: Plane>(spin: Spin, host: &str) -> Result<(), BenchError> {
                 rows.push(clock.stamps());
             }
         }
-        spin.turn();
+        wait.pause();
     }
 }
 
 /// Registers the read.
-fn register<I: Plane>(endpoint: &mut Endpoint<I, Clock>, watch: Clock) {
+fn register<I: Device>(endpoint: &mut Endpoint<I, Clock>, watch: Clock) {
     let records: HashMap<[u8; KEY_BYTES], [u8; VALUE_BYTES]> = (0..RECORDS)
         .map(|number| (key(number), value(number)))
         .collect();

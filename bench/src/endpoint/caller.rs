@@ -6,24 +6,24 @@ use std::rc::Rc;
 use bytes::Bytes;
 use starling_endpoint::{CallOptions, Completion, ContinuationId, Msgbuf, SessionId};
 
-use super::plane::{Plane, Raw, endpoint, failed};
 use super::server::{self, ECHO, SINK};
 use super::settings::Settings;
-use crate::contest::{Context, Sample};
+use crate::benchmark::Context;
+use crate::device::{Device, Raw, endpoint, failed};
 use crate::error::BenchError;
-use crate::floor::{Period, SMALL_BYTES, Spin};
-use crate::latency::LapTimer;
+use crate::floor::{BusyWait, Period, SMALL_BYTES};
+use crate::latency::LatencyTimer;
+use crate::metric::{Metric, Sample};
 use crate::process::RoleProcess;
-use crate::row::Metric;
 
 /// Starts a server for clients with the same settings.
-pub(super) fn start_server<I: Plane>(
+pub(super) fn start_server<I: Device>(
     context: &Context,
     settings: Settings,
 ) -> Result<RoleProcess, BenchError> {
-    let spin = Spin::on(context.cores).name();
+    let wait = BusyWait::on(context.cores).name();
     let host = context.network.server();
-    let arguments = [I::NAME, spin, &settings.to_argument(), host];
+    let arguments = [I::SCHEME, wait, &settings.to_argument(), host];
     context.launcher.start(server::ROLE, &arguments)
 }
 
@@ -44,20 +44,20 @@ pub(crate) struct Failure(Rc<RefCell<Option<BenchError>>>);
 impl Failure {
     /// Compares an answer with the right one; false if it is another one or none.
     #[inline]
-    pub(super) fn check(&self, plane: &'static str, done: &Completion<'_>, right: &[u8]) -> bool {
+    pub(super) fn check(&self, scheme: &'static str, done: &Completion<'_>, right: &[u8]) -> bool {
         let good = matches!(&done.result, Ok(response) if response.body() == right);
         if !good {
-            self.put_answer(plane, done);
+            self.put_answer(scheme, done);
         }
         good
     }
 
     #[cold]
-    pub(crate) fn put_answer(&self, plane: &'static str, done: &Completion<'_>) {
+    pub(crate) fn put_answer(&self, scheme: &'static str, done: &Completion<'_>) {
         let error = match &done.result {
             Err(status) => failed(status),
             Ok(response) => BenchError::WrongEcho {
-                plane,
+                scheme,
                 system: super::SYSTEM,
                 what: format!("call {} was answered with {:?}", done.tag, response.body()),
             },
@@ -78,23 +78,23 @@ impl Failure {
 }
 
 /// A client's endpoint, and how it waits.
-pub(super) struct Caller<I: Plane> {
+pub(super) struct Caller<I: Device> {
     pub(super) endpoint: Raw<I>,
     pub(super) failure: Failure,
-    spin: Spin,
+    wait: BusyWait,
 }
 
-impl<I: Plane> Caller<I> {
-    pub(super) fn new(settings: Settings, spin: Spin, host: &str) -> Result<Self, BenchError> {
+impl<I: Device> Caller<I> {
+    pub(super) fn new(settings: Settings, wait: BusyWait, host: &str) -> Result<Self, BenchError> {
         Ok(Self {
             endpoint: endpoint(I::client(host), settings.config())?,
             failure: Failure::default(),
-            spin,
+            wait,
         })
     }
 
     pub(super) fn connect(&mut self, address: &str) -> Result<SessionId, BenchError> {
-        let address = I::from_client(address);
+        let address = I::address_from_client(address);
         self.endpoint.connect(&address).map_err(failed)
     }
 
@@ -108,13 +108,13 @@ impl<I: Plane> Caller<I> {
     #[inline]
     pub(super) fn turn(&mut self) -> Result<(), BenchError> {
         self.endpoint.poll().map_err(failed)?;
-        self.spin.turn();
+        self.wait.pause();
         Ok(())
     }
 }
 
 /// One call at a time, on one session.
-struct OneByOne<I: Plane> {
+struct OneByOne<I: Device> {
     caller: Caller<I>,
     session: SessionId,
     echoed: ContinuationId,
@@ -123,22 +123,22 @@ struct OneByOne<I: Plane> {
     number: u64,
 }
 
-impl<I: Plane> OneByOne<I> {
+impl<I: Device> OneByOne<I> {
     fn connect(
         address: &str,
         settings: Settings,
-        spin: Spin,
+        wait: BusyWait,
         host: &str,
     ) -> Result<Self, BenchError> {
-        let mut caller = Caller::<I>::new(settings, spin, host)?;
+        let mut caller = Caller::<I>::new(settings, wait, host)?;
         let failure = caller.failure.clone();
         let echoed = caller.endpoint.register_continuation(move |_, done| {
-            failure.check(I::NAME, &done, &small(done.tag));
+            failure.check(I::SCHEME, &done, &small(done.tag));
         });
         let failure = caller.failure.clone();
         let sunk = caller.endpoint.register_continuation(move |_, done| {
             let right = server::receipt(done.tag as usize, FILLING, FILLING);
-            failure.check(I::NAME, &done, &right);
+            failure.check(I::SCHEME, &done, &right);
         });
         Ok(Self {
             session: caller.connect(address)?,
@@ -194,27 +194,27 @@ impl<I: Plane> OneByOne<I> {
 }
 
 /// Latencies of one small call at a time.
-pub(super) fn latencies<I: Plane>(context: &Context) -> Result<Sample, BenchError> {
+pub(super) fn latencies<I: Device>(context: &Context) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
     let mut client = OneByOne::<I>::connect(
         server.address(),
         settings,
-        Spin::on(context.cores),
+        BusyWait::on(context.cores),
         context.network.client(),
     )?;
     let warm_up = Period::warm_up(context);
-    while !warm_up.over() {
+    while !warm_up.is_over() {
         client.echo()?;
     }
-    let mut timer = LapTimer::new();
+    let mut timer = LatencyTimer::new();
     let period = Period::measured(context);
-    timer.begin();
+    timer.start();
     loop {
         client.echo()?;
-        if timer.lap() {
+        if timer.record() {
             client.caller.failure.take()?;
-            if period.over() {
+            if period.is_over() {
                 return Ok(timer.into_latencies().sample());
             }
         }
@@ -222,13 +222,13 @@ pub(super) fn latencies<I: Plane>(context: &Context) -> Result<Sample, BenchErro
 }
 
 /// Throughput of requests of `size` bytes, one at a time.
-pub(super) fn throughput<I: Plane>(context: &Context, size: usize) -> Result<Sample, BenchError> {
+pub(super) fn throughput<I: Device>(context: &Context, size: usize) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
     let mut client = OneByOne::<I>::connect(
         server.address(),
         settings,
-        Spin::on(context.cores),
+        BusyWait::on(context.cores),
         context.network.client(),
     )?;
     let memory = client.caller.endpoint.memory();
@@ -236,7 +236,7 @@ pub(super) fn throughput<I: Plane>(context: &Context, size: usize) -> Result<Sam
     let mut run = |period: Period| {
         let mut count = 0;
         // However short the period, something has to come of it.
-        while !period.over() || count == 0 {
+        while !period.is_over() || count == 0 {
             client.sink(&request)?;
             client.caller.failure.take()?;
             count += 1;
@@ -261,7 +261,7 @@ mod tests {
         client: impl FnOnce(&mut OneByOne<UdpIo>),
     ) {
         let settings = Settings::default();
-        let spin = Spin::from_name("yield").unwrap();
+        let wait = BusyWait::from_name("yield").unwrap();
         let (ready, address) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -274,7 +274,7 @@ mod tests {
                     .unwrap();
             });
             let address = address.recv().unwrap();
-            client(&mut OneByOne::connect(&address, settings, spin, "127.0.0.1").unwrap());
+            client(&mut OneByOne::connect(&address, settings, wait, "127.0.0.1").unwrap());
         });
     }
 

@@ -21,14 +21,14 @@ use starling_io_shm::{ShmConfig, ShmIo};
 
 use super::caller::Caller;
 use super::load::start;
-use super::plane::{endpoint, failed};
 use super::server::ECHO;
 use super::settings::Settings;
-use crate::contest::{Context, Sample};
+use crate::benchmark::Context;
+use crate::device::{endpoint, failed};
 use crate::error::BenchError;
-use crate::floor::{Period, Spin};
+use crate::floor::{BusyWait, Period};
+use crate::metric::{Metric, Sample};
 use crate::pin::pin_thread;
-use crate::row::Metric;
 
 /// Turns of client and server between two readings of the clock.
 const TURNS: usize = 64;
@@ -119,13 +119,13 @@ pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, B
         spent: Rc::clone(&spent),
     }));
 
-    let spin = Spin::on(context.cores);
-    let mut caller = Caller::<ShmIo>::new(settings, spin, context.network.client())?;
+    let wait = BusyWait::on(context.cores);
+    let mut caller = Caller::<ShmIo>::new(settings, wait, context.network.client())?;
     let session = caller.connect(&address)?;
     start(&mut caller, vec![session], 1)?;
     let mut run = |period: Period| {
         let (ticks, completed) = (spent.ticks.get(), spent.completed.get());
-        while !period.over() || spent.completed.get() == completed {
+        while !period.is_over() || spent.completed.get() == completed {
             for _ in 0..TURNS {
                 server.poll().map_err(failed)?;
                 caller.turn()?;

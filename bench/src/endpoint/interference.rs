@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  core 0, one thread                                   core 1
-//!  arrivals ─▶ client ══ plane ══▶ server's endpoint ── long ones ─▶ worker
+//!  arrivals ─▶ client ══ device ══▶ server's endpoint ── long ones ─▶ worker
 //!     ▲                                │ short ones: inline             │
 //!     └─ latency of the short ones ◀───┘                                │
 //!                                client ◀── server's endpoint ◀─────────┘
@@ -26,13 +26,14 @@ use starling_io::MonotonicClock;
 use starling_sim::queueing::{Arrival, Service, arrivals};
 
 use super::caller::{Caller, small};
-use super::plane::{Plane, endpoint, failed};
 use super::server::{self, ECHO};
 use super::settings::Settings;
-use crate::contest::{Contestant, Context, Sample};
+use crate::benchmark::{Benchmark, Context};
+use crate::device::{Device, endpoint, failed};
 use crate::error::BenchError;
-use crate::floor::Spin;
+use crate::floor::BusyWait;
 use crate::latency::Latencies;
+use crate::metric::Sample;
 use crate::pin::pin_thread;
 
 /// A request that takes [`LONG`].
@@ -81,11 +82,11 @@ impl Long {
     }
 }
 
-/// All cases on a plane, at so many requests a second.
-pub(super) fn contestants<I: Plane>(rate: f64) -> Vec<Contestant> {
+/// All cases on a device, at so many requests a second.
+pub(super) fn benchmarks<I: Device>(rate: f64) -> Vec<Benchmark> {
     let case = |long: Long| {
         let mut round = 0;
-        Contestant::new(I::NAME, super::SYSTEM, long.name(), move |context| {
+        Benchmark::new(I::SCHEME, super::SYSTEM, long.name(), move |context| {
             round += 1;
             measure::<I>(context, long, rate, round)
         })
@@ -102,7 +103,7 @@ fn take_long(clock: &quanta::Clock) {
 }
 
 /// The latencies of the short requests of one run.
-fn measure<I: Plane>(
+fn measure<I: Device>(
     context: &Context,
     long: Long,
     rate: f64,
@@ -142,8 +143,8 @@ fn measure<I: Plane>(
         server.set_dispatch(Box::new(pool?));
     }
 
-    let spin = Spin::on(context.cores);
-    let mut caller = Caller::<I>::new(settings, spin, context.network.client())?;
+    let wait = BusyWait::on(context.cores);
+    let mut caller = Caller::<I>::new(settings, wait, context.network.client())?;
     let session = caller.connect(&server.local_address())?;
     let latencies = Rc::new(RefCell::new(Latencies::new()));
     let answered = Rc::new(Cell::new(0));
@@ -160,7 +161,7 @@ fn measure<I: Plane>(
     };
     let (failure, its_answered) = (caller.failure.clone(), Rc::clone(&answered));
     let answer = caller.endpoint.register_continuation(move |_, done| {
-        failure.check(I::NAME, &done, &small(done.tag));
+        failure.check(I::SCHEME, &done, &small(done.tag));
         its_answered.set(its_answered.get() + 1);
         if done.tag & COUNTS != 0 {
             recorded(done.tag >> FLAG_BITS);
@@ -228,9 +229,9 @@ mod tests {
 
     #[test]
     fn the_case_without_long_ones_comes_first() {
-        let cases: Vec<_> = contestants::<starling_io_shm::ShmIo>(1.0)
+        let cases: Vec<_> = benchmarks::<starling_io_shm::ShmIo>(1.0)
             .into_iter()
-            .map(|contestant| contestant.to_string())
+            .map(|benchmark| benchmark.to_string())
             .collect();
         assert_eq!(cases[0], "starling/shm short only");
         assert_eq!(cases[1], "starling/shm 1% in a worker");

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use starling_endpoint::{CallOptions, Context as Calls, ContinuationId, SessionId};
 
 use super::caller::{Caller, small, start_server};
-use super::plane::{Plane, failed};
 use super::server::ECHO;
 use super::settings::Settings;
-use crate::contest::{Context, Sample};
+use crate::benchmark::Context;
+use crate::device::{Device, failed};
 use crate::error::BenchError;
-use crate::floor::{IN_FLIGHT, Period, Spin};
-use crate::row::Metric;
+use crate::floor::{BusyWait, IN_FLIGHT, Period};
+use crate::metric::{Metric, Sample};
 
 /// Turns between two readings of the clock.
 const TURNS: usize = 64;
@@ -40,7 +40,7 @@ impl Default for Shape {
 }
 
 /// Connects once to `address` for each of `count` sessions and makes one call on each.
-pub(super) fn open<I: Plane>(
+pub(super) fn open<I: Device>(
     caller: &mut Caller<I>,
     address: &str,
     count: usize,
@@ -49,7 +49,7 @@ pub(super) fn open<I: Plane>(
     let answered = Rc::new(Cell::new(0));
     let (failure, counter) = (caller.failure.clone(), Rc::clone(&answered));
     let opened = caller.endpoint.register_continuation(move |_, done| {
-        failure.check(I::NAME, &done, &small(done.tag));
+        failure.check(I::SCHEME, &done, &small(done.tag));
         counter.set(counter.get() + 1);
     });
     let mut sessions = Vec::with_capacity(count);
@@ -116,7 +116,7 @@ impl Issuer {
 
     /// Issues a batch in the place of one that is over.
     #[inline]
-    fn issue<I: Plane>(
+    fn issue<I: Device>(
         &mut self,
         calls: &mut Calls<'_, I>,
         place: usize,
@@ -145,7 +145,7 @@ impl Issuer {
 
 /// Sets [`IN_FLIGHT`] calls going; from then on the endpoint's turns keep them up. A batch with a
 /// call that fails is the last one in its place.
-pub(super) fn start<I: Plane>(
+pub(super) fn start<I: Device>(
     caller: &mut Caller<I>,
     sessions: Vec<SessionId>,
     batch: u64,
@@ -155,7 +155,7 @@ pub(super) fn start<I: Plane>(
     let continuation = caller.endpoint.register_continuation(move |calls, done| {
         let place = (done.tag % PLACES) as usize;
         let issuer = &mut *shared.borrow_mut();
-        if failure.check(I::NAME, &done, &small(done.tag))
+        if failure.check(I::SCHEME, &done, &small(done.tag))
             && issuer.is_last(place)
             && let Err(error) = issuer.issue(calls, place)
         {
@@ -169,14 +169,17 @@ pub(super) fn start<I: Plane>(
 }
 
 /// Rate of small calls.
-pub(super) fn rate<I: Plane>(
+pub(super) fn rate<I: Device>(
     context: &Context,
     settings: &Settings,
     shape: Shape,
 ) -> Result<Sample, BenchError> {
     let server = start_server::<I>(context, *settings)?;
-    let mut caller =
-        Caller::<I>::new(*settings, Spin::on(context.cores), context.network.client())?;
+    let mut caller = Caller::<I>::new(
+        *settings,
+        BusyWait::on(context.cores),
+        context.network.client(),
+    )?;
     let sessions = open(&mut caller, server.address(), shape.sessions)?;
     start(&mut caller, sessions, shape.batch)?;
     run(&mut caller, Period::warm_up(context))?;
@@ -185,10 +188,10 @@ pub(super) fn rate<I: Plane>(
 }
 
 /// Keeps a load up for some time; returns its rate.
-pub(super) fn run<I: Plane>(caller: &mut Caller<I>, period: Period) -> Result<f64, BenchError> {
+pub(super) fn run<I: Device>(caller: &mut Caller<I>, period: Period) -> Result<f64, BenchError> {
     let begin = caller.completions();
-    // However short the period, something has to come of it.
-    while !period.over() || caller.completions() == begin {
+    // Even the shortest period has a result.
+    while !period.is_over() || caller.completions() == begin {
         for _ in 0..TURNS {
             caller.turn()?;
         }
@@ -202,7 +205,7 @@ mod tests {
     use starling_io_udp::UdpIo;
 
     use super::*;
-    use crate::endpoint::plane::endpoint;
+    use crate::device::endpoint;
     use crate::endpoint::server::register;
 
     /// Sets a load going on endpoints that one thread turns, until `calls` are over.
@@ -223,7 +226,7 @@ mod tests {
         });
         let address = address.recv().unwrap();
         let mut caller =
-            Caller::new(settings, Spin::from_name("yield").unwrap(), "127.0.0.1").unwrap();
+            Caller::new(settings, BusyWait::from_name("yield").unwrap(), "127.0.0.1").unwrap();
         let sessions = open(&mut caller, &address, sessions).unwrap();
         start(&mut caller, sessions, batch).unwrap();
         while caller.completions() < calls {

@@ -23,15 +23,15 @@ use starling_io_udp::UdpIo;
 
 use super::caller::{Caller, start_server};
 use super::load;
-use super::plane::Plane;
 use super::settings::Settings;
-use crate::contest::{Context, Network, Sample};
+use crate::benchmark::{Context, Network};
+use crate::device::Device;
 use crate::error::BenchError;
-use crate::floor::{IN_FLIGHT, Period, Spin};
+use crate::floor::{BusyWait, IN_FLIGHT, Period};
+use crate::metric::{Metric, Sample};
 use crate::process::announce;
-use crate::row::Metric;
 
-/// Role of the client's process; its arguments are the plane, how to wait, the server's address
+/// Role of the client's process; its arguments are the device, how to wait, the server's address
 /// and the number of sessions.
 pub(super) const ROLE: &str = "starling-sessions";
 
@@ -59,15 +59,15 @@ impl Side {
 }
 
 /// Bytes of memory that a session costs one side, over `sessions` of them.
-pub(super) fn of_session<I: Plane>(
+pub(super) fn of_session<I: Device>(
     context: &Context,
     sessions: usize,
     side: Side,
 ) -> Result<Sample, BenchError> {
     let server = start_server::<I>(context, Settings::default())?;
     let arguments = [
-        I::NAME,
-        Spin::on(context.cores).name(),
+        I::SCHEME,
+        BusyWait::on(context.cores).name(),
         server.address(),
         &sessions.to_string(),
     ];
@@ -80,7 +80,7 @@ pub(super) fn of_session<I: Plane>(
     client.write_line(OPEN)?;
     let said = client.read_line()?;
     if said != OPEN {
-        return Err(client.said_wrong(&said));
+        return Err(client.unexpected(&said));
     }
     let grown = anonymous_bytes(pid)?.saturating_sub(before);
     Ok(vec![(Metric::Memory, grown as f64 / sessions as f64)])
@@ -89,23 +89,23 @@ pub(super) fn of_session<I: Plane>(
 /// The client's process.
 pub(super) fn hold(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [plane, spin, address, sessions] => Spin::from_name(spin)
+        [scheme, wait, address, sessions] => BusyWait::from_name(wait)
             .zip(sessions.parse().ok())
-            .map(|(spin, sessions)| (plane.as_str(), spin, address, sessions)),
+            .map(|(wait, sessions)| (scheme.as_str(), wait, address, sessions)),
         _ => None,
     };
     match parsed {
-        Some((UdpIo::NAME, spin, address, sessions)) => hold_on::<UdpIo>(spin, address, sessions),
-        Some((ShmIo::NAME, spin, address, sessions)) => hold_on::<ShmIo>(spin, address, sessions),
+        Some((UdpIo::SCHEME, wait, address, sessions)) => hold_on::<UdpIo>(wait, address, sessions),
+        Some((ShmIo::SCHEME, wait, address, sessions)) => hold_on::<ShmIo>(wait, address, sessions),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),
-            why: "expected a plane, `spin` or `yield`, an address, and a number".into(),
+            why: "expected a scheme, `spin` or `yield`, an address, and a number".into(),
         }),
     }
 }
 
-fn hold_on<I: Plane>(spin: Spin, address: &str, sessions: usize) -> Result<(), BenchError> {
-    let mut caller = Caller::<I>::new(Settings::default(), spin, Network::Loopback.client())?;
+fn hold_on<I: Device>(wait: BusyWait, address: &str, sessions: usize) -> Result<(), BenchError> {
+    let mut caller = Caller::<I>::new(Settings::default(), wait, Network::Loopback.client())?;
     let first = load::open(&mut caller, address, IN_FLIGHT as usize)?;
     load::start(&mut caller, first, 1)?;
     load::run(&mut caller, Period::seconds(WARM_UP_SECONDS))?;

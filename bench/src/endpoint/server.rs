@@ -5,13 +5,13 @@ use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
-use super::plane::{Plane, Raw, endpoint, failed};
 use super::settings::Settings;
+use crate::device::{Device, Raw, endpoint, failed};
 use crate::error::BenchError;
-use crate::floor::{SMALL_BYTES, Spin};
+use crate::floor::{BusyWait, SMALL_BYTES};
 use crate::process::announce;
 
-/// Role of the server; its arguments are the plane, how to wait, the settings, and the host.
+/// Role of the server; its arguments are the device, how to wait, the settings, and the host.
 pub(super) const ROLE: &str = "starling-server";
 
 /// Answers with what it was sent.
@@ -32,34 +32,34 @@ pub(super) fn receipt(length: usize, first: u8, last: u8) -> [u8; SMALL_BYTES] {
 /// The server.
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [plane, spin, settings, host] => Spin::from_name(spin)
+        [scheme, wait, settings, host] => BusyWait::from_name(wait)
             .zip(Settings::from_argument(settings))
-            .map(|(spin, settings)| (plane.as_str(), spin, settings, host)),
+            .map(|(wait, settings)| (scheme.as_str(), wait, settings, host)),
         _ => None,
     };
     match parsed {
-        Some((UdpIo::NAME, spin, settings, host)) => serve_on::<UdpIo>(spin, settings, host),
-        Some((ShmIo::NAME, spin, settings, host)) => serve_on::<ShmIo>(spin, settings, host),
-        Some((XdpIo::NAME, spin, settings, host)) => serve_on::<XdpIo>(spin, settings, host),
+        Some((UdpIo::SCHEME, wait, settings, host)) => serve_on::<UdpIo>(wait, settings, host),
+        Some((ShmIo::SCHEME, wait, settings, host)) => serve_on::<ShmIo>(wait, settings, host),
+        Some((XdpIo::SCHEME, wait, settings, host)) => serve_on::<XdpIo>(wait, settings, host),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),
-            why: "expected a plane, `spin` or `yield`, SLOTS,CREDITS,OFF, and a host".into(),
+            why: "expected a scheme, `spin` or `yield`, SLOTS,CREDITS,OFF, and a host".into(),
         }),
     }
 }
 
-fn serve_on<I: Plane>(spin: Spin, settings: Settings, host: &str) -> Result<(), BenchError> {
+fn serve_on<I: Device>(wait: BusyWait, settings: Settings, host: &str) -> Result<(), BenchError> {
     let mut endpoint = endpoint::<I>(I::server(host), settings.config())?;
     register(&mut endpoint);
     announce(&endpoint.local_address())?;
     loop {
         endpoint.poll().map_err(failed)?;
-        spin.turn();
+        wait.pause();
     }
 }
 
 /// Registers both methods.
-pub(super) fn register<I: Plane>(endpoint: &mut Raw<I>) {
+pub(super) fn register<I: Device>(endpoint: &mut Raw<I>) {
     endpoint.register(
         ECHO,
         Handler::inline(|_, request, mut reply| {

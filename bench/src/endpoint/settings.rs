@@ -56,7 +56,7 @@ impl Factor {
     }
 }
 
-/// The settings of one contestant.
+/// The settings of one benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// Requests outstanding on a session.

@@ -1,11 +1,11 @@
-//! The floor of large transfers through memory: copying them once.
+//! The floor of large transfers through memory: one copy.
 
 use std::hint::black_box;
 
 use super::Period;
-use crate::contest::{Context, Sample};
+use crate::benchmark::Context;
 use crate::error::BenchError;
-use crate::row::Metric;
+use crate::metric::{Metric, Sample};
 
 /// Throughput of copies of `size` bytes, from one buffer to another, by one thread.
 pub fn throughput(context: &Context, size: usize) -> Result<Sample, BenchError> {
@@ -13,9 +13,9 @@ pub fn throughput(context: &Context, size: usize) -> Result<Sample, BenchError> 
     let mut to = vec![0_u8; size];
     let mut run = |period: Period| {
         let mut bytes = 0;
-        // However short the period, something has to come of it.
-        while !period.over() || bytes == 0 {
-            // Without the black boxes the compiler sees that nobody reads the copy.
+        // Even the shortest period has a result.
+        while !period.is_over() || bytes == 0 {
+            // Without the black boxes the compiler removes copies that nothing reads.
             black_box(&mut to[..]).copy_from_slice(black_box(&from));
             bytes += size_of_val(&from[..]) as u64;
         }

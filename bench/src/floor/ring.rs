@@ -1,8 +1,8 @@
-//! The floor of shared memory's rate: a bare echo over two rings of 64-byte slots.
+//! The floor of the rate over shared memory: an echo over two rings of 64-byte slots.
 //!
 //! A slot is one cache line: a sequence number and up to 56 bytes. The writer fills the line and
-//! sets the number last; the reader waits for the number that it expects. No index is shared, so
-//! a message costs one line moved and one line claimed back, which is the least there is.
+//! sets the number last; the reader polls for the number that it expects. No index is shared, so
+//! a message costs two transfers of one cache line: to the reader, and back for the next write.
 //!
 //! ```text
 //!  requests   ┌───┬───┬───┬───┐     slot i of n holds message k with k mod n = i
@@ -10,15 +10,15 @@
 //!             └───┴───┴───┴───┘
 //! ```
 //!
-//! Nothing guards a slot against being written again too early: with fewer requests in flight than
-//! slots, the answer to a request has come before its slot's next turn.
+//! Nothing protects a slot from being overwritten too early: with fewer requests in flight than
+//! slots, the answer to a request arrives before its slot is written again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{IN_FLIGHT, Period, SMALL_BYTES, Spin, between_threads};
-use crate::contest::{Context, Sample};
+use super::{BusyWait, IN_FLIGHT, Period, SMALL_BYTES, between_threads};
+use crate::benchmark::Context;
 use crate::error::BenchError;
-use crate::row::Metric;
+use crate::metric::{Metric, Sample};
 
 /// Slots of a ring: the next power of two above [`IN_FLIGHT`], so that both rings stay in the
 /// first cache of either core.
@@ -79,7 +79,7 @@ impl Rings {
         }
     }
 
-    fn serve(&self, spin: Spin) {
+    fn serve(&self, wait: BusyWait) {
         let mut index = 0;
         loop {
             if let Some(message) = self.requests.read(index) {
@@ -88,13 +88,13 @@ impl Rings {
             } else if self.stop.load(Ordering::Relaxed) {
                 return;
             } else {
-                spin.turn();
+                wait.pause();
             }
         }
     }
 }
 
-/// The client's side: how many were sent, and how many came back.
+/// The client: the number of messages sent, and of those that came back.
 #[derive(Default)]
 struct Client {
     sent: u64,
@@ -103,9 +103,9 @@ struct Client {
 }
 
 impl Client {
-    /// Takes what has come, and sends up to `in_flight`.
+    /// Receives all responses that are there, then sends requests up to `in_flight`.
     #[inline]
-    fn turn(&mut self, rings: &Rings, in_flight: u64) {
+    fn poll(&mut self, rings: &Rings, in_flight: u64) {
         while let Some(message) = rings.responses.read(self.received) {
             self.wrong += u64::from(message != [self.received; WORDS]);
             self.received += 1;
@@ -120,19 +120,19 @@ impl Client {
 /// Rate of an echo with [`IN_FLIGHT`] requests in flight.
 pub fn rate(context: &Context) -> Result<Sample, BenchError> {
     let rings = Rings::new();
-    let spin = Spin::on(context.cores);
+    let wait = BusyWait::on(context.cores);
     let (rate, wrong) = between_threads(
         context.cores,
-        || rings.serve(spin),
+        || rings.serve(wait),
         || {
             let mut client = Client::default();
             let mut run = |period: Period| {
                 let begin = client.received;
-                // However short the period, something has to come of it.
-                while !period.over() || client.received == begin {
+                // Even the shortest period has a result.
+                while !period.is_over() || client.received == begin {
                     for _ in 0..100 {
-                        client.turn(&rings, IN_FLIGHT);
-                        spin.turn();
+                        client.poll(&rings, IN_FLIGHT);
+                        wait.pause();
                     }
                 }
                 period.rate_of(client.received - begin)
@@ -145,7 +145,7 @@ pub fn rate(context: &Context) -> Result<Sample, BenchError> {
     )?;
     if wrong > 0 {
         return Err(BenchError::WrongEcho {
-            plane: "shm",
+            scheme: "shm",
             system: "raw",
             what: format!("{wrong} messages came back changed"),
         });
@@ -158,12 +158,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_holds_exactly_the_message_of_its_turn() {
+    fn a_slot_holds_only_the_last_message_written() {
         let ring = Ring::new();
         assert_eq!(ring.read(0), None);
         ring.write(0, [1, 2, 3, 4]);
         assert_eq!(ring.read(0), Some([1, 2, 3, 4]));
-        assert_eq!(ring.read(SLOTS as u64), None, "the same slot, a turn later");
+        assert_eq!(
+            ring.read(SLOTS as u64),
+            None,
+            "the next message of the same slot"
+        );
         ring.write(SLOTS as u64, [5; WORDS]);
         assert_eq!(ring.read(0), None);
         assert_eq!(ring.read(SLOTS as u64), Some([5; WORDS]));
@@ -173,15 +177,15 @@ mod tests {
     fn every_message_comes_back_in_order() {
         let rings = Rings::new();
         let cores = crate::pin::Cores::of_this_process().unwrap();
-        let spin = Spin { yields: true };
+        let wait = BusyWait { yields: true };
         let client = between_threads(
             cores,
-            || rings.serve(spin),
+            || rings.serve(wait),
             || {
                 let mut client = Client::default();
                 while client.received < 10_000 {
-                    client.turn(&rings, IN_FLIGHT);
-                    spin.turn();
+                    client.poll(&rings, IN_FLIGHT);
+                    wait.pause();
                 }
                 rings.stop.store(true, Ordering::Relaxed);
                 client

@@ -1,23 +1,23 @@
-//! The peer of large transfers: one TCP stream, with an application's answer to each request.
+//! Large transfers over one TCP stream, with an application's answer to each request.
 //!
 //! A request is its bytes alone; the server knows the size and answers with 32 bytes once it has
-//! read them all. One request is outstanding at a time, as for everyone in this suite. It comes in
-//! two forms: both sides block, as ordinary programs do, or both poll, as we do.
+//! read them all. One request is outstanding at a time, as in all benchmarks of the suite. There are
+//! two variants: both sides block, as ordinary programs do, or both poll, as Starling does.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use super::{Period, SMALL_BYTES, Spin};
-use crate::contest::{Context, Sample};
+use super::{BusyWait, Period, SMALL_BYTES};
+use crate::benchmark::Context;
 use crate::error::BenchError;
+use crate::metric::{Metric, Sample};
 use crate::process::announce;
-use crate::row::Metric;
 
 /// Role of the server; its arguments are the size of a request in bytes, [`Waiting::name`], how to
 /// wait between two tries, and the host to bind.
 pub const ROLE: &str = "tcp-sink";
 
-/// How both sides wait for the stream.
+/// How both sides wait for the stream's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// In the system call.
@@ -45,14 +45,14 @@ const READ_BYTES: usize = 256 << 10;
 /// The server: takes one connection.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parse = || match arguments {
-        [size, waiting, spin, host] => {
+        [size, waiting, wait, host] => {
             let size = size.parse().ok().filter(|&size: &usize| size > 0)?;
             let waiting = Waiting::ALL.into_iter().find(|w| w.name() == waiting)?;
-            Some((size, waiting, Spin::from_name(spin)?, host.as_str()))
+            Some((size, waiting, BusyWait::from_name(wait)?, host.as_str()))
         }
         _ => None,
     };
-    let (size, waiting, spin, host) = parse().ok_or_else(|| BenchError::BadRoleArguments {
+    let (size, waiting, wait, host) = parse().ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
         why:
             "expected the size of a request in bytes, `blocking` or `polling`, `spin` or `yield`, \
@@ -67,22 +67,22 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let (stream, _) = listener
         .accept()
         .map_err(BenchError::io("accepting a connection"))?;
-    Stream::new(stream, waiting, spin)
+    Stream::new(stream, waiting, wait)
         .and_then(|stream| sink(stream, size))
         .map_err(BenchError::io("answering over TCP"))
 }
 
-/// A stream that is waited for in one of the two ways.
+/// A stream with one of the two ways to wait.
 struct Stream {
     stream: TcpStream,
-    spin: Spin,
+    wait: BusyWait,
 }
 
 impl Stream {
-    fn new(stream: TcpStream, waiting: Waiting, spin: Spin) -> io::Result<Self> {
+    fn new(stream: TcpStream, waiting: Waiting, wait: BusyWait) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(waiting == Waiting::Polling)?;
-        Ok(Self { stream, spin })
+        Ok(Self { stream, wait })
     }
 
     fn poll<R>(
@@ -91,7 +91,7 @@ impl Stream {
     ) -> io::Result<R> {
         loop {
             match attempt(&mut self.stream) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.spin.turn(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait.pause(),
                 done => return done,
             }
         }
@@ -136,19 +136,19 @@ fn sink(mut stream: Stream, size: usize) -> io::Result<()> {
 
 /// Throughput of requests of `size` bytes.
 pub fn throughput(context: &Context, size: usize, waiting: Waiting) -> Result<Sample, BenchError> {
-    let spin = Spin::on(context.cores);
+    let wait = BusyWait::on(context.cores);
     let host = context.network.server();
-    let arguments = [&size.to_string(), waiting.name(), spin.name(), host];
+    let arguments = [&size.to_string(), waiting.name(), wait.name(), host];
     let server = context.launcher.start(ROLE, &arguments)?;
     let failed = || BenchError::io("exchanging over TCP");
     let mut stream = TcpStream::connect(server.address())
-        .and_then(|stream| Stream::new(stream, waiting, spin))
+        .and_then(|stream| Stream::new(stream, waiting, wait))
         .map_err(failed())?;
     let request = vec![7; size];
     let mut run = |period: Period| {
         let mut count = 0;
         // However short the period, something has to come of it.
-        while !period.over() || count == 0 {
+        while !period.is_over() || count == 0 {
             stream.write_all(&request)?;
             stream.read_exact(&mut [0; SMALL_BYTES])?;
             count += 1;
@@ -168,7 +168,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let server = Stream::new(server, waiting, Spin { yields: true }).unwrap();
+        let server = Stream::new(server, waiting, BusyWait { yields: true }).unwrap();
         (client, std::thread::spawn(move || sink(server, size)))
     }
 

@@ -1,15 +1,15 @@
-//! The floor of UDP: connected sockets, polled without blocking, one datagram for each message.
+//! The floor of UDP: connected sockets, polled without blocking, one datagram a message.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::time::Instant;
 
-use super::{IN_FLIGHT, Period, SILENCE, SMALL_BYTES, Spin};
-use crate::contest::{Context, Sample};
+use super::{BusyWait, IN_FLIGHT, Period, SILENCE, SMALL_BYTES};
+use crate::benchmark::Context;
 use crate::error::BenchError;
-use crate::latency::LapTimer;
+use crate::latency::LatencyTimer;
+use crate::metric::{Metric, Sample};
 use crate::process::announce;
-use crate::row::Metric;
 
 /// Role of the echo server.
 pub const ROLE: &str = "udp-echo";
@@ -19,14 +19,14 @@ const TRIES: u32 = 1000;
 
 type Message = [u8; SMALL_BYTES];
 
-/// The echo server: answers the first client that it hears. Its arguments are `Spin::name` and the
+/// The echo server: answers the client that sends the first datagram. Its arguments are `BusyWait::name` and the
 /// host to bind.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [name, host] => Spin::from_name(name).map(|spin| (spin, host)),
+        [name, host] => BusyWait::from_name(name).map(|wait| (wait, host)),
         _ => None,
     };
-    let (spin, host) = parsed.ok_or_else(|| BenchError::BadRoleArguments {
+    let (wait, host) = parsed.ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
         why: "expected `spin` or `yield`, and a host".into(),
     })?;
@@ -36,18 +36,18 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
         .local_addr()
         .map_err(BenchError::io("asking for the socket's address"))?;
     announce(&address.to_string())?;
-    echo(&socket, spin, u64::MAX).map_err(BenchError::io("echoing datagrams"))
+    echo(&socket, wait, u64::MAX).map_err(BenchError::io("echoing datagrams"))
 }
 
 /// Echoes `count` datagrams, fewer if the client closes its socket.
-fn echo(socket: &UdpSocket, spin: Spin, count: u64) -> io::Result<()> {
+fn echo(socket: &UdpSocket, wait: BusyWait, count: u64) -> io::Result<()> {
     let mut message = [0; SMALL_BYTES];
     let (length, client) = socket.recv_from(&mut message)?;
     socket.connect(client)?;
     socket.send(&message[..length])?;
     socket.set_nonblocking(true)?;
     for _ in 1..count {
-        match echo_one(socket, &mut message, spin) {
+        match echo_one(socket, &mut message, wait) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
             ended => ended?,
         }
@@ -56,12 +56,12 @@ fn echo(socket: &UdpSocket, spin: Spin, count: u64) -> io::Result<()> {
 }
 
 #[inline]
-fn echo_one(socket: &UdpSocket, message: &mut Message, spin: Spin) -> io::Result<()> {
+fn echo_one(socket: &UdpSocket, message: &mut Message, wait: BusyWait) -> io::Result<()> {
     while try_receive(socket, message)?.is_none() {
-        spin.turn();
+        wait.pause();
     }
     match socket.send(message) {
-        // A full send buffer loses the datagram, as a full queue anywhere else would.
+        // A full send buffer drops the datagram, as any other full queue does.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
         sent => sent.map(|_| ()),
     }
@@ -79,13 +79,13 @@ fn try_receive(socket: &UdpSocket, message: &mut Message) -> io::Result<Option<(
 /// The client's side.
 struct Client {
     socket: UdpSocket,
-    spin: Spin,
+    wait: BusyWait,
     sent: u64,
     received: u64,
 }
 
 impl Client {
-    fn new(server: &str, spin: Spin, host: &str) -> Result<Self, BenchError> {
+    fn new(server: &str, wait: BusyWait, host: &str) -> Result<Self, BenchError> {
         let socket = UdpSocket::bind((host, 0)).map_err(BenchError::io("binding a UDP socket"))?;
         socket
             .connect(server)
@@ -93,7 +93,7 @@ impl Client {
             .map_err(BenchError::io(format!("connecting to {server}")))?;
         Ok(Self {
             socket,
-            spin,
+            wait,
             sent: 0,
             received: 0,
         })
@@ -110,19 +110,19 @@ impl Client {
         Ok(())
     }
 
-    /// Takes one answer if it is there. Loopback neither loses nor reorders what one thread
-    /// sends, as long as the receive buffer takes it.
+    /// Receives one answer if there is one. Loopback neither loses nor reorders the datagrams of one
+    /// thread while the receive buffer has room.
     #[inline]
     fn try_receive(&mut self) -> Result<bool, BenchError> {
         let mut message = [0; SMALL_BYTES];
-        let there = try_receive(&self.socket, &mut message)
+        let received = try_receive(&self.socket, &mut message)
             .map_err(BenchError::io("receiving a datagram"))?;
-        if there.is_none() {
+        if received.is_none() {
             return Ok(false);
         }
         if message[..8] != self.received.to_le_bytes() {
             return Err(BenchError::WrongEcho {
-                plane: "udp",
+                scheme: "udp",
                 system: "raw",
                 what: format!("expected number {}, got {:?}", self.received, &message[..8]),
             });
@@ -140,11 +140,11 @@ impl Client {
                 if self.try_receive()? {
                     return Ok(());
                 }
-                self.spin.turn();
+                self.wait.pause();
             }
             if silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE {
                 return Err(BenchError::NoAnswer {
-                    plane: "udp",
+                    scheme: "udp",
                     system: "raw",
                     after: SILENCE,
                 });
@@ -160,21 +160,21 @@ impl Client {
 
 /// Latencies of single round trips.
 pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
-    let spin = Spin::on(context.cores);
+    let wait = BusyWait::on(context.cores);
     let server = context
         .launcher
-        .start(ROLE, &[spin.name(), context.network.server()])?;
-    let mut client = Client::new(server.address(), spin, context.network.client())?;
+        .start(ROLE, &[wait.name(), context.network.server()])?;
+    let mut client = Client::new(server.address(), wait, context.network.client())?;
     let warm_up = Period::warm_up(context);
-    while !warm_up.over() {
+    while !warm_up.is_over() {
         client.round_trip()?;
     }
-    let mut timer = LapTimer::new();
+    let mut timer = LatencyTimer::new();
     let period = Period::measured(context);
-    timer.begin();
+    timer.start();
     loop {
         client.round_trip()?;
-        if timer.lap() && period.over() {
+        if timer.record() && period.is_over() {
             return Ok(timer.into_latencies().sample());
         }
     }
@@ -182,19 +182,19 @@ pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
 
 /// Rate with [`IN_FLIGHT`] messages in flight.
 pub fn rate(context: &Context) -> Result<Sample, BenchError> {
-    let spin = Spin::on(context.cores);
+    let wait = BusyWait::on(context.cores);
     let server = context
         .launcher
-        .start(ROLE, &[spin.name(), context.network.server()])?;
-    let mut client = Client::new(server.address(), spin, context.network.client())?;
+        .start(ROLE, &[wait.name(), context.network.server()])?;
+    let mut client = Client::new(server.address(), wait, context.network.client())?;
     client.round_trip()?;
     for _ in 0..IN_FLIGHT {
         client.send()?;
     }
     let mut run = |period: Period| {
         let begin = client.received;
-        // However short the period, something has to come of it.
-        while !period.over() || client.received == begin {
+        // Even the shortest period has a result.
+        while !period.is_over() || client.received == begin {
             for _ in 0..16 {
                 client.receive()?;
                 let mut came = 1;
@@ -220,10 +220,10 @@ mod tests {
     fn datagrams_come_back_in_order() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap().to_string();
-        let spin = Spin { yields: true };
+        let wait = BusyWait { yields: true };
         std::thread::scope(|scope| {
-            scope.spawn(|| echo(&server, spin, 100).unwrap());
-            let mut client = Client::new(&address, spin, "127.0.0.1").unwrap();
+            scope.spawn(|| echo(&server, wait, 100).unwrap());
+            let mut client = Client::new(&address, wait, "127.0.0.1").unwrap();
             for _ in 0..100 {
                 client.round_trip().unwrap();
             }
@@ -232,17 +232,17 @@ mod tests {
     }
 
     #[test]
-    fn the_role_wants_to_know_how_to_wait() {
+    fn the_role_refuses_arguments_without_a_way_to_wait_and_a_host() {
         assert!(serve(&[]).is_err());
         assert!(serve(&["sleep".into(), "127.0.0.1".into()]).is_err());
         assert!(serve(&["spin".into()]).is_err());
     }
 
     #[test]
-    fn an_answer_out_of_turn_is_an_error() {
+    fn an_answer_out_of_order_is_an_error() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap().to_string();
-        let mut client = Client::new(&address, Spin { yields: true }, "127.0.0.1").unwrap();
+        let mut client = Client::new(&address, BusyWait { yields: true }, "127.0.0.1").unwrap();
         client.send().unwrap();
         let (_, from) = server.recv_from(&mut [0; SMALL_BYTES]).unwrap();
         server.send_to(&[9; SMALL_BYTES], from).unwrap();

@@ -1,31 +1,31 @@
-//! The floor of AF_XDP: frames that both sides send back as they are, polled without end.
+//! The floor of AF_XDP: both sides poll, and send every Ethernet frame back as it is.
 
 use std::time::Instant;
 
 use starling_io::PacketIo;
 use starling_io_xdp::{Reflector, XdpConfig, XdpIo};
 
-use super::{IN_FLIGHT, Period, SILENCE, SMALL_BYTES, Spin};
-use crate::contest::{Context, Network, Sample};
-use crate::endpoint::plane::{Plane, failed};
+use super::{BusyWait, IN_FLIGHT, Period, SILENCE, SMALL_BYTES};
+use crate::benchmark::{Context, Network};
+use crate::device::{Device, failed};
 use crate::error::BenchError;
-use crate::latency::LapTimer;
+use crate::latency::LatencyTimer;
+use crate::metric::{Metric, Sample};
 use crate::process::announce;
-use crate::row::Metric;
 
-/// Role of the server; its argument is `Spin::name`.
+/// Role of the server; its argument is `BusyWait::name`.
 pub const ROLE: &str = "xdp-reflect";
 
-/// Tries between two readings of the clock while waiting for a frame.
+/// Polls between two readings of the clock while waiting for an Ethernet frame.
 const TRIES: u32 = 10_000;
 
-/// The server: sends back whatever comes.
+/// The server: sends every Ethernet frame back.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
-    let spin = match arguments {
-        [name] => Spin::from_name(name),
+    let wait = match arguments {
+        [name] => BusyWait::from_name(name),
         _ => None,
     };
-    let spin = spin.ok_or_else(|| BenchError::BadRoleArguments {
+    let wait = wait.ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
         why: "expected `spin` or `yield`".into(),
     })?;
@@ -34,27 +34,27 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let mut reflector = Reflector::new(device);
     loop {
         reflector.reflect().map_err(failed)?;
-        spin.turn();
+        wait.pause();
     }
 }
 
-/// A client that has `count` frames on their way.
+/// A client with a fixed number of Ethernet frames in flight.
 struct Client {
     reflector: Reflector,
-    spin: Spin,
+    wait: BusyWait,
 }
 
 impl Client {
-    fn start(server: &str, spin: Spin, count: u64) -> Result<Self, BenchError> {
+    fn start(server: &str, wait: BusyWait, count: u64) -> Result<Self, BenchError> {
         let device = XdpIo::bind(
             &format!("xdp://va/{}:0", Network::Veth.client()),
             XdpConfig::default(),
         );
         let mut client = Self {
             reflector: Reflector::new(device.map_err(failed)?),
-            spin,
+            wait,
         };
-        let address = XdpIo::from_client(server);
+        let address = XdpIo::address_from_client(server);
         let peer = client.reflector.open_peer(&address).map_err(failed)?;
         for _ in 0..count {
             let message = [7; SMALL_BYTES];
@@ -63,20 +63,20 @@ impl Client {
         Ok(client)
     }
 
-    /// Waits for frames, and sends them back; returns how many.
+    /// Waits for Ethernet frames and sends them back; returns their number.
     #[inline]
-    fn turn(&mut self) -> Result<u64, BenchError> {
+    fn bounce(&mut self) -> Result<u64, BenchError> {
         let mut silent_since = None;
         loop {
             for _ in 0..TRIES {
                 match self.reflector.reflect().map_err(failed)? {
-                    0 => self.spin.turn(),
+                    0 => self.wait.pause(),
                     count => return Ok(count as u64),
                 }
             }
             if silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE {
                 return Err(BenchError::NoAnswer {
-                    plane: "xdp",
+                    scheme: "xdp",
                     system: "raw",
                     after: SILENCE,
                 });
@@ -85,37 +85,37 @@ impl Client {
     }
 }
 
-/// Latencies of a single frame that goes back and forth.
+/// Latencies of a single Ethernet frame that goes back and forth.
 pub fn latencies(context: &Context) -> Result<Sample, BenchError> {
-    let spin = Spin::on(context.cores);
-    let server = context.launcher.start(ROLE, &[spin.name()])?;
-    let mut client = Client::start(server.address(), spin, 1)?;
+    let wait = BusyWait::on(context.cores);
+    let server = context.launcher.start(ROLE, &[wait.name()])?;
+    let mut client = Client::start(server.address(), wait, 1)?;
     let warm_up = Period::warm_up(context);
-    while !warm_up.over() {
-        client.turn()?;
+    while !warm_up.is_over() {
+        client.bounce()?;
     }
-    let mut timer = LapTimer::new();
+    let mut timer = LatencyTimer::new();
     let period = Period::measured(context);
-    timer.begin();
+    timer.start();
     loop {
-        client.turn()?;
-        if timer.lap() && period.over() {
+        client.bounce()?;
+        if timer.record() && period.is_over() {
             return Ok(timer.into_latencies().sample());
         }
     }
 }
 
-/// Rate with [`IN_FLIGHT`] frames on their way.
+/// Rate with [`IN_FLIGHT`] Ethernet frames in flight.
 pub fn rate(context: &Context) -> Result<Sample, BenchError> {
-    let spin = Spin::on(context.cores);
-    let server = context.launcher.start(ROLE, &[spin.name()])?;
-    let mut client = Client::start(server.address(), spin, IN_FLIGHT)?;
+    let wait = BusyWait::on(context.cores);
+    let server = context.launcher.start(ROLE, &[wait.name()])?;
+    let mut client = Client::start(server.address(), wait, IN_FLIGHT)?;
     let mut run = |period: Period| {
         let mut count = 0;
-        // However short the period, something has to come of it.
-        while !period.over() || count == 0 {
+        // Even the shortest period has a result.
+        while !period.is_over() || count == 0 {
             for _ in 0..16 {
-                count += client.turn()?;
+                count += client.bounce()?;
             }
         }
         Ok::<_, BenchError>(period.rate_of(count))
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_role_wants_to_know_how_to_wait() {
+    fn the_role_refuses_arguments_without_a_way_to_wait() {
         assert!(serve(&[]).is_err());
         assert!(serve(&["sleep".into()]).is_err());
     }

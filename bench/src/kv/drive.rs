@@ -337,9 +337,9 @@ impl LoadProcess {
                 "at" => progress(rest.parse().unwrap_or(0)),
                 "done" => {
                     return RunFigures::from_json(rest)
-                        .ok_or_else(|| self.process.said_wrong(&line));
+                        .ok_or_else(|| self.process.unexpected(&line));
                 }
-                _ => return Err(self.process.said_wrong(rest)),
+                _ => return Err(self.process.unexpected(rest)),
             }
         }
     }

@@ -9,8 +9,8 @@ use starling_sim::queueing::Arrival;
 
 use super::FLOWS;
 use super::server::{HOLD, config};
+use crate::device::{Device, Raw, endpoint, failed};
 use crate::endpoint::caller::Failure;
-use crate::endpoint::plane::{Plane, Raw, endpoint, failed};
 use crate::error::BenchError;
 use crate::latency::Latencies;
 
@@ -19,7 +19,7 @@ use crate::latency::Latencies;
 const NAP: Duration = Duration::from_micros(20);
 
 /// An endpoint with its session.
-struct Flow<I: Plane> {
+struct Flow<I: Device> {
     endpoint: Raw<I>,
     session: SessionId,
     done: ContinuationId,
@@ -42,7 +42,7 @@ struct Held {
     requests: u64,
 }
 
-pub(super) struct Client<I: Plane> {
+pub(super) struct Client<I: Device> {
     flows: Vec<Flow<I>>,
     book: Rc<RefCell<Book>>,
     held: Rc<RefCell<Held>>,
@@ -65,7 +65,7 @@ impl Book {
     }
 }
 
-impl<I: Plane> Client<I> {
+impl<I: Device> Client<I> {
     /// All flows, with a session each that is open.
     pub(super) fn connect(host: &str, address: &str) -> Result<Self, BenchError> {
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
@@ -110,7 +110,7 @@ impl<I: Plane> Client<I> {
             let index = done.tag as usize;
             let asked_ns = book.requests[index].service_ns;
             let Some(held_ns) = answer(&done).filter(|held_ns| *held_ns >= asked_ns) else {
-                failure.put_answer(I::NAME, &done);
+                failure.put_answer(I::SCHEME, &done);
                 return;
             };
             book.answered += 1;

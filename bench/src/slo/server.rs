@@ -10,11 +10,11 @@ use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
 use super::{FLOWS, System, WORKERS};
-use crate::endpoint::plane::{Plane, endpoint, failed};
+use crate::device::{Device, endpoint, failed};
 use crate::error::BenchError;
 use crate::process::announce;
 
-/// Role of the server; its arguments are the plane, the system, and the host.
+/// Role of the server; its arguments are the device, the system, and the host.
 pub(super) const ROLE: &str = "starling-slo-server";
 
 /// Holds a worker for so many ns (8 bytes), and answers with how many it were.
@@ -36,21 +36,23 @@ pub(super) fn config() -> EndpointConfig {
 /// The server.
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [plane, system, host] => System::find(system).map(|system| (plane.as_str(), system, host)),
+        [scheme, system, host] => {
+            System::find(system).map(|system| (scheme.as_str(), system, host))
+        }
         _ => None,
     };
     match parsed {
-        Some((UdpIo::NAME, system, host)) => serve_on::<UdpIo>(system, host),
-        Some((ShmIo::NAME, system, host)) => serve_on::<ShmIo>(system, host),
-        Some((XdpIo::NAME, system, host)) => serve_on::<XdpIo>(system, host),
+        Some((UdpIo::SCHEME, system, host)) => serve_on::<UdpIo>(system, host),
+        Some((ShmIo::SCHEME, system, host)) => serve_on::<ShmIo>(system, host),
+        Some((XdpIo::SCHEME, system, host)) => serve_on::<XdpIo>(system, host),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),
-            why: "expected a plane, QUEUESxWORKERS or `steered`, and a host".into(),
+            why: "expected a scheme, QUEUESxWORKERS or `steered`, and a host".into(),
         }),
     }
 }
 
-fn serve_on<I: Plane>(system: System, host: &str) -> Result<(), BenchError> {
+fn serve_on<I: Device>(system: System, host: &str) -> Result<(), BenchError> {
     // Threads begin with what the one that starts them has: all sleeps end on time.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
         .map_err(|error| BenchError::io("setting the timer slack")(error.into()))?;

@@ -55,7 +55,7 @@ async fn call(client: &mut EchoClient<Channel>, number: u64) -> Result<(), Bench
         .into_inner();
     if answer.data.len() != SMALL_BYTES || answer.data[..8] != number.to_le_bytes() {
         return Err(BenchError::WrongEcho {
-            plane: "grpc",
+            scheme: "grpc",
             system: SYSTEM,
             what: format!("call {number} was answered with {:?}", answer.data),
         });

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::future::Future;
 
 use starling_bench::process::{announce, begin_client, begin_server};
-use starling_bench::{BenchError, Contestant, Suite};
+use starling_bench::{BenchError, Benchmark, Suite};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::server::TcpIncoming;
@@ -24,11 +24,11 @@ pub use kv::{CLIENT_ROLE as KV_CLIENT_ROLE, SERVER_ROLE as KV_SERVER_ROLE};
 /// The name of this system in rows and errors.
 const SYSTEM: &str = "tonic";
 
-/// tonic's contestants of a suite.
-pub fn contestants(suite: Suite) -> Vec<Contestant> {
+/// tonic's benchmarks of a suite.
+pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     match suite {
-        Suite::Rtt => vec![Contestant::new("grpc", SYSTEM, "", echo::latencies)],
-        Suite::Rate => vec![Contestant::new("grpc", SYSTEM, "", echo::rate)],
+        Suite::Rtt => vec![Benchmark::new("grpc", SYSTEM, "", echo::latencies)],
+        Suite::Rate => vec![Benchmark::new("grpc", SYSTEM, "", echo::rate)],
         Suite::Large
         | Suite::Sessions
         | Suite::Factors

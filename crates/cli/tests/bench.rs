@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
+fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
     let short = ["--json", "--seconds", "0.002", "--repetitions", "1"];
     let run = |what: &[&str]| {
         let output = starling(&[&["bench"], what, &short].concat());
@@ -31,6 +31,7 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
     let slo = some.map(|only| ["--only", only]).concat();
     let lines = run(&quick) + &run(&[&["slo"], &slo[..]].concat());
     let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for line in lines.lines() {
         let row: Value = serde_json::from_str(line).expect("each line is one JSON object");
         let keys: BTreeSet<&str> = row
@@ -40,18 +41,30 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
             .map(String::as_str)
             .collect();
         let expected = [
-            "bench", "case", "metric", "plane", "system", "unit", "value",
+            "case",
+            "max",
+            "metric",
+            "min",
+            "repetitions",
+            "scheme",
+            "suite",
+            "system",
+            "unit",
+            "value",
         ];
         assert_eq!(keys, BTreeSet::from(expected), "{line}");
-        let value = row["value"].as_f64().unwrap();
+        let [value, min, max] = ["value", "min", "max"].map(|key| row[key].as_f64().unwrap());
+        assert!(min <= value && value <= max, "{line}");
         // A stage may take less than the stamps around it; a few requests may all be late, or take
         // less processor time than is counted.
-        let may_be_nothing = row["bench"] == "breakdown" || row["bench"] == "slo";
+        let may_be_nothing = row["suite"] == "breakdown" || row["suite"] == "slo";
         assert!(value > 0.0 || may_be_nothing, "{line}");
         let name = |key: &str| row[key].as_str().unwrap().to_string();
-        seen.insert((name("bench"), name("system"), name("plane")));
+        let row_name = ["suite", "system", "scheme", "case", "metric"].map(name);
+        assert!(names.insert(row_name), "a second row of this name: {line}");
+        seen.insert((name("suite"), name("system"), name("scheme")));
     }
-    for (bench, system, plane) in [
+    for (suite, system, scheme) in [
         ("rtt", "raw", "udp"),
         ("rtt", "raw", "shm"),
         ("rtt", "tonic", "grpc"),
@@ -79,13 +92,13 @@ fn every_suite_runs_and_prints_rows_with_the_seven_keys() {
         ("slo", "starling", "udp"),
         ("slo", "starling", "shm"),
     ] {
-        let row = (bench.to_string(), system.to_string(), plane.to_string());
+        let row = (suite.to_string(), system.to_string(), scheme.to_string());
         assert!(seen.contains(&row), "no row of {row:?} in {seen:?}");
     }
 }
 
 #[test]
-fn the_list_runs_nothing_and_names_everyone() {
+fn the_list_names_every_benchmark() {
     let output = starling(&["bench", "--list"]);
     assert!(output.status.success());
     let list = text(&output.stdout);
@@ -144,7 +157,7 @@ fn one_file_for_two_pictures_is_a_usage_error() {
 }
 
 #[test]
-fn what_cannot_be_measured_or_drawn_is_a_usage_error_before_anything_runs() {
+fn a_selection_or_picture_that_cannot_be_is_a_usage_error_before_anything_runs() {
     for (arguments, expected) in [
         (&["rtt", "--only", "starling/rdma"][..], "it has raw/udp"),
         (&["rtt", "--svg", "x.svg"], "leave it away"),
@@ -178,22 +191,22 @@ fn a_breakdown_names_every_stage_adds_them_up_and_draws_them() {
         file.to_str().unwrap(),
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    for plane in ["udp", "shm"] {
-        check_stages(&text(&output.stdout), plane);
+    for scheme in ["udp", "shm"] {
+        check_stages(&text(&output.stdout), scheme);
     }
     let picture = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(picture.contains("server handler"), "{picture}");
 }
 
-/// A plane has a row for each stage, one of their sum, and one of the call as a whole.
-fn check_stages(lines: &str, plane: &str) {
+/// A device has a row for each stage, one for their sum, and one for the whole call.
+fn check_stages(lines: &str, scheme: &str) {
     let mut stages = 0;
     let mut added = 0.0;
     let (mut sum, mut round_trip) = (None, None);
     for line in lines.lines() {
         let row: Value = serde_json::from_str(line).expect("one JSON object a line");
-        if row["plane"] != plane || row["system"] != "starling" {
+        if row["scheme"] != scheme || row["system"] != "starling" {
             continue;
         }
         let value = row["value"].as_f64().unwrap();
@@ -207,14 +220,14 @@ fn check_stages(lines: &str, plane: &str) {
             }
         }
     }
-    assert_eq!(stages, 18, "{plane}");
+    assert_eq!(stages, 18, "{scheme}");
     let sum = sum.expect("there is a sum");
     assert!(
         sum > 0.0 && (sum - added).abs() < 2.0,
         "{added} is not {sum}"
     );
     let round_trip = round_trip.expect("there is a round trip");
-    assert!(round_trip > 0.0, "{plane}: {round_trip}");
+    assert!(round_trip > 0.0, "{scheme}: {round_trip}");
 }
 
 #[test]
@@ -263,7 +276,7 @@ fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
 }
 
 #[test]
-fn a_selection_of_nobody_is_status_2_and_names_who_there_is() {
+fn a_selection_of_nothing_is_status_2_and_names_the_benchmarks() {
     let output = starling(&["bench", "rtt", "--only", "nobody"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("raw/udp"));
@@ -273,7 +286,7 @@ fn a_selection_of_nobody_is_status_2_and_names_who_there_is() {
 fn an_unknown_role_is_an_error() {
     let output = starling(&["role", "nobody"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("no server role `nobody`"));
+    assert!(text(&output.stderr).contains("no role `nobody`"));
 }
 
 #[test]

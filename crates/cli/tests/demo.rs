@@ -21,14 +21,14 @@ fn every_system_answers_every_workload_right() {
     for line in text(&output.stdout).lines() {
         let row: Value = serde_json::from_str(line).expect("each line is one JSON object");
         let name = |key: &str| row[key].as_str().expect(key).to_string();
-        assert_eq!(name("bench"), "demo");
-        let key = ["system", "plane", "case", "metric"].map(name);
+        assert_eq!(name("suite"), "demo");
+        let key = ["system", "scheme", "case", "metric"].map(name);
         figures.insert(key, row["value"].as_f64().unwrap());
     }
-    for (system, plane) in [("starling", "udp"), ("starling", "shm"), ("tonic", "grpc")] {
+    for (system, scheme) in [("starling", "udp"), ("starling", "shm"), ("tonic", "grpc")] {
         for workload in ["A", "B", "C", "E"] {
             for metric in ["rate", "p50", "p99", "p99.9", "right_answers"] {
-                let key = [system, plane, workload, metric].map(String::from);
+                let key = [system, scheme, workload, metric].map(String::from);
                 let value = figures.get(&key);
                 assert!(
                     value.is_some_and(|value| *value > 0.0),

@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_bench::contest::{self, Network, Only, Plan};
+use starling_bench::benchmark::Network;
 use starling_bench::pin::{Cores, pin_thread};
 use starling_bench::process::Launcher;
-use starling_bench::row::Metric;
-use starling_bench::{Contestant, Context, Row, Suite, table};
+use starling_bench::runner::{self, Plan};
+use starling_bench::selection::Selection;
+use starling_bench::{Benchmark, Context, Metric, Row, Suite, benchmarks, table};
 
 use crate::error::CliError;
 use crate::lab::role;
 use crate::output;
 
-/// Seconds of one measurement, and rounds, unless told otherwise.
+/// Seconds of one measurement, and repetitions, without options.
 fn usual(suite: Suite) -> (f64, usize) {
     match suite {
         // A measurement is one load of some twelve, and a tail wants many requests.
@@ -40,8 +41,7 @@ pub(crate) struct Arguments {
     /// Prints the suites and what takes part in them, and runs nothing.
     #[arg(long)]
     list: bool,
-    /// Prints one JSON object per line, with the keys bench, plane, system, case, metric, unit,
-    /// value.
+    /// Prints one JSON object per line; see below for its keys.
     #[arg(long)]
     json: bool,
     /// Runs everything once and short: figures to be believed by nobody.
@@ -50,12 +50,13 @@ pub(crate) struct Arguments {
     /// How long each measurement takes; in the suite `slo`, each load of some twelve.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     seconds: Option<f64>,
-    /// How many rounds the contestants take turns for. Figures are medians over them.
+    /// How often each benchmark is measured. Figures are medians. Repetitions of the benchmarks of
+    /// a suite are interleaved.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repetitions: Option<u16>,
     /// Runs only these, by what `--list` shows and how the case begins. May be repeated.
-    #[arg(long, value_name = "SYSTEM[/PLANE[/CASE]]")]
-    only: Vec<Only>,
+    #[arg(long, value_name = "SYSTEM[/SCHEME[/CASE]]")]
+    only: Vec<Selection>,
     /// Where the picture of the suite `breakdown` or `slo` goes. With --json there is none unless
     /// this is given.
     #[arg(long, value_name = "FILE")]
@@ -72,26 +73,36 @@ fn picture(suite: Suite) -> Option<&'static str> {
 }
 
 const HELP: &str = "\
-The client runs on the first core and the server on the second; keep both free of other work.
-Where that cannot be, root may keep other work away: `chrt -f 1 starling bench ...`.
-Compare figures of one run only: what a virtual machine's cores can do changes within seconds.
-On the plane `shm` the case names the mode that the machine was in: `near` (a cache line goes to
-the other core and back within 130 ns), `far` (300 ns and more) or `mixed`.
+The client runs on the first core and the server on the second. Keep both free of other work; where
+that is not possible, root can give the benchmark priority: `chrt -f 1 starling bench ...`.
+Compare figures of one run only: the speed of a virtual machine's cores changes within seconds.
 
-In `slo` the workers sleep for as long as each request says, 4 ms on average, so that two cores stand
-for sixteen. A case is a distribution of these times and who hands out requests: 1x16 any worker may
-run any, 4x4 four groups by flow, 16x1 each flow has its worker, steered the XDP program hands out. `throughput_under_slo` is the highest
-load, of capacity, whose 99th percentile is within ten mean service times; `of the ideal` compares it
-with one queue that costs nothing and gets the same requests. It takes ten minutes and more in all.
+A benchmark is named SYSTEM/SCHEME CASE, as in `starling/udp batch=3`. The system `raw` is the floor:
+the least that any program could pay for the same exchange. The scheme is the device or transport.
+Over `shm` the case ends with the placement of the two cores: `near` (a cache line goes to the other
+core and back within 130 ns), `far` (300 ns and more) or `mixed`.
 
-In `large`, what goes over veth has interfaces with Starling's program in rows of xdp, and without in
-all others; TCP is also measured with it (`attached`), as it is for everyone on such an interface.
+slo: the workers sleep for as long as each request says, 4 ms on average, so that two cores stand for
+sixteen. A case is a distribution of these times and a dispatch policy: 1x16 (any worker may run any
+request), 4x4 (four groups of workers, by flow), 16x1 (a worker for each flow), steered (the XDP
+program hands out). throughput_under_slo is the highest load, as a share of capacity, whose 99th
+percentile is within ten mean service times. `of the ideal` compares it with one queue that costs
+nothing and gets the same requests. The suite takes ten minutes and more.
 
-In `interference` 40 thousand requests a second over udp, 400 thousand over shm, arrive at random;
-client and dispatch thread are one thread on the first core, and a worker has the second. One request
-in a hundred takes 50 us of a processor, and is not sent, is run by a worker that soon sleeps or by
-one that stays awake for 2 ms (`wakeful`), or by the dispatch thread; the latencies are those of the
-others.
+large: over veth, the interfaces have Starling's XDP program in rows of xdp, and no program in all
+other rows. TCP is also measured with the program there (`attached`).
+
+interference: 40 thousand requests a second over udp, 400 thousand over shm, arrive at random. Client
+and dispatch thread are one thread on the first core; a worker has the second. One request in a
+hundred takes 50 us of a processor. The cases: these requests are left out; a worker runs them that
+sleeps soon, or one that stays awake for 2 ms (`wakeful`); the dispatch thread runs them. The
+latencies are those of the other requests.
+
+With --json each row is one object with these keys:
+  suite, system, scheme, case   what was measured; with metric, the name of the row
+  metric, unit                  what the values are: p50 in ns, rate in per_s
+  value, min, max, repetitions  the median of the repetitions, their extremes, and their number
+`starling sim run --json` prints the same keys.
 
 Examples:
   starling bench rtt
@@ -147,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .is_ok();
     pin_thread(cores.client)?;
     for suite in suites() {
-        let (seconds, rounds) = if arguments.quick {
+        let (seconds, repetitions) = if arguments.quick {
             QUICK
         } else {
             usual(*suite)
@@ -157,13 +168,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             ..context.clone()
         };
         let plan = Plan {
-            rounds: arguments.repetitions.map_or(rounds, usize::from),
+            repetitions: arguments.repetitions.map_or(repetitions, usize::from),
             only: arguments.only.clone(),
         };
         let bar = progress_bar(arguments.json);
-        let rows = contest::run(
+        let rows = runner::run(
             suite.name(),
-            contestants(*suite, veth),
+            benchmarks_of(*suite, veth),
             &plan,
             &context,
             &mut |progress| {
@@ -224,21 +235,20 @@ fn draw(suite: Suite, usual: &str, arguments: &Arguments, rows: &[Row]) -> Resul
     output::print(&format!("picture: {}\n", file.display()))
 }
 
-/// Whoever takes part in a suite.
-fn contestants(suite: Suite, veth: bool) -> Vec<Contestant> {
-    let mut contestants = suite.floors();
-    contestants.extend(starling_bench::endpoint::contestants(suite));
+/// All benchmarks of a suite.
+fn benchmarks_of(suite: Suite, veth: bool) -> Vec<Benchmark> {
+    let mut benchmarks = benchmarks::of(suite);
     if veth {
-        contestants.extend(starling_bench::veth::contestants(suite));
+        benchmarks.extend(starling_bench::veth::benchmarks(suite));
     }
-    contestants.extend(starling_bench_tonic::contestants(suite));
-    contestants
+    benchmarks.extend(starling_bench_tonic::benchmarks(suite));
+    benchmarks
 }
 
 fn list() -> String {
     let mut text = String::new();
     for suite in Suite::ALL {
-        let names: Vec<String> = contestants(suite, true)
+        let names: Vec<String> = benchmarks_of(suite, true)
             .iter()
             .map(ToString::to_string)
             .collect();
@@ -250,7 +260,10 @@ fn list() -> String {
 
 fn report(suite: Suite, rows: &[Row], json: bool) -> String {
     if json {
-        return rows.iter().map(|row| row.to_json() + "\n").collect();
+        return rows
+            .iter()
+            .map(|row| format!("{}\n", row.to_json()))
+            .collect();
     }
     let table = match suite {
         Suite::Breakdown => table::render_by_metric(rows, Metric::RoundTrip),

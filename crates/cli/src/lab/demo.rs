@@ -1,4 +1,4 @@
-//! `starling demo`: a key-value service over Starling's planes and over tonic, side by side.
+//! `starling demo`: a key-value service over Starling's devices and over tonic, side by side.
 //!
 //! ```text
 //!   this process                core 1: servers          core 0: load generators
@@ -25,10 +25,10 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use starling_bench::kv::drive::Settings;
+use starling_bench::kv::starling_roles::{KV_CLIENT, KV_SERVER};
 use starling_bench::kv::{LoadProcess, RunFigures, Workload};
 use starling_bench::pin::Cores;
 use starling_bench::process::{Launcher, RoleProcess};
-use starling_bench::services::role::{KV_CLIENT, KV_SERVER};
 use starling_bench::{BenchError, table};
 
 use crate::error::CliError;
@@ -59,8 +59,8 @@ pub(crate) struct Arguments {
     /// Where the latency plot goes.
     #[arg(long, value_name = "FILE", default_value = SVG)]
     svg: PathBuf,
-    /// Prints one JSON object per line, with the keys bench, plane, system, case (the workload),
-    /// metric, unit, value.
+    /// Prints one JSON object per line, with the keys of `starling bench --json`: `suite` is `demo`,
+    /// `case` is the workload.
     #[arg(long)]
     json: bool,
 }
@@ -81,11 +81,11 @@ Examples:
   starling demo --svg latencies.svg
   starling demo --quick --json";
 
-/// Who takes part: the column in the table, the plane and system of its rows, its roles, and what
+/// Who takes part: the column in the table, the device and system of its rows, its roles, and what
 /// its server's first arguments are.
 #[derive(Debug)]
 struct System {
-    plane: &'static str,
+    scheme: &'static str,
     name: &'static str,
     server: &'static str,
     client: &'static str,
@@ -93,8 +93,8 @@ struct System {
 }
 
 fn systems() -> [System; 3] {
-    let starling = |plane, bind: String| System {
-        plane,
+    let starling = |scheme, bind: String| System {
+        scheme,
         name: "starling",
         server: KV_SERVER,
         client: KV_CLIENT,
@@ -104,7 +104,7 @@ fn systems() -> [System; 3] {
         starling("udp", "udp://127.0.0.1:0".into()),
         starling("shm", format!("shm://starling-demo-{}", std::process::id())),
         System {
-            plane: "grpc",
+            scheme: "grpc",
             name: "tonic",
             server: starling_bench_tonic::KV_SERVER_ROLE,
             client: starling_bench_tonic::KV_CLIENT_ROLE,
@@ -156,7 +156,7 @@ impl Pair {
 /// What a system did in a workload.
 #[derive(Clone, Debug)]
 struct Outcome {
-    plane: &'static str,
+    scheme: &'static str,
     system: &'static str,
     workload: Workload,
     figures: RunFigures,
@@ -218,7 +218,7 @@ fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outco
     for system in &systems {
         progress.begin(&format!(
             "{}/{}: loading {records} records",
-            system.name, system.plane
+            system.name, system.scheme
         ));
         pairs.push(Pair::start(launcher, system, records)?);
         progress.end();
@@ -226,13 +226,13 @@ fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outco
     let mut outcomes = Vec::new();
     for workload in Workload::YCSB {
         for (system, pair) in systems.iter().zip(&mut pairs) {
-            let what = format!("workload {workload} on {}/{}", system.name, system.plane);
+            let what = format!("workload {workload} on {}/{}", system.name, system.scheme);
             progress.begin(&what);
             let (figures, server_cpu_ns) = pair
                 .run(workload, seconds, &mut |calls| progress.tell(&what, calls))
                 .map_err(|error| CliError::Demo { what, error })?;
             outcomes.push(Outcome {
-                plane: system.plane,
+                scheme: system.scheme,
                 system: system.name,
                 workload,
                 figures,

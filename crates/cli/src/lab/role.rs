@@ -18,8 +18,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let Arguments { name, arguments } = arguments;
-    starling_bench::suite::serve(name, arguments)
-        .or_else(|| starling_bench::services::role::serve(name, arguments))
+    starling_bench::roles::serve(name, arguments)
         .or_else(|| starling_bench_tonic::serve(name, arguments))
         .unwrap_or_else(|| Err(BenchError::UnknownRole(name.clone())))?;
     Ok(())

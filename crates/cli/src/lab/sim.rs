@@ -51,8 +51,7 @@ struct Run {
     /// the paper's number otherwise.
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
     nodes: Option<u32>,
-    /// Prints one JSON object per line, with the keys scenario, case, metric, unit, value, and
-    /// paper where the paper has the figure.
+    /// Prints one JSON object per line; see below for its keys.
     #[arg(long)]
     json: bool,
     /// As short as it can be: figures to be believed by nobody.
@@ -83,6 +82,11 @@ answer, credits and queues within bounds, nothing left at the end, DCTCP fair in
 not; the message has the command that shows it again. 2: what was typed cannot be meant, or plots
 cannot be written where they are wanted. Other figures do not change the status: what is promised of
 them stands in SPECIFICATION.md.
+
+With --json each row is one object with the keys of `starling bench --json`: suite (the scenario),
+system (starling), scheme (sim), case, metric, unit, value, min, max, repetitions. A run is
+deterministic: repetitions is 1, and min and max are the value. The key paper has the paper's
+figure where there is one.
 
 Examples:
   starling sim run loss

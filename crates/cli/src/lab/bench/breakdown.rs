@@ -8,16 +8,16 @@
 
 use std::fmt::Write as _;
 
-use starling_bench::breakdown::{Kind, Side, Stage};
-use starling_bench::row::{Metric, Row};
+use starling_bench::breakdown::stage::{Kind, Side, Stage};
 use starling_bench::table;
+use starling_bench::{Metric, Row};
 
 /// Width of the field of time, and what stands left of it, in pixels.
 const WIDTH: f64 = 820.0;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 40.0;
 
-/// Height of a lane, and of a plane's two with what stands around them.
+/// Height of a lane, and of a device's two with what stands around them.
 const LANE: f64 = 26.0;
 const PLANE: f64 = 120.0;
 
@@ -38,10 +38,10 @@ fn colour(kind: Kind) -> &'static str {
 
 /// The picture of the suite's rows.
 pub(super) fn svg(rows: &[Row]) -> String {
-    let planes: Vec<&[Row]> = table::groups(rows)
+    let schemes: Vec<&[Row]> = table::groups(rows)
         .filter(|group| group.iter().any(|row| stage_of(row).is_some()))
         .collect();
-    let (width, height) = (LEFT + WIDTH + RIGHT, TOP + PLANE * planes.len() as f64);
+    let (width, height) = (LEFT + WIDTH + RIGHT, TOP + PLANE * schemes.len() as f64);
     let mut svg = String::new();
     let _ = writeln!(
         svg,
@@ -59,10 +59,10 @@ pub(super) fn svg(rows: &[Row]) -> String {
             kind.name()
         );
     }
-    for (index, rows) in planes.into_iter().enumerate() {
+    for (index, rows) in schemes.into_iter().enumerate() {
         let y = TOP + PLANE * index as f64;
         let _ = writeln!(svg, r#"<g transform="translate(0 {y})">"#);
-        plane(&mut svg, rows);
+        scheme(&mut svg, rows);
         svg.push_str("</g>\n");
     }
     svg.push_str("</svg>\n");
@@ -76,11 +76,11 @@ fn stage_of(row: &Row) -> Option<(Stage, f64)> {
     }
 }
 
-/// One plane: both lanes, and the axis.
-fn plane(svg: &mut String, rows: &[Row]) {
+/// One device: both lanes, and the axis.
+fn scheme(svg: &mut String, rows: &[Row]) {
     let total: f64 = rows.iter().filter_map(stage_of).map(|(_, ns)| ns).sum();
     let scale = WIDTH / total.max(1.0);
-    let name = format!("{} {}", rows[0].plane, rows[0].case);
+    let name = format!("{} {}", rows[0].scheme, rows[0].case);
     let _ = writeln!(
         svg,
         r#"<text x="20" y="{}" font-size="14" font-weight="bold">{}</text>"#,
@@ -119,7 +119,7 @@ fn plane(svg: &mut String, rows: &[Row]) {
     );
 }
 
-/// The top of a lane, below that of its plane.
+/// The top of a lane, below that of its device.
 fn lane(side: Side) -> f64 {
     match side {
         Side::Client => 8.0,
@@ -134,15 +134,15 @@ mod tests {
     #[test]
     fn every_stage_is_drawn_where_the_one_before_it_ends() {
         let row = |metric, value| Row {
-            bench: "breakdown",
-            plane: "udp",
+            suite: "breakdown",
+            scheme: "udp",
             system: "starling",
             case: String::new(),
             metric,
             value,
-            low: value,
-            high: value,
-            rounds: 1,
+            min: value,
+            max: value,
+            repetitions: 1,
         };
         let mut rows: Vec<Row> = Stage::ALL
             .map(|stage| row(Metric::Stage(stage), 100.0))

@@ -1,16 +1,16 @@
-//! The pictures of the suite `slo`: for each plane and distribution, how the tail grows with the
+//! The pictures of the suite `slo`: for each device and distribution, how the tail grows with the
 //! load, by who hands requests to the workers, beside the ideal.
 
-use starling_bench::row::{Metric, Row};
 use starling_bench::table;
+use starling_bench::{Metric, Row};
 use starling_sim::scenario::{Curve, Plot};
 
 use crate::lab::curves;
 
-/// Pictures side by side: the distributions of a plane.
+/// Pictures side by side: the distributions of a device.
 const COLUMNS: usize = 5;
 
-/// All pictures on one page, a line for each plane.
+/// All pictures on one page, a line for each device.
 pub(super) fn svg(rows: &[Row]) -> String {
     curves::page(&plots(rows), COLUMNS)
 }
@@ -20,7 +20,7 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
     let mut plots: Vec<Plot> = Vec::new();
     for (row, curve) in curves().filter(|(row, _)| row.case.contains('/')) {
         let (service, _) = row.case.split_once('/').unwrap_or((&row.case, ""));
-        let title = format!("{}: 16 workers, {service} service times", row.plane);
+        let title = format!("{}: 16 workers, {service} service times", row.scheme);
         if plots.last().is_none_or(|plot| plot.title != title) {
             let ideal = curves().find(|(row, _)| row.case == service);
             plots.push(Plot {
@@ -36,7 +36,7 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
     plots
 }
 
-/// The curve of one contestant in one case, with its first row.
+/// The curve of one benchmark in one case, with its first row.
 fn curve(rows: &[Row]) -> Option<(&Row, Curve)> {
     let points: Vec<(f64, f64)> = rows
         .iter()
@@ -57,16 +57,16 @@ mod tests {
 
     #[test]
     fn each_plane_and_distribution_has_a_picture_with_the_ideal() {
-        let row = |plane, system, case: &str, tenths| Row {
-            bench: "slo",
-            plane,
+        let row = |scheme, system, case: &str, tenths| Row {
+            suite: "slo",
+            scheme,
             system,
             case: case.into(),
             metric: Metric::Tail { tenths },
             value: f64::from(tenths),
-            low: 1.0,
-            high: 1.0,
-            rounds: 1,
+            min: 1.0,
+            max: 1.0,
+            repetitions: 1,
         };
         let rows = [
             row("model", "ideal", "gev", 1),

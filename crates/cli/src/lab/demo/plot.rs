@@ -11,9 +11,9 @@
 
 use std::fmt::Write as _;
 
+use starling_bench::Metric;
 use starling_bench::kv::Workload;
 use starling_bench::kv::drive::PERCENTILES;
-use starling_bench::row::Metric;
 use starling_bench::table::human;
 
 use super::Outcome;
@@ -36,8 +36,8 @@ const COLUMNS: usize = 2;
 const MARKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
 
 /// Colours that differ in lightness too, for those who do not see the difference in hue.
-fn colour(plane: &str) -> &'static str {
-    match plane {
+fn colour(scheme: &str) -> &'static str {
+    match scheme {
         "udp" => "#0b5cad",
         "shm" => "#17a05d",
         _ => "#d1495b",
@@ -80,10 +80,10 @@ fn legend(svg: &mut String, outcomes: &[Outcome]) {
         let _ = writeln!(
             svg,
             r#"<path d="M{x} 48h26" stroke="{}" stroke-width="3"/><text x="{}" y="52" font-size="13">{}/{}</text>"#,
-            colour(outcome.plane),
+            colour(outcome.scheme),
             x + 34.0,
             outcome.system,
-            outcome.plane
+            outcome.scheme
         );
     }
 }
@@ -176,7 +176,7 @@ fn panel(svg: &mut String, workload: Workload, outcomes: &[Outcome], scale: Scal
             svg,
             r#"<polyline points="{}" fill="none" stroke="{}" stroke-width="2.5" stroke-linejoin="round"/>"#,
             line.join(" "),
-            colour(outcome.plane)
+            colour(outcome.scheme)
         );
     }
 }

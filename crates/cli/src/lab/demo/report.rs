@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
-use starling_bench::row::Metric;
+use starling_bench::Metric;
 use starling_bench::table::{align, human};
 
 use super::Outcome;
@@ -93,14 +93,18 @@ pub(super) fn json(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
         let mut row = |metric: &str, unit: &str, value: f64| {
+            let value = (value * 10.0).round() / 10.0;
             let row = json!({
-                "bench": "demo",
-                "plane": outcome.plane,
+                "suite": "demo",
                 "system": outcome.system,
+                "scheme": outcome.scheme,
                 "case": outcome.workload.name(),
                 "metric": metric,
                 "unit": unit,
-                "value": (value * 10.0).round() / 10.0,
+                "value": value,
+                "min": value,
+                "max": value,
+                "repetitions": 1,
             });
             let _ = writeln!(text, "{row}");
         };
@@ -154,7 +158,7 @@ fn table(outcomes: &[Outcome]) -> String {
 }
 
 fn system(outcome: &Outcome) -> String {
-    format!("{}/{}", outcome.system, outcome.plane)
+    format!("{}/{}", outcome.system, outcome.scheme)
 }
 
 /// A value, and how many times better than the peer's it is.
@@ -195,9 +199,9 @@ fn verdict(outcomes: &[Outcome]) -> String {
         }
     }
     let mut text = if slower {
-        "Starling did NOT beat tonic on every workload over both planes.".to_string()
+        "Starling did NOT beat tonic on every workload over udp and shm.".to_string()
     } else {
-        "Starling beat tonic on every workload over both planes: more calls per second.".into()
+        "Starling beat tonic on every workload over udp and shm: more calls per second.".into()
     };
     let ahead = compared - behind.len();
     let _ = write!(text, "\nIt is ahead in {ahead} of {compared} figures");

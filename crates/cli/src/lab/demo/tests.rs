@@ -9,7 +9,7 @@ fn outcomes(slowness: [u64; 3]) -> Vec<Outcome> {
     for workload in Workload::YCSB {
         for (system, slowness) in systems().iter().zip(slowness) {
             outcomes.push(Outcome {
-                plane: system.plane,
+                scheme: system.scheme,
                 system: system.name,
                 workload,
                 figures: RunFigures {
@@ -41,7 +41,7 @@ fn the_table_compares_with_tonic_and_says_who_won() {
     assert!(udp.contains("2.00 us    x10"), "{text}");
     assert!(!line("tonic/grpc").contains('x'), "{text}");
     assert!(text.contains("Every answer was right: 12000 calls"));
-    assert!(text.contains("Starling beat tonic on every workload over both planes"));
+    assert!(text.contains("Starling beat tonic on every workload over udp and shm"));
     assert!(text.contains("ahead in 40 of 40 figures."));
     assert!(text.contains("a.svg"));
 }
@@ -49,7 +49,7 @@ fn the_table_compares_with_tonic_and_says_who_won() {
 #[test]
 fn where_starling_is_behind_is_named() {
     let text = report::text(&outcomes([2, 30, 20]), 1000, "a.svg".as_ref());
-    assert!(text.contains("Starling did NOT beat tonic on every workload over both planes"));
+    assert!(text.contains("Starling did NOT beat tonic on every workload over udp and shm"));
     assert!(text.contains("ahead in 20 of 40 figures; not in"), "{text}");
     assert!(text.contains("E on starling/shm: CPU/call x0.67"), "{text}");
 }
@@ -59,7 +59,7 @@ fn a_longer_tail_alone_does_not_decide() {
     let mut outcomes = outcomes([2, 1, 20]);
     outcomes[0].figures.latencies_ns.fill(1_000_000_000);
     let text = report::text(&outcomes, 1000, "a.svg".as_ref());
-    assert!(text.contains("Starling beat tonic on every workload over both planes"));
+    assert!(text.contains("Starling beat tonic on every workload over udp and shm"));
     assert!(text.contains("A on starling/udp: p99 x0.00"), "{text}");
 }
 
@@ -71,7 +71,7 @@ fn rows_for_programs_have_the_seven_keys() {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
         let keys: Vec<&String> = row.as_object().unwrap().keys().collect();
         let expected = [
-            "bench", "case", "metric", "plane", "system", "unit", "value",
+            "bench", "case", "metric", "scheme", "system", "unit", "value",
         ];
         assert_eq!(keys, expected);
     }

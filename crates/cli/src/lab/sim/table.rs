@@ -8,15 +8,21 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use starling_sim::scenario::{Findings, Named, Row};
 
-/// One JSON object per line.
+/// One JSON object per line, with the keys that [`starling_bench::row`] lists.
 pub(super) fn json(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let mut object = Map::new();
-        object.insert("scenario".into(), row.scenario.into());
+        object.insert("suite".into(), row.scenario.into());
+        object.insert("system".into(), "starling".into());
+        object.insert("scheme".into(), "sim".into());
         object.insert("case".into(), row.case.clone().into());
         object.insert("metric".into(), row.metric.as_ref().into());
         object.insert("unit".into(), row.unit.into());
-        object.insert("value".into(), row.value.into());
+        // A run is deterministic: its one repetition is all that there is to see.
+        for key in ["value", "min", "max"] {
+            object.insert(key.into(), row.value.into());
+        }
+        object.insert("repetitions".into(), 1.into());
         if let Some(paper) = row.paper {
             object.insert("paper".into(), paper.into());
         }
@@ -108,10 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn the_paper_is_only_named_where_it_has_the_figure() {
+    fn a_row_has_the_key_paper_only_if_the_paper_has_the_figure() {
         let with: Value = serde_json::from_str(&json(&[row(Some(18.0))])).unwrap();
-        assert_eq!(with["paper"], 18.0);
-        assert_eq!(with["case"], "1e-4");
+        let expected = serde_json::json!({
+            "suite": "loss", "system": "starling", "scheme": "sim", "case": "1e-4",
+            "metric": "bandwidth", "unit": "Gb/s", "value": 96.25, "min": 96.25, "max": 96.25,
+            "repetitions": 1, "paper": 18.0,
+        });
+        assert_eq!(with, expected);
         let without: Value = serde_json::from_str(&json(&[row(None)])).unwrap();
         assert!(without.get("paper").is_none());
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  core 0                                       core 1
-//!  arrivals ─▶ 89 endpoints ══ plane ══▶ endpoint ─▶ jbsq ─▶ 16 workers that sleep
+//!  arrivals ─▶ 89 endpoints ══ device ══▶ endpoint ─▶ jbsq ─▶ 16 workers that sleep
 //!     │         (a flow each)                                     │
 //!     └──── when each was to be sent ─▶ latency ◀── answer ◀──────┘
 //! ```
@@ -29,11 +29,11 @@ use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 use starling_sim::queueing::{self, SLO, Search, Service, arrivals};
 
-use crate::contest::{Contestant, Context, Sample};
-use crate::endpoint::plane::Plane;
+use crate::benchmark::{Benchmark, Context};
+use crate::device::{Device, SYSTEM};
 use crate::error::BenchError;
+use crate::metric::{Metric, Sample};
 use crate::process::begin_server;
-use crate::row::Metric;
 
 /// Workers of the server.
 const WORKERS: usize = 16;
@@ -81,7 +81,7 @@ impl System {
     }
 }
 
-/// What any plane can do.
+/// What any device can do.
 const SYSTEMS: [System; 3] = [
     System::of("1x16", Mode::SingleQueue),
     System::of("4x4", Mode::Grouped(4)),
@@ -94,11 +94,11 @@ const STEERED: System = System {
     ..System::of("steered", Mode::SingleQueue)
 };
 
-/// The ideal, and Starling on the planes within this host.
-pub(crate) fn contestants() -> Vec<Contestant> {
+/// The ideal, and Starling on the devices within this host.
+pub(crate) fn benchmarks() -> Vec<Benchmark> {
     let ideals = Service::ALL.map(|service| {
         let mut round = 0;
-        Contestant::new(
+        Benchmark::new(
             "model",
             "ideal",
             service.name(),
@@ -108,19 +108,19 @@ pub(crate) fn contestants() -> Vec<Contestant> {
             },
         )
     });
-    let mut contestants = Vec::from(ideals);
-    contestants.extend(on::<ShmIo, ShmIo>(&SYSTEMS));
-    contestants.extend(on::<UdpIo, UdpIo>(&SYSTEMS));
-    contestants
+    let mut benchmarks = Vec::from(ideals);
+    benchmarks.extend(on::<ShmIo, ShmIo>(&SYSTEMS));
+    benchmarks.extend(on::<UdpIo, UdpIo>(&SYSTEMS));
+    benchmarks
 }
 
 /// Starling over a veth pair. Only one device can have an interface's queue, so the clients, of
 /// which there are many, have the kernel's sockets.
-pub(crate) fn contestants_over_veth() -> Vec<Contestant> {
+pub(crate) fn benchmarks_over_veth() -> Vec<Benchmark> {
     on::<XdpIo, UdpIo>(&[&SYSTEMS[..], &[STEERED]].concat())
 }
 
-fn on<S: Plane, C: Plane>(systems: &[System]) -> Vec<Contestant> {
+fn on<S: Device, C: Device>(systems: &[System]) -> Vec<Benchmark> {
     let cases = Service::ALL
         .into_iter()
         .flat_map(|service| systems.iter().map(move |&system| (service, system)));
@@ -128,13 +128,12 @@ fn on<S: Plane, C: Plane>(systems: &[System]) -> Vec<Contestant> {
         .map(|(service, system)| {
             let case = format!("{}/{}", service.name(), system.name);
             let mut round = 0;
-            let contestant =
-                Contestant::new(S::NAME, crate::endpoint::SYSTEM, case, move |context| {
-                    round += 1;
-                    measure::<S, C>(context, service, system, round)
-                });
+            let benchmark = Benchmark::new(S::SCHEME, SYSTEM, case, move |context| {
+                round += 1;
+                measure::<S, C>(context, service, system, round)
+            });
             // Sleeps take milliseconds: they do not ask how far a cache line has to go.
-            contestant.in_any_mode()
+            benchmark.in_any_placement()
         })
         .collect()
 }
@@ -174,13 +173,13 @@ fn sample((limit, points): (f64, Vec<(f64, f64)>)) -> Sample {
     sample
 }
 
-fn measure<S: Plane, C: Plane>(
+fn measure<S: Device, C: Device>(
     context: &Context,
     service: Service,
     system: System,
     seed: u64,
 ) -> Result<Sample, BenchError> {
-    let arguments = [S::NAME, system.name, context.network.server()];
+    let arguments = [S::SCHEME, system.name, context.network.server()];
     let server = context.launcher.start(server::ROLE, &arguments)?;
     let mut client = client::Client::<C>::connect(context.network.client(), server.address())?;
     let mut busy: f64 = 0.0;
@@ -224,12 +223,12 @@ mod tests {
 
     #[test]
     fn cases_say_the_distribution_and_who_hands_out() {
-        let names: Vec<String> = contestants().iter().map(ToString::to_string).collect();
+        let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
         assert_eq!(names[0], "ideal/model fixed");
         assert_eq!(names[5], "starling/shm fixed/1x16");
         assert_eq!(names[19], "starling/shm bimodal/16x1");
         assert_eq!(names[20], "starling/udp fixed/1x16");
-        let over_veth = contestants_over_veth();
+        let over_veth = benchmarks_over_veth();
         assert_eq!(over_veth[1].to_string(), "starling/xdp fixed/4x4");
         assert_eq!(over_veth[3].to_string(), "starling/xdp fixed/steered");
     }

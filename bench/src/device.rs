@@ -1,4 +1,5 @@
-//! The devices, and how an endpoint is made on one.
+//! The devices that Starling is measured over, and how an endpoint is made on one: all that depends
+//! on the kind of device.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use starling_endpoint::{Endpoint, EndpointConfig, Secrets};
@@ -7,31 +8,33 @@ use starling_io_shm::{ShmConfig, ShmIo};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_io_xdp::{XdpConfig, XdpIo};
 
-use super::SYSTEM;
 use crate::error::BenchError;
+
+/// The name of Starling in rows and errors.
+pub(crate) const SYSTEM: &str = "starling";
 
 /// An endpoint on a device.
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 
-/// A kind of device that takes part.
-pub(crate) trait Plane: PacketIo + Sized + 'static {
-    /// Its name in rows.
-    const NAME: &'static str;
+/// A kind of device that the benchmarks run over.
+pub(crate) trait Device: PacketIo + Sized + 'static {
+    /// The scheme of its addresses, which names it in rows and arguments.
+    const SCHEME: &'static str;
 
-    /// A device that clients can reach at `host`, an address of this namespace.
+    /// A server's device. Clients reach it at `host`, an address of this network namespace.
     fn server(host: &str) -> Result<Self, IoError>;
 
-    /// A device for a client that has `host`.
+    /// A client's device, at `host`.
     fn client(host: &str) -> Result<Self, IoError>;
 
-    /// What a client calls a server by that announced this address.
-    fn from_client(address: &str) -> String {
+    /// The client's address for a server that announced `address`.
+    fn address_from_client(address: &str) -> String {
         address.to_owned()
     }
 }
 
-impl Plane for UdpIo {
-    const NAME: &'static str = "udp";
+impl Device for UdpIo {
+    const SCHEME: &'static str = "udp";
 
     fn server(host: &str) -> Result<Self, IoError> {
         UdpIo::bind(&format!("udp://{host}:0"), UdpConfig::default())
@@ -42,8 +45,8 @@ impl Plane for UdpIo {
     }
 }
 
-impl Plane for ShmIo {
-    const NAME: &'static str = "shm";
+impl Device for ShmIo {
+    const SCHEME: &'static str = "shm";
 
     fn server(_: &str) -> Result<Self, IoError> {
         let name = format!("shm://starling-bench-{}", std::process::id());
@@ -55,8 +58,8 @@ impl Plane for ShmIo {
     }
 }
 
-impl Plane for XdpIo {
-    const NAME: &'static str = "xdp";
+impl Device for XdpIo {
+    const SCHEME: &'static str = "xdp";
 
     fn server(host: &str) -> Result<Self, IoError> {
         XdpIo::bind(&format!("xdp://vb/{host}:0"), XdpConfig::default())
@@ -66,22 +69,22 @@ impl Plane for XdpIo {
         XdpIo::bind(&format!("xdp://va/{host}:0"), XdpConfig::default())
     }
 
-    /// By its own interface.
-    fn from_client(address: &str) -> String {
+    /// The interface in it is the client's own.
+    fn address_from_client(address: &str) -> String {
         address.replace("xdp://vb/", "xdp://va/")
     }
 }
 
-/// An endpoint on a device that was just made.
-pub(crate) fn endpoint<I: Plane>(
+/// An endpoint on a new device.
+pub(crate) fn endpoint<I: Device>(
     device: Result<I, IoError>,
     config: EndpointConfig,
 ) -> Result<Raw<I>, BenchError> {
     endpoint_with(device, MonotonicClock::new(), config)
 }
 
-/// The same with a clock of one's own.
-pub(crate) fn endpoint_with<I: Plane, C: Clock>(
+/// The same with another clock.
+pub(crate) fn endpoint_with<I: Device, C: Clock>(
     device: Result<I, IoError>,
     clock: C,
     config: EndpointConfig,
@@ -102,7 +105,7 @@ fn secrets() -> Result<Secrets, BenchError> {
     })
 }
 
-/// An error of Starling's as one of the benchmarks.
+/// An error of Starling as one of the benchmarks.
 pub(crate) fn failed(error: impl std::fmt::Display) -> BenchError {
     BenchError::Call {
         system: SYSTEM,

@@ -3,7 +3,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `plane` | the devices, and how an endpoint is made on one: all that depends on the plane |
+//! | `device` | the devices, and how an endpoint is made on one: all that depends on the device |
 //! | `settings` | what the suites change of an endpoint's configuration |
 //! | `server` | the server's process |
 //! | `caller` | a client's endpoint and the check of its answers; one call at a time |
@@ -17,7 +17,6 @@ mod dispatch;
 mod interference;
 mod load;
 mod memory;
-pub(crate) mod plane;
 mod server;
 mod settings;
 
@@ -25,21 +24,17 @@ use starling_endpoint::{Idle, WorkerConfig};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 
+use crate::benchmark::Benchmark;
 use crate::breakdown;
-use crate::contest::Contestant;
+use crate::device::{Device, SYSTEM};
 use crate::error::BenchError;
 use crate::floor::IN_FLIGHT;
 use crate::process::{begin_client, begin_server};
-use crate::slo;
 use crate::suite::{LARGE_BYTES, SESSIONS, Suite, size_case};
 
 use load::Shape;
 use memory::Side;
-use plane::Plane;
 use settings::{Factor, Settings};
-
-/// The name of this system in rows and errors.
-pub(crate) const SYSTEM: &str = "starling";
 
 /// Sizes of the batches that requests are issued in (eRPC, section 6.2, figure 4).
 const BATCHES: [u64; 3] = [1, 3, 11];
@@ -58,21 +53,20 @@ const UDP_RATE: f64 = 40_000.0;
 /// to do: a fifth of the time of who runs them.
 const SHM_RATE: f64 = 400_000.0;
 
-/// Starling's contestants of a suite, on each plane of this host.
-pub fn contestants(suite: Suite) -> Vec<Contestant> {
+/// Starling's benchmarks of a suite, on each device of this host.
+pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     match suite {
         Suite::Dispatch => return workers(),
-        Suite::Slo => return slo::contestants(),
         Suite::Interference => {
-            let mut contestants = interference::contestants::<UdpIo>(UDP_RATE);
-            contestants.extend(interference::contestants::<ShmIo>(SHM_RATE));
-            return contestants;
+            let mut benchmarks = interference::benchmarks::<UdpIo>(UDP_RATE);
+            benchmarks.extend(interference::benchmarks::<ShmIo>(SHM_RATE));
+            return benchmarks;
         }
         _ => {}
     }
-    let mut contestants = on::<UdpIo>(suite);
-    contestants.extend(on::<ShmIo>(suite));
-    contestants
+    let mut benchmarks = on::<UdpIo>(suite);
+    benchmarks.extend(on::<ShmIo>(suite));
+    benchmarks
 }
 
 /// Runs the process of a role that this module has. `None`: the role is not one of them.
@@ -80,27 +74,32 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     match role {
         server::ROLE => Some(begin_server(role, arguments).and_then(|rest| server::serve(&rest))),
         memory::ROLE => Some(begin_client(role, arguments).and_then(|rest| memory::hold(&rest))),
-        _ => slo::serve(role, arguments),
+        _ => None,
     }
 }
 
-pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
+pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
     match suite {
-        Suite::Rtt => vec![Contestant::new(I::NAME, SYSTEM, "", caller::latencies::<I>)],
+        Suite::Rtt => vec![Benchmark::new(
+            I::SCHEME,
+            SYSTEM,
+            "",
+            caller::latencies::<I>,
+        )],
         Suite::Rate => {
-            let mut contestants = vec![rate::<I>("", &Settings::one_session(), Shape::default())];
-            contestants.extend(BATCHES.map(|batch| {
+            let mut benchmarks = vec![rate::<I>("", &Settings::one_session(), Shape::default())];
+            benchmarks.extend(BATCHES.map(|batch| {
                 let shape = Shape {
                     batch,
                     ..Shape::default()
                 };
                 rate::<I>(&format!("batch={batch}"), &Settings::one_session(), shape)
             }));
-            contestants
+            benchmarks
         }
         Suite::Large => LARGE_BYTES
             .map(|size| {
-                Contestant::new(I::NAME, SYSTEM, size_case(size), move |context| {
+                Benchmark::new(I::SCHEME, SYSTEM, size_case(size), move |context| {
                     caller::throughput::<I>(context, size)
                 })
             })
@@ -111,24 +110,24 @@ pub(crate) fn on<I: Plane>(suite: Suite) -> Vec<Contestant> {
                 batch: FACTORS_BATCH,
                 ..Shape::default()
             };
-            let mut contestants = vec![rate::<I>("baseline", &Settings::one_session(), shape)];
-            contestants.extend(Factor::ALL.map(|factor| {
+            let mut benchmarks = vec![rate::<I>("baseline", &Settings::one_session(), shape)];
+            benchmarks.extend(Factor::ALL.map(|factor| {
                 let settings = Settings {
                     off: Some(factor),
                     ..Settings::one_session()
                 };
                 rate::<I>(&format!("off={}", factor.name()), &settings, shape)
             }));
-            contestants
+            benchmarks
         }
-        Suite::Breakdown => vec![breakdown::contestant::<I>()],
+        Suite::Breakdown => vec![breakdown::benchmark::<I>()],
         // Theirs differ by more than the device.
         Suite::Dispatch | Suite::Slo | Suite::Interference => vec![],
     }
 }
 
 /// Workers that have more or less at a time, and wait for it in one way or the other.
-fn workers() -> Vec<Contestant> {
+fn workers() -> Vec<Benchmark> {
     let usual = WorkerConfig::new(1, 1).idle;
     let idle = [("spin", Idle::Spin), ("adaptive", usual)];
     let cases = DEPTHS
@@ -137,23 +136,23 @@ fn workers() -> Vec<Contestant> {
     cases
         .map(|(depth, name, idle)| {
             let case = format!("depth={depth} {name}");
-            Contestant::new(ShmIo::NAME, SYSTEM, case, move |context| {
+            Benchmark::new(ShmIo::SCHEME, SYSTEM, case, move |context| {
                 dispatch::cost(context, depth, idle)
             })
         })
         .collect()
 }
 
-fn rate<I: Plane>(case: &str, settings: &Settings, shape: Shape) -> Contestant {
+fn rate<I: Device>(case: &str, settings: &Settings, shape: Shape) -> Benchmark {
     let settings = *settings;
-    Contestant::new(I::NAME, SYSTEM, case, move |context| {
+    Benchmark::new(I::SCHEME, SYSTEM, case, move |context| {
         load::rate::<I>(context, &settings, shape)
     })
 }
 
 /// The rate over `sessions` sessions, and the memory of either side if there are others to
 /// compare one with.
-fn sessions<I: Plane>(sessions: usize) -> Vec<Contestant> {
+fn sessions<I: Device>(sessions: usize) -> Vec<Benchmark> {
     let case = format!("sessions={sessions}");
     // All 60 have to fit the slots of however many sessions there are.
     let settings = if sessions as u64 * u64::from(Settings::default().slots) < IN_FLIGHT {
@@ -165,18 +164,18 @@ fn sessions<I: Plane>(sessions: usize) -> Vec<Contestant> {
         sessions,
         ..Shape::default()
     };
-    let mut contestants = vec![rate::<I>(&case, &settings, shape)];
+    let mut benchmarks = vec![rate::<I>(&case, &settings, shape)];
     if sessions > 1 {
-        contestants.extend([Side::Client, Side::Server].map(|side| {
-            Contestant::new(
-                I::NAME,
+        benchmarks.extend([Side::Client, Side::Server].map(|side| {
+            Benchmark::new(
+                I::SCHEME,
                 SYSTEM,
                 format!("{case} {}", side.name()),
                 move |context| memory::of_session::<I>(context, sessions, side),
             )
         }));
     }
-    contestants
+    benchmarks
 }
 
 #[cfg(test)]
@@ -184,21 +183,21 @@ mod tests {
     use super::*;
 
     fn names(suite: Suite) -> Vec<String> {
-        let contestants = contestants(suite);
-        contestants.iter().map(ToString::to_string).collect()
+        let benchmarks = benchmarks(suite);
+        benchmarks.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn both_planes_take_part_in_every_suite() {
-        // That of workers is not about a plane, and that of tails has an ideal beside.
+        // That of workers is not about a device, and that of tails has an ideal beside.
         for suite in Suite::ALL
             .into_iter()
             .filter(|suite| !matches!(suite, Suite::Dispatch | Suite::Slo | Suite::Interference))
         {
             let names = names(suite);
-            for plane in ["starling/udp", "starling/shm"] {
-                let of_plane = names.iter().filter(|name| name.starts_with(plane));
-                assert_eq!(of_plane.count() * 2, names.len(), "{names:?}");
+            for scheme in ["starling/udp", "starling/shm"] {
+                let of_scheme = names.iter().filter(|name| name.starts_with(scheme));
+                assert_eq!(of_scheme.count() * 2, names.len(), "{names:?}");
             }
         }
     }

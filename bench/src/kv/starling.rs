@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use starling::{Endpoint, EndpointConfig, LocalChannel};
 
-use super::failed;
+use super::drive::{KvClient, Run, Stopwatch};
+use super::load::{Load, Op, Ticket};
+use crate::device::failed;
 use crate::error::BenchError;
-use crate::kv::drive::{KvClient, Run, Stopwatch};
-use crate::kv::{Load, Op, Ticket};
 use starling_sample_services::api::kv::{
     DeleteRequest, GetRequest, GetResponseView, KvClient as Stub, MultiGetRequest, PutRequest,
     ScanRequest,

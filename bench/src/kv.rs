@@ -20,6 +20,8 @@ pub mod drive;
 pub mod load;
 pub mod model;
 pub mod random;
+mod starling;
+pub mod starling_roles;
 pub mod workload;
 
 pub use drive::{KvClient, LoadProcess, RunFigures};

@@ -1,8 +1,8 @@
-//! Floors: the least that any program could pay for an exchange, by the shortest program that
-//! makes it. And the two peers that need no library: one TCP stream, and copying memory.
+//! Floors: the least that any program could pay for an exchange, measured with the shortest program
+//! that makes it. And two other systems that need no library: one TCP stream, and copying memory.
 //!
-//! A floor has no protocol. It does not notice a lost message, does not know whom it talks to,
-//! holds one exchange at a time or a fixed number of them.
+//! A floor has no protocol. It does not notice a lost message, does not know its peer, and has a fixed
+//! number of messages in flight.
 
 pub mod cache_line;
 pub mod memcpy;
@@ -14,29 +14,29 @@ pub mod xdp;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::contest::Context;
+use crate::benchmark::Context;
 use crate::error::BenchError;
 use crate::pin::{Cores, pin_thread};
 
-/// Bytes of a small request and of its response, the size that most datacenter messages stay
-/// below and that eRPC is measured with (NSDI'19, section 6).
+/// Bytes of a small request and of its response: most datacenter messages are shorter, and eRPC is
+/// measured with this size (NSDI'19, section 6).
 pub const SMALL_BYTES: usize = 32;
 
-/// Requests in flight where the rate is measured (eRPC, section 6.2).
+/// Requests in flight in measurements of the rate (eRPC, section 6.2).
 pub const IN_FLIGHT: u64 = 60;
 
-/// A silence of this length ends a floor's exchange with an error.
+/// Without an answer for this long, a floor's exchange ends with an error.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How a busy loop waits.
+/// How a polling loop waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spin {
+pub(crate) struct BusyWait {
     yields: bool,
 }
 
-impl Spin {
-    /// Spins if the two sides have a core each; gives the core away if they share one, where
-    /// spinning would only keep the other side from answering.
+impl BusyWait {
+    /// Spins if each side has a core; yields the core if they share one, where spinning would only
+    /// keep the other side from answering.
     pub(crate) fn on(cores: Cores) -> Self {
         Self {
             yields: cores.shared(),
@@ -48,7 +48,7 @@ impl Spin {
         if self.yields { "yield" } else { "spin" }
     }
 
-    /// The opposite of [`Self::name`].
+    /// The inverse of [`Self::name`].
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "yield" => Some(Self { yields: true }),
@@ -57,16 +57,16 @@ impl Spin {
         }
     }
 
-    /// One turn of the loop.
+    /// Called once in each iteration that found nothing to do.
     #[inline]
-    pub(crate) fn turn(self) {
+    pub(crate) fn pause(self) {
         if self.yields {
             std::thread::yield_now();
         }
     }
 }
 
-/// Counts exchanges against a time limit and reads the clock only now and then.
+/// A warm-up or a measurement: a time limit.
 pub(crate) struct Period {
     begin: Instant,
     length: Duration,
@@ -90,7 +90,7 @@ impl Period {
         }
     }
 
-    pub(crate) fn over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.begin.elapsed() >= self.length
     }
 
@@ -101,7 +101,7 @@ impl Period {
 }
 
 /// Runs `server` in a thread on the server's core and `client` in this one, which the caller has
-/// put on the client's core. `server` must return once `client` has.
+/// pinned to the client's core. `server` must return once `client` has.
 pub(crate) fn between_threads<R>(
     cores: Cores,
     server: impl FnOnce() + Send,
@@ -112,7 +112,7 @@ pub(crate) fn between_threads<R>(
         scope.spawn(move || {
             let pinned = pin_thread(cores.server);
             let failed = pinned.is_err();
-            // The client is there until it has heard.
+            // The client waits for this message, so it is there.
             let _ = ready.send(pinned);
             if !failed {
                 server();

@@ -1,5 +1,5 @@
 //! Where each nanosecond of a small read goes: table I of RAMCloud's report on low-latency
-//! Ethernet (its section 5), for each plane, as a suite.
+//! Ethernet (its section 5), for each device, as a suite.
 //!
 //! ```text
 //!  client   marshal │ transport │ I/O                                          I/O │ transport │ dispatch │ unmarshal │ return
@@ -28,18 +28,17 @@
 
 mod client;
 mod server;
-mod stage;
+pub mod stage;
 mod stamps;
 
-use crate::contest::{Contestant, Context, Sample};
-use crate::endpoint::plane::Plane;
+use crate::benchmark::{Benchmark, Context};
+use crate::device::Device;
 use crate::error::BenchError;
+use crate::metric::{Metric, Sample};
 use crate::process::begin_server;
-use crate::row::Metric;
 
 use client::Measured;
-use stage::Stages;
-pub use stage::{Kind, Side, Stage};
+use stage::{Stage, Stages};
 
 /// Bytes of a key, of which a read's request consists (RAMCloud's are 30).
 const KEY_BYTES: usize = 30;
@@ -61,9 +60,9 @@ fn key(number: usize) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Starling on a plane.
-pub(crate) fn contestant<I: Plane>() -> Contestant {
-    Contestant::new(I::NAME, "starling", "", measure::<I>)
+/// Starling on a device.
+pub(crate) fn benchmark<I: Device>() -> Benchmark {
+    Benchmark::new(I::SCHEME, "starling", "", measure::<I>)
 }
 
 /// Runs the process of the role that this module has. `None`: it is another's.
@@ -72,7 +71,7 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
         .then(|| begin_server(role, arguments).and_then(|rest| server::serve(&rest)))
 }
 
-fn measure<I: Plane>(context: &Context) -> Result<Sample, BenchError> {
+fn measure<I: Device>(context: &Context) -> Result<Sample, BenchError> {
     Ok(sample(client::measure::<I>(context)?))
 }
 

@@ -5,10 +5,10 @@
 
 use starling::{EndpointConfig, Server};
 
-use super::failed;
-use super::kv_load::Client;
+use super::drive::{Settings, drive};
+use super::starling::Client;
+use crate::device::failed;
 use crate::error::BenchError;
-use crate::kv::drive::{Settings, drive};
 use crate::process::{announce, begin_client, begin_server};
 use starling_sample_services::kv;
 

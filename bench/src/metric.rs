@@ -1,0 +1,112 @@
+//! What a benchmark measures.
+
+use crate::breakdown::stage::Stage;
+
+/// The figures of one repetition of a benchmark.
+pub type Sample = Vec<(Metric, f64)>;
+
+/// What a figure measures. The unit follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// Median latency, ns.
+    P50,
+    /// 99th percentile of latency, ns.
+    P99,
+    /// 99.9th percentile of latency, ns.
+    P999,
+    /// Calls per second.
+    Rate,
+    /// Payload bytes per second, in the direction of the requests.
+    Throughput,
+    /// Bytes of memory.
+    Memory,
+    /// The highest load, of capacity, at which the 99th percentile is within ten service times.
+    ThroughputUnderSlo,
+    /// The same, in percent of the ideal's.
+    OfIdeal,
+    /// The 99th percentile at a load of so many tenths of capacity, in mean service times.
+    Tail {
+        /// 1 to 9.
+        tenths: u8,
+    },
+    /// How much longer than they asked for workers held requests, ns.
+    HeldLonger,
+    /// Processor time of a server, in percent of a core's, where it was most.
+    Busy,
+    /// Time of a thread that something costs, ns.
+    Cost,
+    /// What a stage of a call takes, ns.
+    Stage(Stage),
+    /// All stages of a call together, ns.
+    StagesSum,
+    /// The same call without stamps, ns.
+    RoundTrip,
+    /// What the stamps of a call take, ns. In none of the others.
+    Stamps,
+}
+
+/// Names of [`Metric::Tail`].
+const TAILS: [&str; 9] = [
+    "p99 at 10%",
+    "p99 at 20%",
+    "p99 at 30%",
+    "p99 at 40%",
+    "p99 at 50%",
+    "p99 at 60%",
+    "p99 at 70%",
+    "p99 at 80%",
+    "p99 at 90%",
+];
+
+impl Metric {
+    /// Its name in a row.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+            Self::P999 => "p99.9",
+            Self::Rate => "rate",
+            Self::Throughput => "throughput",
+            Self::Memory => "memory",
+            Self::ThroughputUnderSlo => "throughput_under_slo",
+            Self::OfIdeal => "of the ideal",
+            Self::Tail { tenths } => TAILS[usize::from(tenths).clamp(1, TAILS.len()) - 1],
+            Self::HeldLonger => "held longer",
+            Self::Busy => "server busy",
+            Self::Cost => "cost",
+            Self::Stage(stage) => stage.name(),
+            Self::StagesSum => "sum of stages",
+            Self::RoundTrip => "round trip",
+            Self::Stamps => "stamps",
+        }
+    }
+
+    /// The unit of its values.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::P50
+            | Self::P99
+            | Self::P999
+            | Self::HeldLonger
+            | Self::Cost
+            | Self::Stage(_)
+            | Self::StagesSum
+            | Self::RoundTrip
+            | Self::Stamps => "ns",
+            Self::ThroughputUnderSlo => "of capacity",
+            Self::OfIdeal | Self::Busy => "%",
+            Self::Tail { .. } => "mean service times",
+            Self::Rate => "per_s",
+            Self::Throughput => "bytes_per_s",
+            Self::Memory => "bytes",
+        }
+    }
+
+    /// How many steps of a unit a figure is rounded to: finer than any figure is known.
+    pub fn steps(self) -> f64 {
+        match self {
+            Self::ThroughputUnderSlo => 1e4,
+            _ => 10.0,
+        }
+    }
+}
