@@ -9,6 +9,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::run::{cargo, command, succeeds};
 
+/// The command, as one types it.
+pub(crate) const COMMAND: &str = "cargo xtask instructions";
+
 /// Where the recorded counts are, one row `| name | count |` for each case.
 const FILE: &str = "SPECIFICATION.md";
 const BEGIN: &str = "<!-- instructions: begin -->";
@@ -49,15 +52,7 @@ pub(crate) fn compare() -> Outcome {
         println!("skipped: instructions needs valgrind");
         return Outcome::Skipped;
     }
-    let build = [
-        "build",
-        "--release",
-        "--package",
-        "starling-bench",
-        "--bin",
-        "instructions",
-    ];
-    if !succeeds(&mut cargo(&build)) {
+    if !build() {
         return Outcome::Failed;
     }
     let file = std::fs::read_to_string(crate::root().join(FILE)).unwrap_or_default();
@@ -84,6 +79,27 @@ pub(crate) fn compare() -> Outcome {
         eprintln!("if that is as it should be, put the rows above into {FILE}, and why");
         Outcome::Failed
     }
+}
+
+/// The counts of all cases; `None` if they cannot be counted here.
+pub(crate) fn count_all() -> Option<Vec<(&'static str, u64)>> {
+    if !has_valgrind() || !build() {
+        return None;
+    }
+    let counts = CASES.map(|(name, arguments)| Some((name, count_rpc(arguments)?)));
+    counts.into_iter().collect()
+}
+
+/// Builds the program whose instructions are counted.
+fn build() -> bool {
+    succeeds(&mut cargo(&[
+        "build",
+        "--release",
+        "--package",
+        "starling-bench",
+        "--bin",
+        "instructions",
+    ]))
 }
 
 fn row(name: &str, count: u64) -> String {

@@ -1,7 +1,8 @@
-//! `cargo xtask`: the project's own commands. No dependencies, so that it builds in seconds.
+//! `cargo xtask`: the project's own commands. Few dependencies, so that it builds in seconds.
 
 mod bpf;
 mod demo;
+mod figures;
 mod instructions;
 #[cfg(test)]
 mod readme;
@@ -27,6 +28,11 @@ Commands:
   instructions
           Counts the instructions of a small RPC (with valgrind) and compares them with those in
           SPECIFICATION.md. Part of `test`.
+  figures [--only PATTERN] [--repetitions N] | --check
+          Measures what SPECIFICATION.md promises (figures/promises.toml), writes the results
+          (figures/results.json) and the tables. It takes hours; keep the machine free of other
+          work. --only: the promises whose id contains PATTERN. --repetitions: how often each
+          command runs. --check measures nothing and compares the tables with the two files.
   bpf     Builds the programs for the kernel, `*.bpf.c`, into the objects beside them, which are
           committed; `test` compares. Needs clang and libbpf's headers.
   help    Prints this.";
@@ -38,17 +44,23 @@ fn main() -> ExitCode {
         ["bpf"] => bpf::run(),
         ["demo"] => demo::run(&[]),
         ["demo", "--quick"] => demo::run(&["--quick"]),
+        ["figures", ref options @ ..] => match figures::Options::parse(options) {
+            Some(options) => figures::run(&options),
+            None => usage(),
+        },
         ["instructions"] => instructions::run(),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             ExitCode::SUCCESS
         }
-        _ => {
-            eprintln!("{HELP}");
-            ExitCode::from(2)
-        }
+        _ => usage(),
     }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{HELP}");
+    ExitCode::from(2)
 }
 
 /// The root of the workspace.
