@@ -1,4 +1,4 @@
-//! What can be set, and why the defaults are what they are.
+//! Settings, and the reasons for their defaults.
 
 use starling_io::{Fault, IoError};
 
@@ -41,7 +41,7 @@ pub struct ShmConfig {
     /// user or as root.
     ///
     /// Default: false. A peer can read and change what is in the rings shared with it, and
-    /// nothing else; still, a name may be taken by anybody on the host.
+    /// nothing else. But any process on the host may take a name.
     pub allow_other_users: bool,
 }
 
@@ -58,7 +58,7 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
-    /// Refuses settings that cannot work.
+    /// Refuses invalid settings.
     pub(crate) fn check(&self, attempt: &str) -> Result<(), IoError> {
         let wrong = |problem: String, remedy: &str| {
             Err(IoError::new(Fault::Caller, attempt, problem, remedy))
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid_and_nonsense_is_not() {
+    fn the_defaults_are_valid_and_bad_settings_are_refused() {
         assert!(ShmConfig::default().check("bind").is_ok());
         let with = |change: fn(&mut ShmConfig)| {
             let mut config = ShmConfig::default();

@@ -1,15 +1,15 @@
-//! How two devices meet.
+//! The handshake by which two devices connect.
 //!
 //! ```text
 //!   connector                                       acceptor
 //!   make memory, map it
-//!   connect ───────────────────────────────────────▶ accept, look at the peer's user
-//!   HELLO {ring_bytes, max_datagram, flags} + memfd ▶ check, map; or a REFUSED with the reason
+//!   connect ───────────────────────────────────────▶ accept, check the peer's user
+//!   HELLO {ring_bytes, max_datagram, flags} + memfd ▶ check, map; or a refusal with the reason
 //!   datagrams in ring 0 ...                         ◀ WELCOME {flags}
 //! ```
 //!
-//! The connector waits for nothing: its datagrams lie in the ring when the acceptor comes to see
-//! it. Every message is one packet of the socket, of fixed length; integers are little-endian.
+//! The connector does not wait: its datagrams are already in the ring when the acceptor maps it.
+//! Every message is one packet of the socket, of fixed length. Integers are little-endian.
 //!
 //! ```text
 //!  HELLO    0: magic (8)  8: version (2)  10: flags (2)  12: max_datagram (4)  16: ring_bytes (8)
@@ -23,7 +23,7 @@ use crate::ring::max_datagram_for;
 
 const MAGIC: [u8; 8] = *b"STRLshm\0";
 
-/// Version of the handshake and of the layout of the memory.
+/// Version of the handshake and of the memory layout.
 const VERSION: u16 = 1;
 
 /// Flag: the process has registered for `membarrier`.
@@ -35,10 +35,10 @@ pub(crate) const HELLO_BYTES: usize = 24;
 /// Bytes of an answer.
 pub(crate) const ANSWER_BYTES: usize = 16;
 
-/// A byte in the socket that ends the other side's sleep.
-pub(crate) const BELL: [u8; 1] = [1];
+/// The doorbell message: a byte in the socket that ends the other side's sleep.
+pub(crate) const DOORBELL: [u8; 1] = [1];
 
-/// What a connector says of the connection it brings.
+/// What a connector says about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) has_membarrier: bool,
@@ -58,7 +58,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a hello, and refuses what does not fit the configuration.
+    /// Decodes a hello, and refuses one that the configuration does not allow.
     pub(crate) fn decode(bytes: &[u8], config: &ShmConfig) -> Result<Self, Answer> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Answer::BadHello)?;
         if bytes[..8] != MAGIC {
@@ -89,19 +89,19 @@ impl Hello {
 /// What an acceptor answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The connection stands.
+    /// The connection is established.
     Welcome { has_membarrier: bool },
-    /// The hello made no sense.
+    /// The hello is malformed.
     BadHello,
     /// The hello is of another version.
     OtherVersion,
-    /// The rings' size is not one, or too large for the acceptor.
+    /// The rings have an invalid size, or one too large for the acceptor.
     BadRing,
-    /// The memory is not sealed, of a wrong size or kind.
+    /// The memory is not sealed, or has the wrong size or kind.
     BadMemory,
-    /// The acceptor has as many peers as it may, or as many open files.
+    /// The acceptor has as many peers, or as many open files, as it may.
     Full,
-    /// The connector is of a user that the acceptor does not take in.
+    /// The acceptor accepts no process of the connector's user.
     NotPermitted,
 }
 
@@ -133,7 +133,7 @@ impl Answer {
         bytes
     }
 
-    /// Reads an answer; `None` for what is none. Magic and version are where they are in all
+    /// Decodes an answer; `None` if it is malformed. Magic and version have the same place in all
     /// versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
@@ -158,7 +158,7 @@ impl Answer {
         }
     }
 
-    /// What a connector makes of an answer that is no welcome.
+    /// What an answer other than a welcome means for the connector.
     pub(crate) fn refusal(answer: Option<Self>) -> PeerRefusal {
         match answer {
             Some(Self::Full) => PeerRefusal::Full,
@@ -174,11 +174,11 @@ fn flags(has_membarrier: bool) -> u16 {
     if has_membarrier { HAS_MEMBARRIER } else { 0 }
 }
 
-/// Checks that `address` is `shm://` and a name that can be one. Whether somebody has the name is
-/// another matter.
+/// Checks that `address` is `shm://` and a valid name. It does not check whether a device has that
+/// name.
 ///
 /// # Errors
-/// With [`Fault::Caller`], saying what is wrong and what to write.
+/// With [`Fault::Caller`]; the text says what is wrong and what to write.
 pub fn check_address(address: &str) -> Result<(), IoError> {
     socket_name(&format!("parse {address:?}"), address).map(drop)
 }
@@ -204,7 +204,7 @@ pub(crate) fn socket_name(attempt: &str, address: &str) -> Result<Vec<u8>, IoErr
     }
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if !name.bytes().all(fine) {
-        return Err(malformed("the name has a character that names cannot have"));
+        return Err(malformed("the name has a character that is not allowed"));
     }
     Ok([b"starling-shm/", name.as_bytes()].concat())
 }
@@ -220,7 +220,7 @@ mod tests {
     };
 
     #[test]
-    fn messages_come_back_as_they_were() {
+    fn messages_decode_to_what_was_encoded() {
         let config = ShmConfig::default();
         assert_eq!(Hello::decode(&HELLO.encode(), &config), Ok(HELLO));
         for answer in [
@@ -239,7 +239,7 @@ mod tests {
         ] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
-        // Whatever a later version's codes mean.
+        // The codes of a later version may mean anything.
         let mut later = Answer::Full.encode();
         later[8] = 2;
         later[12] = 77;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn malformed_names_are_refused() {
         let bad = [
             "",
             "udp://x",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_read() {
+    fn arbitrary_bytes_are_refused_or_decoded() {
         let config = ShmConfig::default();
         bolero::check!()
             .with_iterations(2000)

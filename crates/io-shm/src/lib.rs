@@ -1,8 +1,8 @@
-//! Packet I/O over shared memory between processes of one host, that find each other by name.
+//! Packet I/O over shared memory between processes of one host, which find each other by name.
 //!
-//! Two processes share one piece of memory with two rings in it, one for each direction. A
-//! datagram is written into a ring by one core and read out by another: no system call, no lock,
-//! and for a small one a single cache line crosses between the cores.
+//! Two processes share one piece of memory with two rings in it, one for each direction. One core
+//! writes a datagram into a ring and another core reads it out: no system call and no lock. A small
+//! datagram moves a single cache line between the cores.
 //!
 //! ```text
 //!   process A: ShmIo::client                      process B: ShmIo::bind("shm://kv")
@@ -13,18 +13,17 @@
 //!  └──────────────────────────┘                  └──────────────────────────┘
 //! ```
 //!
-//! The Unix socket carries the memory when two devices meet ([`handshake`]), a byte when one of
-//! them sleeps and has to be woken ([`sleep`]), and the news of a process's end, which the kernel
-//! delivers however it ended. The listening socket has an abstract name and the memory has no name
-//! at all, so nothing is left behind by a process that is killed.
+//! The Unix socket carries the memory in the handshake ([`handshake`]) and a byte to wake a sleeping
+//! device ([`sleep`]). It also reports the end of a process, however that ended. The listening socket
+//! has an abstract name and the memory has no name, so a killed process leaves nothing behind.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`ring`] | how datagrams cross: the protocol of one ring, and why a hostile peer does no harm |
 //! | [`sleep`] | how a sleeping device is woken, with no fence on the sender's fast path |
 //! | [`map`] | the shared memory itself, and nearly all `unsafe` of this crate |
-//! | [`sys`] | system calls, as the rest of the crate wants them |
-//! | [`handshake`], [`lobby`] | how two devices meet, and what is refused |
+//! | [`sys`] | system calls, in the form that this crate uses |
+//! | [`handshake`], [`pending`] | how two devices connect, and what is refused |
 //! | [`rx`], [`tx`] | the two halves of the device: all peers' consumers, all peers' producers |
 //! | [`device`] | [`ShmIo`]: links to peers, events, sleeping |
 
@@ -34,10 +33,8 @@
 mod config;
 mod device;
 mod handshake;
-mod lobby;
-#[cfg(all(loom, test))]
-mod loom_model;
 mod map;
+mod pending;
 mod ring;
 mod rx;
 mod sleep;

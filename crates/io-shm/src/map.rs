@@ -1,13 +1,13 @@
-//! The shared memory: one memfd, mapped so that each ring lies twice in a row.
+//! The shared memory: one memfd, mapped so that each ring appears twice in a row.
 //!
 //! ```text
 //!  file:     │ control page │ lines 0 │ lines 1 │ bulk 0 │ bulk 1 │
 //!  mapping:  │ control page │ lines 0 │ lines 0 │ lines 1 │ lines 1 │ bulk 0 │ bulk 0 │ ...
 //! ```
 //!
-//! Rings 0 go from the side that connected to the side that accepted, rings 1 back. The words of
-//! the control page are in pairs of lines of their own, because processors fetch lines in pairs:
-//! a word that one core writes must not drag along one that the other core reads.
+//! Rings 0 go from the side that connected to the side that accepted, rings 1 back. Processors fetch
+//! lines in pairs, so each word of the control page has a pair of lines of its own: a word that one
+//! core writes does not move one that the other core reads.
 //!
 //! ```text
 //!  byte 0: heads of rings 0: lines, bulk    written by the accepting side
@@ -16,9 +16,9 @@
 //!     384: sleep word                       of the accepting side
 //! ```
 //!
-//! The file is sealed against every change of its size, and checked to be in ordinary memory, so
-//! that no access to the mapping can fault ([`Region::map_foreign`]). Why concurrent writes by the
-//! other process do no harm is told at the head of [`ring`](crate::ring).
+//! The file is sealed against every change of its size and checked to be in ordinary memory, so no
+//! access to the mapping can fault ([`Region::map_foreign`]). [`ring`](crate::ring) explains why
+//! concurrent writes by the other process do no harm.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -33,13 +33,13 @@ use starling_prefetch::prefetch_lines;
 use crate::ring::{HEADER_BYTES, Heads, LINE, RingMemory};
 use crate::sleep::SleepWords;
 
-/// The distance of the words of the control page.
+/// The distance between words of the control page.
 const WORD_SPACING: usize = 128;
 
-/// Size of a line ring: both of them, and what else is in use, fit the first two cache levels.
+/// Size of a line ring. Both of them, with whatever else is in use, fit the first two cache levels.
 const LINE_RING_BYTES: usize = 32 << 10;
 
-/// Size of a line ring where pages are larger than it.
+/// Size of a line ring on this host, where pages may be larger.
 pub(crate) fn line_ring_bytes() -> usize {
     LINE_RING_BYTES.max(rustix::param::page_size())
 }
@@ -49,8 +49,8 @@ const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// `f_type` of a file in ordinary, swappable memory. A file of huge pages has another one: its
-/// pages may run out, and touching it would then kill us.
+/// `f_type` of a file in ordinary, swappable memory. A file of huge pages has another type: its
+/// pages may run out, and an access would then kill the process.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Which end of a connection this process is.
@@ -83,18 +83,18 @@ pub(crate) struct Region {
     base: NonNull<u8>,
     mapped_bytes: usize,
     bulk_bytes: usize,
-    /// Both processes have `membarrier`: senders need no fence.
+    /// Both processes have `membarrier`, so senders need no fence.
     asymmetric_fences: AtomicBool,
 }
 
-// SAFETY: the region is owned memory that is unmapped on drop; every access goes through atomics
-// or raw copies by the one producer and one consumer of this process.
+// SAFETY: the region owns its memory and unmaps it on drop; all accesses are atomics, or raw copies
+// by the one producer and one consumer of this process.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes new memory for a connection, all zeros, with its file to hand to the peer.
+    /// Makes zeroed memory for a connection, and the file to hand to the peer.
     pub(crate) fn create(bulk_bytes: usize) -> rustix::io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create(
             "starling-io-shm",
@@ -106,7 +106,7 @@ impl Region {
         Ok((region, file))
     }
 
-    /// Maps memory that a peer made, after making sure that its size is as agreed and final.
+    /// Maps memory that a peer made, after checking that its size is as agreed and final.
     pub(crate) fn map_foreign(file: BorrowedFd<'_>, bulk_bytes: usize) -> rustix::io::Result<Self> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
             return Err(Errno::PERM);
@@ -124,7 +124,7 @@ impl Region {
     fn map(file: BorrowedFd<'_>, bulk_bytes: usize) -> rustix::io::Result<Self> {
         let page = rustix::param::page_size();
         let mapped_bytes = page + 4 * line_ring_bytes() + 4 * bulk_bytes;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
@@ -145,7 +145,7 @@ impl Region {
         for (bytes, times) in parts {
             for _ in 0..times {
                 // SAFETY: the range lies inside the reservation made above, which nothing else
-                // uses: the parts add up to it.
+                // uses: the sizes of the parts add up to it.
                 unsafe {
                     rustix::mm::mmap(
                         region.base.as_ptr().add(at).cast(),
@@ -174,17 +174,17 @@ impl Region {
         line_ring_bytes()
     }
 
-    /// Where in the mapping the line ring that `side` produces into is.
+    /// The offset in the mapping of the line ring that `side` produces into.
     fn lines_at(&self, side: Side) -> usize {
         rustix::param::page_size() + 2 * side.index() * line_ring_bytes()
     }
 
-    /// Where in the mapping the bulk ring that `side` produces into is.
+    /// The offset in the mapping of the bulk ring that `side` produces into.
     fn bulk_at(&self, side: Side) -> usize {
         rustix::param::page_size() + 4 * line_ring_bytes() + 2 * side.index() * self.bulk_bytes
     }
 
-    /// Notes that both processes have `membarrier`.
+    /// Records that both processes have `membarrier`.
     pub(crate) fn use_asymmetric_fences(&self) {
         self.asymmetric_fences.store(true, Ordering::Relaxed);
     }
@@ -202,14 +202,14 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the range is this region's own mapping, and whoever holds pointers into it holds
-        // the region too.
+        // SAFETY: the range is this region's own mapping, and every holder of a pointer into it
+        // also holds the region.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Bytes of the file of a connection.
+/// Bytes of a connection's file.
 fn file_bytes(bulk_bytes: usize) -> u64 {
     (rustix::param::page_size() + 2 * line_ring_bytes() + 2 * bulk_bytes) as u64
 }
@@ -226,7 +226,7 @@ pub(crate) struct Ring {
     region: Arc<Region>,
 }
 
-// SAFETY: the pointers are into the region, which the ring keeps mapped and which may move between
+// SAFETY: the pointers are into the region, which the ring keeps mapped; regions may move between
 // threads.
 unsafe impl Send for Ring {}
 
@@ -254,20 +254,20 @@ impl Ring {
     #[inline]
     fn in_lines(&self, at: u64, bytes: usize) -> *mut u8 {
         assert!(bytes as u64 <= self.line_mask + 1);
-        // SAFETY: the offset is below the ring's size and `bytes` at most that: their sum is
-        // inside the two copies.
+        // SAFETY: the offset is below the ring's size and `bytes` is at most that size, so their sum
+        // is inside the two copies.
         unsafe { self.lines.add((at & self.line_mask) as usize) }
     }
 
     /// The address of the line at a position of the line ring.
     #[inline]
     fn line(&self, at: u64) -> *mut u8 {
-        // SAFETY: the offset is below the ring's size, which is that of some pages: a line that
+        // SAFETY: the offset is below the ring's size, which is a number of pages, so a line that
         // begins there ends inside the two copies.
         unsafe { self.lines.add((at & self.line_mask) as usize) }
     }
 
-    /// The same of the bulk ring as `in_lines` of the line ring.
+    /// The same as `in_lines`, for the bulk ring.
     #[inline]
     fn in_bulk(&self, at: u64, bytes: usize) -> *mut u8 {
         assert!(bytes as u64 <= self.bulk_mask + 1);
@@ -278,8 +278,8 @@ impl Ring {
     #[inline]
     fn header(&self, at: u64) -> &AtomicU32 {
         debug_assert!(at.is_multiple_of(LINE as u64));
-        // SAFETY: in bounds by `line`; a line's beginning is aligned; while a line may be polled
-        // by an honest consumer, its header word is accessed by atomics only.
+        // SAFETY: in bounds by `line`; the beginning of a line is aligned; while an honest consumer
+        // may poll a line, its header word is accessed by atomics only.
         unsafe { AtomicU32::from_ptr(self.line(at).cast()) }
     }
 }
@@ -287,7 +287,7 @@ impl Ring {
 /// Copies private bytes into shared memory.
 ///
 /// # Safety
-/// `to` is the beginning of as many bytes of a mapping.
+/// `to` begins as many bytes of a mapping.
 #[inline]
 unsafe fn copy_in(bytes: &[u8], to: *mut u8) {
     // SAFETY: by the caller; a private slice cannot overlap a mapping of shared memory.
@@ -297,7 +297,7 @@ unsafe fn copy_in(bytes: &[u8], to: *mut u8) {
 /// Copies bytes of shared memory into private memory.
 ///
 /// # Safety
-/// `from` is the beginning of as many bytes of a mapping.
+/// `from` begins as many bytes of a mapping.
 #[inline]
 unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     // SAFETY: by the caller; a private slice cannot overlap a mapping of shared memory.
@@ -337,8 +337,8 @@ impl RingMemory for Ring {
         let to = self.line(at);
         let (_header, words) = line.split_at(HEADER_BYTES);
         let (words, last) = words.as_chunks::<8>();
-        // By eight bytes: the stage was written in pieces of at least that, most of the time, so
-        // each load finds its bytes in one store that is still on its way to the cache.
+        // In pieces of eight bytes: most stores to the stage were at least that long, so each load
+        // finds its bytes in one entry of the store buffer.
         for (index, word) in words.iter().enumerate() {
             // SAFETY: inside the line.
             unsafe { copy_in(word, to.add(HEADER_BYTES + 8 * index)) }
@@ -362,8 +362,8 @@ impl RingMemory for Ring {
     #[inline]
     fn read_line(&self, at: u64, into: &mut [u8; LINE]) {
         let from = self.line(at);
-        // The first frame begins behind the preamble. Copied in pieces that begin with it, its
-        // fields are each found in one store that is still on its way to the cache.
+        // The first frame begins behind the preamble. Copied in pieces that begin with it, each
+        // field can be loaded from one entry of the store buffer.
         let (preamble, frame) = into[HEADER_BYTES..].split_at_mut(8);
         // SAFETY: inside the line.
         unsafe { copy_out(from.add(HEADER_BYTES), preamble) }
@@ -399,7 +399,7 @@ impl RingMemory for Ring {
         #[cfg(target_arch = "x86_64")]
         for line in 0..bytes / LINE {
             // SAFETY: a prefetch is only a hint, the address is inside the mapping (`in_lines`
-            // checks the bounds), and processors without the instruction do nothing in its place.
+            // checks the bounds), and processors without the instruction execute a no-op.
             unsafe {
                 std::arch::asm!(
                     "prefetchw [{}]",
@@ -432,14 +432,14 @@ impl RingMemory for Ring {
     }
 }
 
-/// The sleep words of a connection, as one side sees them.
+/// The sleep words of a connection in shared memory, as one side sees them.
 #[derive(Clone)]
-pub(crate) struct Words {
+pub(crate) struct MappedSleepWords {
     region: Arc<Region>,
     side: Side,
 }
 
-impl Words {
+impl MappedSleepWords {
     pub(crate) fn new(region: &Arc<Region>, side: Side) -> Self {
         Self {
             region: Arc::clone(region),
@@ -448,7 +448,7 @@ impl Words {
     }
 }
 
-impl SleepWords for Words {
+impl SleepWords for MappedSleepWords {
     #[inline]
     fn load_peer(&self) -> u64 {
         self.region
@@ -481,11 +481,11 @@ impl Region {
             Some(side) => (self.lines_at(side), line_ring_bytes()),
         };
         assert!(at + bytes.len() <= room);
-        // SAFETY: inside the part, by the assertion.
+        // SAFETY: the assertion checks that the bytes are inside the part.
         unsafe { copy_in(bytes, self.base.as_ptr().add(offset + at)) }
     }
 
-    /// Where in the control page the heads of the rings that `side` produces into are.
+    /// The offset in the control page of the heads of the rings that `side` produces into.
     pub(crate) fn heads_offset(side: Side) -> usize {
         side.index() * WORD_SPACING
     }
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rings_and_words_are_apart() {
+    fn rings_and_words_do_not_overlap() {
         let region = Arc::new(Region::create(BULK).unwrap().0);
         let out = Ring::produced_by(&region, Side::Acceptor);
         out.write_lines(0, &vec![0xff; region.line_bytes()]);
@@ -536,8 +536,8 @@ mod tests {
             (heads, Heads::default())
         );
         let (a, b) = (
-            Words::new(&region, Side::Connector),
-            Words::new(&region, Side::Acceptor),
+            MappedSleepWords::new(&region, Side::Connector),
+            MappedSleepWords::new(&region, Side::Acceptor),
         );
         a.store_own(5);
         assert_eq!((a.load_peer(), b.load_peer()), (0, 5));

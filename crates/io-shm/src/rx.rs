@@ -1,51 +1,51 @@
-//! The receiving half: every peer's consumer, and the private memory that datagrams are copied to.
+//! The receiving half: all peers' consumers, and the private memory that datagrams are copied to.
 //!
-//! A turn looks at all *hot* peers and at a few of the *cold* ones. A peer is hot when it has sent
-//! something lately, or when peers are few; so a thousand that say nothing cost a busy one next to
-//! nothing, and one of them that begins to speak is found within some hundred turns.
+//! A turn polls all *hot* peers and a few of the *cold* ones. A peer is hot when it has sent
+//! something recently, or when there are few peers. So a thousand silent peers cost a busy one
+//! almost nothing, and a silent peer that begins to send is found within some hundred turns.
 //!
-//! A peer that was idle gets one look for each turn: after its datagram the next header is asked
-//! for in the background, not waited for, unless the sender said that it has more. When the first
-//! look of a turn finds something twice in a row, datagrams are coming faster than turns, and the
-//! peer's ring is emptied as far as the burst goes.
+//! A peer that was idle is polled once a turn: after its datagram, the next header is prefetched
+//! and not waited for, unless the sender said that more follow. If the first poll of a turn finds
+//! something twice in a row, datagrams arrive faster than turns, and the peer's ring is drained as
+//! far as the burst goes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
-use crate::map::{Ring, Words};
+use crate::map::{MappedSleepWords, Ring};
 use crate::ring::{Consumer, HEADER_BYTES, LINE, record_bytes};
-use crate::sleep::{Bell, WANTS_SPACE};
+use crate::sleep::{Doorbell, WANTS_SPACE};
 use crate::tx::ring;
 
-/// A burst ends when it has so many bytes. It is read again from the cache soon after.
+/// A burst ends at so many bytes. The endpoint reads them soon after, from the cache.
 const BURST_BYTES: usize = 64 << 10;
 
-/// So many peers are looked at each turn whatever they do.
+/// Up to so many peers are all polled in each turn.
 const ALWAYS_HOT: usize = 16;
 
-/// Turns in vain that make a peer cold, if there are more.
+/// With more peers, one is cold after so many turns without a datagram.
 const COLD_AFTER: u64 = 1024;
 
-/// Cold peers looked at each turn.
+/// Cold peers polled in each turn.
 const COLD_PER_TURN: usize = 4;
 
-/// What a turn with datagrams counts in turns without, as a guess at the time that it takes.
+/// A turn with datagrams counts as so many turns without, as an estimate of its time.
 const BUSY_TURN: u64 = 16;
 
 struct RxPeer {
     consumer: Consumer<Ring>,
-    words: Words,
-    bell: Bell,
+    words: MappedSleepWords,
+    doorbell: Doorbell,
     socket: Arc<OwnedFd>,
-    /// The first look of the last turn that came to it found nothing.
+    /// The first poll of its last turn found nothing.
     was_idle: bool,
     /// The last turn that found something.
     last_found: u64,
-    /// Some datagram of it was received.
-    spoke: bool,
-    /// The peer is gone; what it published up to here is still delivered.
+    /// A datagram from it was received.
+    has_sent: bool,
+    /// The peer is gone; datagrams that it published up to here are still delivered.
     end: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl RxPeer {
 #[derive(Clone, Copy, Default)]
 struct Entry {
     peer: u32,
-    /// Where in the buffer its record is.
+    /// The offset of its record in the buffer.
     at: u32,
     length: u32,
 }
@@ -70,11 +70,11 @@ pub struct ShmRx {
     cold: Vec<u32>,
     /// The hot peer that the next turn begins with.
     next_hot: usize,
-    /// The cold peer that the next turn looks at.
+    /// The cold peer that is polled next.
     next_cold: usize,
     /// Calls of `rx_burst`.
     turns: u64,
-    /// Those of them that received something.
+    /// Calls of `rx_burst` that received something.
     busy_turns: u64,
     /// Datagrams received so far.
     received: u64,
@@ -82,12 +82,12 @@ pub struct ShmRx {
     count: usize,
     /// Bytes of the buffer that the burst has used.
     used: usize,
-    /// Private memory for a burst; from `aligned` on it is aligned to lines.
+    /// Private memory for a burst; aligned to lines from `aligned` on.
     buffer: Vec<u8>,
     aligned: usize,
     /// The largest record of any peer so far.
     largest_record: usize,
-    /// Peers that have broken their ring, for the device to cut off.
+    /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
 }
 
@@ -116,10 +116,10 @@ impl ShmRx {
         &mut self,
         peer: u32,
         consumer: Consumer<Ring>,
-        words: Words,
+        words: MappedSleepWords,
         socket: Arc<OwnedFd>,
     ) {
-        self.make_room_for(consumer.take_bytes());
+        self.make_room_for(consumer.buffer_bytes());
         let index = peer as usize;
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
@@ -128,17 +128,17 @@ impl ShmRx {
         self.peers[index] = Some(Box::new(RxPeer {
             consumer,
             words,
-            bell: Bell::default(),
+            doorbell: Doorbell::default(),
             socket,
             was_idle: true,
             last_found: self.turns,
-            spoke: false,
+            has_sent: false,
             end: None,
         }));
         self.hot.push(peer);
     }
 
-    /// Grows the buffer so that a burst that is not full yet has room for one more record.
+    /// Grows the buffer so that a burst that is not full has room for one more record.
     fn make_room_for(&mut self, record: usize) {
         if record <= self.largest_record {
             return;
@@ -152,7 +152,7 @@ impl ShmRx {
         self.aligned = aligned;
     }
 
-    /// Forgets a peer. What the current burst has of it stays readable.
+    /// Removes a peer. Its datagrams in the current burst stay readable.
     pub(crate) fn remove(&mut self, peer: u32) {
         self.peers[peer as usize] = None;
         self.unlist(peer);
@@ -164,29 +164,29 @@ impl ShmRx {
         self.cold.retain(|&other| other != peer);
     }
 
-    /// The peer is gone: at most one more ring of what it published is delivered.
+    /// The peer is gone: at most one more ring of its datagrams is delivered.
     pub(crate) fn finish(&mut self, peer: u32, line_bytes: usize) {
         if let Some(peer) = &mut self.peers[peer as usize] {
             peer.end = Some(peer.consumer.head() + line_bytes as u64);
         }
     }
 
-    /// Whether nothing more of the peer is to be delivered.
+    /// Whether all datagrams of the peer are delivered.
     pub(crate) fn is_drained(&self, peer: u32) -> bool {
         self.peers[peer as usize]
             .as_ref()
             .is_none_or(|peer| !peer.is_ready())
     }
 
-    /// Whether some datagram of the peer was received.
-    pub(crate) fn spoke(&self, peer: u32) -> bool {
-        matches!(&self.peers[peer as usize], Some(peer) if peer.spoke)
+    /// Whether a datagram from the peer was received.
+    pub(crate) fn has_sent(&self, peer: u32) -> bool {
+        matches!(&self.peers[peer as usize], Some(peer) if peer.has_sent)
     }
 
-    /// From now on the peer counts as one that was never heard.
-    pub(crate) fn forget_speech(&mut self, peer: u32) {
+    /// From now on the peer counts as one that has never sent.
+    pub(crate) fn forget_sent(&mut self, peer: u32) {
         if let Some(peer) = &mut self.peers[peer as usize] {
-            peer.spoke = false;
+            peer.has_sent = false;
         }
     }
 
@@ -206,11 +206,11 @@ impl ShmRx {
     }
 
     /// Peers that have broken their ring since the last call.
-    pub(crate) fn take_faults(&mut self) -> Vec<u32> {
+    pub(crate) fn poll_faults(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.faults)
     }
 
-    /// Takes what a peer has, as far as the burst goes. False if that was nothing.
+    /// Receives from a peer, as far as the burst goes. False if it had nothing.
     #[inline]
     fn drain(&mut self, number: u32) -> bool {
         let Some(peer) = &mut self.peers[number as usize] else {
@@ -227,26 +227,26 @@ impl ShmRx {
                 break;
             }
             let at = self.used;
-            let taken = match peer.consumer.take(&mut self.buffer[self.aligned + at..]) {
-                Ok(Some(taken)) => taken,
+            let record = match peer.consumer.receive(&mut self.buffer[self.aligned + at..]) {
+                Ok(Some(record)) => record,
                 Ok(None) => return true,
                 Err(_) => {
-                    self.note_fault(number);
+                    self.record_fault(number);
                     return true;
                 }
             };
-            peer.spoke = true;
+            peer.has_sent = true;
             self.entries[self.count] = Entry {
                 peer: number,
                 at: at as u32,
-                length: taken.length as u32,
+                length: record.length as u32,
             };
             self.count += 1;
-            self.used = at + record_bytes(taken.length);
-            if taken.returned_space && peer.bell.must_ring(&peer.words, WANTS_SPACE) {
+            self.used = at + record_bytes(record.length);
+            if record.returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
                 ring(&peer.socket);
             }
-            if was_idle && !taken.more {
+            if was_idle && !record.more {
                 break;
             }
         }
@@ -254,16 +254,16 @@ impl ShmRx {
         true
     }
 
-    /// A peer that breaks its ring is not looked at again.
+    /// Stops polling a peer that has broken its ring.
     #[cold]
-    fn note_fault(&mut self, peer: u32) {
+    fn record_fault(&mut self, peer: u32) {
         self.unlist(peer);
         self.faults.push(peer);
     }
 
-    /// Looks at a few cold peers.
+    /// Polls a few cold peers.
     #[cold]
-    fn look_at_cold(&mut self) {
+    fn poll_cold(&mut self) {
         for _ in 0..COLD_PER_TURN.min(self.cold.len()) {
             if self.next_cold >= self.cold.len() {
                 self.next_cold = 0;
@@ -271,7 +271,7 @@ impl ShmRx {
             let peer = self.cold[self.next_cold];
             let ready = matches!(&self.peers[peer as usize], Some(peer) if peer.is_ready());
             if ready {
-                // Its turn comes with the hot ones.
+                // The same turn polls it with the hot ones.
                 self.cold.swap_remove(self.next_cold);
                 self.hot.push(peer);
             } else {
@@ -280,7 +280,7 @@ impl ShmRx {
         }
     }
 
-    /// Makes a hot peer cold that was looked at in vain for long.
+    /// Makes a hot peer cold that has sent nothing for long.
     #[cold]
     fn cool_down(&mut self) {
         let Some(index) = self.hot.iter().position(|&peer| {
@@ -301,7 +301,7 @@ impl PacketRx for ShmRx {
         self.count = 0;
         self.used = 0;
         if !self.cold.is_empty() {
-            self.look_at_cold();
+            self.poll_cold();
         }
         let hot = self.hot.len();
         if hot > ALWAYS_HOT && self.turns.is_multiple_of(32) {
@@ -317,7 +317,7 @@ impl PacketRx for ShmRx {
             };
             index += 1;
             if self.drain(peer) {
-                // The next turn begins behind whoever was served last.
+                // The next turn begins behind the peer that was served last.
                 self.next_hot = index;
                 if self.count == MAX_BURST || self.used >= BURST_BYTES {
                     break;

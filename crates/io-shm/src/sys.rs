@@ -1,25 +1,24 @@
-//! System calls, as the rest of the crate wants them.
+//! System calls, in the form that this crate uses.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::thread::MembarrierCommand;
-use starling_io::Wake;
 
-/// Connections that wait to be accepted; the kernel may lower it.
+/// The most connections that wait to be accepted; the kernel may lower it.
 const BACKLOG: i32 = 4096;
 
-/// Prepares this process for [`heavy_fence`]; whether the kernel has what it takes.
+/// Prepares this process for [`heavy_fence`]. False if the kernel does not support it.
 pub(crate) fn register_membarrier() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
@@ -28,8 +27,8 @@ pub(crate) fn register_membarrier() -> bool {
     })
 }
 
-/// A full fence in this thread and in every running thread of every process that has registered.
-/// Whether the latter worked.
+/// A full fence in this thread and in every running thread of every registered process. False if
+/// the latter failed.
 pub(crate) fn heavy_fence() -> bool {
     std::sync::atomic::fence(Ordering::SeqCst);
     !register_membarrier() || rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
@@ -44,7 +43,7 @@ fn unix_socket() -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// A socket that listens under an abstract name: it vanishes with the process.
+/// A socket that listens at an abstract name, which vanishes with the process.
 pub(crate) fn listen(name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let socket = unix_socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -52,14 +51,14 @@ pub(crate) fn listen(name: &[u8]) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to an abstract name without waiting; `EAGAIN` if too many others do.
+/// Connects to an abstract name without waiting; `EAGAIN` if too many others are connecting.
 pub(crate) fn connect(name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let socket = unix_socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     Ok(socket)
 }
 
-/// The number of the process that listens at a name, if this process may know.
+/// The id of the process that listens at a name, if this process may know it.
 pub(crate) fn listener_process(name: &[u8]) -> Option<i32> {
     let socket = connect(name).ok()?;
     let process = rustix::net::sockopt::socket_peercred(&socket).ok()?.pid;
@@ -96,14 +95,14 @@ pub(crate) fn send_with_file(
     Ok(())
 }
 
-/// Receives a message and the one file that must come with it: its length, and the file if there
-/// was exactly one. Files beyond it are closed. `EAGAIN` if nothing is there; `EMFILE` if a file
-/// came and this process may have no more.
+/// Receives a message and the one file that must come with it. Returns the message's length, and
+/// the file if there was exactly one; others are closed. `EAGAIN` if there is no message; `EMFILE`
+/// if a file came and this process may open no more.
 pub(crate) fn receive_with_file(
     socket: &OwnedFd,
     message: &mut [u8],
 ) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
-    // Room for two: a second one is seen and refused; the kernel closes the rest.
+    // Room for two: a second file is noticed and refused; the kernel closes the rest.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(
@@ -119,7 +118,7 @@ pub(crate) fn receive_with_file(
         }
     }
     if files.is_empty() && received.flags.contains(ReturnFlags::CTRUNC) {
-        // There was room for two.
+        // There was room for two, so the process is at its limit.
         return Err(Errno::MFILE);
     }
     let truncated = received
@@ -138,19 +137,19 @@ pub(crate) fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<()> {
     rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
 }
 
-/// Receives a short message without waiting; files that come along are never opened here. An
-/// empty message counts as the end.
+/// Receives a short message without waiting. It never opens files that come with it. An empty
+/// message counts as the end.
 pub(crate) fn receive(socket: &OwnedFd, message: &mut [u8]) -> rustix::io::Result<usize> {
     rustix::net::recv(socket, message, RecvFlags::DONTWAIT).map(|(received, _)| received)
 }
 
-/// Tells the other end that this connection is over.
+/// Closes this connection for both ends.
 pub(crate) fn hang_up(socket: &OwnedFd) {
-    // It fails if the other end is gone already, and then there is nobody to tell.
+    // It fails if the other end is gone already.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
-/// What epoll reports of one file.
+/// What epoll reports about one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     /// The key that the file was added with.
@@ -165,7 +164,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// The most files that one look reports.
+    /// The most files that one poll reports.
     const MAX_READY: usize = 128;
 
     pub(crate) fn new() -> rustix::io::Result<Self> {
@@ -174,7 +173,7 @@ impl Poller {
         })
     }
 
-    /// Adds a file; it is reported as long as it is readable or hung up.
+    /// Adds a file; it is reported while it is readable or hung up.
     pub(crate) fn add(&self, file: impl AsFd, key: u64) -> rustix::io::Result<()> {
         let wanted = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         epoll::add(&self.epoll, file, epoll::EventData::new_u64(key), wanted)
@@ -182,11 +181,11 @@ impl Poller {
 
     /// Removes a file.
     pub(crate) fn remove(&self, file: impl AsFd) {
-        // It can only fail if the file is not in the set, and that is what is wanted.
+        // It fails only if the file is not in the set, which is the intended state.
         let _ = epoll::delete(&self.epoll, file);
     }
 
-    /// What is ready now.
+    /// The files that are ready now.
     pub(crate) fn ready(&self) -> rustix::io::Result<Vec<Ready>> {
         let mut space = [const { MaybeUninit::uninit() }; Self::MAX_READY];
         let (events, _) = match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
@@ -205,7 +204,7 @@ impl Poller {
     /// nanoseconds where `epoll_wait` takes milliseconds.)
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> rustix::io::Result<()> {
         let timeout = timeout.map(|timeout| Timespec {
-            // Three centuries are as good as for ever.
+            // Three centuries count as for ever.
             tv_sec: timeout.as_secs().min(10_000_000_000) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         });
@@ -213,62 +212,6 @@ impl Poller {
         match rustix::event::poll(&mut files, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error),
-        }
-    }
-}
-
-/// Lets other threads of the process end a wait.
-#[derive(Debug)]
-pub(crate) struct Waker {
-    state: AtomicU32,
-    bell: OwnedFd,
-}
-
-/// The device is awake and was not called.
-const AWAKE: u32 = 0;
-/// The device sleeps or is about to: a call must write to the eventfd.
-const ASLEEP: u32 = 1;
-/// The device was called: the next wait ends at once.
-const CALLED: u32 = 2;
-
-impl Waker {
-    pub(crate) fn new() -> rustix::io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self {
-            state: AtomicU32::new(AWAKE),
-            bell: rustix::event::eventfd(0, flags)?,
-        })
-    }
-
-    /// What is readable after a call during sleep.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// Says that the device is about to sleep; false if it was called and must not.
-    pub(crate) fn fall_asleep(&self) -> bool {
-        self.state
-            .compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-    }
-
-    /// Says that it sleeps no more, and forgets calls so far.
-    pub(crate) fn wake_up(&self) {
-        self.state.swap(AWAKE, Ordering::SeqCst);
-    }
-
-    /// Makes the bell unreadable again.
-    pub(crate) fn silence(&self) {
-        // It fails with EAGAIN if another look was faster.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-    }
-}
-
-impl Wake for Waker {
-    fn wake(&self) {
-        if self.state.swap(CALLED, Ordering::SeqCst) == ASLEEP {
-            // It fails only if the counter is at its limit, and then the bell rings anyway.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sending half: every peer's producer, and the bell for those that sleep.
+//! The sending half: all peers' producers, and the doorbell for peers that sleep.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
 
-use crate::handshake::BELL;
-use crate::map::{Ring, Words};
+use crate::handshake::DOORBELL;
+use crate::map::{MappedSleepWords, Ring};
 use crate::ring::Producer;
-use crate::sleep::{Bell, SLEEPING};
+use crate::sleep::{Doorbell, SLEEPING};
 use crate::sys;
 
 struct TxPeer {
     producer: Producer<Ring>,
-    words: Words,
-    bell: Bell,
+    words: MappedSleepWords,
+    doorbell: Doorbell,
     socket: Arc<OwnedFd>,
     /// Its number is in the list of peers to flush.
     listed: bool,
@@ -25,9 +25,9 @@ struct TxPeer {
 #[derive(Default)]
 pub struct ShmTx {
     peers: Vec<Option<Box<TxPeer>>>,
-    /// Peers that something was appended for since the last flush.
+    /// Peers with frames appended since the last flush.
     unflushed: Vec<u32>,
-    /// Peers that have broken their ring, for the device to cut off.
+    /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
 }
 
@@ -36,7 +36,7 @@ impl ShmTx {
         &mut self,
         peer: u32,
         producer: Producer<Ring>,
-        words: Words,
+        words: MappedSleepWords,
         socket: Arc<OwnedFd>,
     ) {
         let index = peer as usize;
@@ -47,13 +47,13 @@ impl ShmTx {
         self.peers[index] = Some(Box::new(TxPeer {
             producer,
             words,
-            bell: Bell::default(),
+            doorbell: Doorbell::default(),
             socket,
             listed: false,
         }));
     }
 
-    /// Forgets a peer and what was not flushed.
+    /// Removes a peer, and its frames that were not flushed.
     pub(crate) fn remove(&mut self, peer: u32) {
         if self.peers[peer as usize].take().is_some() {
             self.unflushed.retain(|&other| other != peer);
@@ -71,17 +71,17 @@ impl ShmTx {
         matches!(self.peers.get(peer as usize), Some(Some(peer)) if peer.producer.wants_room())
     }
 
-    /// Whether a peer that had no room has some now; says so once.
-    pub(crate) fn take_room_news(&mut self) -> bool {
+    /// Whether a peer that had no room has room now. True once for each refusal.
+    pub(crate) fn poll_room(&mut self) -> bool {
         let mut news = false;
         for peer in self.peers.iter_mut().flatten() {
-            news |= peer.producer.take_room_news();
+            news |= peer.producer.poll_room();
         }
         news
     }
 
     /// Peers that have broken their ring since the last call.
-    pub(crate) fn take_faults(&mut self) -> Vec<u32> {
+    pub(crate) fn poll_faults(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.faults)
     }
 
@@ -104,13 +104,13 @@ impl ShmTx {
         }
         let result = to.producer.append(preamble, head, body, tail);
         if result.is_err() && to.producer.is_malformed() {
-            self.note_fault(peer);
+            self.record_fault(peer);
         }
         result
     }
 
     #[cold]
-    fn note_fault(&mut self, peer: PeerId) {
+    fn record_fault(&mut self, peer: PeerId) {
         if !self.faults.contains(&peer.0) {
             self.faults.push(peer.0);
         }
@@ -127,7 +127,7 @@ impl PacketTx for ShmTx {
         body: &[u8],
         tail: &[u8],
     ) -> Result<(), TxError> {
-        // Whoever has a datagram open is in the list.
+        // A peer with an open datagram is already in the list.
         if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
             && to.producer.append_to_open(head, body, tail)
         {
@@ -153,17 +153,17 @@ impl PacketTx for ShmTx {
             };
             to.listed = false;
             to.producer.publish(false);
-            if to.bell.must_ring(&to.words, SLEEPING) {
+            if to.doorbell.must_ring(&to.words, SLEEPING) {
                 ring(&to.socket);
             }
         }
         Ok(())
     }
 
-    /// Does nothing: whoever can send here is a peer.
+    /// Does nothing: every sender that this device can answer is a peer.
     fn send_to_unknown(&mut self, _to: SocketAddr, _datagram: &[u8]) {}
 
-    /// Fails: peers are admitted as they connect.
+    /// Fails: a peer is accepted when it connects.
     fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError> {
         Err(IoError::new(
             Fault::Caller,
@@ -174,7 +174,7 @@ impl PacketTx for ShmTx {
     }
 
     fn max_datagram(&self, peer: PeerId) -> usize {
-        // A peer that is not there takes nothing.
+        // A closed peer takes nothing.
         ShmTx::max_datagram(self, peer.0).unwrap_or(0)
     }
 }
@@ -182,7 +182,7 @@ impl PacketTx for ShmTx {
 /// Ends the sleep of the device at the other end.
 #[cold]
 pub(crate) fn ring(socket: &OwnedFd) {
-    // It fails if the socket is full of rings that were not heard yet, or the peer is gone; the
-    // link's own events tell of the latter.
-    let _ = sys::send(socket, &BELL);
+    // It fails if the socket is full of bytes that the peer has not received yet, or if the peer is
+    // gone, which the link's own events report.
+    let _ = sys::send(socket, &DOORBELL);
 }

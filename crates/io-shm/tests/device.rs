@@ -27,7 +27,7 @@ fn fault(result: Result<PeerId, IoError>) -> Fault {
 }
 
 #[test]
-fn addresses_are_checked_and_names_unique() {
+fn malformed_addresses_and_taken_names_are_refused() {
     let address = name("addresses");
     let mut server = Device::bind(&address, &ShmConfig::default());
     assert_eq!(server.local_address(), address);
@@ -58,7 +58,7 @@ fn datagrams_cross_both_ways() {
     let large: Vec<u8> = (0..65528u32).map(|i| ((i * 7) >> 3) as u8).collect();
     server.send(from, &large);
     assert_eq!(client.receive(), (peer, large));
-    // Sealed datagrams are not merged, unsealed ones are.
+    // Frames share a datagram until it is sealed.
     let (_, tx) = client.split();
     tx.append(peer, PREAMBLE, b"a", b"b", b"c").unwrap();
     tx.append(peer, PREAMBLE, b"d", b"", b"").unwrap();
@@ -83,7 +83,7 @@ fn nothing_is_sent_before_the_flush_and_nothing_lost_with_it() {
     let (_, tx) = client.split();
     assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
     tx.flush().unwrap();
-    // It never spoke, so nobody hears that it left.
+    // The peer has sent nothing, so its end causes no event.
     server.wait(Some(Duration::ZERO)).unwrap();
     assert_eq!(server.event(), None);
     let again = client.open_peer(&server.local_address()).unwrap();
@@ -101,7 +101,7 @@ fn nothing_is_sent_before_the_flush_and_nothing_lost_with_it() {
 }
 
 #[test]
-fn a_full_ring_refuses_and_room_ends_a_wait() {
+fn a_full_ring_refuses_an_append_and_room_ends_a_wait() {
     let config = ShmConfig {
         ring_bytes: 64 << 10,
         ..ShmConfig::default()
@@ -120,7 +120,7 @@ fn a_full_ring_refuses_and_room_ends_a_wait() {
     assert!(sent >= 12, "{sent}");
     client.split().1.flush().unwrap();
     let server = thread::spawn(move || {
-        // The client sleeps by now or will soon: either way it is told of the room.
+        // The client sleeps by now or will soon. Either way it is woken for the room.
         for _ in 0..sent {
             assert_eq!(server.receive().1.len(), 4000);
         }
@@ -198,7 +198,7 @@ fn a_stream_arrives_in_order_through_small_rings() {
 fn the_waker_ends_a_wait_from_another_thread() {
     let mut device = Device::client(&ShmConfig::default());
     let waker = device.waker();
-    // Before the wait: it ends at once, and the one after it does not.
+    // A wake before the wait ends it at once, and does not end the next one.
     waker.wake();
     waker.wake();
     device.wait(None).unwrap();
@@ -226,7 +226,7 @@ fn a_device_can_talk_to_itself() {
 }
 
 #[test]
-fn an_address_is_one_peer_as_long_as_it_lives() {
+fn an_address_is_one_peer_while_that_peer_lives() {
     let address = name("once");
     let mut server = Device::bind(&address, &ShmConfig::default());
     let mut client = Device::client(&ShmConfig::default());
@@ -235,7 +235,7 @@ fn an_address_is_one_peer_as_long_as_it_lives() {
     client.send(peer, b"hello");
     assert_eq!(server.receive().1, b"hello");
     assert_eq!(client.open_peer(&address).unwrap(), peer);
-    // The next to have the name is somebody else, even before the first was given up.
+    // The next device with the name is another peer, even before the first one is closed.
     drop(server);
     let mut server = Device::bind(&address, &ShmConfig::default());
     let other = client.open_peer(&address).unwrap();
@@ -246,9 +246,9 @@ fn an_address_is_one_peer_as_long_as_it_lives() {
     assert_eq!(client.open_peer(&address).unwrap(), other);
 }
 
-/// Only who opened a link hangs it up: it may be using it again.
+/// Only the end that opened a link closes it, because that end may be using it again.
 #[test]
-fn a_peer_that_was_closed_is_one_again_with_its_next_datagram() {
+fn a_closed_peer_is_known_again_with_its_next_datagram() {
     let (mut server, mut client, peer) = pair("again", &ShmConfig::default());
     for _ in 0..3 {
         client.send(peer, b"hello");
@@ -290,7 +290,7 @@ fn bursts_are_bounded_and_fair() {
             tx.flush().unwrap();
         }
     }
-    // Until both are in: a wait may end when the first one is.
+    // Until both are accepted: a wait may end after the first one.
     for _ in 0..4 {
         server.wait(Some(Duration::ZERO)).unwrap();
     }
@@ -301,7 +301,7 @@ fn bursts_are_bounded_and_fair() {
         assert!(count <= starling_io::MAX_BURST);
         for index in 0..count {
             let Source::Peer(peer) = rx.datagram(index).source else {
-                panic!("no strangers here");
+                panic!("every sender is a peer");
             };
             *served.entry(peer).or_default() += 1;
         }

@@ -1,5 +1,5 @@
-//! Peers that break the rules. They speak to the device's socket and memory directly, by what the
-//! crate documents of them. One test alone in its process, because it counts the open files.
+//! Peers that break the rules. They use the device's socket and memory directly, as the crate
+//! documents them. One test alone in its process, because it counts the open files.
 
 mod common;
 
@@ -77,13 +77,13 @@ fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) {
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    // A device that has seen enough may have hung up.
+    // The device may already have hung up.
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags);
 }
 
 impl Rogue {
-    /// Introduces itself properly and is let in.
-    fn admitted(server: &mut Device) -> Self {
+    /// Connects as an honest peer would, and is accepted.
+    fn connected(server: &mut Device) -> Self {
         let memory = sealed_memory();
         let socket = connect(&server.local_address());
         send(&socket, &hello(), &[memory.as_fd()]);
@@ -96,7 +96,7 @@ impl Rogue {
         rogue
     }
 
-    /// The code of the answer, `None` if the device hung up without one.
+    /// The code of the answer; `None` if the device hung up without one.
     fn answer(&mut self) -> Option<u32> {
         let mut answer = [0; 16];
         match self.socket.read(&mut answer).unwrap_or(0) {
@@ -118,63 +118,63 @@ impl Rogue {
         self.write(64 * line, &header.to_ne_bytes());
     }
 
-    /// Whether the device has hung up, after it has had a reason.
+    /// Whether the device hangs up, after it has had a reason.
     fn was_cut_off(&mut self) -> bool {
         let mut message = [0; 16];
-        // Bells may lie in front of it.
+        // Doorbell messages may come before the end.
         (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
     }
 }
 
-/// What a stranger sends is refused with this code, or without a word.
-fn refused(server: &mut Device, message: &[u8], files: &[BorrowedFd<'_>], code: Option<u32>) {
+/// Checks that the device refuses a hello with this code, or without an answer.
+fn check_refused(server: &mut Device, message: &[u8], files: &[BorrowedFd<'_>], code: Option<u32>) {
     let socket = connect(&server.local_address());
     send(&socket, message, files);
     server.wait(None).unwrap();
-    let mut stranger = Rogue {
+    let mut rogue = Rogue {
         socket: socket.into(),
         memory: File::open("/dev/null").unwrap(),
     };
-    assert_eq!(stranger.answer(), code, "{message:?}");
-    assert!(stranger.was_cut_off());
+    assert_eq!(rogue.answer(), code, "{message:?}");
+    assert!(rogue.was_cut_off());
 }
 
 fn wrong_hellos(server: &mut Device) {
     let right = sealed_memory();
     let file = right.as_fd();
     let hello = hello();
-    refused(server, b"GET / HTTP/1.1\r\n\r\n", &[], Some(1));
-    refused(server, &[], &[], Some(1));
-    refused(server, &hello, &[], Some(1));
-    refused(server, &hello, &[file, file], Some(1));
-    refused(server, &hello, &[file; 3], Some(1));
-    refused(server, &hello, &[file; 200], Some(1));
-    refused(server, &[7; 100_000], &[file], Some(1));
-    refused(server, &hello[..23], &[file], Some(1));
+    check_refused(server, b"GET / HTTP/1.1\r\n\r\n", &[], Some(1));
+    check_refused(server, &[], &[], Some(1));
+    check_refused(server, &hello, &[], Some(1));
+    check_refused(server, &hello, &[file, file], Some(1));
+    check_refused(server, &hello, &[file; 3], Some(1));
+    check_refused(server, &hello, &[file; 200], Some(1));
+    check_refused(server, &[7; 100_000], &[file], Some(1));
+    check_refused(server, &hello[..23], &[file], Some(1));
     let mut other_version = hello;
     other_version[8] = 9;
-    refused(server, &other_version, &[file], Some(2));
+    check_refused(server, &other_version, &[file], Some(2));
     let mut too_large = hello;
     too_large[16..].copy_from_slice(&(1u64 << 40).to_le_bytes());
-    refused(server, &too_large, &[file], Some(3));
+    check_refused(server, &too_large, &[file], Some(3));
     let mut other_size = hello;
     other_size[16..].copy_from_slice(&(2 * BULK_RING).to_le_bytes());
-    refused(server, &other_size, &[file], Some(4));
+    check_refused(server, &other_size, &[file], Some(4));
     let bytes = right.metadata().unwrap().len();
     let unsealed = memory(bytes, SealFlags::empty());
-    refused(server, &hello, &[unsealed.as_fd()], Some(4));
+    check_refused(server, &hello, &[unsealed.as_fd()], Some(4));
     let can_shrink = memory(bytes, SealFlags::GROW | SealFlags::SEAL);
-    refused(server, &hello, &[can_shrink.as_fd()], Some(4));
+    check_refused(server, &hello, &[can_shrink.as_fd()], Some(4));
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let short = memory(bytes - 1, seals);
-    refused(server, &hello, &[short.as_fd()], Some(4));
+    check_refused(server, &hello, &[short.as_fd()], Some(4));
     let read_only = memory(bytes, seals | SealFlags::WRITE);
-    refused(server, &hello, &[read_only.as_fd()], Some(4));
+    check_refused(server, &hello, &[read_only.as_fd()], Some(4));
     let no_memory = File::open("/dev/zero").unwrap();
-    refused(server, &hello, &[no_memory.as_fd()], Some(4));
+    check_refused(server, &hello, &[no_memory.as_fd()], Some(4));
 }
 
-/// Connections that say nothing do not keep others out, nor do they pile up.
+/// Connections that send no hello neither keep others out nor accumulate.
 fn silent_connections(server: &mut Device, files_before: usize) {
     let silent: Vec<OwnedFd> = (0..300)
         .map(|_| {
@@ -185,9 +185,9 @@ fn silent_connections(server: &mut Device, files_before: usize) {
         .collect();
     let held = open_files() - files_before - silent.len();
     assert!(held <= 64, "{held} files for silent connections");
-    // Somebody who does speak gets in all the same. It leaves without a datagram, and so without
-    // an event.
-    drop(Rogue::admitted(server));
+    // A peer that does send a hello is still accepted. It leaves without a datagram, so without an
+    // event.
+    drop(Rogue::connected(server));
     drop(silent);
     while open_files() > files_before {
         server.wait(Some(Duration::from_millis(1))).unwrap();
@@ -195,7 +195,7 @@ fn silent_connections(server: &mut Device, files_before: usize) {
     assert_eq!(server.event(), None);
 }
 
-/// Headers that make no sense: cut off, without an event if nobody has heard of the peer.
+/// Invalid headers: the device disconnects the peer, without an event if the peer was never known.
 fn broken_headers(server: &mut Device) {
     let bulk_too_long = VALID | BULK | (BULK_RING as u32 / 4 + 1);
     for header in [
@@ -206,13 +206,13 @@ fn broken_headers(server: &mut Device) {
         bulk_too_long,
         u32::MAX,
     ] {
-        let mut rogue = Rogue::admitted(server);
+        let mut rogue = Rogue::connected(server);
         rogue.write(0, &header.to_ne_bytes());
         assert_eq!(server.poll(), 0);
         assert_eq!(server.event(), None);
         assert!(rogue.was_cut_off(), "{header:#x}");
 
-        let mut rogue = Rogue::admitted(server);
+        let mut rogue = Rogue::connected(server);
         rogue.publish(0, b"decent so far");
         let (peer, datagram) = server.receive();
         assert_eq!(datagram, b"decent so far");
@@ -226,10 +226,10 @@ fn broken_headers(server: &mut Device) {
     }
 }
 
-/// Heads that make no sense: found when the device needs room.
+/// Invalid heads: the device finds them when it needs room.
 fn broken_heads(server: &mut Device) {
     for head in [1u64, 64 << 20, u64::MAX] {
-        let mut rogue = Rogue::admitted(server);
+        let mut rogue = Rogue::connected(server);
         rogue.publish(0, b"hello");
         let (peer, _) = server.receive();
         let (_, tx) = server.split();
@@ -248,9 +248,9 @@ fn broken_heads(server: &mut Device) {
     }
 }
 
-/// Memory that changes after it was read does not change what was received.
+/// Memory that changes after it was read does not change a received datagram.
 fn changing_memory(server: &mut Device) {
-    let rogue = Rogue::admitted(server);
+    let rogue = Rogue::connected(server);
     rogue.publish(0, b"original");
     let (rx, _) = server.split();
     assert_eq!(rx.rx_burst().unwrap(), 1);
@@ -259,9 +259,9 @@ fn changing_memory(server: &mut Device) {
     leave(server, rogue);
 }
 
-/// Bells without end, files that nobody asked for, and a sleep word that changes all the time.
+/// Doorbell messages without end, files that nobody expects, and a sleep word that always changes.
 fn noise(server: &mut Device) {
-    let rogue = Rogue::admitted(server);
+    let rogue = Rogue::connected(server);
     rogue.publish(0, b"hello");
     let (peer, _) = server.receive();
     let file = rogue.memory.as_fd();
@@ -270,7 +270,7 @@ fn noise(server: &mut Device) {
         let word = number << 2 | 3;
         rogue.memory.write_all_at(&word.to_ne_bytes(), 256).unwrap();
         let (_, tx) = server.split();
-        // The ring is full at some time; nobody reads it.
+        // The ring is full at some point, because the peer does not read it.
         let _ = tx.append(peer, PREAMBLE, b"x", b"", b"");
         tx.flush().unwrap();
         if number % 10 == 0 {
@@ -289,7 +289,7 @@ fn leave(server: &mut Device, rogue: Rogue) {
 }
 
 #[test]
-fn rule_breakers_are_turned_away_and_honest_peers_do_not_notice() {
+fn peers_that_break_the_rules_are_disconnected_and_honest_peers_are_not_affected() {
     let address = name("hostile");
     let config = ShmConfig {
         ring_bytes: 64 << 10,

@@ -1,4 +1,4 @@
-//! Many peers. Alone in its process, because it counts the open files.
+//! Many peers. One test alone in its process, because it counts the open files.
 
 mod common;
 
@@ -29,25 +29,25 @@ fn a_hundred_peers_are_served_alike() {
         for (number, (client, peer)) in (0u32..).zip(&mut clients) {
             client.send(*peer, &(number * 10 + round).to_ne_bytes());
         }
-        let mut heard = HashMap::new();
-        while heard.len() < 100 {
+        let mut received = HashMap::new();
+        while received.len() < 100 {
             let (from, datagram) = server.receive();
             server.send(from, &datagram);
-            assert!(heard.insert(from, datagram).is_none());
+            assert!(received.insert(from, datagram).is_none());
         }
         for (number, (client, peer)) in (0u32..).zip(&mut clients) {
             let expected = (number * 10 + round).to_ne_bytes().to_vec();
             assert_eq!(client.receive(), (*peer, expected));
         }
     }
-    // Idle peers cool down, and are found again.
+    // Idle peers become cold, and are still served.
     for _ in 0..10_000 {
         assert_eq!(server.poll(), 0);
     }
     let (client, peer) = &mut clients[77];
     client.send(*peer, b"still here");
     assert_eq!(server.receive().1, b"still here");
-    // One more than may be is turned away.
+    // The device refuses one peer more.
     let mut late = Device::client(&config);
     let peer = late.open_peer(&address).unwrap();
     server.wait(None).unwrap();

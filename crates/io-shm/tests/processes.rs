@@ -1,6 +1,6 @@
-//! Separate processes, and what is left when one of them is killed or stopped.
+//! Separate processes, and what remains when one of them is killed or stopped.
 //!
-//! The other process is this test binary again, told by the environment what to play.
+//! The other process is this test binary again, with a role in its environment.
 
 mod common;
 
@@ -18,7 +18,7 @@ use starling_io_shm::{ShmConfig, ShmIo};
 const ROLE: &str = "STARLING_TEST_ROLE";
 const ADDRESS: &str = "STARLING_TEST_ADDRESS";
 
-/// A child that is killed when the test ends, in whatever way.
+/// A child that is killed when the test ends, in any way.
 struct Other(Child);
 
 impl Other {
@@ -37,7 +37,7 @@ impl Other {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, signal).unwrap();
         if signal == Signal::STOP {
-            // It runs on for a moment; this returns when it does not.
+            // It runs on for a moment; this returns when it has stopped.
             let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
             assert!(status.is_some_and(|(_, status)| status.stopped()));
         }
@@ -57,7 +57,7 @@ impl Drop for Other {
     }
 }
 
-/// What the other process does. Without a role it is a test that has nothing to do.
+/// The other process. Without a role it is a test that does nothing.
 #[test]
 fn other_process() {
     let Ok(role) = env::var(ROLE) else {
@@ -74,7 +74,7 @@ fn other_process() {
         }
         "one-more-file" => {
             let mut device = Device::bind(&address, &ShmConfig::default());
-            // The lowest number that is free is the only one from now on.
+            // From now on, the lowest free number is the only one allowed.
             let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
             let mut limit = getrlimit(Resource::Nofile);
             limit.current = Some(free as u64 + 1);
@@ -96,7 +96,7 @@ fn other_process() {
             for word in [b"one", b"two", b"six"] {
                 device.send(peer, word);
             }
-            // Half a datagram more, which nobody must see.
+            // A part of a datagram, which the device must not deliver.
             let (_, tx) = device.split();
             tx.append(peer, PREAMBLE, b"never", b"flushed", b"")
                 .unwrap();
@@ -116,7 +116,7 @@ fn numbered(number: u64) -> Vec<u8> {
     body
 }
 
-/// Opens the other process's device as soon as it is there.
+/// Opens the other process's device as soon as it exists.
 fn open(client: &mut Device, address: &str) -> PeerId {
     loop {
         match client.open_peer(address) {
@@ -132,7 +132,7 @@ const fn gone(peer: PeerId) -> IoEvent {
 }
 
 #[test]
-fn a_killed_server_is_noticed_and_replaced() {
+fn a_killed_server_is_reported_and_can_be_replaced() {
     let address = name("killed-server");
     let mut client = Device::client(&ShmConfig::default());
     for _ in 0..3 {
@@ -140,7 +140,7 @@ fn a_killed_server_is_noticed_and_replaced() {
         let peer = open(&mut client, &address);
         client.send(peer, b"are you there");
         assert_eq!(client.receive(), (peer, b"are you there".to_vec()));
-        // The name is taken as long as the process lives, and free after it.
+        // The name is taken while the process lives, and free afterwards.
         assert!(ShmIo::bind(&address, ShmConfig::default()).is_err());
         server.kill();
         assert_eq!(client.wait_for_event(), gone(peer));
@@ -152,9 +152,9 @@ fn a_killed_server_is_noticed_and_replaced() {
     }
 }
 
-/// It could take the connection, but not the memory that comes with the hello.
+/// It could accept the connection, but not the file that comes with the hello.
 #[test]
-fn a_server_at_its_limit_of_files_says_that_it_is_full() {
+fn a_server_at_its_limit_of_files_refuses_as_full() {
     let address = name("one-more-file");
     let _server = Other::start("one-more-file", &address);
     let mut client = Device::client(&ShmConfig::default());
@@ -164,7 +164,7 @@ fn a_server_at_its_limit_of_files_says_that_it_is_full() {
 }
 
 #[test]
-fn a_busy_device_notices_a_killed_peer_too() {
+fn a_busy_device_also_notices_a_killed_peer() {
     let address = name("killed-busy");
     let mut client = Device::client(&ShmConfig::default());
     let mut server = Other::start("echo", &address);
@@ -182,13 +182,13 @@ fn a_busy_device_notices_a_killed_peer_too() {
 }
 
 #[test]
-fn what_was_published_before_the_death_is_delivered_first() {
+fn datagrams_published_before_a_peers_death_are_delivered_first() {
     let address = name("last-words");
     let mut server = Device::bind(&address, &ShmConfig::default());
     let mut client = Other::start("three-words", &address);
     let (from, first) = server.receive();
     assert_eq!(first, b"one");
-    // Both other words are there or will be; then the process dies without a goodbye.
+    // The other two datagrams are published or will be. Then the process dies abruptly.
     assert_eq!(server.receive().1, b"two");
     assert_eq!(server.receive().1, b"six");
     client.kill();
@@ -209,7 +209,7 @@ fn a_client_killed_in_the_middle_of_a_stream_leaves_whole_datagrams() {
             next += 1;
         }
         client.kill();
-        // Whatever was published is whole and in order, and then comes the news, once.
+        // Published datagrams are whole and in order. Then comes the event, once.
         let IoEvent::PeerGone(peer, PeerGone::Certain) = server.wait_for_event() else {
             panic!("another event");
         };
@@ -223,7 +223,7 @@ fn a_client_killed_in_the_middle_of_a_stream_leaves_whole_datagrams() {
 }
 
 #[test]
-fn a_stopped_peer_fills_its_ring_and_disturbs_nobody() {
+fn a_stopped_peer_fills_its_ring_and_affects_no_other_peer() {
     let address = name("stopped");
     let other_address = name("not-stopped");
     let stopped = Other::start("echo", &address);

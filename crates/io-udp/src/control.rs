@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use starling_io::{Capabilities, DeviceReport, Fault, IoError, IoEvent, PeerGone, PeerId, Wake};
+use starling_io::{
+    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PeerGone, PeerId, Wake,
+};
 
 use crate::address::UdpAddress;
 use crate::config::UdpConfig;
@@ -19,7 +21,6 @@ use crate::shared::{Directory, Shared};
 use crate::sys::addr::RawAddr;
 use crate::sys::socket::{self, Failure};
 use crate::tx::UdpTx;
-use crate::wake::Waker;
 
 /// The most entries of the socket's error queue that one [`UdpControl::poll_event`] reads.
 const ERRORS_PER_POLL: usize = 16;
@@ -28,7 +29,7 @@ const ERRORS_PER_POLL: usize = 16;
 /// those of the same device.
 pub struct UdpControl {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) waker: Arc<Waker>,
+    pub(crate) waker: Arc<EventfdWaker>,
     pub(crate) capabilities: Capabilities,
     pub(crate) local: SocketAddr,
     pub(crate) config: UdpConfig,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use socket2::Socket;
 use starling_io::{
-    Capabilities, DeviceReport, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId, Wake,
+    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PacketIo, PacketTx, PeerId,
+    Wake,
 };
 
 use crate::address::UdpAddress;
@@ -20,7 +21,6 @@ use crate::rx::UdpRx;
 use crate::shared::Shared;
 use crate::sys::addr::Family;
 use crate::tx::{TxSettings, UdpTx};
-use crate::wake::Waker;
 
 /// The most peers of one device.
 pub const MAX_PEERS: usize = 1 << 16;
@@ -96,7 +96,7 @@ impl UdpIo {
             tx: UdpTx::new(Arc::clone(&shared), Probe::new(local)?, &settings),
             control: UdpControl {
                 shared,
-                waker: Arc::new(Waker::new()?),
+                waker: Arc::new(EventfdWaker::new()?),
                 capabilities: Capabilities {
                     scheme: "udp",
                     reliable: false,

@@ -9,7 +9,7 @@
 //! | the kernel's network stack for each 1500 bytes | GSO and GRO: once for up to 64 KiB; 64 KiB datagrams where the path takes them |
 //! | copying large bodies | the kernel gathers them from where they are |
 //! | a route lookup for each datagram | a connected socket for the busiest peer (module `connected`) |
-//! | waking other threads | an eventfd is written only if the thread sleeps (module `wake`) |
+//! | waking other threads | an eventfd is written only if the thread sleeps ([`starling_io::EventfdWaker`]) |
 //!
 //! All `unsafe` code is in the module `sys`.
 
@@ -27,7 +27,6 @@ mod shared;
 mod staging;
 mod sys;
 mod tx;
-mod wake;
 
 pub use address::UdpAddress;
 pub use config::UdpConfig;
@@ -36,4 +35,3 @@ pub use device::{MAX_PEERS, UdpIo};
 pub use rx::UdpRx;
 pub use shared::Directory;
 pub use tx::UdpTx;
-pub use wake::Waker;

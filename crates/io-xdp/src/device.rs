@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_io::{
-    Capabilities, DeviceReport, Fault, IoError, IoEvent, MatchTable, MessageMemory, PacketIo,
-    PacketTx, PeerId, Steered, Wake, WorkerIo,
+    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, MatchTable, MessageMemory,
+    PacketIo, PacketTx, PeerId, Steered, Wake, WorkerIo,
 };
-use starling_io_udp::{UdpConfig, UdpControl, UdpIo, Waker};
+use starling_io_udp::{UdpConfig, UdpControl, UdpIo};
 
 use crate::address::{XdpAddress, is_ring};
 use crate::channels;
@@ -594,7 +594,7 @@ impl PacketIo for XdpIo {
                 tx: rings.tx,
                 senders: Senders::new(self.control.directory()),
                 dispatcher: self.control.waker(),
-                waker: Arc::new(Waker::new().map_err(host)?),
+                waker: Arc::new(EventfdWaker::new().map_err(host)?),
             });
         }
         let sockets = parts.iter().map(|parts| Arc::downgrade(&parts.socket));

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use starling_ethernet::{Mac, Received, Template, parse};
-use starling_io::{Datagram, Fault, IoError, Wake, WorkerIo};
-use starling_io_udp::Waker;
+use starling_io::{Datagram, EventfdWaker, Fault, IoError, Wake, WorkerIo};
 
 use crate::exchange::Exchange;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
@@ -33,7 +32,7 @@ pub(crate) struct XdpWorker {
     senders: Senders,
     current: Option<(Descriptor, Received)>,
     dispatcher: Arc<dyn Wake>,
-    waker: Arc<Waker>,
+    waker: Arc<EventfdWaker>,
     /// What was counted for it when it began to have nothing, and when that was.
     doubted: Option<(u32, Instant)>,
 }
@@ -48,7 +47,7 @@ pub(crate) struct Parts {
     pub(crate) tx: Producer<Descriptor>,
     pub(crate) senders: Senders,
     pub(crate) dispatcher: Arc<dyn Wake>,
-    pub(crate) waker: Arc<Waker>,
+    pub(crate) waker: Arc<EventfdWaker>,
 }
 
 impl XdpWorker {

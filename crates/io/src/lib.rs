@@ -24,6 +24,7 @@ mod error;
 mod memory;
 mod report;
 mod steer;
+mod waker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use error::{Fault, IoError};
 pub use memory::{MessageMemory, PacketMemory};
 pub use report::DeviceReport;
 pub use steer::{MATCH_BYTES, MatchTable, Steered, Steering, WorkerIo};
+pub use waker::EventfdWaker;
 
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.
 pub const MAX_BURST: usize = 64;

@@ -1,34 +1,36 @@
-//! What the tests of devices share.
+//! Helpers of the tests of the device.
 
-// Each test binary uses a part of it.
+// Each test binary uses its part.
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use starling_io::{Fault, IoEvent, PacketIo, PacketRx, PacketTx, PeerId, Source, TxError};
 use starling_io_shm::{ShmConfig, ShmIo};
 
-pub const PREAMBLE: &[u8; 8] = b"preamble";
+use starling_io_testing::PATIENCE;
+pub use starling_io_testing::PREAMBLE;
 
-/// An address that no other test and no other run of it uses.
+/// An address that no other test and no other run of this one uses.
 pub fn name(test: &str) -> String {
     format!("shm://test-{}-{test}", std::process::id())
 }
 
-/// A device, and what it has received but the test has not asked for yet.
+/// A device, and the datagrams that it has received but the test has not asked for yet.
 pub struct Device {
     io: ShmIo,
     received: VecDeque<(PeerId, Vec<u8>)>,
 }
 
 impl Device {
-    /// Binds, waiting a little for a name that was just given up: a process that another test
-    /// is starting holds copies of all sockets between its fork and its exec.
+    /// Binds to a name, and tries again while it is taken: between its fork and its exec, a
+    /// process that another test starts holds copies of all sockets.
     pub fn bind(address: &str, config: &ShmConfig) -> Self {
-        for _ in 0..200 {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
             match ShmIo::bind(address, config.clone()) {
                 Ok(io) => return io.into(),
                 Err(error) if error.fault == Fault::Host => sleep(Duration::from_millis(10)),
@@ -57,7 +59,7 @@ impl Device {
         for index in 0..count {
             let datagram = rx.datagram(index);
             let Source::Peer(peer) = datagram.source else {
-                panic!("a stranger");
+                panic!("every sender is a peer");
             };
             assert_eq!(&datagram.bytes[..8], PREAMBLE);
             self.received
@@ -78,12 +80,12 @@ impl Device {
         }
     }
 
-    /// A datagram that was received while the test waited for something else.
+    /// A datagram that arrived while the test waited for something else.
     pub fn take_received(&mut self) -> Option<(PeerId, Vec<u8>)> {
         self.received.pop_front()
     }
 
-    /// The next event; asks often enough that a busy device would have looked.
+    /// The next event. It polls often enough for a busy device to have polled its sockets.
     pub fn event(&mut self) -> Option<IoEvent> {
         (0..1000).find_map(|_| self.poll_event())
     }

@@ -1,11 +1,14 @@
-//! The ring's protocol in one thread: against a model, full, and with a hostile peer. What only
-//! happens between threads is checked by loom (`loom_model`).
+//! The ring's protocol in one thread: against a model, full, and with a hostile peer. The loom model
+//! (`loom_model`) checks what can only happen between threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use starling_io::TxError;
+
+use super::producer::PUBLISH_BYTES;
 use super::*;
 use crate::map::{Region, Ring, Side};
 
@@ -28,7 +31,7 @@ impl Pair {
         let lines = (region.line_bytes() / LINE) as u64;
         Self {
             producer: Producer::new(out, max_datagram, Heads::default(), lines - 1),
-            buffer: vec![0; consumer.take_bytes()],
+            buffer: vec![0; consumer.buffer_bytes()],
             consumer,
             region,
         }
@@ -39,7 +42,7 @@ impl Pair {
     }
 
     fn take(&mut self) -> Result<Option<&[u8]>, Malformed> {
-        let taken = self.consumer.take(&mut self.buffer)?;
+        let taken = self.consumer.receive(&mut self.buffer)?;
         Ok(taken.map(|taken| &self.buffer[HEADER_BYTES..HEADER_BYTES + taken.length]))
     }
 
@@ -51,7 +54,7 @@ impl Pair {
 }
 
 fn bytes(length: usize, seed: u8) -> Vec<u8> {
-    // Every word of it looks like a header, so one that is mistaken for it is noticed.
+    // Every word looks like a header, so a word mistaken for a header is noticed.
     (0..length)
         .map(|i| {
             let word = (VALID | 20).to_ne_bytes();
@@ -72,7 +75,7 @@ fn frames_are_bundled_until_the_flush() {
 }
 
 #[test]
-fn a_grown_datagram_is_published_at_once() {
+fn a_staged_datagram_beyond_the_limit_is_published_at_once() {
     let mut pair = Pair::new(1000);
     let frame = bytes(100, 0);
     let frames = (PUBLISH_BYTES - PREAMBLE.len()).div_ceil(frame.len());
@@ -107,12 +110,12 @@ fn bundles_do_not_exceed_the_largest_datagram() {
 
 #[test]
 #[should_panic(expected = "a frame of 1001 bytes")]
-fn a_frame_beyond_the_largest_datagram_is_a_bug_of_the_caller() {
+fn appending_a_frame_beyond_the_largest_datagram_panics() {
     let _ = Pair::new(1000).append(&[0; 993]);
 }
 
 #[test]
-fn every_length_is_copied_whole() {
+fn datagrams_of_every_length_arrive_unchanged() {
     let mut pair = Pair::new(2000);
     for length in 1..=1200 {
         let body = bytes(length, length as u8);
@@ -127,7 +130,7 @@ fn every_length_is_copied_whole() {
 }
 
 #[test]
-fn a_full_ring_refuses_and_recovers() {
+fn a_full_ring_refuses_an_append_and_recovers() {
     let mut pair = Pair::new(RING / 4);
     for body in [bytes(20, 0), bytes(300, 0), bytes(800, 0), bytes(16000, 0)] {
         let mut sent = 0;
@@ -138,21 +141,21 @@ fn a_full_ring_refuses_and_recovers() {
         assert!(sent >= 3, "{sent} of {} bytes", body.len());
         assert_eq!(pair.append(&body), Err(TxError::Full));
         assert!(pair.producer.wants_room());
-        assert!(!pair.producer.take_room_news());
+        assert!(!pair.producer.poll_room());
         for _ in 0..sent {
             assert_eq!(pair.take().unwrap().unwrap()[8..], body);
         }
         assert_eq!(pair.take(), Ok(None));
-        assert!(pair.producer.take_room_news());
-        assert!(!pair.producer.take_room_news());
-        // However little the consumer has told, there is room for the largest.
+        assert!(pair.producer.poll_room());
+        assert!(!pair.producer.poll_room());
+        // However little space the consumer has returned, there is room for the largest datagram.
         pair.append(&bytes(RING / 4 - 8, 1)).unwrap();
         assert!(pair.take().unwrap().is_some());
     }
 }
 
 #[test]
-fn nonsense_headers_are_malformed() {
+fn invalid_headers_are_malformed() {
     let headers = [
         1,
         MORE,
@@ -179,7 +182,7 @@ fn nonsense_headers_are_malformed() {
 }
 
 #[test]
-fn nonsense_heads_are_malformed() {
+fn invalid_heads_are_malformed() {
     // Small and large datagrams: one ring is full and the other is not.
     for length in [300, 900] {
         for head in [1, 63, 1 << 40, u64::MAX, 4 * RING as u64] {
@@ -190,11 +193,11 @@ fn nonsense_heads_are_malformed() {
                 pair.scribble_heads(line, bulk);
                 assert_eq!(pair.append(&body), Err(TxError::Gone), "{line} {bulk}");
                 assert!(pair.producer.is_malformed());
-                assert!(pair.producer.take_room_news() || !pair.producer.wants_room());
+                assert!(pair.producer.poll_room() || !pair.producer.wants_room());
             }
         }
     }
-    // Backwards, after it was believed once.
+    // A head that goes back after it was accepted once.
     let mut pair = Pair::new(1000);
     while pair.append(&[7; 100]).is_ok() {}
     pair.scribble_heads(64 * 64, 0);
@@ -206,7 +209,7 @@ fn nonsense_heads_are_malformed() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random frames, flushes and takes, over many laps, against a queue of datagrams.
+    /// Random frames, flushes and receives, over many laps, against a queue of datagrams.
     #[test]
     fn what_goes_in_comes_out(
         max_datagram in 256usize..RING / 4,
@@ -217,7 +220,7 @@ proptest! {
         for (step, size, seed) in steps {
             match step {
                 0..=4 => {
-                    // Small ones mostly, and some of the largest.
+// Mostly small ones, and some of the largest.
                     let length = match step {
                         0 => size * (max_datagram - 8) / 1000,
                         1 => size.min(max_datagram - 8),
@@ -253,10 +256,10 @@ proptest! {
     }
 }
 
-/// Arbitrary bytes in the shared memory: the consumer takes datagrams within bounds or finds the
-/// ring malformed, and the producer the same; neither panics nor goes on for ever.
+/// Arbitrary bytes in the shared memory. The consumer receives datagrams within bounds or finds the
+/// ring malformed, and so does the producer. Neither panics or loops for ever.
 #[test]
-fn any_shared_memory_is_survived() {
+fn arbitrary_shared_memory_does_no_harm() {
     let mut pair = Pair::new(RING / 4);
     bolero::check!()
         .with_iterations(3000)
@@ -286,7 +289,7 @@ fn any_shared_memory_is_survived() {
                 let at = consumer.head() as usize % pair.region.line_bytes();
                 pair.region
                     .scribble(Some(Side::Connector), at, &word.to_ne_bytes());
-                match consumer.take(&mut pair.buffer) {
+                match consumer.receive(&mut pair.buffer) {
                     Ok(Some(taken)) => {
                         assert!((1..=pair.producer.max_datagram()).contains(&taken.length));
                     }
@@ -299,7 +302,7 @@ fn any_shared_memory_is_survived() {
                 match producer.append(PREAMBLE, input, &[0; 900], &[]) {
                     Ok(()) => producer.publish(true),
                     Err(TxError::Full | TxError::Gone) => {
-                        producer.take_room_news();
+                        producer.poll_room();
                         break;
                     }
                 }

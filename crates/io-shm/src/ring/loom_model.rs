@@ -1,14 +1,14 @@
-//! Every interleaving of a ring's two ends, and of a sleeper with whoever wakes it.
+//! Every interleaving of a ring's two ends, and of a sleeper with the thread that wakes it.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test -p starling-io-shm --lib --release loom
+//! RUSTFLAGS="--cfg loom" cargo test --release --lib -p starling-io-shm --target-dir target/loom
 //! ```
 //!
-//! The code under test is the one that runs, over loom's atomics instead of shared memory. Loom
-//! knows no `membarrier`, so the sleep protocol is checked with the real fence that the sender
-//! uses where there is none; that a `membarrier` of the sleeper does as well is the kernel's
-//! promise. Payload is in cells that loom guards, so that an access not ordered by the header or
-//! `head` is found, not only one that goes wrong.
+//! The model runs the production code over loom's atomics instead of shared memory. Loom has no
+//! `membarrier`, so the model checks the sleep protocol with the real fence, which the sender uses
+//! where there is no `membarrier`. That the sleeper's `membarrier` replaces it is the kernel's
+//! promise. Loom guards the cells that hold payload, so it finds every access that the header or
+//! `head` does not order, not only one that goes wrong.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -17,7 +17,7 @@ use loom::thread;
 use starling_io::TxError;
 
 use crate::ring::{Consumer, HEADER_BYTES, Heads, LINE, Producer, RingMemory};
-use crate::sleep::{Bell, EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
+use crate::sleep::{Doorbell, EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
 
 const LINES: usize = 8;
 const MAX_DATAGRAM: usize = 2 * LINE + 30;
@@ -30,7 +30,7 @@ struct Line {
     rest: UnsafeCell<[u8; LINE - HEADER_BYTES]>,
 }
 
-/// The rings, the two sleep words and the two sockets that bells are rung through.
+/// The rings, the two sleep words and the two doorbell sockets.
 struct Shared {
     lines: [Line; LINES],
     bulk: [UnsafeCell<[u8; LINE]>; BULK_LINES],
@@ -39,7 +39,7 @@ struct Shared {
     bells: [Notify; 2],
 }
 
-/// One end of it: 0 produces, 1 consumes.
+/// One end of the rings: 0 produces, 1 consumes.
 #[derive(Clone)]
 struct End(Arc<Shared>, usize);
 
@@ -168,7 +168,7 @@ impl SleepWords for End {
     }
 }
 
-/// Both ends of a ring full of what looks like headers, but for the line that comes next.
+/// Both ends of a ring. All lines but the next hold stale words that look like headers.
 fn ends() -> (End, Producer<End>, End, Consumer<End>) {
     let stale = 1 << 31 | 9;
     let shared = Arc::new(Shared {
@@ -208,7 +208,7 @@ fn append(producer: &mut Producer<End>, length: usize) -> Result<(), TxError> {
 
 fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
     let mut buffer = [0; 3 * LINE];
-    let taken = consumer.take(&mut buffer).unwrap()?;
+    let taken = consumer.receive(&mut buffer).unwrap()?;
     let datagram = &buffer[HEADER_BYTES..HEADER_BYTES + taken.length];
     let (preamble, body) = datagram.split_at(8);
     assert_eq!(preamble, b"preamble");
@@ -216,8 +216,8 @@ fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
     Some((body.len(), taken.returned_space))
 }
 
-/// Datagrams of one line, of two, and in the bulk ring, more than the line ring holds, come out as
-/// they went in.
+/// Datagrams of one line, of two lines and in the bulk ring arrive unchanged and in order. They are
+/// more than the line ring holds.
 #[test]
 fn loom_datagrams_cross_whole_and_in_order() {
     const LENGTHS: [usize; 6] = [20, 100, 150, 101, 102, 21];
@@ -245,18 +245,19 @@ fn loom_datagrams_cross_whole_and_in_order() {
     });
 }
 
-/// A consumer that sleeps when it finds nothing gets every datagram: else loom sees a deadlock.
+/// A consumer that sleeps when it finds nothing receives every datagram; otherwise loom reports a
+/// deadlock.
 #[test]
 fn loom_a_sleeping_receiver_is_woken() {
     const DATAGRAMS: usize = 3;
     model(|| {
         let (out, mut producer, into, mut consumer) = ends();
         let sender = thread::spawn(move || {
-            let mut bell = Bell::default();
+            let mut doorbell = Doorbell::default();
             for length in 1..=DATAGRAMS {
                 append(&mut producer, length).unwrap();
                 producer.publish(false);
-                if bell.must_ring(&out, SLEEPING) {
+                if doorbell.must_ring(&out, SLEEPING) {
                     out.ring_other();
                 }
             }
@@ -278,7 +279,7 @@ fn loom_a_sleeping_receiver_is_woken() {
     });
 }
 
-/// Large datagrams, more than the bulk ring holds, come out as they went in.
+/// Large datagrams, more than the bulk ring holds, arrive unchanged.
 #[test]
 fn loom_large_datagrams_cross_whole() {
     const DATAGRAMS: usize = 6;
@@ -304,14 +305,14 @@ fn loom_large_datagrams_cross_whole() {
     });
 }
 
-/// A producer that sleeps for want of room is woken when there is some.
+/// A producer that sleeps for lack of room is woken when there is room.
 #[test]
 fn loom_a_sender_that_waits_for_room_is_woken() {
     const DATAGRAMS: usize = 4;
     model(|| {
         let (out, mut producer, into, mut consumer) = ends();
         let receiver = thread::spawn(move || {
-            let mut bell = Bell::default();
+            let mut doorbell = Doorbell::default();
             for _ in 0..DATAGRAMS {
                 let returned_space = loop {
                     if let Some((_, returned_space)) = take(&mut consumer) {
@@ -319,7 +320,7 @@ fn loom_a_sender_that_waits_for_room_is_woken() {
                     }
                     thread::yield_now();
                 };
-                if returned_space && bell.must_ring(&into, WANTS_SPACE) {
+                if returned_space && doorbell.must_ring(&into, WANTS_SPACE) {
                     into.ring_other();
                 }
             }
@@ -330,7 +331,7 @@ fn loom_a_sender_that_waits_for_room_is_woken() {
                 epoch += EPOCH_STEP;
                 out.store_own(epoch | SLEEPING | WANTS_SPACE);
                 fence(Ordering::SeqCst);
-                if !producer.take_room_news() {
+                if !producer.poll_room() {
                     out.wait_for_bell();
                 }
                 out.store_own(0);

@@ -18,20 +18,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::Wake;
 use rustix::event::{EventfdFlags, eventfd};
-use starling_io::Wake;
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const WOKEN: u8 = 2;
 
 /// State shared by the one thread that sleeps and all threads that may wake it.
-pub struct Waker {
+pub struct EventfdWaker {
     state: AtomicU8,
     event: OwnedFd,
 }
 
-impl Waker {
+impl EventfdWaker {
     /// A waker that no thread sleeps with yet.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Waker {
     }
 
     /// The sleeper announces that it is about to poll. False if it was woken already and must not
-    /// sleep. [`Waker::end_sleep`] follows in both cases.
+    /// sleep. [`EventfdWaker::end_sleep`] follows in both cases.
     pub fn begin_sleep(&self) -> bool {
         self.state
             .compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst)
@@ -53,10 +53,11 @@ impl Waker {
 
     /// The sleeper is awake; a later [`Wake::wake`] counts for the next sleep.
     pub fn end_sleep(&self) {
-        self.state.store(AWAKE, Ordering::SeqCst);
+        // A swap, not a store: it acquires what a waking thread wrote before its wake.
+        self.state.swap(AWAKE, Ordering::SeqCst);
     }
 
-    /// The file to poll for readability; call [`Waker::drain`] when it is readable.
+    /// The file to poll for readability; call [`EventfdWaker::drain`] when it is readable.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -68,7 +69,7 @@ impl Waker {
     }
 }
 
-impl Wake for Waker {
+impl Wake for EventfdWaker {
     fn wake(&self) {
         if self.state.swap(WOKEN, Ordering::SeqCst) == ASLEEP {
             // This fails only if the counter is at its maximum, and then it is readable already.
@@ -81,13 +82,13 @@ impl Wake for Waker {
 mod tests {
     use super::*;
 
-    fn is_readable(waker: &Waker) -> bool {
+    fn is_readable(waker: &EventfdWaker) -> bool {
         rustix::io::read(&waker.event, &mut [0; 8]).is_ok()
     }
 
     #[test]
     fn waking_a_thread_that_is_awake_writes_nothing_and_ends_its_next_sleep() {
-        let waker = Waker::new().expect("an eventfd");
+        let waker = EventfdWaker::new().expect("an eventfd");
         waker.wake();
         waker.wake();
         assert!(!is_readable(&waker));
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn waking_a_sleeper_writes_once() {
-        let waker = Waker::new().expect("an eventfd");
+        let waker = EventfdWaker::new().expect("an eventfd");
         assert!(waker.begin_sleep());
         waker.wake();
         waker.wake();

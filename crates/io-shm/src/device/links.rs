@@ -1,0 +1,225 @@
+//! The links of a device: how peers connect, disconnect and are removed.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use starling_io::{IoEvent, PeerGone, PeerId};
+
+use super::ShmIo;
+use crate::handshake::{ANSWER_BYTES, Answer, Hello};
+use crate::map::{MappedSleepWords, Region, Ring, Side};
+use crate::pending::CompletedHandshake;
+use crate::ring::{Consumer, Heads, LINE, Producer};
+use crate::sys;
+
+/// The most messages received from one socket in one poll.
+const MAX_MESSAGES_PER_POLL: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkState {
+    /// This end opened it, and the peer has not answered yet. Datagrams already flow.
+    Connecting,
+    /// Both ends have confirmed the connection.
+    Open,
+    /// The peer is gone; the datagrams that it published are being delivered.
+    Draining,
+    /// The peer is gone, and all its datagrams are delivered.
+    Closed,
+}
+
+/// The connection to one peer.
+pub(super) struct Link {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) region: Arc<Region>,
+    pub(super) words: MappedSleepWords,
+    pub(super) side: Side,
+    pub(super) state: LinkState,
+    /// The address it was opened by, if this end opened it.
+    pub(super) opened: Option<Box<str>>,
+    /// How the peer is gone, or will be.
+    pub(super) gone: PeerGone,
+}
+
+impl ShmIo {
+    /// The number for the next peer; `None` if there are as many peers as allowed.
+    pub(super) fn free_number(&self) -> Option<u32> {
+        let free = self.links.iter().position(|link| link.is_none());
+        let number = free.unwrap_or(self.links.len());
+        (number < self.config.max_peers).then_some(number as u32)
+    }
+
+    /// The live peer that was opened by this address. Any number of sessions share one pair of
+    /// rings.
+    pub(super) fn find_opened(&self, address: &str) -> Option<u32> {
+        let live = |link: &Link| matches!(link.state, LinkState::Connecting | LinkState::Open);
+        let found = self.links.iter().position(|link| {
+            link.as_ref()
+                .is_some_and(|link| live(link) && link.opened.as_deref() == Some(address))
+        });
+        found.map(|number| number as u32)
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        number: u32,
+        side: Side,
+        socket: OwnedFd,
+        region: Arc<Region>,
+        hello: Hello,
+        opened: Option<&str>,
+    ) -> rustix::io::Result<()> {
+        self.poller.add(&socket, number.into())?;
+        let socket = Arc::new(socket);
+        let words = MappedSleepWords::new(&region, side);
+        let max_sent = self
+            .config
+            .max_datagram_on(region.bulk_bytes())
+            .min(hello.max_datagram);
+        let outgoing = Ring::produced_by(&region, side);
+        let zeroed = (region.line_bytes() / LINE - 1) as u64;
+        let producer = Producer::new(outgoing, max_sent, Heads::default(), zeroed);
+        let incoming = Ring::consumed_by(&region, side);
+        let consumer = Consumer::new(incoming, hello.max_datagram, Heads::default());
+        self.tx
+            .insert(number, producer, words.clone(), Arc::clone(&socket));
+        self.rx
+            .insert(number, consumer, words.clone(), Arc::clone(&socket));
+        let link = Link {
+            socket,
+            region,
+            words,
+            side,
+            state: match side {
+                Side::Connector => LinkState::Connecting,
+                Side::Acceptor => LinkState::Open,
+            },
+            opened: opened.map(Into::into),
+            gone: PeerGone::Certain,
+        };
+        let index = number as usize;
+        if index == self.links.len() {
+            self.links.push(Some(link));
+        } else {
+            self.links[index] = Some(link);
+        }
+        Ok(())
+    }
+
+    /// Makes a peer of an accepted connection.
+    pub(super) fn accept(&mut self, handshake: CompletedHandshake) {
+        let Some(number) = self.free_number() else {
+            self.refused += 1;
+            // If the peer does not receive the answer, it sees the connection close.
+            let _ = sys::send(&handshake.socket, &Answer::Full.encode());
+            return;
+        };
+        let has_membarrier = sys::register_membarrier();
+        if has_membarrier && handshake.hello.has_membarrier {
+            handshake.region.use_asymmetric_fences();
+        }
+        // A peer that cannot receive the answer is already gone, which the next poll finds.
+        let _ = sys::send(
+            &handshake.socket,
+            &Answer::Welcome { has_membarrier }.encode(),
+        );
+        // If the kernel has no memory to poll another file, the peer sees a hang-up.
+        let _ = self.insert(
+            number,
+            Side::Acceptor,
+            handshake.socket,
+            handshake.region,
+            handshake.hello,
+            None,
+        );
+    }
+
+    /// Receives messages from a peer's socket.
+    pub(super) fn handle_messages(&mut self, number: u32, mut hung_up: bool) {
+        let Some(Some(link)) = self.links.get_mut(number as usize) else {
+            return;
+        };
+        for _ in 0..MAX_MESSAGES_PER_POLL {
+            let mut message = [0; ANSWER_BYTES];
+            match sys::receive(&link.socket, &mut message) {
+                Ok(length) if length != 0 && link.state == LinkState::Connecting => {
+                    let answer = Answer::decode(&message[..length]);
+                    let Some(Answer::Welcome { has_membarrier }) = answer else {
+                        link.gone = PeerGone::Refused(Answer::refusal(answer));
+                        hung_up = true;
+                        break;
+                    };
+                    link.state = LinkState::Open;
+                    if has_membarrier && sys::register_membarrier() {
+                        link.region.use_asymmetric_fences();
+                    }
+                }
+                // A doorbell message: its arrival was its purpose.
+                Ok(1..) => {}
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                // The peer left without having read everything. Its earlier messages are still there.
+                Err(Errno::CONNRESET) => hung_up = true,
+                Ok(0) | Err(_) => {
+                    hung_up = true;
+                    break;
+                }
+            }
+        }
+        if hung_up {
+            self.handle_hang_up(number);
+        }
+    }
+
+    /// Begins to drain the link of a peer that is gone.
+    pub(super) fn handle_hang_up(&mut self, number: u32) {
+        let Some(Some(link)) = self.links.get_mut(number as usize) else {
+            return;
+        };
+        if matches!(link.state, LinkState::Draining | LinkState::Closed) {
+            return;
+        }
+        link.state = LinkState::Draining;
+        sys::hang_up(&link.socket);
+        self.poller.remove(link.socket.as_fd());
+        self.tx.remove(number);
+        self.rx.finish(number, link.region.line_bytes());
+        self.draining.push(number);
+    }
+
+    /// Ends the links of peers that broke their rings, and of drained peers.
+    pub(super) fn reap_links(&mut self) {
+        let mut broken = self.rx.poll_faults();
+        broken.extend(self.tx.poll_faults());
+        broken.sort_unstable();
+        broken.dedup();
+        for &number in &broken {
+            self.cut_off += 1;
+            self.handle_hang_up(number);
+        }
+        let mut index = 0;
+        while let Some(&number) = self.draining.get(index) {
+            if broken.contains(&number) || self.rx.is_drained(number) {
+                self.draining.swap_remove(index);
+                self.end_link(number);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Closes a drained link: reports it, or forgets a peer that was never known.
+    pub(super) fn end_link(&mut self, number: u32) {
+        let Some(Some(link)) = self.links.get_mut(number as usize) else {
+            return;
+        };
+        link.state = LinkState::Closed;
+        let unknown = link.side == Side::Acceptor && !self.rx.has_sent(number);
+        self.rx.remove(number);
+        if unknown {
+            self.links[number as usize] = None;
+        } else {
+            let gone = IoEvent::PeerGone(PeerId(number), link.gone);
+            self.events.push_back(gone);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The reading end of a ring.
+
+use super::{
+    BULK, HEADER_BYTES, Heads, LENGTH_MASK, LINE, MORE, Malformed, RingMemory, VALID,
+    bulk_record_bytes, max_datagram_for, record_bytes,
+};
+
+/// A record that was copied out of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceivedRecord {
+    /// Bytes of the datagram, which begins behind room for a header word.
+    pub(crate) length: usize,
+    /// The producer said that another record follows at once.
+    pub(crate) more: bool,
+    /// Space was returned; the producer may be waiting for it.
+    pub(crate) returned_space: bool,
+}
+
+/// The reading end.
+pub(crate) struct Consumer<M> {
+    memory: M,
+    /// Where the next record and the next large datagram begin.
+    heads: Heads,
+    /// When one of the heads gets here, both are stored for the producer.
+    return_at: Heads,
+    max_datagram: usize,
+    /// The largest datagram in the line ring.
+    max_inline: usize,
+}
+
+impl<M: RingMemory> Consumer<M> {
+    /// The consumer of rings in which both sides begin at `start`, which is zero except in models.
+    pub(crate) fn new(memory: M, max_datagram: usize, start: Heads) -> Self {
+        assert!(max_datagram <= max_datagram_for(memory.bulk_bytes() as usize));
+        let max_inline = memory.line_bytes() as usize / 4 - HEADER_BYTES;
+        Self {
+            heads: start,
+            return_at: Self::next_return(&memory, start),
+            max_datagram,
+            max_inline: max_inline.min(max_datagram),
+            memory,
+        }
+    }
+
+    /// Space is returned in quarters of a ring.
+    fn next_return(memory: &M, heads: Heads) -> Heads {
+        Heads {
+            line: heads.line + memory.line_bytes() / 4,
+            bulk: heads.bulk + memory.bulk_bytes() / 4,
+        }
+    }
+
+    /// Bytes of buffer that [`Consumer::receive`] needs.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        record_bytes(self.max_datagram)
+    }
+
+    /// How far this end has read the line ring.
+    pub(crate) fn head(&self) -> u64 {
+        self.heads.line
+    }
+
+    /// Whether something is published, valid or not.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.memory.load_header(self.heads.line) != 0
+    }
+
+    /// Prefetches the line that is polled next.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.memory.prefetch(self.heads.line);
+    }
+
+    /// Copies the next datagram to `into`, behind room for its header word. `into` has at least
+    /// [`Consumer::buffer_bytes`].
+    #[inline]
+    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<ReceivedRecord>, Malformed> {
+        let word = self.memory.load_header(self.heads.line);
+        if word == 0 {
+            return Ok(None);
+        }
+        let length = (word & LENGTH_MASK) as usize;
+        // The common case first: one line, copied with a constant size.
+        if (word & !MORE).wrapping_sub(VALID | 1) < (LINE - HEADER_BYTES) as u32 {
+            let line = into.first_chunk_mut().expect("room for a record");
+            self.memory.read_line(self.heads.line, line);
+            self.heads.line += LINE as u64;
+        } else {
+            self.receive_longer(word, into)?;
+        }
+        let returned_space =
+            self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
+        if returned_space {
+            self.memory.store_heads(self.heads);
+            self.return_at = Self::next_return(&self.memory, self.heads);
+        }
+        Ok(Some(ReceivedRecord {
+            length,
+            more: word & MORE != 0,
+            returned_space,
+        }))
+    }
+
+    /// Copies a datagram of several lines, or one from the bulk ring.
+    #[inline(never)]
+    fn receive_longer(&mut self, word: u32, into: &mut [u8]) -> Result<(), Malformed> {
+        let length = (word & LENGTH_MASK) as usize;
+        let kind = word & !(LENGTH_MASK | MORE);
+        if kind == VALID && (1..=self.max_inline).contains(&length) {
+            let into = &mut into[..HEADER_BYTES + length];
+            self.memory.read_lines(self.heads.line, into);
+            self.heads.line += record_bytes(length) as u64;
+        } else if kind == VALID | BULK && (1..=self.max_datagram).contains(&length) {
+            let into = &mut into[HEADER_BYTES..][..length];
+            self.memory.read_bulk(self.heads.bulk, into);
+            self.heads.line += LINE as u64;
+            self.heads.bulk += bulk_record_bytes(length) as u64;
+        } else {
+            return Err(Malformed);
+        }
+        Ok(())
+    }
+}
