@@ -19,7 +19,7 @@
 //! sequence lock (Lameter, 2005), with the claim itself as the second look.
 
 use crate::peer::preamble;
-use crate::table::Name;
+use crate::table::SessionHandle;
 use crate::wire::{Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, flags, split_frame_of};
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId};
 use atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -62,8 +62,8 @@ struct Entry {
 
 /// What a worker has to know of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
-    pub(crate) name: Name,
+pub(crate) struct SessionInfo {
+    pub(crate) handle: SessionHandle,
     pub(crate) peer: PeerId,
     /// The client's number of the session.
     pub(crate) remote: u32,
@@ -94,7 +94,7 @@ impl<'a> Candidate<'a> {
 #[must_use = "nobody else runs the request"]
 pub struct Claim {
     id: RequestId,
-    pub(crate) facts: Facts,
+    pub(crate) info: SessionInfo,
     /// [`flags::ECHO`] if a congestion mark is to be echoed.
     pub(crate) mark: u8,
 }
@@ -107,7 +107,7 @@ impl Claim {
 
     /// Who asks.
     pub fn peer(&self) -> PeerId {
-        self.facts.peer
+        self.info.peer
     }
 
     /// What precedes `response` in a datagram that answers the request: preamble and frame header.
@@ -118,17 +118,17 @@ impl Claim {
         response: &Msgbuf,
     ) -> Option<([u8; PREAMBLE_BYTES], [u8; HEADER_BYTES])> {
         let len = response.len();
-        if response.is_bulky() || !response.tail().is_empty() || len > self.facts.single as usize {
+        if response.is_bulky() || !response.tail().is_empty() || len > self.info.single as usize {
             return None;
         }
         let header = Header {
             kind: Kind::Response,
             flags: self.flags(),
             slot: self.id.slot(),
-            session: self.facts.remote,
+            session: self.info.remote,
             number: self.id.number,
         };
-        Some((preamble(self.facts.token), header.to_bytes(len)))
+        Some((preamble(self.info.token), header.to_bytes(len)))
     }
 
     /// Those of the response. It is late in any case: nobody knows how long the request waited.
@@ -187,8 +187,8 @@ impl Claims {
         if before & NUMBER_MASK >= number || number > LAST_NUMBER {
             return None;
         }
-        let facts = entry.facts(session);
-        if !entry.is_of(session) || facts.peer != candidate.peer {
+        let info = entry.info(session);
+        if !entry.is_of(session) || info.peer != candidate.peer {
             return None;
         }
         // Whoever has changed what was read has closed the word before, and the step sees that.
@@ -197,8 +197,8 @@ impl Claims {
         let step = word.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
         step.ok()?;
         Some(Claim {
-            id: RequestId::new(session, facts.name.round, slot, number),
-            facts,
+            id: RequestId::new(session, info.handle.round, slot, number),
+            info,
             mark: if marked { flags::ECHO } else { 0 },
         })
     }
@@ -206,18 +206,18 @@ impl Claims {
     // ---- dispatcher ----
 
     /// A session begins; `numbers` are the highest of its slots' requests.
-    pub(crate) fn open(&self, facts: &Facts, numbers: impl Iterator<Item = RequestNumber>) {
-        let Name { id, round } = facts.name;
+    pub(crate) fn open(&self, info: &SessionInfo, numbers: impl Iterator<Item = RequestNumber>) {
+        let SessionHandle { id, round } = info.handle;
         let Some(entry) = self.entries.get(id.index()) else {
             return;
         };
         fence(Ordering::Release);
         entry.id.store(id.to_wire(), Ordering::Relaxed);
         entry.round.store(round, Ordering::Relaxed);
-        entry.peer.store(facts.peer.0, Ordering::Relaxed);
-        entry.remote.store(facts.remote, Ordering::Relaxed);
-        entry.token.store(facts.token, Ordering::Relaxed);
-        entry.single.store(facts.single, Ordering::Relaxed);
+        entry.peer.store(info.peer.0, Ordering::Relaxed);
+        entry.remote.store(info.remote, Ordering::Relaxed);
+        entry.token.store(info.token, Ordering::Relaxed);
+        entry.single.store(info.single, Ordering::Relaxed);
         let uses = u64::from(round | u32::from(id.generation())) << NUMBER_BITS;
         for (word, number) in entry.slots.iter().zip(numbers) {
             debug_assert_eq!(
@@ -265,9 +265,9 @@ impl Claims {
 
 impl Entry {
     /// What is written here, if `id` is the session's.
-    fn facts(&self, id: SessionId) -> Facts {
-        Facts {
-            name: Name {
+    fn info(&self, id: SessionId) -> SessionInfo {
+        SessionInfo {
+            handle: SessionHandle {
                 id,
                 round: self.round.load(Ordering::Relaxed),
             },

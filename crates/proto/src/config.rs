@@ -7,7 +7,7 @@ const MS: u64 = 1_000_000;
 
 /// The longest time that a configuration may have: 36 years. Sums of a few of them and of a clock's
 /// reading stay far below the largest number.
-const LONGEST_NS: u64 = 1 << 60;
+const MAX_NS: u64 = 1 << 60;
 
 /// Which congestion control the client side of sessions runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,13 +214,13 @@ impl Config {
             (
                 "rto_max_ns",
                 self.rto_max_ns,
-                self.rto_max_ns <= LONGEST_NS,
+                self.rto_max_ns <= MAX_NS,
                 "at most 2^60, 36 years",
             ),
             (
                 "peer_timeout_ns",
                 self.peer_timeout_ns,
-                self.peer_timeout_ns <= LONGEST_NS,
+                self.peer_timeout_ns <= MAX_NS,
                 "at most 2^60, 36 years",
             ),
             (
@@ -232,14 +232,14 @@ impl Config {
             (
                 "connect_timeout_ns",
                 self.connect_timeout_ns,
-                (MS..=LONGEST_NS).contains(&self.connect_timeout_ns),
+                (MS..=MAX_NS).contains(&self.connect_timeout_ns),
                 "1 ms to 2^60 ns, 36 years",
             ),
             (
                 "response_retention_ns",
                 self.response_retention_ns,
                 self.response_retention_ns > self.peer_timeout_ns
-                    && self.response_retention_ns <= LONGEST_NS,
+                    && self.response_retention_ns <= MAX_NS,
                 "above peer_timeout_ns and at most 2^60, 36 years",
             ),
             (

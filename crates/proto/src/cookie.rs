@@ -13,11 +13,11 @@ use crate::Source;
 /// A cookie is good for this long.
 const LIFETIME_NS: u64 = 5_000_000_000;
 
-pub(crate) struct Jar {
+pub(crate) struct CookieKey {
     key: [u8; 16],
 }
 
-impl Jar {
+impl CookieKey {
     pub(crate) fn new(key: [u8; 16]) -> Self {
         Self { key }
     }
@@ -52,7 +52,7 @@ impl Jar {
         hasher.finish().max(1)
     }
 
-    pub(crate) fn is_good(
+    pub(crate) fn verify(
         &self,
         now: u64,
         source: Source,
@@ -73,19 +73,19 @@ mod tests {
 
     #[test]
     fn a_cookie_is_bound_to_address_peer_client_session_and_time() {
-        let jar = Jar::new([3; 16]);
+        let cookie_key = CookieKey::new([3; 16]);
         let a = Source::Unknown("10.0.0.1:5".parse().unwrap());
         let b = Source::Unknown("10.0.0.1:6".parse().unwrap());
-        let cookie = (1000, jar.mac(1000, a, 6, 7, 8));
-        assert!(jar.is_good(1000, a, 6, 7, 8, cookie));
-        assert!(jar.is_good(1000 + LIFETIME_NS, a, 6, 7, 8, cookie));
-        assert!(!jar.is_good(1001 + LIFETIME_NS, a, 6, 7, 8, cookie));
-        assert!(!jar.is_good(999, a, 6, 7, 8, cookie));
-        assert!(!jar.is_good(1000, b, 6, 7, 8, cookie));
-        assert!(!jar.is_good(1000, Source::Peer(PeerId(0)), 6, 7, 8, cookie));
-        assert!(!jar.is_good(1000, a, 5, 7, 8, cookie));
-        assert!(!jar.is_good(1000, a, 6, 9, 8, cookie));
-        assert!(!jar.is_good(1000, a, 6, 7, 9, cookie));
-        assert!(!Jar::new([4; 16]).is_good(1000, a, 6, 7, 8, cookie));
+        let cookie = (1000, cookie_key.mac(1000, a, 6, 7, 8));
+        assert!(cookie_key.verify(1000, a, 6, 7, 8, cookie));
+        assert!(cookie_key.verify(1000 + LIFETIME_NS, a, 6, 7, 8, cookie));
+        assert!(!cookie_key.verify(1001 + LIFETIME_NS, a, 6, 7, 8, cookie));
+        assert!(!cookie_key.verify(999, a, 6, 7, 8, cookie));
+        assert!(!cookie_key.verify(1000, b, 6, 7, 8, cookie));
+        assert!(!cookie_key.verify(1000, Source::Peer(PeerId(0)), 6, 7, 8, cookie));
+        assert!(!cookie_key.verify(1000, a, 5, 7, 8, cookie));
+        assert!(!cookie_key.verify(1000, a, 6, 9, 8, cookie));
+        assert!(!cookie_key.verify(1000, a, 6, 7, 9, cookie));
+        assert!(!CookieKey::new([4; 16]).verify(1000, a, 6, 7, 8, cookie));
     }
 }

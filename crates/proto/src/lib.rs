@@ -24,12 +24,14 @@
 
 mod claims;
 mod client;
+mod cold_state;
 mod config;
 mod congestion;
 mod cookie;
 mod error;
 mod ids;
 mod incoming;
+mod inline_message;
 mod msgbuf;
 mod peer;
 mod protocol;
@@ -38,7 +40,6 @@ mod server;
 mod shared;
 mod sink;
 mod slots;
-mod small;
 mod stats;
 mod table;
 mod transfer;

@@ -123,7 +123,7 @@ pub(crate) struct Pool {
 /// A buffer with more memory than this is kept apart, so that a large message does not end up
 /// as the preallocated response of a small one.
 const SMALL_BYTES: usize = 4096;
-/// Small buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
+/// InlineMessage buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
 const SMALL_KEPT: usize = 4096;
 /// Memory of large buffers kept.
 const LARGE_KEPT_BYTES: usize = 128 << 20;
@@ -161,7 +161,7 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn give(&mut self, mut buffer: Msgbuf) {
+    pub(crate) fn put(&mut self, mut buffer: Msgbuf) {
         buffer.clear();
         let capacity = buffer.capacity();
         if capacity <= SMALL_BYTES {
@@ -169,12 +169,12 @@ impl Pool {
                 self.small.push(buffer);
             }
         } else {
-            self.give_large(buffer, capacity);
+            self.put_large(buffer, capacity);
         }
     }
 
     #[cold]
-    fn give_large(&mut self, buffer: Msgbuf, capacity: usize) {
+    fn put_large(&mut self, buffer: Msgbuf, capacity: usize) {
         if self.large_bytes + capacity <= LARGE_KEPT_BYTES && self.large.len() < 64 {
             self.large_bytes += capacity;
             self.large.push(buffer);
@@ -205,11 +205,11 @@ mod tests {
         let mut pool = Pool::new();
         let mut large = pool.take_large(1 << 20);
         large.head_mut().resize(1 << 20, 7);
-        pool.give(large);
+        pool.put(large);
         assert!(pool.take().capacity() <= SMALL_BYTES);
         assert!(pool.take_large(1 << 19).capacity() >= 1 << 20);
         for _ in 0..3 * SMALL_KEPT {
-            pool.give(Msgbuf::from_vec(Vec::with_capacity(64)));
+            pool.put(Msgbuf::from_vec(Vec::with_capacity(64)));
         }
         assert_eq!(pool.small.len(), SMALL_KEPT);
     }

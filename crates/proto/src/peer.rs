@@ -20,7 +20,7 @@ pub(crate) struct Peer {
     pub(crate) unanswered: u32,
     /// What the pong has to say that ends the doubt whether it still knows this endpoint; zero: no
     /// doubt. Anything else that arrives may have been on its way for long.
-    pub(crate) doubt: u64,
+    pub(crate) awaited_pong: u64,
     /// The client session that was opened last, as far as it is known.
     pub(crate) newest: SessionId,
     pub(crate) client_sessions: u32,
@@ -68,7 +68,7 @@ impl Peers {
                 heard_at: now,
                 pinged_at: now,
                 unanswered: 0,
-                doubt: 0,
+                awaited_pong: 0,
                 newest: SessionId::NONE,
                 client_sessions: 0,
                 server_sessions: 0,
@@ -81,7 +81,7 @@ impl Peers {
             peer.heard_at = now;
             peer.pinged_at = now;
             peer.unanswered = 0;
-            peer.doubt = 0;
+            peer.awaited_pong = 0;
         }
         match role {
             Role::Client => peer.client_sessions += 1,
@@ -105,7 +105,7 @@ impl Peers {
 
     /// Something arrived from the peer's current incarnation.
     #[inline]
-    pub(crate) fn heard(&mut self, peer: PeerId, now: u64) {
+    pub(crate) fn record_heard(&mut self, peer: PeerId, now: u64) {
         if let Some(peer) = self.list.get_mut(peer.0 as usize) {
             peer.heard_at = now;
             peer.unanswered = 0;
@@ -113,7 +113,7 @@ impl Peers {
     }
 
     /// This endpoint itself was away for `gap_ns`: the peers' silence in that time means nothing.
-    pub(crate) fn forgive(&mut self, gap_ns: u64) {
+    pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
         for peer in &mut self.list {
             peer.heard_at += gap_ns;
         }

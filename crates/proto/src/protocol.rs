@@ -1,18 +1,20 @@
 //! The protocol of one endpoint: what arrives and what is asked for goes in, frames come out.
 
 mod claimed;
-mod open;
+mod datagram;
 
 use std::collections::VecDeque;
 
 use crate::client::Client;
-use crate::cookie::Jar;
+use crate::cookie::CookieKey;
 use crate::incoming::{Body, Incoming};
 use crate::msgbuf::{FRESH_BYTES, Msgbuf, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
 use crate::shared::Shared;
-use crate::wire::{Frame, Gone, Header, Kind, PREAMBLE_BYTES, Reset, split_frame, split_frame_of};
+use crate::wire::{
+    Frame, Header, Kind, PREAMBLE_BYTES, Reset, ResetReason, split_frame, split_frame_of,
+};
 use crate::{
     Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
     QueueLengths, RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets,
@@ -66,7 +68,7 @@ impl Protocol {
     /// If the configuration cannot work.
     pub fn new(config: Config, secrets: Secrets, now: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let short_way = config.factors.zero_copy_requests;
+        let fast_path = config.factors.zero_copy_requests;
         Ok(Self {
             overdue_at: now + TICK_NS + config.keepalive_ns,
             client: Client::new(config.max_sessions, now),
@@ -75,7 +77,7 @@ impl Protocol {
                 config,
                 token: secrets.token.max(1),
                 preamble: preamble(secrets.token.max(1)),
-                jar: Jar::new(secrets.cookie_key),
+                cookie_key: CookieKey::new(secrets.cookie_key),
                 peers: Peers::default(),
                 pool: Pool::new(),
                 scratch: Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
@@ -83,7 +85,7 @@ impl Protocol {
                 stats: Stats::default(),
                 reassembling: 0,
                 retained: 0,
-                short_way,
+                fast_path,
                 mark: 0,
             },
             next_tick: now + TICK_NS,
@@ -251,7 +253,7 @@ impl Protocol {
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
         let first = frames.rest.first()?;
         Some(match (&frames.sender, Kind::from_wire(*first)) {
-            (Sender::Peer(_), Some(Kind::Request)) if self.shared.short_way => Upcoming::Requests,
+            (Sender::Peer(_), Some(Kind::Request)) if self.shared.fast_path => Upcoming::Requests,
             (Sender::Peer(_), Some(Kind::Response)) => Upcoming::Responses,
             _ => Upcoming::Other,
         })
@@ -383,7 +385,7 @@ impl Protocol {
         match kind {
             Kind::Request => {
                 server.claim(shared, now, peer, &frame);
-                return server.request_the_long_way(shared, now, peer, frame, sink);
+                return server.handle_request_slow_path(shared, now, peer, frame, sink);
             }
             Kind::RequestFragment => {
                 return server.handle_request_fragment(shared, now, peer, frame, sink);
@@ -413,15 +415,15 @@ impl Protocol {
             Kind::Ping => {
                 let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
                 if token != 0 {
-                    let mut header = control(Kind::Pong, 0);
+                    let mut header = Header::control(Kind::Pong, 0);
                     header.number = frame.header.number;
                     Shared::send_alone(sink, source, token, header, &[]);
                 } else {
                     // The device still has its place, and nothing else is known of it.
-                    let mut header = control(Kind::Reset, frame.header.session);
+                    let mut header = Header::control(Kind::Reset, frame.header.session);
                     header.number = Reset {
                         token: shared.token,
-                        gone: Gone::Acquaintance,
+                        reason: ResetReason::UnknownPeer,
                     }
                     .to_number();
                     Shared::send_alone(sink, source, 0, header, &[]);
@@ -430,9 +432,9 @@ impl Protocol {
             // Mostly, that it arrived is all there is to know.
             Kind::Pong => {
                 if let Some(entry) = shared.peers.get_mut(peer)
-                    && entry.doubt == frame.header.number
+                    && entry.awaited_pong == frame.header.number
                 {
-                    entry.doubt = 0;
+                    entry.awaited_pong = 0;
                 }
             }
             Kind::Response | Kind::Connect | Kind::Reset => {
@@ -497,10 +499,11 @@ impl Protocol {
         // peers sent meanwhile is not read yet, so their silence means nothing.
         let late = now - self.next_tick;
         if late >= self.shared.config.keepalive_ns {
-            self.client.doubt(&mut self.shared, now, sink);
+            self.client
+                .suspect_silent_peers(&mut self.shared, now, sink);
         }
         if late > 2 * TICK_NS {
-            self.shared.peers.forgive(late);
+            self.shared.peers.discount_absence(late);
         }
         self.next_tick = now + TICK_NS;
         self.overdue_at = self.next_tick + self.shared.config.keepalive_ns;
@@ -542,7 +545,7 @@ impl Protocol {
         self.shared.events.pop_front()
     }
 
-    /// The device says that a peer is gone: `certain` if the kernel saw it end, else the network
+    /// The device says that a peer is reason: `certain` if the kernel saw it end, else the network
     /// only suspects it.
     pub fn handle_peer_gone<S: FrameSink>(
         &mut self,
@@ -557,7 +560,7 @@ impl Protocol {
             self.server.drop_peer(&mut self.shared, peer);
             return;
         }
-        self.client.suspect_peer(&mut self.shared, peer);
+        self.client.fail_connecting(&mut self.shared, peer);
         if let Some(entry) = self.shared.peers.get_mut(peer) {
             // Asked at the next tick, and given up soon if it stays silent.
             let early = self.shared.config.keepalive_ns;
@@ -604,7 +607,7 @@ impl Protocol {
     /// Takes a buffer that nobody needs any more.
     #[inline]
     pub fn recycle(&mut self, message: Msgbuf) {
-        self.shared.pool.give(message);
+        self.shared.pool.put(message);
     }
 
     /// What happened so far.
@@ -687,16 +690,5 @@ impl Protocol {
             .sessions
             .get(session)
             .map_or(0, |session| session.fragment as usize)
-    }
-}
-
-/// A header of a frame that is of no slot.
-pub(crate) fn control(kind: Kind, session: u32) -> Header {
-    Header {
-        kind,
-        flags: 0,
-        slot: 0,
-        session,
-        number: 0,
     }
 }

@@ -8,13 +8,13 @@ pub(crate) struct Rtt {
 }
 
 /// Samples above this are taken for this: 4.29 s would not fit the fields.
-const LONGEST_NS: u64 = 2_000_000_000;
+const MAX_NS: u64 = 2_000_000_000;
 
 impl Rtt {
     /// Takes the round-trip time of a packet that was sent once (Karn's rule).
     #[inline]
     pub(crate) fn sample(&mut self, rtt_ns: u64) {
-        let rtt = rtt_ns.min(LONGEST_NS) as u32;
+        let rtt = rtt_ns.min(MAX_NS) as u32;
         if self.srtt_ns == 0 {
             self.srtt_ns = rtt.max(1);
             self.rttvar_ns = rtt / 2;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cookie::Jar;
+use crate::cookie::CookieKey;
 use crate::msgbuf::{Msgbuf, Pool};
 use crate::peer::{Peers, preamble};
 use crate::sink::push_rare;
@@ -15,7 +15,7 @@ pub(crate) struct Shared {
     pub(crate) token: u32,
     /// What datagrams for it begin with.
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
-    pub(crate) jar: Jar,
+    pub(crate) cookie_key: CookieKey,
     pub(crate) peers: Peers,
     pub(crate) pool: Pool,
     /// Where requests are built.
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     /// Memory of bulky responses that are kept.
     pub(crate) retained: usize,
     /// Requests of one packet go the short way: in the receive buffer, and to nobody else.
-    pub(crate) short_way: bool,
+    pub(crate) fast_path: bool,
     /// [`crate::wire::flags::ECHO`] if the datagram that is being read has a congestion mark, else zero.
     pub(crate) mark: u8,
 }

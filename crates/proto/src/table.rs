@@ -1,8 +1,8 @@
 //! A table of sessions with stable places and generations.
 //!
-//! A lookup by a name from a frame reads one word of the place, its session's name, in the cache
+//! A lookup by a handle from a frame reads one word of the place, its session's handle, in the cache
 //! line that the fast path reads anyway. With many sessions that line is in no cache, so the
-//! names in a datagram can be asked for before its first frame is handled: the misses overlap
+//! handles in a datagram can be asked for before its first frame is handled: the misses overlap
 //! then, instead of one for each frame.
 
 use std::collections::VecDeque;
@@ -13,20 +13,20 @@ use crate::SessionId;
 
 /// What a session is told of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct SessionHandle {
     pub(crate) id: SessionId,
-    /// How often `id` was the name of another session before, times 256.
+    /// How often `id` was the handle of another session before, times 256.
     pub(crate) round: u32,
 }
 
-impl Name {
+impl SessionHandle {
     /// Of a place without a session.
     pub(crate) const NONE: Self = Self {
         id: SessionId::NONE,
         round: 0,
     };
 
-    /// The name of the `uses`th session at a place, counted from zero.
+    /// The handle of the `uses`th session at a place, counted from zero.
     fn new(index: usize, uses: u32) -> Self {
         Self {
             id: SessionId::new(index, uses as u8),
@@ -34,7 +34,7 @@ impl Name {
         }
     }
 
-    /// The name of the next session at the same place.
+    /// The handle of the next session at the same place.
     fn next(self) -> Self {
         let uses = self.round | u32::from(self.id.generation());
         Self::new(self.id.index(), uses.wrapping_add(1))
@@ -43,14 +43,14 @@ impl Name {
 
 /// What a place holds.
 pub(crate) trait Place {
-    /// A place without a session. Its name is [`Name::NONE`].
+    /// A place without a session. Its handle is [`SessionHandle::NONE`].
     fn vacant() -> Self;
 
-    /// The name of the session here.
-    fn name(&self) -> Name;
+    /// The handle of the session here.
+    fn handle(&self) -> SessionHandle;
 }
 
-/// Places beyond those that can be in use at a time, so that a name of a table of few sessions does
+/// Places beyond those that can be in use at a time, so that a handle of a table of few sessions does
 /// not come round before 65,536 others were used: a packet may be long on its way.
 pub(crate) const SPARE: usize = 256;
 
@@ -62,8 +62,8 @@ const CROWD: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     places: Vec<T>,
-    /// The names that the next sessions in freed places will have.
-    free: VecDeque<Name>,
+    /// The handles that the next sessions in freed places will have.
+    free: VecDeque<SessionHandle>,
     limit: usize,
 }
 
@@ -84,28 +84,28 @@ impl<T: Place> Table<T> {
         self.len() >= self.limit
     }
 
-    /// Puts a session in, unless the table is full. It learns its own name.
-    pub(crate) fn insert(&mut self, make: impl FnOnce(Name) -> T) -> Option<SessionId> {
+    /// Puts a session in, unless the table is full. It learns its own handle.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(SessionHandle) -> T) -> Option<SessionId> {
         if self.is_full() {
             return None;
         }
         // Fresh places first while there are few, then the one that was freed longest ago.
         let room = (self.limit + SPARE).min(SessionId::MAX_INDEX);
-        let name = if self.places.len() < room && self.free.len() < SPARE {
+        let handle = if self.places.len() < room && self.free.len() < SPARE {
             self.places.push(T::vacant());
-            Name::new(self.places.len() - 1, 0)
+            SessionHandle::new(self.places.len() - 1, 0)
         } else {
             self.free.pop_front().expect("the table is not full")
         };
-        let session = make(name);
-        debug_assert_eq!(session.name(), name, "a session knows its name");
-        self.places[name.id.index()] = session;
-        Some(name.id)
+        let session = make(handle);
+        debug_assert_eq!(session.handle(), handle, "a session knows its handle");
+        self.places[handle.id.index()] = session;
+        Some(handle.id)
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<T> {
         let session = std::mem::replace(self.get_mut(id)?, T::vacant());
-        self.free.push_back(session.name().next());
+        self.free.push_back(session.handle().next());
         Some(session)
     }
 
@@ -113,14 +113,14 @@ impl<T: Place> Table<T> {
     pub(crate) fn get(&self, id: SessionId) -> Option<&T> {
         self.places
             .get(id.index())
-            .filter(|place| place.name().id == id)
+            .filter(|place| place.handle().id == id)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut T> {
         self.places
             .get_mut(id.index())
-            .filter(|place| place.name().id == id)
+            .filter(|place| place.handle().id == id)
     }
 
     /// Whether it is worth while to ask for sessions before they are needed.
@@ -143,16 +143,16 @@ impl<T: Place> Table<T> {
         }
     }
 
-    /// The name of the session at a place, if there is one.
+    /// The handle of the session at a place, if there is one.
     pub(crate) fn id_at(&self, index: usize) -> Option<SessionId> {
-        let id = self.places.get(index)?.name().id;
+        let id = self.places.get(index)?.handle().id;
         (id != SessionId::NONE).then_some(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &T)> {
         self.places
             .iter()
-            .map(|place| (place.name().id, place))
+            .map(|place| (place.handle().id, place))
             .filter(|(id, _)| *id != SessionId::NONE)
     }
 
@@ -167,14 +167,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq)]
-    struct Named(Name);
+    struct Named(SessionHandle);
 
     impl Place for Named {
         fn vacant() -> Self {
-            Self(Name::NONE)
+            Self(SessionHandle::NONE)
         }
 
-        fn name(&self) -> Name {
+        fn handle(&self) -> SessionHandle {
             self.0
         }
     }
@@ -191,7 +191,10 @@ mod tests {
         let c = table.insert(Named).unwrap();
         assert_ne!(c, a);
         assert_eq!(table.get(a), None);
-        assert_eq!(table.get_mut(c), Some(&mut Named(Name { id: c, round: 0 })));
+        assert_eq!(
+            table.get_mut(c),
+            Some(&mut Named(SessionHandle { id: c, round: 0 }))
+        );
         assert_eq!(table.get(b).map(|named| named.0.id), Some(b));
         assert_eq!(table.len(), 2);
         assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [b, c]);
@@ -203,7 +206,7 @@ mod tests {
         let mut seen = std::collections::HashMap::new();
         for uses in 0..3 * 65_536_u32 {
             let id = table.insert(Named).unwrap();
-            let Name { round, .. } = table.get(id).unwrap().0;
+            let SessionHandle { round, .. } = table.get(id).unwrap().0;
             assert_eq!(round, uses / 65_536 * 256);
             let before = seen.insert(id, uses);
             assert_eq!(before, uses.checked_sub(65_536));

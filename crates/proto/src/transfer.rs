@@ -285,7 +285,7 @@ impl ResponseWindow {
     }
 
     /// Looks for fragments that are lost; returns how many there are to ask for.
-    pub(crate) fn missing(&mut self, now: u64, srtt_ns: u64) -> u32 {
+    pub(crate) fn find_missing(&mut self, now: u64, srtt_ns: u64) -> u32 {
         let base = self.arrived.next();
         if now >= self.recovery_at + srtt_ns {
             let holes = holes(self.arrived.sack()) & mask(self.requested.saturating_sub(base));
@@ -305,7 +305,7 @@ impl ResponseWindow {
     }
 
     /// Which fragments to ask for now, at most `credits` of them: `(base, want)`.
-    pub(crate) fn want(&mut self, now: u64, credits: u32) -> Option<(u32, u64)> {
+    pub(crate) fn next_rfr(&mut self, now: u64, credits: u32) -> Option<(u32, u64)> {
         let base = self.arrived.next();
         let mut left = credits;
         let mut want = 0;
@@ -327,7 +327,7 @@ impl ResponseWindow {
     }
 
     /// The request for `want` could not be sent: it counts as lost.
-    pub(crate) fn unsent(&mut self, want: u64) {
+    pub(crate) fn record_unsent(&mut self, want: u64) {
         self.lost |= want;
         self.timed = None;
     }
@@ -428,8 +428,8 @@ mod tests {
                     break;
                 }
                 let free = credits.saturating_sub(window.outstanding());
-                window.missing(now, 3);
-                if let Some((base, want)) = window.want(now, free) {
+                window.find_missing(now, 3);
+                if let Some((base, want)) = window.next_rfr(now, free) {
                     prop_assert!(want.count_ones() <= free);
                     for bit in (0..64).filter(|bit| want & 1 << bit != 0) {
                         match roll.next().unwrap() {

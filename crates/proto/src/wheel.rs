@@ -17,32 +17,32 @@
 const NONE: u32 = u32::MAX;
 /// The next one of a session that is in no list.
 const ABSENT: u32 = u32::MAX - 1;
-/// Before the first one of a list is its place, with this.
+/// Before the first one of a list is its bucket, with this.
 const HEAD: u32 = 1 << 31;
 /// Places on the wheel.
-const PLACES: usize = 1024;
+const BUCKETS: usize = 1024;
 
 /// Where a session is: between which others.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     next: u32,
-    before: u32,
+    previous: u32,
 }
 
 /// A timing wheel over session indices.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     shift: u32,
-    /// The tick up to which all places have been emptied.
+    /// The tick up to which all buckets have been emptied.
     cursor: u64,
-    heads: Box<[u32; PLACES]>,
-    /// Which places are not empty.
-    occupied: [u64; PLACES / 64],
+    heads: Box<[u32; BUCKETS]>,
+    /// Which buckets are not empty.
+    occupied: [u64; BUCKETS / 64],
     links: Vec<Link>,
     len: usize,
     /// Places and entries that were looked at so far.
     #[cfg(test)]
-    looks: std::cell::Cell<u64>,
+    visits: std::cell::Cell<u64>,
 }
 
 impl Wheel {
@@ -51,12 +51,12 @@ impl Wheel {
         Self {
             shift,
             cursor: now >> shift,
-            heads: Box::new([NONE; PLACES]),
-            occupied: [0; PLACES / 64],
+            heads: Box::new([NONE; BUCKETS]),
+            occupied: [0; BUCKETS / 64],
             links: Vec::new(),
             len: 0,
             #[cfg(test)]
-            looks: std::cell::Cell::default(),
+            visits: std::cell::Cell::default(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Wheel {
         if session >= self.links.len() {
             let absent = Link {
                 next: ABSENT,
-                before: 0,
+                previous: 0,
             };
             self.links.resize(session + 1, absent);
         }
@@ -74,32 +74,33 @@ impl Wheel {
         }
         // Rounded up, so that a session does not come out before its time, and never into a
         // tick that has been emptied already.
-        let tick = ((at >> self.shift) + 1).clamp(self.cursor + 1, self.cursor + PLACES as u64 - 1);
-        let place = tick as usize % PLACES;
-        let next = std::mem::replace(&mut self.heads[place], session as u32);
+        let tick =
+            ((at >> self.shift) + 1).clamp(self.cursor + 1, self.cursor + BUCKETS as u64 - 1);
+        let bucket = tick as usize % BUCKETS;
+        let next = std::mem::replace(&mut self.heads[bucket], session as u32);
         if next != NONE {
-            self.links[next as usize].before = session as u32;
+            self.links[next as usize].previous = session as u32;
         }
-        let before = HEAD | place as u32;
-        self.links[session] = Link { next, before };
-        self.occupied[place / 64] |= 1 << (place % 64);
+        let previous = HEAD | bucket as u32;
+        self.links[session] = Link { next, previous };
+        self.occupied[bucket / 64] |= 1 << (bucket % 64);
         self.len += 1;
     }
 
     /// Takes a session out that is in, to be put in elsewhere.
     #[cold]
     fn remove(&mut self, session: usize) {
-        let Link { next, before } = self.links[session];
+        let Link { next, previous } = self.links[session];
         if next != NONE {
-            self.links[next as usize].before = before;
+            self.links[next as usize].previous = previous;
         }
-        if before & HEAD == 0 {
-            self.links[before as usize].next = next;
+        if previous & HEAD == 0 {
+            self.links[previous as usize].next = next;
         } else {
-            let place = (before & !HEAD) as usize;
-            self.heads[place] = next;
+            let bucket = (previous & !HEAD) as usize;
+            self.heads[bucket] = next;
             if next == NONE {
-                self.occupied[place / 64] &= !(1 << (place % 64));
+                self.occupied[bucket / 64] &= !(1 << (bucket % 64));
             }
         }
         self.len -= 1;
@@ -119,16 +120,16 @@ impl Wheel {
             self.cursor = tick;
             return;
         }
-        let steps = (tick - self.cursor).min(PLACES as u64);
+        let steps = (tick - self.cursor).min(BUCKETS as u64);
         for step in 1..=steps {
-            let place = (self.cursor + step) as usize % PLACES;
+            let bucket = (self.cursor + step) as usize % BUCKETS;
             #[cfg(test)]
-            self.looks.update(|looks| looks + 1);
-            let mut session = std::mem::replace(&mut self.heads[place], NONE);
-            self.occupied[place / 64] &= !(1 << (place % 64));
+            self.visits.update(|visits| visits + 1);
+            let mut session = std::mem::replace(&mut self.heads[bucket], NONE);
+            self.occupied[bucket / 64] &= !(1 << (bucket % 64));
             while session != NONE {
                 #[cfg(test)]
-                self.looks.update(|looks| looks + 1);
+                self.visits.update(|visits| visits + 1);
                 due.push(session);
                 session = std::mem::replace(&mut self.links[session as usize].next, ABSENT);
                 self.len -= 1;
@@ -142,26 +143,26 @@ impl Wheel {
         if self.len == 0 {
             return None;
         }
-        let start = (self.cursor + 1) as usize % PLACES;
+        let start = (self.cursor + 1) as usize % BUCKETS;
         // Word by word around the wheel; the first word twice, for its lower and upper part.
-        for step in 0..=PLACES / 64 {
+        for step in 0..=BUCKETS / 64 {
             #[cfg(test)]
-            self.looks.update(|looks| looks + 1);
-            let word = (start / 64 + step) % (PLACES / 64);
+            self.visits.update(|visits| visits + 1);
+            let word = (start / 64 + step) % (BUCKETS / 64);
             let mut bits = self.occupied[word];
             if step == 0 {
                 bits &= !0 << (start % 64);
-            } else if step == PLACES / 64 {
+            } else if step == BUCKETS / 64 {
                 bits &= !(!0 << (start % 64));
             }
             if bits != 0 {
-                let place = word * 64 + bits.trailing_zeros() as usize;
-                let distance = (place + PLACES - start) % PLACES;
+                let bucket = word * 64 + bits.trailing_zeros() as usize;
+                let distance = (bucket + BUCKETS - start) % BUCKETS;
                 return Some((self.cursor + 1 + distance as u64) << self.shift);
             }
         }
         unreachable!(
-            "{} sessions on the wheel, but no place is occupied",
+            "{} sessions on the wheel, but no bucket is occupied",
             self.len
         )
     }
@@ -186,7 +187,7 @@ mod tests {
             let mut waiting: Vec<(usize, u64, u64)> = Vec::new();
             let mut due = Vec::new();
             for (session, (delay, step)) in gaps.into_iter().enumerate() {
-                let horizon = now + ((PLACES as u64 - 2) << 3);
+                let horizon = now + ((BUCKETS as u64 - 2) << 3);
                 wheel.insert(session, now);
                 wheel.insert(session, now + delay * 8);
                 waiting.push((session, (now + delay * 8).min(horizon), now));
@@ -235,7 +236,7 @@ mod tests {
     const SHIFT: u32 = 4;
     const TICK: u64 = 1 << SHIFT;
     /// The furthest tick that an entry can be put in for.
-    const HORIZON: u64 = PLACES as u64 - 1;
+    const HORIZON: u64 = BUCKETS as u64 - 1;
 
     /// What comes out at `now`.
     fn out(wheel: &mut Wheel, now: u64) -> Vec<u32> {
@@ -323,8 +324,8 @@ mod tests {
         assert!(least > 500 && most - least <= most / 20, "{least} {most}");
     }
 
-    /// To put in has no loop at all; to turn looks at each place once and at each entry that is
-    /// due once; to ask for the next looks at a word for each 64 places.
+    /// To put in has no loop at all; to turn visits at each bucket once and at each entry that is
+    /// due once; to ask for the next visits at a word for each 64 buckets.
     #[test]
     fn the_cost_does_not_depend_on_how_many_wait() {
         for crowd in [0, 1_000, 100_000] {
@@ -334,12 +335,12 @@ mod tests {
             }
             wheel.insert(crowd, 10 * TICK);
             assert_eq!(wheel.next(), Some(11 * TICK));
-            assert!(wheel.looks.take() <= PLACES as u64 / 64 + 1);
+            assert!(wheel.visits.take() <= BUCKETS as u64 / 64 + 1);
             assert_eq!(out(&mut wheel, 11 * TICK), [crowd as u32]);
-            assert_eq!(wheel.looks.take(), 11 + 1, "eleven places and an entry");
+            assert_eq!(wheel.visits.take(), 11 + 1, "eleven buckets and an entry");
             let all = out(&mut wheel, 1_000_000 * TICK);
             assert_eq!(all.len(), crowd);
-            assert!(wheel.looks.take() <= PLACES as u64 + crowd as u64);
+            assert!(wheel.visits.take() <= BUCKETS as u64 + crowd as u64);
         }
     }
 

@@ -1,8 +1,8 @@
 use super::*;
 
-fn facts(index: usize, round: u32) -> Facts {
-    Facts {
-        name: Name {
+fn info(index: usize, round: u32) -> SessionInfo {
+    SessionInfo {
+        handle: SessionHandle {
             id: SessionId::new(index, 3),
             round,
         },
@@ -33,13 +33,13 @@ fn claim(claims: &Claims, datagram: &[u8]) -> Option<Claim> {
 #[test]
 fn a_request_is_claimed_once_and_never_an_older_one() {
     let claims = Claims::new(9, 2, 2);
-    let facts = facts(1, 256);
-    let id = facts.name.id;
+    let info = info(1, 256);
+    let id = info.handle.id;
     assert!(
         claim(&claims, &datagram(id, 0, 1, 0)).is_none(),
         "no session"
     );
-    claims.open(&facts, [0, 40].into_iter());
+    claims.open(&info, [0, 40].into_iter());
     let first = claim(&claims, &datagram(id, 0, 5, 0)).expect("nobody had it");
     assert_eq!(first.id(), RequestId::new(id, 256, 0, 5));
     for number in [0, 4, 5] {
@@ -64,7 +64,7 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
     assert_eq!(highest, [(0, 6), (1, 41)]);
     assert!(claim(&claims, &datagram(id, 0, 7, 0)).is_none());
     assert_eq!(claims.raise(id, 0, 7), 0);
-    claims.open(&facts, [0, 0].into_iter());
+    claims.open(&info, [0, 0].into_iter());
     assert!(
         claim(&claims, &datagram(id, 0, 1, 0)).is_some(),
         "it begins anew"
@@ -74,16 +74,16 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
 #[test]
 fn numbers_beyond_reason_are_the_dispatchers() {
     let claims = Claims::new(9, 1, 1);
-    let facts = facts(0, 0);
-    let id = facts.name.id;
-    claims.open(&facts, [LAST_NUMBER - 1].into_iter());
+    let info = info(0, 0);
+    let id = info.handle.id;
+    claims.open(&info, [LAST_NUMBER - 1].into_iter());
     assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER + 1, 0)).is_none());
     assert!(claim(&claims, &datagram(id, 0, u64::MAX, 0)).is_none());
     assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER, 0)).is_some());
     assert_eq!(claims.raise(id, 0, u64::MAX), LAST_NUMBER);
     assert_eq!(claims.raise(id, 0, u64::MAX), 0, "it knows itself");
     claims.close(id, |_, _| {});
-    claims.open(&facts, [u64::MAX].into_iter());
+    claims.open(&info, [u64::MAX].into_iter());
     assert!(claim(&claims, &datagram(id, 0, LAST_NUMBER, 0)).is_none());
 }
 
@@ -111,9 +111,9 @@ fn only_whole_plain_requests_are_candidates() {
 #[test]
 fn a_response_that_fits_has_a_head() {
     let claims = Claims::new(9, 1, 1);
-    let facts = facts(0, 0);
-    claims.open(&facts, [0].into_iter());
-    let claim = claim(&claims, &datagram(facts.name.id, 0, 1, 0)).expect("nobody had it");
+    let info = info(0, 0);
+    claims.open(&info, [0].into_iter());
+    let claim = claim(&claims, &datagram(info.handle.id, 0, 1, 0)).expect("nobody had it");
     let (start, head) = claim
         .response_head(&Msgbuf::from_vec(vec![0; 100]))
         .expect("fits");
@@ -136,7 +136,7 @@ fn a_response_that_fits_has_a_head() {
 #[test]
 fn fuzz_steered_datagram() {
     let claims = Claims::new(9, 2, 2);
-    claims.open(&facts(1, 0), [0, 0].into_iter());
+    claims.open(&info(1, 0), [0, 0].into_iter());
     bolero::check!().for_each(|bytes: &[u8]| {
         // Mostly past the preamble, which few random bytes are.
         let datagram = [&preamble(9)[..], bytes].concat();

@@ -57,11 +57,12 @@ impl Client {
                 session.rtt.sample(rtt_ns);
             }
             let answer = frame.header.flags | shared.mark;
-            if answer & flags::ECHO != 0 || session.control.is_news(rtt_ns) {
-                session.direct &= hear(&mut session.control, slot, now, answer, &mut shared.stats);
+            if answer & flags::ECHO != 0 || session.control.needs_update(rtt_ns) {
+                session.ready &=
+                    record_answer(&mut session.control, slot, now, answer, &mut shared.stats);
             }
         } else {
-            hear_again(
+            record_repeated_answer(
                 &mut session.control,
                 now,
                 frame.header.flags | shared.mark,
@@ -70,21 +71,21 @@ impl Client {
         }
         shared.stats.responses_received += 1;
         let tag = slot.tag;
-        if session.direct && slot.phase == Phase::Single && !slot.is_bulky() {
+        if session.ready && slot.phase == Phase::Single && !slot.is_bulky() {
             // Nothing waits for the slot or the credit. The slot keeps its buffer.
-            debug_assert!(slot.credits == 1 && slot.more.large().is_none());
+            debug_assert!(slot.credits == 1 && slot.cold.large().is_none());
             slot.phase = Phase::Idle;
             slot.credits = 0;
             session.in_flight -= 1;
             session.free |= 1 << index;
         } else {
-            self.finish_and_advance(shared, now, id, index.into(), sink);
+            self.complete_slow_path(shared, now, id, index.into(), sink);
         }
         Some(tag)
     }
 
     #[inline(never)]
-    fn finish_and_advance<S: FrameSink>(
+    fn complete_slow_path<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -93,11 +94,11 @@ impl Client {
         sink: &mut S,
     ) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        session.finish(index);
+        session.free_slot(index);
         if session.slots[index].is_bulky() {
-            session.slots[index].forget(shared);
+            session.slots[index].release_memory(shared);
         }
-        self.advance(shared, now, id, sink);
+        self.send_queued(shared, now, id, sink);
     }
 
     /// Bytes of the response that this frame is the first part of, if memory is to be promised for
@@ -152,13 +153,14 @@ impl Client {
             let slot = &mut session.slots[index];
             if slot.retries == 0 {
                 let answer = frame.header.flags;
-                session.direct &= hear(&mut session.control, slot, now, answer, &mut shared.stats);
+                session.ready &=
+                    record_answer(&mut session.control, slot, now, answer, &mut shared.stats);
             } else {
                 let answer = frame.header.flags;
-                hear_again(&mut session.control, now, answer, &mut shared.stats);
+                record_repeated_answer(&mut session.control, now, answer, &mut shared.stats);
             }
             // The first part of the response says that the whole request arrived.
-            session.settle(index, 0);
+            session.set_credits(index, 0);
             let bit = 1u64 << index;
             session.pending &= !bit;
             session.sending &= !bit;
@@ -166,11 +168,11 @@ impl Client {
             let arrived = ReceiveWindow::new(fragment.total, session.fragment, buffer);
             let slot = &mut session.slots[index];
             slot.phase = Phase::Receiving;
-            slot.more
+            slot.cold
                 .set_large(Some(Large::Receive(ResponseWindow::new(arrived))));
         }
         let slot = &mut session.slots[index];
-        let Some(Large::Receive(window)) = slot.more.large_mut() else {
+        let Some(Large::Receive(window)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
         let outstanding = window.outstanding();
@@ -197,38 +199,38 @@ impl Client {
                 lost: false,
             };
             shared.stats.marks += u64::from(ack.marked);
-            session.direct &= session.control.handle_ack(ack);
+            session.ready &= session.control.handle_ack(ack);
         }
         // The session's share of the receivers' queues became larger for all of its slots.
         if session.sending != 0 {
             session.pending |= session.sending;
-            session.direct = false;
+            session.ready = false;
         }
         let slot = &mut session.slots[index];
         if !complete {
-            if !slot.asking {
-                slot.asking = true;
-                self.asking.push_back((id, index as u8));
+            if !slot.rfr_due {
+                slot.rfr_due = true;
+                self.rfr_queue.push_back((id, index as u8));
             }
-            session.settle(index, outstanding);
+            session.set_credits(index, outstanding);
             return None;
         }
-        let Some(Large::Receive(window)) = slot.more.large() else {
+        let Some(Large::Receive(window)) = slot.cold.large() else {
             unreachable!("checked above");
         };
         // Tells the server that it may forget the response. If that is lost, it forgets later.
         let count = window.arrived.count();
         let (tag, number) = (slot.tag, slot.number);
         let _ = session.push_rfr(index, count, 0, sink);
-        session.finish(index);
-        let Some(Large::Receive(window)) = session.slots[index].more.set_large(None) else {
+        session.free_slot(index);
+        let Some(Large::Receive(window)) = session.slots[index].cold.set_large(None) else {
             unreachable!("checked above");
         };
-        session.slots[index].forget(shared);
+        session.slots[index].release_memory(shared);
         shared.unreserve(window.arrived.total());
         let body = window.arrived.into_buffer();
         shared.stats.responses_received += 1;
-        self.advance(shared, now, id, sink);
+        self.send_queued(shared, now, id, sink);
         Some(Incoming::Response {
             session: id,
             number,
@@ -260,9 +262,9 @@ impl Client {
         let srtt_ns = session.rtt.smoothed_ns();
         let slot = &mut session.slots[index];
         if ack.executing != 0 {
-            slot.more.vouch(now);
+            slot.confirm(now);
         }
-        let Some(Large::Send { window, timed }) = slot.more.large_mut() else {
+        let Some(Large::Send { window, timed }) = slot.cold.large_mut() else {
             // A request of one packet that is being executed: there is nothing to send.
             return;
         };
@@ -292,10 +294,10 @@ impl Client {
         };
         shared.stats.marks += u64::from(ack.marked);
         session.control.handle_ack(ack);
-        session.settle(index, outstanding);
+        session.set_credits(index, outstanding);
         // The session's share of the receiver's queue became larger for all of its slots.
         session.pending |= session.sending;
-        self.pump(shared, now, id, sink);
+        self.send_pending(shared, now, id, sink);
     }
 
     /// The request will have no response.
@@ -344,14 +346,14 @@ impl Client {
         session.credits = limit.credits as u16;
         session.want = false;
         session.push_credit_ack(limit, sink);
-        self.pump(shared, now, id, sink);
+        self.send_pending(shared, now, id, sink);
     }
 }
 
 /// Congestion control takes what the answer with these flags says. Returns whether the session may
 /// send without pacing from now on.
 #[cold]
-fn hear(
+fn record_answer(
     control: &mut Controller,
     slot: &mut Slot,
     now: u64,
@@ -363,10 +365,10 @@ fn hear(
     control.handle_ack(ack)
 }
 
-/// As [`hear`], of a request that was sent again: nobody knows which of the two is answered, and
+/// As [`record_answer`], of a request that was sent again: nobody knows which of the two is answered, and
 /// how long it took. A mark is a mark.
 #[cold]
-fn hear_again(control: &mut Controller, now: u64, answer: u8, stats: &mut Stats) {
+fn record_repeated_answer(control: &mut Controller, now: u64, answer: u8, stats: &mut Stats) {
     if answer & flags::ECHO != 0 {
         stats.marks += 1;
         control.handle_ack(Ack {

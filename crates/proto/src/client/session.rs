@@ -17,7 +17,7 @@ use crate::msgbuf::Msgbuf;
 use crate::rtt::Rtt;
 use crate::sink::push_rare;
 use crate::slots::Slots;
-use crate::table::{Name, Place};
+use crate::table::{Place, SessionHandle};
 use crate::transfer::{SendWindow, fragment_count};
 use crate::wire::{
     FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
@@ -71,9 +71,9 @@ pub(crate) struct ClientSession {
     pub(crate) state: State,
     /// Nothing stands between a request of one packet and the sink but credits: the session is
     /// open and not paced, nothing is pending or queued, the sink has room.
-    pub(crate) direct: bool,
+    pub(crate) ready: bool,
     /// Requests wait until the peer answers: it may have dropped the session.
-    pub(crate) doubted: bool,
+    pub(crate) suspected: bool,
     pub(crate) timer_armed: bool,
     /// More is pending than the credits allow: tell the server.
     pub(crate) want: bool,
@@ -84,7 +84,7 @@ pub(crate) struct ClientSession {
     pub(crate) sampled_at: u32,
     pub(crate) control: Controller,
     pub(crate) slots: Slots<Slot>,
-    /// See [`Name`].
+    /// See [`SessionHandle`].
     pub(crate) round: u32,
     pub(crate) in_pacer: bool,
     pub(crate) blocked: bool,
@@ -112,11 +112,11 @@ pub(crate) struct ClientSession {
     /// Slots in phase `Sending`.
     pub(crate) sending: u64,
     /// Slots that ask for more of a response when the rate allows it.
-    pub(crate) asks: u64,
+    pub(crate) paced_rfrs: u64,
     pub(crate) queue: VecDeque<Queued>,
     /// Connecting, closing: when that began, and when it was last said.
     pub(crate) began_at: u64,
-    pub(crate) said_at: u64,
+    pub(crate) control_sent_at: u64,
     pub(crate) cookie: (u64, u64),
     /// When the server's word came that it is open.
     pub(crate) opened_at: u64,
@@ -137,8 +137,8 @@ impl Place for ClientSession {
             credits: 0,
             in_flight: 0,
             state: State::Connecting,
-            direct: false,
-            doubted: false,
+            ready: false,
+            suspected: false,
             timer_armed: false,
             want: false,
             slot_count: 0,
@@ -162,18 +162,18 @@ impl Place for ClientSession {
             credit_number: 0,
             pending: 0,
             sending: 0,
-            asks: 0,
+            paced_rfrs: 0,
             queue: VecDeque::new(),
             began_at: 0,
-            said_at: 0,
+            control_sent_at: 0,
             cookie: (0, 0),
             opened_at: 0,
         }
     }
 
     #[inline]
-    fn name(&self) -> Name {
-        Name {
+    fn handle(&self) -> SessionHandle {
+        SessionHandle {
             id: self.id,
             round: self.round,
         }
@@ -216,14 +216,14 @@ impl ClientSession {
 
     /// Whether a request of one packet can be sent at once.
     #[inline]
-    pub(crate) fn is_clear(&self) -> bool {
-        self.direct && self.free != 0 && self.in_flight < self.credits
+    pub(crate) fn can_send_now(&self) -> bool {
+        self.ready && self.free != 0 && self.in_flight < self.credits
     }
 
     /// Sends a message of one packet. It is kept in the slot that it is given, and `message` is
     /// left a buffer. `Err`: the slot, if the sink had no room.
     #[inline(always)]
-    pub(crate) fn launch<S: FrameSink>(
+    pub(crate) fn send_single<S: FrameSink>(
         &mut self,
         now: u64,
         message: &mut Msgbuf,
@@ -252,7 +252,7 @@ impl ClientSession {
         }
         .to_bytes(body.len());
         let sent = sink.push(self.peer, &self.preamble, &head, body, &[]);
-        slot.keep(message);
+        slot.store(message);
         if sent.is_err() {
             return Err(index);
         }
@@ -367,21 +367,21 @@ impl ClientSession {
         let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
     }
 
-    /// Puts a request into a free slot; it is sent by [`ClientSession::pump`]. Returns a buffer
+    /// Puts a request into a free slot; it is sent by [`ClientSession::send_pending`]. Returns a buffer
     /// that nobody needs.
-    pub(crate) fn fill(&mut self, now: u64, mut request: Queued) -> Msgbuf {
+    pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued) -> Msgbuf {
         if self.busy() == 0 {
             self.control.handle_wake(now);
         }
         let index = self.free.trailing_zeros() as usize;
         self.free &= self.free - 1;
         self.pending |= 1 << index;
-        self.direct = false;
+        self.ready = false;
         let len = request.message.len();
         let slot = self.slots.enter(index).expect("a free slot is one of them");
         slot.number = request.number;
         slot.tag = request.tag;
-        slot.keep_buffer(&mut request.message);
+        slot.store_buffer(&mut request.message);
         slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;
@@ -389,7 +389,7 @@ impl ClientSession {
             slot.phase = Phase::Single;
         } else {
             slot.phase = Phase::Sending;
-            slot.more.set_large(Some(Large::Send {
+            slot.cold.set_large(Some(Large::Send {
                 window: SendWindow::new(fragment_count(len as u32, self.fragment)),
                 timed: None,
             }));
@@ -399,36 +399,41 @@ impl ClientSession {
     }
 
     /// Sends what is pending and allowed. `true`: the sink was full.
-    pub(crate) fn pump<S: FrameSink>(
+    pub(crate) fn send_pending<S: FrameSink>(
         &mut self,
         now: u64,
         sink: &mut S,
         stats: &mut Stats,
-    ) -> Pumped {
-        let pumped = self.pump_pending(now, sink, stats);
-        self.direct = self.state == State::Open
+    ) -> SendOutcome {
+        let outcome = self.transmit_pending(now, sink, stats);
+        self.ready = self.state == State::Open
             && self.pending == 0
             && self.queue.is_empty()
             && !self.blocked
-            && !self.doubted
+            && !self.suspected
             && self.control.is_unpaced();
-        pumped
+        outcome
     }
 
-    fn pump_pending<S: FrameSink>(&mut self, now: u64, sink: &mut S, stats: &mut Stats) -> Pumped {
-        if self.state != State::Open || self.doubted {
-            return Pumped::Done;
+    fn transmit_pending<S: FrameSink>(
+        &mut self,
+        now: u64,
+        sink: &mut S,
+        stats: &mut Stats,
+    ) -> SendOutcome {
+        if self.state != State::Open || self.suspected {
+            return SendOutcome::Done;
         }
         while self.pending != 0 {
             if self.in_flight >= self.credits {
                 self.want = self.credits < self.most_credits;
-                return Pumped::Done;
+                return SendOutcome::Done;
             }
             let paced = !self.control.is_unpaced();
             // The wheel turns in ticks: what is due within the next one leaves now, or a fast
             // session could send one packet a turn.
             if paced && self.control.next_send_ns() > now + PACER_TICK_NS {
-                return Pumped::Paced(self.control.next_send_ns());
+                return SendOutcome::Paced(self.control.next_send_ns());
             }
             let above = self.pending & (!0 << self.turn);
             let from = if above != 0 { above } else { self.pending };
@@ -439,13 +444,13 @@ impl ClientSession {
                 Ok(_) => {}
                 Err(SinkError::Full) => {
                     stats.sink_full += 1;
-                    return Pumped::Full;
+                    return SendOutcome::Full;
                 }
                 // The device will say that the peer is gone.
-                Err(SinkError::Gone) => return Pumped::Done,
+                Err(SinkError::Gone) => return SendOutcome::Done,
             }
         }
-        Pumped::Done
+        SendOutcome::Done
     }
 
     /// Sends one packet of `index`; returns its size, zero if there was none to send.
@@ -463,11 +468,11 @@ impl ClientSession {
                 stats.requests_sent += 1;
                 self.pending &= !bit;
                 self.slots[index].active_at = now;
-                self.settle(index, 1);
+                self.set_credits(index, 1);
                 Ok(HEADER_BYTES + self.slots[index].message_len())
             }
             Phase::Sending => {
-                let Some(Large::Send { window, .. }) = self.slots[index].more.large() else {
+                let Some(Large::Send { window, .. }) = self.slots[index].cold.large() else {
                     unreachable!("a slot that sends fragments has a window");
                 };
                 let Some(fragment) = window.next_to_send().filter(|_| {
@@ -481,7 +486,7 @@ impl ClientSession {
                 };
                 let bytes = self.push_fragment(index, fragment, sink)?;
                 let slot = &mut self.slots[index];
-                let Some(Large::Send { window, timed }) = slot.more.large_mut() else {
+                let Some(Large::Send { window, timed }) = slot.cold.large_mut() else {
                     unreachable!("checked above");
                 };
                 let outstanding = window.outstanding();
@@ -497,7 +502,7 @@ impl ClientSession {
                     slot.active_at = now;
                 }
                 let outstanding = window.outstanding() as u16;
-                self.settle(index, outstanding);
+                self.set_credits(index, outstanding);
                 Ok(bytes)
             }
             Phase::Idle | Phase::Receiving => {
@@ -509,7 +514,7 @@ impl ClientSession {
     /// Whether all of the request in `index` was sent, so that the server may have run it.
     pub(crate) fn was_sent(&self, index: usize) -> bool {
         let slot = &self.slots[index];
-        match slot.more.large() {
+        match slot.cold.large() {
             Some(Large::Send { window, .. }) => window.was_sent(),
             Some(Large::Receive(_)) => true,
             // One of a single packet is pending until it is sent, and never again.
@@ -519,7 +524,7 @@ impl ClientSession {
 
     /// Slot `index` holds `credits` credits from now on.
     #[inline]
-    pub(crate) fn settle(&mut self, index: usize, credits: u16) {
+    pub(crate) fn set_credits(&mut self, index: usize, credits: u16) {
         let slot = &mut self.slots[index];
         self.in_flight = self.in_flight - slot.credits + credits;
         if slot.phase != Phase::Single {
@@ -565,8 +570,8 @@ impl ClientSession {
     }
 
     /// The request in `index` is over: frees the slot, but for what it holds.
-    pub(crate) fn finish(&mut self, index: usize) {
-        self.settle(index, 0);
+    pub(crate) fn free_slot(&mut self, index: usize) {
+        self.set_credits(index, 0);
         let bit = 1u64 << index;
         self.free |= bit;
         let slot = &mut self.slots[index];
@@ -579,9 +584,9 @@ impl ClientSession {
     }
 }
 
-/// Why [`ClientSession::pump`] stopped.
+/// Why [`ClientSession::send_pending`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pumped {
+pub(crate) enum SendOutcome {
     /// Nothing is pending, or credits are out: an arrival will continue it.
     Done,
     /// The sink is full: continue at the next flush.

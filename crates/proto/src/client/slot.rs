@@ -1,9 +1,10 @@
 //! A slot of a client session: one request, from its place to its response.
 
+use crate::cold_state;
 use crate::congestion::Ack;
+use crate::inline_message::InlineMessage;
 use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
-use crate::small::Small;
 use crate::transfer::{ResponseWindow, SendWindow};
 use crate::wire::flags;
 use crate::{RequestNumber, Tag};
@@ -32,17 +33,9 @@ pub(crate) enum Large {
     Receive(ResponseWindow),
 }
 
-/// What a slot has once a request was not small, or was sent again.
-#[derive(Debug, Default)]
-pub(crate) struct More(Option<Box<Rare>>);
-
-#[derive(Debug, Default)]
-struct Rare {
-    large: Option<Box<Large>>,
-    /// The request, if it is not a small one. Else a buffer for such a one.
-    message: Msgbuf,
-    vouched_at: u64,
-}
+/// The request, if it is not a small one, and since the first retry the time of the last
+/// confirmation, see [`Slot::confirmed_at`].
+type ColdState = cold_state::ColdState<Large, u64>;
 
 #[derive(Debug)]
 #[repr(C)]
@@ -51,15 +44,15 @@ pub(crate) struct Slot {
     pub(crate) number: RequestNumber,
     /// When something of this request was last sent, or last made progress.
     pub(crate) active_at: u64,
-    pub(crate) more: More,
+    pub(crate) cold: ColdState,
     /// Credits that this slot holds.
     pub(crate) credits: u16,
     pub(crate) phase: Phase,
     pub(crate) ext: bool,
     pub(crate) retries: u8,
     /// A request for response is due at the next flush.
-    pub(crate) asking: bool,
-    small: Small,
+    pub(crate) rfr_due: bool,
+    inline: InlineMessage,
 }
 
 impl Default for Slot {
@@ -68,13 +61,13 @@ impl Default for Slot {
             tag: 0,
             number: 0,
             active_at: 0,
-            more: More::default(),
+            cold: ColdState::default(),
             credits: 0,
             phase: Phase::Idle,
             ext: false,
             retries: 0,
-            asking: false,
-            small: Small::default(),
+            rfr_due: false,
+            inline: InlineMessage::default(),
         }
     }
 }
@@ -82,70 +75,69 @@ impl Default for Slot {
 impl Slot {
     /// Keeps a request that was built in `buffer`, and leaves a buffer there.
     #[inline]
-    pub(crate) fn keep(&mut self, buffer: &mut Msgbuf) {
-        if !self.small.keep(buffer.head()) {
-            self.keep_buffer(buffer);
+    pub(crate) fn store(&mut self, buffer: &mut Msgbuf) {
+        if !self.inline.store(buffer.head()) {
+            self.store_buffer(buffer);
         }
     }
 
-    /// Keeps a request together with its buffer, in exchange for one that nobody needs.
+    /// Stores a request together with its buffer, in exchange for a buffer that is free.
     #[inline(never)]
-    pub(crate) fn keep_buffer(&mut self, message: &mut Msgbuf) {
-        self.small.clear();
-        let rare = self.more.0.get_or_insert_default();
-        std::mem::swap(&mut rare.message, message);
+    pub(crate) fn store_buffer(&mut self, message: &mut Msgbuf) {
+        self.inline.clear();
+        self.cold.swap_message(message);
     }
 
     /// The request, as two parts.
     pub(crate) fn message(&self) -> (&[u8], &[u8]) {
-        match (self.small.get(), &self.more.0) {
-            (Some(small), _) => (small, &[]),
-            (None, Some(rare)) => (rare.message.head(), rare.message.tail()),
-            (None, None) => (&[], &[]),
-        }
+        self.cold.message(&self.inline)
     }
 
     /// A range of the request, as two parts.
     pub(crate) fn message_range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
-        match (self.small.get(), &self.more.0) {
-            (Some(small), _) => (&small[from..to], &[]),
-            (None, Some(rare)) => rare.message.range(from, to),
-            (None, None) => (&[], &[]),
-        }
+        self.cold.message_range(&self.inline, from, to)
     }
 
     /// Length of the request in bytes.
     pub(crate) fn message_len(&self) -> usize {
-        let (head, tail) = self.message();
-        head.len() + tail.len()
+        self.cold.message_len(&self.inline)
     }
 
-    /// Takes the request out, to give it back to who made it.
+    /// Takes the request out, to give it back to its caller.
     pub(crate) fn take_message(&mut self) -> Msgbuf {
-        let message = match (self.small.get(), &mut self.more.0) {
-            (Some(small), _) => Msgbuf::from_vec(small.to_vec()),
-            (None, Some(rare)) => std::mem::take(&mut rare.message),
-            (None, None) => Msgbuf::new(),
+        let message = match self.inline.get() {
+            Some(inline) => Msgbuf::from_vec(inline.to_vec()),
+            None => self.cold.take_message(),
         };
-        self.small.clear();
+        self.inline.clear();
         message
     }
 
-    /// Whether the request holds more than a slot keeps for its next one. One of a single packet
-    /// that is small holds nothing, and that is known without a look at what is kept apart.
+    /// Whether the request holds more memory than a slot keeps for its next one. A small request of
+    /// one packet holds none; the cold state is not read for it.
     #[inline]
     pub(crate) fn is_bulky(&self) -> bool {
-        if self.phase == Phase::Single && self.small.get().is_some() {
+        if self.phase == Phase::Single && self.inline.get().is_some() {
             return false;
         }
-        let rare = self.more.0.as_deref();
-        rare.is_some_and(|rare| rare.large.is_some() || rare.message.is_bulky())
+        self.cold.is_bulky()
+    }
+
+    /// Since the first retry: when the server last said that it has the request, or else when the
+    /// request was sent.
+    pub(crate) fn confirmed_at(&self) -> u64 {
+        self.cold.extra().copied().unwrap_or(0)
+    }
+
+    /// The server has the request, or it is sent again for the first time.
+    pub(crate) fn confirm(&mut self, at: u64) {
+        *self.cold.extra_mut() = at;
     }
 
     /// What the answer to the request, with these flags, says about the network. The request was
     /// not sent again.
     pub(crate) fn ack_of_answer(&mut self, now: u64, answer: u8) -> Ack {
-        let rtt_ns = match self.more.large_mut() {
+        let rtt_ns = match self.cold.large_mut() {
             // It answers the last fragments, and they are not what `active_at` is about.
             Some(Large::Send { timed, .. }) => timed.take().map(|(_, sent_at)| now - sent_at),
             _ => Some(now - self.active_at),
@@ -160,47 +152,16 @@ impl Slot {
         }
     }
 
-    /// Gives back what a request held.
-    pub(crate) fn forget(&mut self, shared: &mut Shared) {
-        self.small.clear();
-        let Some(rare) = &mut self.more.0 else {
+    /// Gives back the memory that a request held.
+    pub(crate) fn release_memory(&mut self, shared: &mut Shared) {
+        self.inline.clear();
+        let Some((message, large)) = self.cold.take_all() else {
             return;
         };
-        shared.pool.give(std::mem::take(&mut rare.message));
-        if let Some(Large::Receive(window)) = rare.large.take().map(|large| *large) {
+        shared.pool.put(message);
+        if let Some(Large::Receive(window)) = large {
             shared.unreserve(window.arrived.total());
-            shared.pool.give(window.arrived.into_buffer());
+            shared.pool.put(window.arrived.into_buffer());
         }
-    }
-}
-
-impl More {
-    /// State of a message of several packets, if there is one.
-    pub(crate) fn large(&self) -> Option<&Large> {
-        self.0.as_deref()?.large.as_deref()
-    }
-
-    /// As [`More::large`].
-    pub(crate) fn large_mut(&mut self) -> Option<&mut Large> {
-        self.0.as_deref_mut()?.large.as_deref_mut()
-    }
-
-    /// Replaces the state of a message of several packets; returns what it was.
-    pub(crate) fn set_large(&mut self, large: Option<Large>) -> Option<Large> {
-        if large.is_none() && self.0.is_none() {
-            return None;
-        }
-        let rare = self.0.get_or_insert_default();
-        std::mem::replace(&mut rare.large, large.map(Box::new)).map(|large| *large)
-    }
-
-    /// Since the first retry: when the server last said that it has the request, or it was sent.
-    pub(crate) fn vouched_at(&self) -> u64 {
-        self.0.as_deref().map_or(0, |rare| rare.vouched_at)
-    }
-
-    /// The server has the request, or it is sent again for the first time.
-    pub(crate) fn vouch(&mut self, at: u64) {
-        self.0.get_or_insert_default().vouched_at = at;
     }
 }

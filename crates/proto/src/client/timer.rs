@@ -5,14 +5,13 @@ use super::slot::{Large, Phase};
 use super::{Client, PACER_TICK_NS, arm, first_timeout_ns, is_full, pace};
 use crate::congestion::Ack;
 use crate::peer::Peer;
-use crate::protocol::control;
 use crate::shared::Shared;
 use crate::sink::{datagram_width, push_rare};
 use crate::wire::{Connect, Header, Kind};
 use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
 
 /// Retries of a request before its silence counts as the server's.
-const LEAST_RETRIES: u8 = 5;
+const MIN_RETRIES: u8 = 5;
 
 /// How many timers ahead a session is asked for.
 const AHEAD: usize = 8;
@@ -23,7 +22,7 @@ impl Client {
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         self.timers.expire(now, &mut self.due);
         if !self.due.is_empty() {
-            self.fire(shared, now, sink);
+            self.handle_timers(shared, now, sink);
         }
         self.pacer.expire(now, &mut self.due);
         if !self.due.is_empty() {
@@ -32,19 +31,19 @@ impl Client {
         if !self.blocked.is_empty() {
             self.resume_blocked(shared, now, sink);
         }
-        if !self.asking.is_empty() {
-            self.ask(shared, now, sink);
+        if !self.rfr_queue.is_empty() {
+            self.send_rfrs(shared, now, sink);
         }
         if !self.connecting.is_empty() {
-            self.say_connects(shared, now, sink);
+            self.send_connects(shared, now, sink);
         }
-        if !self.doubted.is_empty() {
-            self.trust(shared, now, sink);
+        if !self.suspected.is_empty() {
+            self.resume_suspected(shared, now, sink);
         }
     }
 
     #[cold]
-    fn fire<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+    fn handle_timers<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let mut due = std::mem::take(&mut self.due);
         for at in 0..due.len() {
             // Of many sessions, those that are due now have not been looked at for long.
@@ -76,10 +75,10 @@ impl Client {
         let wait = session
             .rtt
             .timeout_ns(session.retries, config.rto_min_ns, config.rto_max_ns);
-        let mut at = session.said_at + wait;
+        let mut at = session.control_sent_at + wait;
         if now >= at {
             session.retries = session.retries.saturating_add(1);
-            session.said_at = now;
+            session.control_sent_at = now;
             self.connecting.push_back(id);
             at = now + 2 * wait;
         }
@@ -105,13 +104,14 @@ impl Client {
         let wait = session
             .rtt
             .timeout_ns(session.retries, config.rto_min_ns, config.rto_max_ns);
-        if now >= session.said_at + wait {
+        if now >= session.control_sent_at + wait {
             session.retries = session.retries.saturating_add(1);
-            session.said_at = now;
+            session.control_sent_at = now;
             session.push_close(sink);
         }
         session.timer_armed = true;
-        self.timers.insert(id.index(), session.said_at + wait);
+        self.timers
+            .insert(id.index(), session.control_sent_at + wait);
     }
 
     fn handle_request_timer<S: FrameSink>(
@@ -126,13 +126,14 @@ impl Client {
         let mut busy = session.busy();
         let mut next = None;
         let mut resend = false;
-        let mut disowned = false;
+        let mut unconfirmed = false;
         while busy != 0 {
             let index = busy.trailing_zeros() as usize;
             busy &= busy - 1;
             let slot = &session.slots[index];
             // Nothing of it is on its way: it waits for a credit, its time, or the sink.
-            let waits = (session.pending | session.asks) & 1 << index != 0 && slot.credits == 0;
+            let waits =
+                (session.pending | session.paced_rfrs) & 1 << index != 0 && slot.credits == 0;
             if !waits {
                 let at = slot.active_at + session.timeout_ns(index, config);
                 if now >= at {
@@ -140,13 +141,13 @@ impl Client {
                     if slot.retries == 0 {
                         session.back_off(now, slot.active_at);
                     }
-                    resend |= retransmit(&mut self.asking, session, index, now, sink);
+                    resend |= retransmit(&mut self.rfr_queue, session, index, now, sink);
                     let slot = &session.slots[index];
                     // Long enough for several retries at the longest interval.
                     let patience =
-                        config.peer_timeout_ns + u64::from(LEAST_RETRIES) * config.rto_max_ns;
-                    disowned |=
-                        slot.retries >= LEAST_RETRIES && now - slot.more.vouched_at() >= patience;
+                        config.peer_timeout_ns + u64::from(MIN_RETRIES) * config.rto_max_ns;
+                    unconfirmed |=
+                        slot.retries >= MIN_RETRIES && now - slot.confirmed_at() >= patience;
                 }
             }
             let slot = &session.slots[index];
@@ -160,14 +161,14 @@ impl Client {
             session.timer_armed = at <= now + first_timeout_ns(session, config);
             self.timers.insert(id.index(), at);
         }
-        if disowned {
+        if unconfirmed {
             // The peer may well be alive, but this session is out of step with it: nothing that
             // is sent again would ever help.
             self.end(shared, now, id, SessionError::PeerSilent, sink);
             return;
         }
         if resend {
-            self.pump(shared, now, id, sink);
+            self.send_pending(shared, now, id, sink);
         }
     }
 
@@ -180,12 +181,12 @@ impl Client {
             };
             let session = self.sessions.get_mut(id).expect("just named");
             session.in_pacer = false;
-            let mut asks = std::mem::take(&mut session.asks);
-            while asks != 0 {
-                self.asking.push_back((id, asks.trailing_zeros() as u8));
-                asks &= asks - 1;
+            let mut rfrs = std::mem::take(&mut session.paced_rfrs);
+            while rfrs != 0 {
+                self.rfr_queue.push_back((id, rfrs.trailing_zeros() as u8));
+                rfrs &= rfrs - 1;
             }
-            self.pump(shared, now, id, sink);
+            self.send_pending(shared, now, id, sink);
         }
         self.due = due;
     }
@@ -199,23 +200,23 @@ impl Client {
             };
             if let Some(session) = self.sessions.get_mut(id) {
                 session.blocked = false;
-                self.pump(shared, now, id, sink);
+                self.send_pending(shared, now, id, sink);
             }
         }
     }
 
     /// Sends the requests for response that are due, one for each slot whatever arrived since.
     #[cold]
-    fn ask<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        for _ in 0..self.asking.len() {
-            let Some((id, index)) = self.asking.pop_front() else {
+    fn send_rfrs<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        for _ in 0..self.rfr_queue.len() {
+            let Some((id, index)) = self.rfr_queue.pop_front() else {
                 break;
             };
             let index = usize::from(index);
             // What the session has to send comes first: a large response would otherwise hold all
             // credits until it is complete. It gets on all the same, see below.
             if self.sessions.get(id).is_some_and(|s| s.pending != 0) {
-                self.pump(shared, now, id, sink);
+                self.send_pending(shared, now, id, sink);
             }
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
@@ -228,14 +229,14 @@ impl Client {
             let srtt_ns = session.rtt.smoothed_ns();
             let bytes = session.fragment as usize;
             let slot = &mut session.slots[index];
-            slot.asking = false;
-            let Some(Large::Receive(window)) = slot.more.large_mut() else {
+            slot.rfr_due = false;
+            let Some(Large::Receive(window)) = slot.cold.large_mut() else {
                 continue;
             };
             // With nothing on its way nothing would ever free a credit: one is always allowed.
             let idle = window.outstanding() == 0;
             let credits = u32::from(free.min(room)).max(u32::from(idle));
-            let missing = window.missing(now, srtt_ns);
+            let missing = window.find_missing(now, srtt_ns);
             let asked = credits.min(missing);
             let lacks = missing > u32::from(free) && free < room;
             session.want |= lacks && session.credits < session.most_credits;
@@ -250,14 +251,14 @@ impl Client {
             }
             let until = now + PACER_TICK_NS;
             let allowed = session.control.burst(now, until, bytes, asked);
-            let wanted = window.want(now, allowed);
+            let wanted = window.next_rfr(now, allowed);
             for _ in 0..allowed {
                 session.control.record_sent(now, bytes);
             }
             if allowed < asked {
                 // The rest has to wait for its time.
-                slot.asking = true;
-                session.asks |= 1 << index;
+                slot.rfr_due = true;
+                session.paced_rfrs |= 1 << index;
                 let at = session.control.next_send_ns();
                 pace(&mut self.pacer, session, at);
             }
@@ -266,21 +267,21 @@ impl Client {
             };
             let sent = session.push_rfr(index, base, want, sink);
             let slot = &mut session.slots[index];
-            let Some(Large::Receive(window)) = slot.more.large_mut() else {
+            let Some(Large::Receive(window)) = slot.cold.large_mut() else {
                 unreachable!("checked above");
             };
             if sent.is_err() {
-                window.unsent(want);
+                window.record_unsent(want);
                 if is_full(sent) {
                     shared.stats.sink_full += 1;
-                    if !slot.asking {
-                        slot.asking = true;
-                        self.asking.push_back((id, index as u8));
+                    if !slot.rfr_due {
+                        slot.rfr_due = true;
+                        self.rfr_queue.push_back((id, index as u8));
                     }
                 }
             }
             let outstanding = window.outstanding() as u16;
-            session.settle(index, outstanding);
+            session.set_credits(index, outstanding);
             if !session.timer_armed {
                 arm(&mut self.timers, session, now, shared);
             }
@@ -289,7 +290,7 @@ impl Client {
 
     /// Says the connects that are due, those to one peer in as few datagrams as fit.
     #[cold]
-    fn say_connects<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+    fn send_connects<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let preamble = crate::peer::preamble(0);
         let mut open = None;
         for _ in 0..self.connecting.len() {
@@ -302,7 +303,7 @@ impl Client {
             if session.state != State::Connecting {
                 continue;
             }
-            session.said_at = now;
+            session.control_sent_at = now;
             if open != Some(session.peer) {
                 if let Some(peer) = open {
                     sink.seal(peer);
@@ -340,7 +341,12 @@ impl Client {
     /// This endpoint was away for so long that its peers may have dropped it. Until one answers,
     /// what is sent to it could be lost, and nobody would know whether it ran: so requests wait.
     /// Only the answer to this very ping counts.
-    pub(crate) fn doubt<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+    pub(crate) fn suspect_silent_peers<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        sink: &mut S,
+    ) {
         let keepalive = shared.config.keepalive_ns;
         // Those of an earlier absence stay until it is known what came of them.
         for (id, peer) in shared.peers.iter_mut() {
@@ -348,10 +354,10 @@ impl Client {
             if peer.client_sessions > 0 && peer.token != 0 && silent >= keepalive {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
-                peer.doubt = now.max(1);
+                peer.awaited_pong = now.max(1);
                 self.push_ping(id, peer, sink);
-                if !self.doubted.contains(&id) {
-                    self.doubted.push(id);
+                if !self.suspected.contains(&id) {
+                    self.suspected.push(id);
                 }
             }
         }
@@ -360,9 +366,9 @@ impl Client {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
-            if session.state == State::Open && self.doubted.contains(&session.peer) {
-                session.doubted = true;
-                session.direct = false;
+            if session.state == State::Open && self.suspected.contains(&session.peer) {
+                session.suspected = true;
+                session.ready = false;
             }
         }
     }
@@ -370,14 +376,14 @@ impl Client {
     /// Lets the requests go on that wait for a peer that has answered. Those to one that is gone
     /// ended with their session.
     #[cold]
-    fn trust<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        let before = self.doubted.len();
+    fn resume_suspected<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let before = self.suspected.len();
         let silent = |id: &PeerId| {
             let peer = shared.peers.get(*id);
-            peer.is_some_and(|peer| peer.client_sessions > 0 && peer.doubt != 0)
+            peer.is_some_and(|peer| peer.client_sessions > 0 && peer.awaited_pong != 0)
         };
-        self.doubted.retain(silent);
-        if self.doubted.len() == before {
+        self.suspected.retain(silent);
+        if self.suspected.len() == before {
             return;
         }
         for place in 0..self.sessions.places() {
@@ -385,9 +391,9 @@ impl Client {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
-            if session.doubted && !self.doubted.contains(&session.peer) {
-                session.doubted = false;
-                self.advance(shared, now, id, sink);
+            if session.suspected && !self.suspected.contains(&session.peer) {
+                session.suspected = false;
+                self.send_queued(shared, now, id, sink);
             }
         }
     }
@@ -404,15 +410,15 @@ impl Client {
             let silent = now.saturating_sub(peer.heard_at);
             // An unanswered ping may have been lost, and a few more may be: asking faster from
             // then on tells a bad network from a dead peer.
-            let doubted = peer.doubt != 0;
-            let pause = if peer.unanswered == 0 && !doubted {
+            let suspected = peer.awaited_pong != 0;
+            let pause = if peer.unanswered == 0 && !suspected {
                 keepalive
             } else {
                 keepalive / 4
             };
             if silent >= timeout && peer.unanswered >= 2 {
                 dead.push(id);
-            } else if (doubted || silent >= keepalive) && now >= peer.pinged_at + pause {
+            } else if (suspected || silent >= keepalive) && now >= peer.pinged_at + pause {
                 peer.pinged_at = now;
                 peer.unanswered += 1;
                 self.push_ping(id, peer, sink);
@@ -426,9 +432,9 @@ impl Client {
 
     pub(super) fn push_ping<S: FrameSink>(&self, id: PeerId, peer: &mut Peer, sink: &mut S) {
         let session = Self::ping_on(&self.sessions, id, peer);
-        let mut header = control(Kind::Ping, session);
-        header.number = if peer.doubt != 0 {
-            peer.doubt
+        let mut header = Header::control(Kind::Ping, session);
+        header.number = if peer.awaited_pong != 0 {
+            peer.awaited_pong
         } else {
             u64::from(peer.unanswered)
         };
@@ -436,9 +442,9 @@ impl Client {
     }
 }
 
-/// Sends again what is outstanding in a slot; returns whether the session has to be pumped.
+/// Sends again what is outstanding in a slot; returns whether the session has to be outcome.
 fn retransmit<S: FrameSink>(
-    asking: &mut std::collections::VecDeque<(SessionId, u8)>,
+    rfr_queue: &mut std::collections::VecDeque<(SessionId, u8)>,
     session: &mut super::session::ClientSession,
     index: usize,
     now: u64,
@@ -446,7 +452,7 @@ fn retransmit<S: FrameSink>(
 ) -> bool {
     let slot = &mut session.slots[index];
     if slot.retries == 0 {
-        slot.more.vouch(slot.active_at);
+        slot.confirm(slot.active_at);
     }
     slot.retries = slot.retries.saturating_add(1);
     slot.active_at = now;
@@ -458,7 +464,7 @@ fn retransmit<S: FrameSink>(
             false
         }
         Phase::Sending => {
-            let Some(Large::Send { window, timed }) = slot.more.large_mut() else {
+            let Some(Large::Send { window, timed }) = slot.cold.large_mut() else {
                 unreachable!("a slot that sends fragments has a window");
             };
             *timed = None;
@@ -469,20 +475,20 @@ fn retransmit<S: FrameSink>(
                 return false;
             }
             window.handle_timeout(now);
-            session.settle(index, 0);
+            session.set_credits(index, 0);
             session.pending |= 1 << index;
             true
         }
         Phase::Receiving => {
-            let Some(Large::Receive(window)) = slot.more.large_mut() else {
+            let Some(Large::Receive(window)) = slot.cold.large_mut() else {
                 unreachable!("a slot that receives fragments has a window");
             };
             window.handle_timeout(now);
-            if !slot.asking {
-                slot.asking = true;
-                asking.push_back((session.id, index as u8));
+            if !slot.rfr_due {
+                slot.rfr_due = true;
+                rfr_queue.push_back((session.id, index as u8));
             }
-            session.settle(index, 0);
+            session.set_credits(index, 0);
             false
         }
     }

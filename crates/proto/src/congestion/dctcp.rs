@@ -10,8 +10,8 @@
 //! cause lowers the window by its excess, as Swift's target does. A packet that is lost between
 //! others which arrive lowers it too; a timeout does not, for it may be the other end's absence.
 
-use super::path::Path;
-use super::{Ack, Algorithm, LEAST_RTT_NS, Pace, was_idle};
+use super::path_delay::PathDelay;
+use super::{Ack, Algorithm, MIN_RTT_NS, Pace, was_idle};
 
 /// Weight of a new share of marked packets: DCTCP's.
 const GAIN: f64 = 1.0 / 16.0;
@@ -22,11 +22,11 @@ const FIRST_ALPHA: f64 = 1.0 / 8.0;
 /// with about a packet in flight, that would double the queue.
 const STEP: f64 = 1.0 / 4.0;
 /// Rounds without a mark speed the growth up, to so many steps at most.
-const MOST_STEPS: u32 = 32;
+const MAX_STEPS: u32 = 32;
 /// The least window, in packets.
-const LEAST: f64 = 1.0 / 64.0;
+const MIN_WINDOW: f64 = 1.0 / 64.0;
 /// Delay alone does not lower it further: a packet of each of a hundred senders is a short queue.
-const LEAST_BY_DELAY: f64 = 1.0;
+const MIN_WINDOW_BY_DELAY: f64 = 1.0;
 /// What busy hosts add to the path's delay.
 const TARGET_NS: f64 = 50_000.0;
 /// A queue of so many packets at the link's rate on top of it is no congestion: what is large on
@@ -34,11 +34,11 @@ const TARGET_NS: f64 = 50_000.0;
 const TARGET_PACKETS: f64 = 8.0;
 /// Strength of a decrease by delay, and the most that one takes away: Swift's.
 const BETA: f64 = 0.8;
-const MOST_CUT: f64 = 0.5;
+const MAX_DECREASE: f64 = 0.5;
 /// What a loss takes away: as much as CUBIC (RFC 9438) takes. Half, as DCTCP, costs a link that
 /// loses a packet in a thousand four percent more, and in front of buffers too small to queue
 /// anything it makes more timeouts, not fewer.
-const LOSS_CUT: f64 = 0.3;
+const LOSS_DECREASE: f64 = 0.3;
 /// Weight of a new round-trip time.
 const RTT_GAIN: f64 = 0.125;
 
@@ -55,17 +55,17 @@ pub(super) struct Dctcp {
     /// The share of packets that are marked, on average.
     alpha: f64,
     rtt_ns: f64,
-    path: Path,
+    path: PathDelay,
     /// The present round: when it ends, and what came back in it.
     round_ends: u64,
     packets: u32,
     marked: u32,
     /// Rounds in a row without congestion.
-    clean: u32,
+    unmarked_rounds: u32,
     /// No decrease before: one a round trip.
-    cut_again_at: u64,
+    next_decrease_at: u64,
     /// When packets came back last.
-    heard_at: u64,
+    last_ack_at: u64,
 }
 
 impl Dctcp {
@@ -80,13 +80,13 @@ impl Dctcp {
             packet_bytes,
             alpha: FIRST_ALPHA,
             rtt_ns: 0.0,
-            path: Path::new(target_ns as u64),
+            path: PathDelay::new(target_ns as u64),
             round_ends: 0,
             packets: 0,
             marked: 0,
-            clean: 0,
-            cut_again_at: 0,
-            heard_at: 0,
+            unmarked_rounds: 0,
+            next_decrease_at: 0,
+            last_ack_at: 0,
         }
     }
 
@@ -95,13 +95,13 @@ impl Dctcp {
     }
 
     /// What is left of the window after an answer.
-    fn keep(&mut self, ack: &Ack) -> f64 {
+    fn remaining_share(&mut self, ack: &Ack) -> f64 {
         let mut keep = 1.0;
         if ack.marked {
             keep = 1.0 - self.alpha / 2.0;
         }
         if ack.lost {
-            keep = 1.0 - LOSS_CUT;
+            keep = 1.0 - LOSS_DECREASE;
         }
         let Some(rtt_ns) = ack.rtt_ns else {
             return keep;
@@ -110,12 +110,12 @@ impl Dctcp {
             // What was heard before was long ago.
             self.rtt_ns = rtt_ns as f64;
         }
-        if let Some(stands_ns) = self.path.take(ack.now, rtt_ns, self.is_full()) {
+        if let Some(stands_ns) = self.path.record_rtt(ack.now, rtt_ns, self.is_full()) {
             let delay_ns = stands_ns as f64;
             self.rtt_ns += RTT_GAIN * (delay_ns - self.rtt_ns);
             let over_ns = self.path.queue_ns(stands_ns) as f64 - self.target_ns;
-            if over_ns > 0.0 && self.window > LEAST_BY_DELAY {
-                keep = keep.min(1.0 - (BETA * over_ns / delay_ns).min(MOST_CUT));
+            if over_ns > 0.0 && self.window > MIN_WINDOW_BY_DELAY {
+                keep = keep.min(1.0 - (BETA * over_ns / delay_ns).min(MAX_DECREASE));
             }
         }
         keep
@@ -126,8 +126,8 @@ impl Dctcp {
         self.alpha += GAIN * (share - self.alpha);
         (self.packets, self.marked) = (0, 0);
         self.round_ends = now + self.rtt_ns as u64;
-        self.clean = (self.clean + 1).min(MOST_STEPS);
-        self.window += STEP * f64::from(self.clean);
+        self.unmarked_rounds = (self.unmarked_rounds + 1).min(MAX_STEPS);
+        self.window += STEP * f64::from(self.unmarked_rounds);
         if self.is_full() {
             self.be_full();
         }
@@ -142,17 +142,17 @@ impl Dctcp {
 
 impl Algorithm for Dctcp {
     fn handle_ack(&mut self, ack: Ack) {
-        self.heard_at = ack.now;
+        self.last_ack_at = ack.now;
         self.packets += ack.packets;
         if ack.marked {
             self.marked += ack.packets;
         }
-        let keep = self.keep(&ack);
+        let keep = self.remaining_share(&ack);
         if keep < 1.0 {
-            self.clean = 0;
-            if ack.now >= self.cut_again_at {
-                self.cut_again_at = ack.now + self.rtt_ns as u64;
-                self.window = (self.window * keep).max(LEAST);
+            self.unmarked_rounds = 0;
+            if ack.now >= self.next_decrease_at {
+                self.next_decrease_at = ack.now + self.rtt_ns as u64;
+                self.window = (self.window * keep).max(MIN_WINDOW);
             }
         }
         if ack.now >= self.round_ends {
@@ -166,19 +166,19 @@ impl Algorithm for Dctcp {
         }
         Some(Pace {
             window: self.window.ceil() as u16,
-            rate_bps: self.window * self.packet_bytes * 8e9 / self.rtt_ns.max(LEAST_RTT_NS),
+            rate_bps: self.window * self.packet_bytes * 8e9 / self.rtt_ns.max(MIN_RTT_NS),
             slack_ns: (self.rtt_ns / 4.0) as u64,
         })
     }
 
     fn handle_wake(&mut self, now: u64) {
-        if was_idle(now, self.heard_at, self.rtt_ns) {
+        if was_idle(now, self.last_ack_at, self.rtt_ns) {
             self.be_full();
         }
     }
 
-    fn calm(&self) -> (u64, u64) {
-        self.path.calm()
+    fn ignorable_rtts_ns(&self) -> (u64, u64) {
+        self.path.ignorable_rtts_ns()
     }
 }
 
@@ -337,6 +337,6 @@ mod tests {
             now += 2_000_000_000;
             dctcp.handle_ack(ack(now, 2_000_000_000, true));
         }
-        assert!(dctcp.window >= LEAST && dctcp.pace().is_some_and(|pace| pace.rate_bps > 0.0));
+        assert!(dctcp.window >= MIN_WINDOW && dctcp.pace().is_some_and(|pace| pace.rate_bps > 0.0));
     }
 }

@@ -1,9 +1,9 @@
 //! Timely (SIGCOMM 2015), in the form that Zhu et al. (CoNEXT 2016, section 5) give a fixed point:
 //! the gradient decides how much to decrease by, the distance to a reference RTT by how much.
 //!
-//! One thing is added: the rate follows delays that stand, see [`Path`].
+//! One thing is added: the rate follows delays that stand, see [`PathDelay`].
 
-use super::path::Path;
+use super::path_delay::PathDelay;
 use super::{Ack, Algorithm, Pace, was_idle};
 
 /// Below this there is no queue to speak of: additive increase.
@@ -19,7 +19,7 @@ const BETA: f64 = 0.26;
 /// RTT that normalises the gradient.
 const BASE_NS: f64 = 20_000.0;
 /// Low windows in a row before the increase becomes five times as fast.
-const HASTE_AFTER: u8 = 5;
+const HAI_AFTER: u8 = 5;
 /// No session is throttled below this: one small packet every few tens of microseconds.
 const FLOOR_BPS: f64 = 15_000_000.0;
 
@@ -33,10 +33,10 @@ pub(crate) struct Timely {
     /// Smoothed difference between successive windows' RTTs.
     difference_ns: f64,
     low_windows: u8,
-    path: Path,
+    path: PathDelay,
     /// The last round trip, and when something was last heard.
     rtt_ns: f64,
-    heard_at: u64,
+    last_ack_at: u64,
 }
 
 impl Timely {
@@ -48,9 +48,9 @@ impl Timely {
             last_ns: 0.0,
             difference_ns: 0.0,
             low_windows: 0,
-            path: Path::new(LOW_NS),
+            path: PathDelay::new(LOW_NS),
             rtt_ns: 0.0,
-            heard_at: 0,
+            last_ack_at: 0,
         }
     }
 
@@ -65,12 +65,12 @@ impl Timely {
 
         if rtt_ns < LOW_NS as f64 {
             self.low_windows = self.low_windows.saturating_add(1);
-            let haste = if self.low_windows >= HASTE_AFTER {
+            let hai_factor = if self.low_windows >= HAI_AFTER {
                 5.0
             } else {
                 1.0
             };
-            self.rate_bps += haste * self.step_bps;
+            self.rate_bps += hai_factor * self.step_bps;
         } else {
             self.low_windows = 0;
             if rtt_ns > HIGH_NS {
@@ -89,11 +89,11 @@ impl Timely {
 
 impl Algorithm for Timely {
     fn handle_ack(&mut self, ack: Ack) {
-        self.heard_at = ack.now;
+        self.last_ack_at = ack.now;
         self.rtt_ns = ack.rtt_ns.map_or(self.rtt_ns, |rtt_ns| rtt_ns as f64);
         let full = self.rate_bps >= self.link_rate_bps;
         if let Some(rtt_ns) = ack.rtt_ns
-            && let Some(smallest_ns) = self.path.take(ack.now, rtt_ns, full)
+            && let Some(smallest_ns) = self.path.record_rtt(ack.now, rtt_ns, full)
         {
             self.update(self.path.queue_ns(smallest_ns) as f64);
         }
@@ -110,15 +110,15 @@ impl Algorithm for Timely {
     /// Answers that come late tell no round-trip time: where all do, nothing else would ever raise
     /// the rate again.
     fn handle_wake(&mut self, now: u64) {
-        if was_idle(now, self.heard_at, self.rtt_ns) {
+        if was_idle(now, self.last_ack_at, self.rtt_ns) {
             self.rate_bps = self.link_rate_bps;
             (self.last_ns, self.difference_ns) = (0.0, 0.0);
             self.low_windows = 0;
         }
     }
 
-    fn calm(&self) -> (u64, u64) {
-        self.path.calm()
+    fn ignorable_rtts_ns(&self) -> (u64, u64) {
+        self.path.ignorable_rtts_ns()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::session::ServerSession;
 use super::slot::Phase;
 use super::{Server, stale};
-use crate::claims::{Claim, Claims, Facts};
+use crate::claims::{Claim, Claims, SessionInfo};
 use crate::shared::Shared;
 use crate::table::SPARE;
 use crate::wire::Frame;
@@ -15,21 +15,21 @@ use crate::{Event, Msgbuf, PeerId, Prefix, RequestId, RequestNumber, RespondReas
 impl Server {
     /// From now on workers may claim requests of the sessions at the first `places` places.
     pub(crate) fn share_claims(&mut self, shared: &mut Shared, places: usize) -> Arc<Claims> {
-        shared.short_way = false;
+        shared.fast_path = false;
         let places = places.min(shared.config.max_sessions.saturating_add(SPARE));
         let claims = Arc::new(Claims::new(shared.token, places, shared.config.slots));
         for (_, session) in self.sessions.iter() {
-            claims.open(&session.facts(), session.numbers());
+            claims.open(&session.info(), session.numbers());
         }
         self.claims = Some(Arc::clone(&claims));
         claims
     }
 
-    /// A session of this name begins.
+    /// A session of this handle begins.
     pub(super) fn open_claims(&self, id: SessionId) {
         if let Some(claims) = &self.claims {
             let session = self.sessions.get(id).expect("just opened");
-            claims.open(&session.facts(), session.numbers());
+            claims.open(&session.info(), session.numbers());
         }
     }
 
@@ -40,7 +40,7 @@ impl Server {
         };
         claims.close(id, |index, number| {
             if number > session.slots.get(index).map_or(0, |slot| slot.number) {
-                let id = RequestId::new(id, session.name.round, index as u8, number);
+                let id = RequestId::new(id, session.handle.round, index as u8, number);
                 shared.events.push_back(Event::RequestAbandoned { id });
             }
         });
@@ -58,7 +58,7 @@ impl Server {
         };
         if session.peer == peer && session.slots.enter(index).is_some() {
             let before = claims.raise(id, index, frame.header.number);
-            session.note_claim(shared, now, index, before);
+            session.record_claim(shared, now, index, before);
         }
     }
 
@@ -73,16 +73,16 @@ impl Server {
         shared.stats.requests_received += 1;
         let id = claim.id();
         let session = match self.sessions.get_mut(id.session()) {
-            Some(session) if session.name.round == id.round() => session,
+            Some(session) if session.handle.round == id.round() => session,
             _ => return false,
         };
-        shared.peers.heard(claim.peer(), now);
+        shared.peers.record_heard(claim.peer(), now);
         session.active_at = session.active_at.max(now);
         let index = usize::from(id.slot());
         if session.slots.enter(index).is_none() {
             return false;
         }
-        session.note_claim(shared, now, index, id.number);
+        session.record_claim(shared, now, index, id.number);
         let slot = &mut session.slots[index];
         let is_wanted = slot.number == id.number && slot.phase == Phase::Executing;
         if is_wanted {
@@ -110,16 +110,16 @@ impl Server {
         slot.phase = Phase::Done;
         // Sent again, it would be as late as it was.
         slot.flags = slot.flags_of_answer(now, Prefix::NONE.ext);
-        slot.keep(message);
+        slot.store(message);
         shared.stats.responses_sent += 1;
         Ok(())
     }
 }
 
 impl ServerSession {
-    fn facts(&self) -> Facts {
-        Facts {
-            name: self.name,
+    fn info(&self) -> SessionInfo {
+        SessionInfo {
+            handle: self.handle,
             peer: self.peer,
             remote: self.remote,
             token: self.token,
@@ -135,7 +135,7 @@ impl ServerSession {
 
     /// Request `number` in a slot was claimed: if it is one that the slot does not know of, a
     /// worker has it.
-    fn note_claim(&mut self, shared: &mut Shared, now: u64, index: usize, number: RequestNumber) {
+    fn record_claim(&mut self, shared: &mut Shared, now: u64, index: usize, number: RequestNumber) {
         let slot = &mut self.slots[index];
         if number <= slot.number {
             return;

@@ -15,7 +15,7 @@ use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::push_rare;
 use crate::slots::Slots;
-use crate::table::{Name, Place};
+use crate::table::{Place, SessionHandle};
 use crate::wire::{
     CreditReturn, FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Reject,
     flags,
@@ -35,7 +35,7 @@ use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SessionId, S
 #[repr(C, align(64))]
 pub(crate) struct ServerSession {
     /// With the round that requests have: see [`RequestId`].
-    pub(crate) name: Name,
+    pub(crate) handle: SessionHandle,
     pub(crate) peer: PeerId,
     /// The client's number of this session.
     pub(crate) remote: u32,
@@ -59,7 +59,7 @@ pub(crate) struct ServerSession {
     pub(crate) credit_number: u64,
     /// The highest credit frame that the client has answered, and when the last one was sent.
     pub(crate) acked_number: u64,
-    pub(crate) credit_said_at: u64,
+    pub(crate) credit_sent_at: u64,
     /// The first one of those that asked it to come down.
     pub(crate) revoke_number: u64,
     /// When the client was last asked whether it still has the session.
@@ -73,7 +73,7 @@ const _: () = assert!(size_of::<ServerSession>() <= 256);
 impl Place for ServerSession {
     fn vacant() -> Self {
         Self {
-            name: Name::NONE,
+            handle: SessionHandle::NONE,
             peer: PeerId(u32::MAX),
             remote: 0,
             single: 0,
@@ -89,7 +89,7 @@ impl Place for ServerSession {
             revoked_at: 0,
             credit_number: 0,
             acked_number: 0,
-            credit_said_at: 0,
+            credit_sent_at: 0,
             revoke_number: 0,
             audited_at: 0,
             pending: 0,
@@ -97,8 +97,8 @@ impl Place for ServerSession {
     }
 
     #[inline]
-    fn name(&self) -> Name {
-        self.name
+    fn handle(&self) -> SessionHandle {
+        self.handle
     }
 }
 
@@ -130,7 +130,7 @@ impl ServerSession {
             entry.phase,
             Phase::Done,
             "slot {slot} of {:?}",
-            self.name.id
+            self.handle.id
         );
         let len = entry.response_len();
         if len > self.fragment as usize {
@@ -153,7 +153,7 @@ impl ServerSession {
             entry.phase,
             Phase::Done,
             "slot {slot} of {:?}",
-            self.name.id
+            self.handle.id
         );
         let len = entry.response_len();
         let from = index as usize * self.fragment as usize;
@@ -207,7 +207,7 @@ impl ServerSession {
         sink: &mut S,
     ) -> Result<(), SinkError> {
         let entry = &self.slots[slot];
-        let ack = match entry.more.large() {
+        let ack = match entry.cold.large() {
             Some(Large::Receive(window)) => CreditReturn {
                 next: window.next(),
                 executing: 0,
@@ -259,7 +259,7 @@ impl ServerSession {
         sink: &mut S,
     ) {
         let entry = &mut self.slots[slot];
-        entry.forget(shared);
+        entry.release_memory(shared);
         entry.number = number;
         entry.phase = Phase::GivenUp;
         self.push_reject(slot, number, Rejection::NoMemory, sink);
@@ -268,13 +268,13 @@ impl ServerSession {
     /// Whether the client has not answered for long what it was last told of its credits: that or
     /// the answer was lost.
     pub(crate) fn credit_is_unheard(&self, now: u64) -> bool {
-        self.acked_number < self.credit_number && now - self.credit_said_at >= REPEAT_NS
+        self.acked_number < self.credit_number && now - self.credit_sent_at >= REPEAT_NS
     }
 
     /// Tells the client its credits.
     pub(crate) fn push_credit<S: FrameSink>(&mut self, now: u64, credits: u16, sink: &mut S) {
         self.credit_number += 1;
-        self.credit_said_at = now;
+        self.credit_sent_at = now;
         let body = crate::wire::Limit {
             credits: u32::from(credits),
         }
@@ -291,8 +291,8 @@ impl ServerSession {
         let _ = push_rare(sink, self.peer, &self.preamble(), &head, &body, &[]);
     }
 
-    /// This session's name, for requests.
+    /// This session's handle, for requests.
     pub(crate) fn request_id(&self, id: SessionId, slot: usize) -> RequestId {
-        RequestId::new(id, self.name.round, slot as u8, self.slots[slot].number)
+        RequestId::new(id, self.handle.round, slot as u8, self.slots[slot].number)
     }
 }

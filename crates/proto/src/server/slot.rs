@@ -1,9 +1,10 @@
 //! A slot of a server session: the last request's number and its response.
 
 use crate::RequestNumber;
+use crate::cold_state;
+use crate::inline_message::InlineMessage;
 use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
-use crate::small::Small;
 use crate::transfer::ReceiveWindow;
 use crate::wire::flags;
 
@@ -29,22 +30,14 @@ pub(crate) enum Phase {
 pub(crate) enum Large {
     Receive(ReceiveWindow),
     /// Fragments of the response that the client asked for and the sink had no room for.
-    Owed {
+    Unsent {
         base: u32,
         want: u64,
     },
 }
 
-/// What a slot has once a message was not small.
-#[derive(Debug, Default)]
-pub(crate) struct More(Option<Box<Rare>>);
-
-#[derive(Debug, Default)]
-struct Rare {
-    large: Option<Box<Large>>,
-    /// The response, if it is not a small one. Else a buffer for such a one.
-    response: Msgbuf,
-}
+/// The response, if it is not a small one.
+type ColdState = cold_state::ColdState<Large>;
 
 /// The fields before `small` are what a request reads; of the line that is `small` it only writes.
 #[derive(Debug)]
@@ -53,7 +46,7 @@ pub(crate) struct Slot {
     pub(crate) number: RequestNumber,
     /// When the request was complete; while it is not, when its last new fragment arrived.
     pub(crate) arrived_at: u64,
-    pub(crate) more: More,
+    pub(crate) cold: ColdState,
     /// Fragments that the request had; zero for one of a single packet.
     pub(crate) fragments: u32,
     pub(crate) phase: Phase,
@@ -62,10 +55,10 @@ pub(crate) struct Slot {
     /// echoed, and [`flags::LATE`] if a worker claimed the request.
     pub(crate) flags: u8,
     /// A credit return is due at the next flush.
-    pub(crate) acking: bool,
+    pub(crate) credit_return_due: bool,
     /// Is in the list of responses that are kept for a limited time.
-    pub(crate) listed: bool,
-    small: Small,
+    pub(crate) in_retention_queue: bool,
+    inline: InlineMessage,
 }
 
 impl Default for Slot {
@@ -73,43 +66,40 @@ impl Default for Slot {
         Self {
             number: 0,
             arrived_at: 0,
-            more: More::default(),
+            cold: ColdState::default(),
             fragments: 0,
             phase: Phase::Idle,
             flags: 0,
-            acking: false,
-            listed: false,
-            small: Small::default(),
+            credit_return_due: false,
+            in_retention_queue: false,
+            inline: InlineMessage::default(),
         }
     }
 }
 
 impl Slot {
-    /// The slot is used again, which says that its last response arrived. Gives back what the
-    /// last request held, but for memory that the next one is likely to need.
+    /// The slot is used again, so the client has its last response. Gives back the memory that the
+    /// last request held, but for what the next one is likely to need.
     #[inline]
     pub(crate) fn recycle(&mut self, shared: &mut Shared) {
-        if let Some(rare) = &self.more.0
-            && (rare.large.is_some() || rare.response.is_bulky())
-        {
-            self.forget(shared);
+        if self.cold.is_bulky() {
+            self.release_memory(shared);
         }
     }
 
-    /// Gives back all that the last request held.
-    pub(crate) fn forget(&mut self, shared: &mut Shared) {
-        self.small.clear();
-        let Some(rare) = &mut self.more.0 else {
+    /// Gives back all memory that the last request held.
+    pub(crate) fn release_memory(&mut self, shared: &mut Shared) {
+        self.inline.clear();
+        let Some((response, large)) = self.cold.take_all() else {
             return;
         };
-        let response = std::mem::take(&mut rare.response);
         if response.is_bulky() {
             shared.retained -= response.len();
         }
-        shared.pool.give(response);
-        if let Some(Large::Receive(window)) = rare.large.take().map(|large| *large) {
+        shared.pool.put(response);
+        if let Some(Large::Receive(window)) = large {
             shared.unreserve(window.total());
-            shared.pool.give(window.into_buffer());
+            shared.pool.put(window.into_buffer());
         }
     }
 
@@ -127,72 +117,40 @@ impl Slot {
 
     /// Keeps a response that is contiguous, and leaves an empty buffer.
     #[inline]
-    pub(crate) fn keep(&mut self, response: &mut Msgbuf) {
+    pub(crate) fn store(&mut self, response: &mut Msgbuf) {
         debug_assert!(response.tail().is_empty());
-        if self.small.keep(response.head()) {
+        if self.inline.store(response.head()) {
             response.head_mut().clear();
         } else {
-            self.keep_buffer(response);
+            self.store_buffer(response);
         }
     }
 
-    /// Keeps a response together with its buffer, in exchange for an empty one.
+    /// Stores a response together with its buffer, in exchange for an empty buffer.
     #[inline(never)]
-    pub(crate) fn keep_buffer(&mut self, response: &mut Msgbuf) {
-        self.small.clear();
-        let rare = self.more.0.get_or_insert_default();
-        std::mem::swap(&mut rare.response, response);
+    pub(crate) fn store_buffer(&mut self, response: &mut Msgbuf) {
+        self.inline.clear();
+        self.cold.swap_message(response);
         response.clear();
     }
 
     /// The response, as two parts.
     pub(crate) fn response(&self) -> (&[u8], &[u8]) {
-        match (self.small.get(), &self.more.0) {
-            (Some(small), _) => (small, &[]),
-            (None, Some(rare)) => (rare.response.head(), rare.response.tail()),
-            (None, None) => (&[], &[]),
-        }
+        self.cold.message(&self.inline)
     }
 
     /// A range of the response, as two parts.
     pub(crate) fn response_range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
-        match (self.small.get(), &self.more.0) {
-            (Some(small), _) => (&small[from..to], &[]),
-            (None, Some(rare)) => rare.response.range(from, to),
-            (None, None) => (&[], &[]),
-        }
+        self.cold.message_range(&self.inline, from, to)
     }
 
     /// Length of the response in bytes.
     pub(crate) fn response_len(&self) -> usize {
-        let (head, tail) = self.response();
-        head.len() + tail.len()
+        self.cold.message_len(&self.inline)
     }
 
     /// Whether the response is kept for a limited time only.
     pub(crate) fn is_bulky(&self) -> bool {
-        let rare = self.more.0.as_deref();
-        self.small.get().is_none() && rare.is_some_and(|rare| rare.response.is_bulky())
-    }
-}
-
-impl More {
-    /// State of a message of several packets, if there is one.
-    pub(crate) fn large(&self) -> Option<&Large> {
-        self.0.as_deref()?.large.as_deref()
-    }
-
-    /// As [`More::large`].
-    pub(crate) fn large_mut(&mut self) -> Option<&mut Large> {
-        self.0.as_deref_mut()?.large.as_deref_mut()
-    }
-
-    /// Replaces the state of a message of several packets; returns what it was.
-    pub(crate) fn set_large(&mut self, large: Option<Large>) -> Option<Large> {
-        if large.is_none() && self.0.is_none() {
-            return None;
-        }
-        let rare = self.0.get_or_insert_default();
-        std::mem::replace(&mut rare.large, large.map(Box::new)).map(|large| *large)
+        self.inline.get().is_none() && self.cold.has_bulky_message()
     }
 }

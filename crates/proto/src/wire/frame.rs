@@ -187,6 +187,17 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Of a frame that belongs to no slot.
+    pub(crate) fn control(kind: Kind, session: u32) -> Self {
+        Self {
+            kind,
+            flags: 0,
+            slot: 0,
+            session,
+            number: 0,
+        }
+    }
+
     /// As bytes, for a payload of `length` bytes.
     #[inline]
     pub(crate) fn to_bytes(self, length: usize) -> [u8; HEADER_BYTES] {

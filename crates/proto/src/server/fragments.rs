@@ -58,7 +58,7 @@ impl Server {
             }
             // Nobody waits for the former one.
             let slot = &mut session.slots[index];
-            slot.forget(shared);
+            slot.release_memory(shared);
             slot.phase = Phase::Over;
             if !self.promise_memory(shared, now, fragment.total, sink) {
                 let session = self.sessions.get_mut(id).expect("just found");
@@ -70,18 +70,18 @@ impl Server {
         let session = self.sessions.get_mut(id).expect("just found");
         let slot = &mut session.slots[index];
         if number > slot.number {
-            slot.forget(shared);
+            slot.release_memory(shared);
             slot.number = number;
             slot.phase = Phase::Receiving;
             slot.fragments = fragment_count(fragment.total, session.fragment);
             let buffer = shared.pool.take_large(fragment.total as usize);
             let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
-            slot.more.set_large(Some(Large::Receive(window)));
+            slot.cold.set_large(Some(Large::Receive(window)));
             slot.arrived_at = now;
             slot.flags = 0;
         }
         slot.flags |= shared.mark;
-        let Some(Large::Receive(window)) = slot.more.large_mut() else {
+        let Some(Large::Receive(window)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
         match window.accept(fragment.total, fragment.index, data) {
@@ -94,9 +94,9 @@ impl Server {
         }
         let complete = window.is_complete();
         if !complete {
-            if !slot.acking {
-                slot.acking = true;
-                self.acking.push_back((id, index as u8));
+            if !slot.credit_return_due {
+                slot.credit_return_due = true;
+                self.credit_return_queue.push_back((id, index as u8));
             }
             if frame.header.flags & flags::WANT != 0 {
                 self.handle_want(shared, now, id, sink);
@@ -104,7 +104,7 @@ impl Server {
             return None;
         }
         let total = window.total();
-        let Some(Large::Receive(window)) = slot.more.set_large(None) else {
+        let Some(Large::Receive(window)) = slot.cold.set_large(None) else {
             unreachable!("checked above");
         };
         shared.unreserve(total);
@@ -201,7 +201,7 @@ impl Server {
         match slot.phase {
             Phase::Done if rfr.want == 0 => {
                 // All of it arrived.
-                slot.forget(shared);
+                slot.release_memory(shared);
                 slot.phase = Phase::Over;
             }
             Phase::Done => {
@@ -210,8 +210,8 @@ impl Server {
                     shared.stats.sink_full += 1;
                     let base = rfr.base;
                     session.slots[index]
-                        .more
-                        .set_large(Some(Large::Owed { base, want: left }));
+                        .cold
+                        .set_large(Some(Large::Unsent { base, want: left }));
                     session.pending |= 1 << index;
                     block(&mut self.blocked, session, id);
                 }

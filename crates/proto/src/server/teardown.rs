@@ -22,7 +22,7 @@ impl Server {
             }
         }
         for slot in session.slots.iter_mut() {
-            slot.forget(shared);
+            slot.release_memory(shared);
         }
         self.close_claims(shared, id, &session);
         self.granted -= usize::from(session.granted);
@@ -32,10 +32,10 @@ impl Server {
             .peers
             .release(session.peer, Role::Server, &mut shared.events);
         // What waited for nothing but its time would wake an endpoint that is idle.
-        while let Some((_, id, _)) = self.kept.front()
+        while let Some((_, id, _)) = self.retention_queue.front()
             && self.sessions.get(*id).is_none()
         {
-            self.kept.pop_front();
+            self.retention_queue.pop_front();
         }
     }
 
@@ -75,7 +75,7 @@ impl Server {
             if now.saturating_sub(since) >= limit {
                 session.audited_at = now;
                 let accept = self.accept(shared, id);
-                self.say_accept(shared, id, accept, sink);
+                self.send_accept(shared, id, accept, sink);
             }
         }
     }

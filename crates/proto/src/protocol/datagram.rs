@@ -1,10 +1,10 @@
 //! The head of a datagram: who sent it, to which incarnation, in which version.
 
-use super::{Frames, Protocol, Sender, control};
+use super::{Frames, Protocol, Sender};
 use crate::shared::Shared;
 use crate::wire::{
-    DatagramError, Gone, HEADER_BYTES, Kind, PREAMBLE_BYTES, Refuse, Reset, VERSION, flags,
-    read_preamble, split_frame,
+    DatagramError, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, Refuse, Reset, ResetReason, VERSION,
+    flags, read_preamble, split_frame,
 };
 use crate::{FrameSink, Refusal, Source};
 
@@ -30,15 +30,15 @@ impl Protocol {
             && *preamble == self.shared.preamble
             && rest.len() >= HEADER_BYTES
         {
-            self.shared.peers.heard(peer, now);
+            self.shared.peers.record_heard(peer, now);
             let sender = Sender::Peer(peer);
             return Ok(Frames { sender, rest });
         }
-        self.handle_unusual_datagram(now, source, datagram, sink)
+        self.handle_datagram_slow_path(now, source, datagram, sink)
     }
 
     #[cold]
-    fn handle_unusual_datagram<'a, S: FrameSink>(
+    fn handle_datagram_slow_path<'a, S: FrameSink>(
         &mut self,
         now: u64,
         source: Source,
@@ -51,11 +51,11 @@ impl Protocol {
                     && preamble.token == self.shared.token
                 {
                     // Bytes that must be zero are ignored.
-                    self.shared.peers.heard(peer, now);
+                    self.shared.peers.record_heard(peer, now);
                     let sender = Sender::Peer(peer);
                     return Ok(Frames { sender, rest });
                 }
-                self.stray(source, preamble.token, rest, sink)
+                self.handle_unknown_token(source, preamble.token, rest, sink)
             }
             Err(error) => {
                 self.shared.stats.datagrams_dropped += 1;
@@ -69,7 +69,7 @@ impl Protocol {
 
     /// A datagram that is not plainly one of a peer's for this incarnation.
     #[cold]
-    fn stray<'a, S: FrameSink>(
+    fn handle_unknown_token<'a, S: FrameSink>(
         &mut self,
         source: Source,
         token: u32,
@@ -83,13 +83,13 @@ impl Protocol {
         self.shared.stats.datagrams_dropped += 1;
         // The sender talks to someone who was here before, or who has forgotten it.
         let reset = if token == self.shared.token {
-            first_session(rest).map(|session| (session, Gone::Acquaintance))
+            first_session(rest).map(|session| (session, ResetReason::UnknownPeer))
         } else {
-            Some((0, Gone::Endpoint))
+            Some((0, ResetReason::Restarted))
         };
-        if let Some((session, gone)) = reset {
-            let mut header = control(Kind::Reset, session);
-            header.number = Reset { token, gone }.to_number();
+        if let Some((session, reason)) = reset {
+            let mut header = Header::control(Kind::Reset, session);
+            header.number = Reset { token, reason }.to_number();
             Shared::send_alone(sink, source, 0, header, &[]);
         }
         Err(match source {
@@ -115,7 +115,7 @@ impl Protocol {
                 version: u32::from(VERSION),
             }
             .to_wire();
-            let header = control(Kind::Refuse, session);
+            let header = Header::control(Kind::Refuse, session);
             let body = Refuse { code, detail }.to_bytes();
             Shared::send_alone(sink, source, token, header, &body);
         }
@@ -123,7 +123,7 @@ impl Protocol {
 }
 
 /// The server's name of the session that the first frame of a client's is on. Only clients are
-/// told what is gone: they find out nothing by waiting for others.
+/// told what is reason: they find out nothing by waiting for others.
 fn first_session(mut frames: &[u8]) -> Option<u32> {
     while let Ok((frame, rest)) = split_frame(frames) {
         if frame.header.kind.is_for_a_server() {

@@ -5,33 +5,33 @@
 //! buffer that messages are built in stays the same one, in the first-level cache.
 
 /// The longest message that is kept so.
-const SMALL_BYTES: usize = 63;
+const INLINE_BYTES: usize = 63;
 
 /// In place of the length of a message that is kept elsewhere.
-const ELSEWHERE: u8 = u8::MAX;
+const NOT_INLINE: u8 = u8::MAX;
 
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Small {
+pub(crate) struct InlineMessage {
     len: u8,
-    bytes: [u8; SMALL_BYTES],
+    bytes: [u8; INLINE_BYTES],
 }
 
-impl Default for Small {
+impl Default for InlineMessage {
     fn default() -> Self {
         Self {
-            len: ELSEWHERE,
-            bytes: [0; SMALL_BYTES],
+            len: NOT_INLINE,
+            bytes: [0; INLINE_BYTES],
         }
     }
 }
 
-impl Small {
+impl InlineMessage {
     /// Keeps a copy of `message`. False: it is too long, and is to be kept elsewhere.
     #[inline]
-    pub(crate) fn keep(&mut self, message: &[u8]) -> bool {
+    pub(crate) fn store(&mut self, message: &[u8]) -> bool {
         let Some(bytes) = self.bytes.get_mut(..message.len()) else {
-            self.len = ELSEWHERE;
+            self.len = NOT_INLINE;
             return false;
         };
         self.len = message.len() as u8;
@@ -53,7 +53,7 @@ impl Small {
     /// The message is kept elsewhere from now on, or not at all.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.len = ELSEWHERE;
+        self.len = NOT_INLINE;
     }
 
     /// The message, if it is kept here.
@@ -69,18 +69,18 @@ mod tests {
 
     #[test]
     fn a_message_is_here_or_elsewhere() {
-        let mut small = Small::default();
-        assert_eq!(size_of::<Small>(), 64);
-        assert_eq!(small.get(), None);
-        for len in 0..=SMALL_BYTES {
+        let mut inline = InlineMessage::default();
+        assert_eq!(size_of::<InlineMessage>(), 64);
+        assert_eq!(inline.get(), None);
+        for len in 0..=INLINE_BYTES {
             let message: Vec<u8> = (0..len).map(|i| (i * 5 + len) as u8).collect();
-            assert!(small.keep(&message));
-            assert_eq!(small.get(), Some(&*message));
+            assert!(inline.store(&message));
+            assert_eq!(inline.get(), Some(&*message));
         }
-        assert!(!small.keep(&[0; SMALL_BYTES + 1]));
-        assert_eq!(small.get(), None);
-        small.keep(&[1]);
-        small.clear();
-        assert_eq!(small.get(), None);
+        assert!(!inline.store(&[0; INLINE_BYTES + 1]));
+        assert_eq!(inline.get(), None);
+        inline.store(&[1]);
+        inline.clear();
+        assert_eq!(inline.get(), None);
     }
 }

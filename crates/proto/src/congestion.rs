@@ -9,8 +9,8 @@
 //! ```
 
 mod dctcp;
-mod path;
-mod standing;
+mod path_delay;
+mod rtt_filter;
 mod timely;
 
 use crate::config::{Config, Congestion};
@@ -55,30 +55,30 @@ trait Algorithm {
 
     /// While nothing limits the session, unmarked packets with round-trip times from the first
     /// to below the second one change nothing.
-    fn calm(&self) -> (u64, u64);
+    fn ignorable_rtts_ns(&self) -> (u64, u64);
 }
 
 /// A session that had nothing to send for so many round trips is as good as a new one.
 const IDLE_ROUNDS: f64 = 4.0;
 /// A round trip of less is taken for one of this.
-const LEAST_RTT_NS: f64 = 1000.0;
+const MIN_RTT_NS: f64 = 1000.0;
 
-/// Whether a session that heard nothing since `heard_at` and begins to send now was idle for long.
-fn was_idle(now: u64, heard_at: u64, rtt_ns: f64) -> bool {
-    now > heard_at + (IDLE_ROUNDS * rtt_ns.max(LEAST_RTT_NS)) as u64
+/// Whether a session that heard nothing since `last_ack_at` and begins to send now was idle for long.
+fn was_idle(now: u64, last_ack_at: u64, rtt_ns: f64) -> bool {
+    now > last_ack_at + (IDLE_ROUNDS * rtt_ns.max(MIN_RTT_NS)) as u64
 }
 
 /// What [`Controller`] rounds round-trip times to, as a power of two: about a microsecond.
-const CALM_SHIFT: u32 = 10;
+const IGNORED_SHIFT: u32 = 10;
 
 /// The controller of one session, with eRPC's common-case bypasses (section 5.2.2) around the
 /// algorithm: what an uncongested session needs is in plain fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
     /// A round-trip time from this one on, in units of 1024 ns, needs no update ...
-    calm_from: u16,
+    ignored_from: u16,
     /// ... if it is less than so many units longer: none unless the session is uncongested.
-    calm_span: u16,
+    ignored_span: u16,
     /// Fragments that may be in flight.
     window: u16,
     /// Packets need not be paced.
@@ -89,7 +89,7 @@ pub(crate) struct Controller {
 
 #[derive(Clone, Debug)]
 struct State {
-    algorithm: Chosen,
+    algorithm: AnyAlgorithm,
     rate_bypass: bool,
     pacing_bypass: bool,
     link_rate_bps: f64,
@@ -99,12 +99,12 @@ struct State {
 }
 
 #[derive(Clone, Debug)]
-enum Chosen {
+enum AnyAlgorithm {
     Timely(Timely),
     Dctcp(Dctcp),
 }
 
-impl Chosen {
+impl AnyAlgorithm {
     fn algorithm(&self) -> &dyn Algorithm {
         match self {
             Self::Timely(timely) => timely,
@@ -124,8 +124,8 @@ impl Default for Controller {
     /// None: nothing is computed and nothing is paced.
     fn default() -> Self {
         Self {
-            calm_from: 0,
-            calm_span: u16::MAX,
+            ignored_from: 0,
+            ignored_span: u16::MAX,
             window: u16::MAX,
             unpaced: true,
             state: None,
@@ -139,9 +139,9 @@ impl Controller {
         let link_rate_bps = config.link_rate_bps as f64;
         let algorithm = match config.congestion {
             Congestion::Off => return Self::default(),
-            Congestion::Timely => Chosen::Timely(Timely::new(link_rate_bps)),
+            Congestion::Timely => AnyAlgorithm::Timely(Timely::new(link_rate_bps)),
             Congestion::Dctcp => {
-                Chosen::Dctcp(Dctcp::new(config.credits, packet_bytes, link_rate_bps))
+                AnyAlgorithm::Dctcp(Dctcp::new(config.credits, packet_bytes, link_rate_bps))
             }
         };
         let mut controller = Self {
@@ -159,21 +159,23 @@ impl Controller {
             })),
             ..Self::default()
         };
-        controller.look();
+        controller.refresh();
         controller
     }
 
     /// Whether an unmarked packet with this round-trip time has to be told of.
     #[inline]
-    pub(crate) fn is_news(&self, rtt_ns: u64) -> bool {
-        (rtt_ns >> CALM_SHIFT).wrapping_sub(self.calm_from.into()) >= self.calm_span.into()
+    pub(crate) fn needs_update(&self, rtt_ns: u64) -> bool {
+        (rtt_ns >> IGNORED_SHIFT).wrapping_sub(self.ignored_from.into()) >= self.ignored_span.into()
     }
 
     /// Takes what an answer says; returns whether the session may send without pacing from now on.
     #[inline]
     pub(crate) fn handle_ack(&mut self, ack: Ack) -> bool {
         let told = ack.rtt_ns;
-        if ack.marked || ack.lost || told.map_or(self.calm_span == 0, |rtt_ns| self.is_news(rtt_ns))
+        if ack.marked
+            || ack.lost
+            || told.map_or(self.ignored_span == 0, |rtt_ns| self.needs_update(rtt_ns))
         {
             self.update(ack);
         }
@@ -192,7 +194,7 @@ impl Controller {
     fn wake(&mut self, now: u64) {
         if let Some(state) = &mut self.state {
             state.algorithm.algorithm_mut().handle_wake(now);
-            self.look();
+            self.refresh();
         }
     }
 
@@ -200,24 +202,24 @@ impl Controller {
     fn update(&mut self, ack: Ack) {
         if let Some(state) = &mut self.state {
             state.algorithm.algorithm_mut().handle_ack(ack);
-            self.look();
+            self.refresh();
         }
     }
 
     /// Looks what may be sent and which bypasses that allows.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         let Some(state) = &mut self.state else {
             return;
         };
         let algorithm = state.algorithm.algorithm();
         let limits = algorithm.pace();
         self.unpaced = limits.is_none() && state.pacing_bypass;
-        (self.calm_from, self.calm_span) = (0, 0);
+        (self.ignored_from, self.ignored_span) = (0, 0);
         if limits.is_none() && state.rate_bypass {
-            let (from, to) = algorithm.calm();
-            let (from, span) = (from >> CALM_SHIFT, (to - from) >> CALM_SHIFT);
+            let (from, to) = algorithm.ignorable_rtts_ns();
+            let (from, span) = (from >> IGNORED_SHIFT, (to - from) >> IGNORED_SHIFT);
             if let (Ok(from), Ok(span)) = (from.try_into(), span.try_into()) {
-                (self.calm_from, self.calm_span) = (from, span);
+                (self.ignored_from, self.ignored_span) = (from, span);
             }
         }
         state.pace = limits.unwrap_or(Pace {
@@ -294,7 +296,7 @@ mod tests {
         }
     }
 
-    fn hear(control: &mut Controller, now: u64, rtt_ns: u64) -> bool {
+    fn record_answer(control: &mut Controller, now: u64, rtt_ns: u64) -> bool {
         control.handle_ack(Ack {
             now,
             rtt_ns: Some(rtt_ns),
@@ -310,11 +312,11 @@ mod tests {
         let mut now = 0;
         for _ in 0..1000 {
             now += 10_000;
-            assert!(hear(&mut control, now, 10_000));
+            assert!(record_answer(&mut control, now, 10_000));
         }
         for _ in 0..500 {
             now += 3_000_000;
-            hear(&mut control, now, 3_000_000);
+            record_answer(&mut control, now, 3_000_000);
         }
         (control, now)
     }
@@ -336,16 +338,16 @@ mod tests {
     fn what_is_within_the_usual_is_no_news() {
         for congestion in [Congestion::Timely, Congestion::Dctcp] {
             let mut control = Controller::new(&config(congestion), PACKET as u32);
-            assert!(control.is_news(700_000));
-            hear(&mut control, 1_000_000, 700_000);
-            assert!(control.is_news(600_000));
-            hear(&mut control, 2_000_000, 600_000);
-            assert!(!control.is_news(601_000) && !control.is_news(640_000));
-            assert!(control.is_news(590_000) && control.is_news(700_000));
+            assert!(control.needs_update(700_000));
+            record_answer(&mut control, 1_000_000, 700_000);
+            assert!(control.needs_update(600_000));
+            record_answer(&mut control, 2_000_000, 600_000);
+            assert!(!control.needs_update(601_000) && !control.needs_update(640_000));
+            assert!(control.needs_update(590_000) && control.needs_update(700_000));
             assert!(control.is_unpaced());
         }
         let off = Controller::new(&config(Congestion::Off), PACKET as u32);
-        assert!(!off.is_news(0) && !off.is_news(60_000_000));
+        assert!(!off.needs_update(0) && !off.needs_update(60_000_000));
     }
 
     #[test]

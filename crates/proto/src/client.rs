@@ -2,7 +2,7 @@
 //!
 //! Only this side keeps timers and decides what is sent again, as in eRPC (NSDI'19, section 5).
 
-mod manage;
+mod lifecycle;
 mod receive;
 mod session;
 mod slot;
@@ -20,7 +20,7 @@ use crate::{
     ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected, RequestError,
     RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
-use session::{ClientSession, Pumped, Queued, State};
+use session::{ClientSession, Queued, SendOutcome, State};
 use slot::Phase;
 
 /// Ticks of the retransmission timers: 65.5 us; the wheel reaches 67 ms ahead.
@@ -37,13 +37,13 @@ pub(crate) struct Client {
     /// Sessions that found the sink full.
     blocked: VecDeque<SessionId>,
     /// Slots that have to ask for more of a response.
-    asking: VecDeque<(SessionId, u8)>,
+    rfr_queue: VecDeque<(SessionId, u8)>,
     /// Sessions whose connect has to be said (again).
     connecting: VecDeque<SessionId>,
     /// Places that were looked at because of resets in the turn at a time.
     searched: (u64, usize),
     /// Peers that have not answered since this endpoint was away for long.
-    doubted: Vec<PeerId>,
+    suspected: Vec<PeerId>,
     /// Scratch of `flush`.
     due: Vec<u32>,
 }
@@ -55,10 +55,10 @@ impl Client {
             timers: Wheel::new(TIMER_SHIFT, now),
             pacer: Wheel::new(PACER_SHIFT, now),
             blocked: VecDeque::new(),
-            asking: VecDeque::new(),
+            rfr_queue: VecDeque::new(),
             connecting: VecDeque::new(),
             searched: (0, 0),
-            doubted: Vec::new(),
+            suspected: Vec::new(),
             due: Vec::new(),
         }
     }
@@ -76,22 +76,22 @@ impl Client {
         }
         let id = self
             .sessions
-            .insert(|name| ClientSession {
-                id: name.id,
-                round: name.round,
+            .insert(|handle| ClientSession {
+                id: handle.id,
+                round: handle.round,
                 peer,
                 timer_armed: true,
                 max_message: shared.config.max_message,
                 most_credits: shared.config.credits,
                 began_at: now,
-                said_at: now,
+                control_sent_at: now,
                 ..ClientSession::vacant()
             })
             .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
         shared.peers.retain(peer, Role::Client, now);
         // Room now: an absence later may hit in the middle of small calls.
         self.due.reserve(self.sessions.places());
-        self.doubted.reserve(shared.peers.len());
+        self.suspected.reserve(shared.peers.len());
         self.connecting.push_back(id);
         self.timers
             .insert(id.index(), now + shared.config.rto_min_ns);
@@ -121,26 +121,26 @@ impl Client {
         head.clear();
         // Called in one place only, so that it is compiled into it.
         let prefix = build(head);
-        if !session.is_clear() || head.len() > session.single as usize {
+        if !session.can_send_now() || head.len() > session.single as usize {
             let message = std::mem::take(message);
-            return self.request_built(shared, now, id, message, prefix, tag, sink);
+            return self.request_slow_path(shared, now, id, message, prefix, tag, sink);
         }
         let number = session.next_number;
-        match session.launch(now, message, prefix.ext, tag, sink) {
+        match session.send_single(now, message, prefix.ext, tag, sink) {
             Ok(()) => {
                 shared.stats.requests_sent += 1;
                 if !session.timer_armed {
                     arm(&mut self.timers, session, now, shared);
                 }
             }
-            Err(index) => self.hold(shared, now, id, index),
+            Err(index) => self.defer(shared, now, id, index),
         }
         Ok(number)
     }
 
     #[cold]
     #[allow(clippy::too_many_arguments, reason = "those of the fast path")]
-    fn request_built<S: FrameSink>(
+    fn request_slow_path<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -152,17 +152,17 @@ impl Client {
     ) -> Result<RequestNumber, RejectReason> {
         self.request(shared, now, id, message, prefix, tag, sink)
             .map_err(|rejected| {
-                shared.pool.give(rejected.message);
+                shared.pool.put(rejected.message);
                 rejected.reason
             })
     }
 
     /// The sink was full: the slot waits for the next flush.
     #[cold]
-    fn hold(&mut self, shared: &mut Shared, now: u64, id: SessionId, index: usize) {
+    fn defer(&mut self, shared: &mut Shared, now: u64, id: SessionId, index: usize) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
         session.pending |= 1 << index;
-        session.direct = false;
+        session.ready = false;
         shared.stats.sink_full += 1;
         block(&mut self.blocked, session);
         if !session.timer_armed {
@@ -206,10 +206,10 @@ impl Client {
                 return Err(rejected(request.message, RejectReason::QueueFull));
             }
             session.queue.push_back(request);
-            session.direct = false;
+            session.ready = false;
         } else {
-            shared.pool.give(session.fill(now, request));
-            self.pump(shared, now, id, sink);
+            shared.pool.put(session.assign_slot(now, request));
+            self.send_pending(shared, now, id, sink);
         }
         let session = self.sessions.get_mut(id).expect("the caller has it");
         session.next_number = number + 1;
@@ -217,12 +217,18 @@ impl Client {
     }
 
     /// Sends what the session has pending, and sees to it that the rest is sent later.
-    fn pump<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, id: SessionId, sink: &mut S) {
+    fn send_pending<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        match session.pump(now, sink, &mut shared.stats) {
-            Pumped::Done => {}
-            Pumped::Full => block(&mut self.blocked, session),
-            Pumped::Paced(at) => pace(&mut self.pacer, session, at),
+        match session.send_pending(now, sink, &mut shared.stats) {
+            SendOutcome::Done => {}
+            SendOutcome::Full => block(&mut self.blocked, session),
+            SendOutcome::Paced(at) => pace(&mut self.pacer, session, at),
         }
         if !session.timer_armed && session.state == State::Open {
             arm(&mut self.timers, session, now, shared);
@@ -230,7 +236,7 @@ impl Client {
     }
 
     /// Fills slots that became free from the queue, and sends.
-    fn advance<S: FrameSink>(
+    fn send_queued<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -242,9 +248,9 @@ impl Client {
             let Some(request) = session.queue.pop_front() else {
                 break;
             };
-            shared.pool.give(session.fill(now, request));
+            shared.pool.put(session.assign_slot(now, request));
         }
-        self.pump(shared, now, id, sink);
+        self.send_pending(shared, now, id, sink);
     }
 
     pub(crate) fn cancel<S: FrameSink>(
@@ -268,7 +274,7 @@ impl Client {
             session.push_cancel(index, sink);
         }
         let (tag, message) = release(shared, session, index);
-        self.advance(shared, now, id, sink);
+        self.send_queued(shared, now, id, sink);
         Some((tag, message))
     }
 
@@ -293,7 +299,7 @@ impl Client {
             error,
             may_have_run: true,
         });
-        self.advance(shared, now, id, sink);
+        self.send_queued(shared, now, id, sink);
     }
 
     /// Ends all requests of a session with an error.
@@ -356,7 +362,7 @@ impl Client {
 
     /// Whether something found the sink full, or was not flushed yet.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.blocked.is_empty() || !self.asking.is_empty() || !self.connecting.is_empty()
+        !self.blocked.is_empty() || !self.rfr_queue.is_empty() || !self.connecting.is_empty()
     }
 
     /// When `flush` has something to do next because of the time.
@@ -378,7 +384,7 @@ impl Client {
 
     /// Sessions that found the sink full, and slots that have to ask.
     pub(crate) fn queue_lengths(&self) -> (usize, usize) {
-        (self.blocked.len(), self.asking.len())
+        (self.blocked.len(), self.rfr_queue.len())
     }
 
     /// Slots of a session that fetch a response of which some is on its way.
@@ -399,15 +405,15 @@ fn rejected(message: Msgbuf, reason: RejectReason) -> Rejected {
 fn release(shared: &mut Shared, session: &mut ClientSession, index: usize) -> (Tag, Msgbuf) {
     let slot = &mut session.slots[index];
     let (tag, message) = (slot.tag, slot.take_message());
-    session.finish(index);
-    session.slots[index].forget(shared);
+    session.free_slot(index);
+    session.slots[index].release_memory(shared);
     (tag, message)
 }
 
 fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
     if !session.blocked {
         session.blocked = true;
-        session.direct = false;
+        session.ready = false;
         blocked.push_back(session.id);
     }
 }

@@ -12,21 +12,21 @@
 
 /// The smallest round-trip time of a stretch of time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct RttFilter {
     /// When the first packet of the stretch came back; zero: none did.
     begun_at: u64,
     /// When the last one did.
-    heard_at: u64,
+    last_ack_at: u64,
     smallest_ns: u64,
 }
 
-impl Standing {
+impl RttFilter {
     /// Takes a round-trip time; returns the smallest of a stretch if one is over. `sparse`: short
     /// times are not told, so that what was heard long before is no neighbour.
-    pub(super) fn take(&mut self, now: u64, rtt_ns: u64, sparse: bool) -> Option<u64> {
+    pub(super) fn record_rtt(&mut self, now: u64, rtt_ns: u64, sparse: bool) -> Option<u64> {
         let sent_at = now.saturating_sub(rtt_ns);
-        let alone = sparse && sent_at > self.heard_at + self.smallest_ns;
-        self.heard_at = now;
+        let alone = sparse && sent_at > self.last_ack_at + self.smallest_ns;
+        self.last_ack_at = now;
         if self.begun_at == 0 || alone {
             self.begin(now, rtt_ns);
             return None;
@@ -52,24 +52,24 @@ mod tests {
 
     #[test]
     fn what_was_in_flight_together_is_one_stretch() {
-        let mut standing = Standing::default();
-        assert_eq!(standing.take(100_000, 50_000, false), None);
-        assert_eq!(standing.take(110_000, 40_000, false), None);
-        assert_eq!(standing.take(120_000, 60_000, false), None);
+        let mut filter = RttFilter::default();
+        assert_eq!(filter.record_rtt(100_000, 50_000, false), None);
+        assert_eq!(filter.record_rtt(110_000, 40_000, false), None);
+        assert_eq!(filter.record_rtt(120_000, 60_000, false), None);
         // Sent when the first was back.
-        assert_eq!(standing.take(155_000, 55_000, false), Some(40_000));
+        assert_eq!(filter.record_rtt(155_000, 55_000, false), Some(40_000));
     }
 
     #[test]
     fn a_stall_of_either_end_leaves_no_trace() {
-        let mut standing = Standing::default();
+        let mut filter = RttFilter::default();
         let mut now = 1_000_000;
         for _ in 0..20 {
             for _ in 0..10 {
                 now += 10_000;
                 assert!(
-                    standing
-                        .take(now, 10_000, false)
+                    filter
+                        .record_rtt(now, 10_000, false)
                         .is_none_or(|rtt| rtt == 10_000)
                 );
             }
@@ -77,7 +77,7 @@ mod tests {
             now += 5_000_000;
             for _ in 0..60 {
                 now += 300;
-                let smallest = standing.take(now, 5_000_000, false);
+                let smallest = filter.record_rtt(now, 5_000_000, false);
                 assert!(smallest.is_none_or(|rtt| rtt == 10_000), "{smallest:?}");
             }
         }
@@ -85,11 +85,14 @@ mod tests {
 
     #[test]
     fn two_stalls_with_nothing_told_between_are_two() {
-        let mut standing = Standing::default();
+        let mut filter = RttFilter::default();
         for now in [20_000_000, 60_000_000, 90_000_000] {
-            assert_eq!(standing.take(now, 5_000_000, true), None);
+            assert_eq!(filter.record_rtt(now, 5_000_000, true), None);
         }
         // Back to back it is a queue.
-        assert_eq!(standing.take(95_000_000, 5_000_000, true), Some(5_000_000));
+        assert_eq!(
+            filter.record_rtt(95_000_000, 5_000_000, true),
+            Some(5_000_000)
+        );
     }
 }

@@ -9,8 +9,8 @@ use crate::sink::datagram_width;
 use crate::slots::Slots;
 use crate::table::Table;
 use crate::wire::{
-    Accept, Challenge, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
-    PREAMBLE_BYTES, Refuse, Reset,
+    Accept, Challenge, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
+    PREAMBLE_BYTES, Refuse, Reset, ResetReason,
 };
 use crate::{Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
 
@@ -95,7 +95,7 @@ impl Client {
         if let Some(entry) = shared.peers.get_mut(peer) {
             entry.newest = id;
         }
-        let said_once = std::mem::take(&mut session.retries) == 0;
+        let sent_once = std::mem::take(&mut session.retries) == 0;
         session.credits = accept.credits;
         session.window = accept.window.min(u32::from(u16::MAX)) as u16;
         session.fragment =
@@ -108,17 +108,17 @@ impl Client {
         session.slot_count = accept.slots as u8;
         session.free = slots_mask(usize::from(accept.slots));
         session.control = Controller::new(&shared.config, accept.max_datagram);
-        if said_once {
+        if sent_once {
             // Of the path's own delay, before this session has sent anything that could queue.
             session.control.handle_ack(Ack {
                 now,
-                rtt_ns: Some(now - session.said_at),
+                rtt_ns: Some(now - session.control_sent_at),
                 packets: 1,
                 marked: false,
                 lost: false,
             });
         }
-        session.direct = session.control.is_unpaced();
+        session.ready = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });
         // What was queued before the server's limit was known may be too large for it.
         let max = session.max_message as usize;
@@ -134,7 +134,7 @@ impl Client {
                 may_have_run: false,
             });
         }
-        self.advance(shared, now, id, sink);
+        self.send_queued(shared, now, id, sink);
     }
 
     /// A server says that the peer is incarnation `token`. Returns whether to believe it: if
@@ -201,26 +201,26 @@ impl Client {
         // own: a peer that came back may have opened sessions to us, and be known by its new
         // token, while sessions of ours still are with its former self.
         let named = preamble(reset.token);
-        let error = match reset.gone {
-            Gone::Session | Gone::Acquaintance => SessionError::PeerDropped,
-            Gone::Endpoint => SessionError::PeerRestarted,
-            Gone::Service => SessionError::PeerLeft,
+        let error = match reset.reason {
+            ResetReason::UnknownSession | ResetReason::UnknownPeer => SessionError::PeerDropped,
+            ResetReason::Restarted => SessionError::PeerRestarted,
+            ResetReason::ShutDown => SessionError::PeerLeft,
         };
         // Who is forgotten was so when the datagram came that the reset answers, which was on the
         // session that it names. One that was opened since is none of those that are gone.
-        let until = match reset.gone {
-            Gone::Session => None,
-            Gone::Acquaintance => match self.named(peer, named, frame.header.session) {
+        let until = match reset.reason {
+            ResetReason::UnknownSession => None,
+            ResetReason::UnknownPeer => match self.named(peer, named, frame.header.session) {
                 Some(session) => Some(session.opened_at),
                 None => {
                     shared.stats.frames_stale += 1;
                     return None;
                 }
             },
-            Gone::Endpoint | Gone::Service => Some(u64::MAX),
+            ResetReason::Restarted | ResetReason::ShutDown => Some(u64::MAX),
         };
         if let Some(entry) = shared.peers.get_mut(peer)
-            && reset.gone.is_endpoint()
+            && reset.reason.ends_incarnation()
             && entry.token == reset.token
         {
             entry.token = 0;
@@ -244,7 +244,7 @@ impl Client {
         if !known {
             shared.stats.frames_stale += 1;
         }
-        reset.gone.is_endpoint().then_some(reset.token)
+        reset.reason.ends_incarnation().then_some(reset.token)
     }
 
     /// The session with `peer` that the server knows by the number `remote`.
@@ -312,7 +312,7 @@ impl Client {
 
     /// The network suspects that nobody listens there: believed at once of a session that is
     /// still connecting; an open one is asked first.
-    pub(crate) fn suspect_peer(&mut self, shared: &mut Shared, peer: PeerId) {
+    pub(crate) fn fail_connecting(&mut self, shared: &mut Shared, peer: PeerId) {
         for place in 0..self.sessions.places() {
             let Some(id) = self.sessions.id_at(place) else {
                 continue;
@@ -356,9 +356,9 @@ impl Client {
             .push_back(Event::SessionEnded { session: id, error });
         let session = self.sessions.get_mut(id).expect("the caller has it");
         session.state = State::Closing;
-        session.direct = false;
+        session.ready = false;
         session.began_at = now;
-        session.said_at = now;
+        session.control_sent_at = now;
         session.retries = 0;
         session.push_close(sink);
         if !session.timer_armed {

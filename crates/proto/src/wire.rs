@@ -17,17 +17,17 @@
 //! made at random when that endpoint started, so datagrams for an earlier life of it, and blind
 //! injections, are recognised once for a whole bundle. `session` is the receiver's own number.
 
-mod body;
 mod frame;
 mod pattern;
+mod payload;
 
-pub(crate) use body::{
-    Accept, Challenge, Connect, CreditReturn, Fragment, Gone, Limit, Refuse, Reject,
-    RequestForResponse, Reset,
-};
 pub use frame::{DatagramError, Frame, FrameError};
 pub(crate) use frame::{Header, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of};
 pub use pattern::{PLAIN_REQUEST, Pattern};
+pub(crate) use payload::{
+    Accept, Challenge, Connect, CreditReturn, Fragment, Limit, Refuse, Reject, RequestForResponse,
+    Reset, ResetReason,
+};
 
 /// Bytes before the first frame of a datagram.
 pub const PREAMBLE_BYTES: usize = 8;

@@ -143,23 +143,23 @@ body! {
     }
 }
 
-/// What a reset means by "gone".
+/// Why a reset was sent: what the sender does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// The session in the header.
-    Session,
-    /// The endpoint: it was restarted.
-    Endpoint,
-    /// Whatever the endpoint knew of the sender.
-    Acquaintance,
-    /// The endpoint, for good: it was shut down.
-    Service,
+pub(crate) enum ResetReason {
+    /// The session that the header names.
+    UnknownSession,
+    /// The incarnation that the token names: the endpoint was restarted.
+    Restarted,
+    /// Any state of the peer.
+    UnknownPeer,
+    /// Anything, from now on: the endpoint was shut down for good.
+    ShutDown,
 }
 
-impl Gone {
-    /// Whether the incarnation that the token names is no more, and all its sessions with it.
-    pub(crate) fn is_endpoint(self) -> bool {
-        matches!(self, Self::Endpoint | Self::Service)
+impl ResetReason {
+    /// Whether the incarnation that the token names has ended, with all its sessions.
+    pub(crate) fn ends_incarnation(self) -> bool {
+        matches!(self, Self::Restarted | Self::ShutDown)
     }
 }
 
@@ -169,24 +169,24 @@ impl Gone {
 pub(crate) struct Reset {
     /// The token that the offending datagram carried: proof of having seen it.
     pub(crate) token: u32,
-    pub(crate) gone: Gone,
+    pub(crate) reason: ResetReason,
 }
 
 impl Reset {
     pub(crate) fn to_number(self) -> u64 {
-        u64::from(self.token) | (self.gone as u64) << 32
+        u64::from(self.token) | (self.reason as u64) << 32
     }
 
     pub(crate) fn from_number(number: u64) -> Option<Self> {
-        let gone = match number >> 32 {
-            0 => Gone::Session,
-            1 => Gone::Endpoint,
-            2 => Gone::Acquaintance,
-            3 => Gone::Service,
+        let reason = match number >> 32 {
+            0 => ResetReason::UnknownSession,
+            1 => ResetReason::Restarted,
+            2 => ResetReason::UnknownPeer,
+            3 => ResetReason::ShutDown,
             _ => return None,
         };
         let token = number as u32;
-        Some(Self { token, gone })
+        Some(Self { token, reason })
     }
 }
 
@@ -227,15 +227,15 @@ mod tests {
 
     #[test]
     fn a_reset_fits_the_number_of_its_header() {
-        for gone in [
-            Gone::Session,
-            Gone::Endpoint,
-            Gone::Acquaintance,
-            Gone::Service,
+        for reason in [
+            ResetReason::UnknownSession,
+            ResetReason::Restarted,
+            ResetReason::UnknownPeer,
+            ResetReason::ShutDown,
         ] {
             let reset = Reset {
                 token: u32::MAX,
-                gone,
+                reason,
             };
             assert_eq!(Reset::from_number(reset.to_number()), Some(reset));
         }

@@ -2,13 +2,13 @@
 //!
 //! It only answers: it keeps no timers for requests and sends nothing again unasked.
 
-mod admit;
 mod claimed;
 mod credits;
-mod ends;
-mod large;
+mod fragments;
+mod handshake;
 mod session;
 mod slot;
+mod teardown;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -43,17 +43,17 @@ pub(crate) struct Server {
     /// Where the audit of idle sessions continues.
     audit_at: usize,
     /// Slots that have to say what arrived.
-    acking: VecDeque<(SessionId, u8)>,
+    credit_return_queue: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
     blocked: VecDeque<SessionId>,
     /// Requests of which parts arrived, and some that are over.
     receiving: VecDeque<(SessionId, u8, u64)>,
     /// Responses that are kept for a limited time, by when it is over. A slot is in it once.
-    kept: VecDeque<(u64, SessionId, u8)>,
+    retention_queue: VecDeque<(u64, SessionId, u8)>,
     /// New sessions are refused.
     pub(crate) draining: bool,
     /// Peers below this one were told that this endpoint is shut down.
-    told: u32,
+    announced_to: u32,
     /// What workers claim, if they do.
     claims: Option<Arc<Claims>>,
 }
@@ -66,12 +66,12 @@ impl Server {
             granted: 0,
             reclaim_at: 0,
             audit_at: 0,
-            acking: VecDeque::new(),
+            credit_return_queue: VecDeque::new(),
             blocked: VecDeque::new(),
             receiving: VecDeque::new(),
-            kept: VecDeque::new(),
+            retention_queue: VecDeque::new(),
             draining: false,
-            told: 0,
+            announced_to: 0,
             claims: None,
         }
     }
@@ -111,7 +111,7 @@ impl Server {
         slot.arrived_at = now;
         slot.fragments = 0;
         slot.flags = shared.mark;
-        let request = RequestId::new(id, session.name.round, index, number);
+        let request = RequestId::new(id, session.handle.round, index, number);
         if frame.header.flags & flags::WANT != 0 {
             self.handle_want(shared, now, id, sink);
         }
@@ -120,7 +120,7 @@ impl Server {
     }
 
     /// A whole request that is copied out of the receive buffer, or that workers might have had.
-    pub(crate) fn request_the_long_way<'a, S: FrameSink>(
+    pub(crate) fn handle_request_slow_path<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
@@ -203,7 +203,7 @@ impl Server {
         }
         // A request that arrives after its cancellation is a duplicate of one that is over.
         let executing = number == slot.number && slot.phase == Phase::Executing;
-        slot.forget(shared);
+        slot.release_memory(shared);
         slot.number = number;
         slot.phase = Phase::Over;
         session.pending &= !(1 << index);
@@ -215,8 +215,8 @@ impl Server {
     pub(crate) fn is_wanted(&self, id: RequestId) -> bool {
         self.sessions.get(id.session()).is_some_and(|session| {
             let slot = session.slots.get(usize::from(id.slot()));
-            let asks = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
-            session.name.round == id.round() && slot.is_some_and(asks)
+            let waits = |slot: &Slot| slot.number == id.number && slot.phase == Phase::Executing;
+            session.handle.round == id.round() && slot.is_some_and(waits)
         })
     }
 
@@ -232,7 +232,7 @@ impl Server {
     ) -> Result<(), RespondReason> {
         let index = usize::from(id.slot());
         let session = match self.sessions.get_mut(id.session()) {
-            Some(session) if session.name.round == id.round() => session,
+            Some(session) if session.handle.round == id.round() => session,
             _ => return Err(stale(shared)),
         };
         let slot = &mut session.slots[index];
@@ -261,9 +261,9 @@ impl Server {
             message.head(),
             &[],
         );
-        slot.keep(message);
+        slot.store(message);
         if sent == Err(SinkError::Full) {
-            self.hold(shared, id.session(), id.slot());
+            self.defer(shared, id.session(), id.slot());
         }
         Ok(())
     }
@@ -294,26 +294,27 @@ impl Server {
         let slot = &mut session.slots[usize::from(id.slot())];
         slot.phase = Phase::Done;
         slot.flags = slot.flags_of_answer(now, prefix.ext);
-        slot.keep_buffer(message);
+        slot.store_buffer(message);
         shared.stats.responses_sent += 1;
         if !shared.config.factors.preallocated_responses {
             *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
         }
-        if bulky && !slot.listed {
-            slot.listed = true;
+        if bulky && !slot.in_retention_queue {
+            slot.in_retention_queue = true;
             let until = now + shared.config.response_retention_ns;
-            self.kept.push_back((until, id.session(), id.slot()));
+            self.retention_queue
+                .push_back((until, id.session(), id.slot()));
         }
         let sent = session.push_response(id.slot().into(), sink);
         if sent == Err(SinkError::Full) {
-            self.hold(shared, id.session(), id.slot());
+            self.defer(shared, id.session(), id.slot());
         }
         Ok(())
     }
 
     /// The sink was full: the response waits for the next flush.
     #[cold]
-    fn hold(&mut self, shared: &mut Shared, id: SessionId, slot: u8) {
+    fn defer(&mut self, shared: &mut Shared, id: SessionId, slot: u8) {
         let session = self.sessions.get_mut(id).expect("checked before");
         shared.stats.sink_full += 1;
         session.pending |= 1 << slot;
@@ -326,10 +327,14 @@ impl Server {
         if !self.blocked.is_empty() {
             self.resume_blocked(shared, sink);
         }
-        if !self.acking.is_empty() {
-            self.acknowledge(sink);
+        if !self.credit_return_queue.is_empty() {
+            self.send_credit_returns(sink);
         }
-        if self.kept.front().is_some_and(|(until, ..)| *until <= now) {
+        if self
+            .retention_queue
+            .front()
+            .is_some_and(|(until, ..)| *until <= now)
+        {
             self.expire_responses(shared, now);
         }
     }
@@ -349,10 +354,10 @@ impl Server {
                 let slot = &mut session.slots[index];
                 let full = if slot.phase != Phase::Done {
                     false
-                } else if let Some(&Large::Owed { base, want }) = slot.more.large() {
+                } else if let Some(&Large::Unsent { base, want }) = slot.cold.large() {
                     let left = session.push_fragments(index, base, want, sink);
-                    let owed = (left != 0).then_some(Large::Owed { base, want: left });
-                    session.slots[index].more.set_large(owed);
+                    let unsent = (left != 0).then_some(Large::Unsent { base, want: left });
+                    session.slots[index].cold.set_large(unsent);
                     left != 0
                 } else {
                     session.push_response(index, sink) == Err(SinkError::Full)
@@ -369,16 +374,16 @@ impl Server {
 
     /// One credit return for each slot that fragments arrived for, however many.
     #[cold]
-    fn acknowledge<S: FrameSink>(&mut self, sink: &mut S) {
-        for _ in 0..self.acking.len() {
-            let Some((id, index)) = self.acking.pop_front() else {
+    fn send_credit_returns<S: FrameSink>(&mut self, sink: &mut S) {
+        for _ in 0..self.credit_return_queue.len() {
+            let Some((id, index)) = self.credit_return_queue.pop_front() else {
                 break;
             };
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let slot = &mut session.slots[usize::from(index)];
-            slot.acking = false;
+            slot.credit_return_due = false;
             // Once the request is complete, its response says so.
             if slot.phase != Phase::Receiving {
                 continue;
@@ -386,8 +391,8 @@ impl Server {
             let sent = session.push_credit_return(usize::from(index), sink);
             let slot = &mut session.slots[usize::from(index)];
             if sent == Err(SinkError::Full) {
-                slot.acking = true;
-                self.acking.push_back((id, index));
+                slot.credit_return_due = true;
+                self.credit_return_queue.push_back((id, index));
             } else {
                 slot.flags = 0;
             }
@@ -399,11 +404,11 @@ impl Server {
     fn retain(&mut self, shared: &mut Shared, now: u64, len: usize) -> bool {
         let limit = shared.config.retained_bytes;
         // Each once: those that stay go to the back, and come to the front in their new order.
-        for _ in 0..self.kept.len() {
+        for _ in 0..self.retention_queue.len() {
             if shared.retained + len <= limit {
                 break;
             }
-            let Some((until, id, index)) = self.kept.pop_front() else {
+            let Some((until, id, index)) = self.retention_queue.pop_front() else {
                 break;
             };
             let Some(session) = self.sessions.get_mut(id) else {
@@ -411,16 +416,16 @@ impl Server {
             };
             let fetching = now.saturating_sub(session.active_at) < ACTIVE_NS;
             let slot = &mut session.slots[usize::from(index)];
-            slot.listed = false;
+            slot.in_retention_queue = false;
             if slot.phase != Phase::Done || !slot.is_bulky() {
                 continue;
             }
             if fetching {
-                slot.listed = true;
-                self.kept.push_back((until, id, index));
+                slot.in_retention_queue = true;
+                self.retention_queue.push_back((until, id, index));
                 continue;
             }
-            slot.forget(shared);
+            slot.release_memory(shared);
             slot.phase = Phase::Over;
         }
         let fits = shared.retained + len <= limit || len <= ALWAYS_KEPT;
@@ -433,44 +438,44 @@ impl Server {
     /// Forgets large responses that were kept long enough for any client that lives.
     #[cold]
     fn expire_responses(&mut self, shared: &mut Shared, now: u64) {
-        while let Some(&(until, id, index)) = self.kept.front() {
+        while let Some(&(until, id, index)) = self.retention_queue.front() {
             if until > now {
                 break;
             }
-            self.kept.pop_front();
+            self.retention_queue.pop_front();
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let idle_since = session.active_at;
             let slot = &mut session.slots[usize::from(index)];
-            slot.listed = false;
+            slot.in_retention_queue = false;
             if slot.phase != Phase::Done || !slot.is_bulky() {
                 continue;
             }
             let until = idle_since.max(slot.arrived_at) + shared.config.response_retention_ns;
             if until > now {
-                slot.listed = true;
-                self.kept.push_back((until, id, index));
+                slot.in_retention_queue = true;
+                self.retention_queue.push_back((until, id, index));
                 continue;
             }
-            slot.forget(shared);
+            slot.release_memory(shared);
             slot.phase = Phase::Over;
         }
     }
 
     /// Whether something found the sink full, or was not flushed yet.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.blocked.is_empty() || !self.acking.is_empty()
+        !self.blocked.is_empty() || !self.credit_return_queue.is_empty()
     }
 
     /// When `flush` has something to do next because of the time.
     pub(crate) fn poll_timer(&self) -> Option<u64> {
-        self.kept.front().map(|(until, ..)| *until)
+        self.retention_queue.front().map(|(until, ..)| *until)
     }
 
     /// Sessions that found the sink full, and slots that have to say what arrived.
     pub(crate) fn queue_lengths(&self) -> (usize, usize) {
-        (self.blocked.len(), self.acking.len())
+        (self.blocked.len(), self.credit_return_queue.len())
     }
 
     /// Credits granted in all.

@@ -5,39 +5,39 @@
 //! never gets shorter. Congestion control shortens the queues that it can, so what stays above
 //! its target all the time for so long is not one of them: then the shortest of that time counts.
 
-use super::standing::Standing;
+use super::rtt_filter::RttFilter;
 
 /// So long may a delay stand above the target before it is the path's own.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const REROUTE_NS: u64 = 2_000_000_000;
 
 /// What is known of a path's delay.
 #[derive(Clone, Debug)]
-pub(super) struct Path {
-    standing: Standing,
+pub(super) struct PathDelay {
+    filter: RttFilter,
     /// A delay beyond the path's own above this one is congestion.
     target_ns: u64,
-    least_ns: u64,
+    min_ns: u64,
     /// Since when every delay is above the target, and the least of them.
     above_since: Option<u64>,
     above_ns: u64,
 }
 
-impl Path {
+impl PathDelay {
     pub(super) fn new(target_ns: u64) -> Self {
         Self {
-            standing: Standing::default(),
+            filter: RttFilter::default(),
             target_ns,
-            least_ns: u64::MAX,
+            min_ns: u64::MAX,
             above_since: None,
             above_ns: u64::MAX,
         }
     }
 
     /// Takes a round-trip time; returns one that stands, if it is known by now. `sparse`: those
-    /// within [`Path::calm`] are not told.
-    pub(super) fn take(&mut self, now: u64, rtt_ns: u64, sparse: bool) -> Option<u64> {
-        self.least_ns = self.least_ns.min(rtt_ns);
-        let stands_ns = self.standing.take(now, rtt_ns, sparse)?;
+    /// within [`PathDelay::ignorable_rtts_ns`] are not told.
+    pub(super) fn record_rtt(&mut self, now: u64, rtt_ns: u64, sparse: bool) -> Option<u64> {
+        self.min_ns = self.min_ns.min(rtt_ns);
+        let stands_ns = self.filter.record_rtt(now, rtt_ns, sparse)?;
         if sparse || self.queue_ns(stands_ns) <= self.target_ns {
             self.above_since = None;
             self.above_ns = u64::MAX;
@@ -45,8 +45,8 @@ impl Path {
         }
         self.above_ns = self.above_ns.min(stands_ns);
         let since = *self.above_since.get_or_insert(now);
-        if now >= since + PATIENCE_NS {
-            self.least_ns = std::mem::replace(&mut self.above_ns, u64::MAX);
+        if now >= since + REROUTE_NS {
+            self.min_ns = std::mem::replace(&mut self.above_ns, u64::MAX);
             self.above_since = None;
         }
         Some(stands_ns)
@@ -54,15 +54,15 @@ impl Path {
 
     /// What of a round-trip time is not the path's own.
     pub(super) fn queue_ns(&self, rtt_ns: u64) -> u64 {
-        rtt_ns.saturating_sub(self.least_ns)
+        rtt_ns.saturating_sub(self.min_ns)
     }
 
     /// Round-trip times from the first to below the second tell an unlimited session nothing.
-    pub(super) fn calm(&self) -> (u64, u64) {
-        if self.least_ns == u64::MAX {
+    pub(super) fn ignorable_rtts_ns(&self) -> (u64, u64) {
+        if self.min_ns == u64::MAX {
             return (0, 0);
         }
-        (self.least_ns, self.least_ns + self.target_ns)
+        (self.min_ns, self.min_ns + self.target_ns)
     }
 }
 
@@ -73,28 +73,28 @@ mod tests {
     const TARGET_NS: u64 = 50_000;
 
     /// Round trips one after the other for so long.
-    fn run(path: &mut Path, now: &mut u64, rtt_ns: u64, for_ns: u64) {
+    fn run(path: &mut PathDelay, now: &mut u64, rtt_ns: u64, for_ns: u64) {
         let end = *now + for_ns;
         while *now < end {
             *now += rtt_ns;
-            path.take(*now, rtt_ns, false);
+            path.record_rtt(*now, rtt_ns, false);
         }
     }
 
     #[test]
     fn what_is_beyond_the_shortest_is_a_queue() {
-        let mut path = Path::new(TARGET_NS);
+        let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
-        assert_eq!(path.calm(), (0, 0), "the first is news");
+        assert_eq!(path.ignorable_rtts_ns(), (0, 0), "the first is news");
         run(&mut path, &mut now, 630_000, 10_000_000);
         run(&mut path, &mut now, 600_000, 10_000_000);
         assert_eq!(path.queue_ns(700_000), 100_000);
-        assert_eq!(path.calm(), (600_000, 650_000));
+        assert_eq!(path.ignorable_rtts_ns(), (600_000, 650_000));
     }
 
     #[test]
     fn a_queue_that_comes_and_goes_stays_one() {
-        let mut path = Path::new(TARGET_NS);
+        let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         run(&mut path, &mut now, 10_000, 1_000_000);
         for _ in 0..20 {
@@ -106,43 +106,38 @@ mod tests {
 
     #[test]
     fn a_path_that_has_become_longer_is_believed_in_the_end() {
-        let mut path = Path::new(TARGET_NS);
+        let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         run(&mut path, &mut now, 600_000, 100_000_000);
-        run(&mut path, &mut now, 5_000_000, PATIENCE_NS / 2);
+        run(&mut path, &mut now, 5_000_000, REROUTE_NS / 2);
         assert_eq!(path.queue_ns(5_000_000), 4_400_000);
-        run(&mut path, &mut now, 5_000_000, PATIENCE_NS);
+        run(&mut path, &mut now, 5_000_000, REROUTE_NS);
         assert_eq!(path.queue_ns(5_000_000), 0);
     }
 
     /// One end is away now and then, for seconds in all: each time everything in flight is late.
     #[test]
     fn absences_are_no_longer_path() {
-        let mut path = Path::new(TARGET_NS);
+        let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         for _ in 0..1000 {
             run(&mut path, &mut now, 10_000, 100_000);
             now += 5_000_000;
             for _ in 0..60 {
-                path.take(now, 5_000_000, false);
+                path.record_rtt(now, 5_000_000, false);
             }
         }
         assert_eq!(path.queue_ns(10_000), 0);
-        assert_eq!(path.calm().0, 10_000);
+        assert_eq!(path.ignorable_rtts_ns().0, 10_000);
     }
 
     #[test]
     fn a_path_that_becomes_longer_in_two_steps_is_believed() {
-        let mut path = Path::new(TARGET_NS);
+        let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         run(&mut path, &mut now, 10_000, 100_000_000);
         run(&mut path, &mut now, 100_000, 500_000_000);
-        run(
-            &mut path,
-            &mut now,
-            600_000,
-            2 * PATIENCE_NS + 1_000_000_000,
-        );
+        run(&mut path, &mut now, 600_000, 2 * REROUTE_NS + 1_000_000_000);
         assert_eq!(path.queue_ns(600_000), 0);
     }
 }

@@ -7,20 +7,10 @@ use crate::shared::Shared;
 use crate::sink::{datagram_width, push_rare};
 use crate::slots::Slots;
 use crate::wire::{
-    Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, Gone, HEADER_BYTES, Header, Kind,
-    MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
+    Accept, Challenge, Connect, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
+    PREAMBLE_BYTES, Refuse, Reset, ResetReason,
 };
 use crate::{Event, FrameSink, PeerId, Refusal, SessionId, SinkError, Source};
-
-fn control(kind: Kind, session: u32) -> Header {
-    Header {
-        kind,
-        flags: 0,
-        slot: 0,
-        session,
-        number: 0,
-    }
-}
 
 impl Server {
     /// Someone wants a session. Nothing is kept before the address is proven.
@@ -44,15 +34,15 @@ impl Server {
         let Connect { token, session, .. } = connect;
         let proven = shared.config.reliable
             || shared
-                .jar
-                .is_good(now, source, present, token, session, cookie);
+                .cookie_key
+                .verify(now, source, present, token, session, cookie);
         if !proven {
             shared.stats.challenges += 1;
             let challenge = Challenge {
                 cookie_time: now,
-                cookie_mac: shared.jar.mac(now, source, present, token, session),
+                cookie_mac: shared.cookie_key.mac(now, source, present, token, session),
             };
-            let header = control(Kind::Challenge, connect.session);
+            let header = Header::control(Kind::Challenge, connect.session);
             Shared::send_alone(sink, source, connect.token, header, &challenge.to_bytes());
             return;
         }
@@ -79,14 +69,14 @@ impl Server {
         match admitted {
             Ok(Some(id)) => {
                 let accept = self.accept(shared, id);
-                self.say_accept(shared, id, accept, sink);
+                self.send_accept(shared, id, accept, sink);
             }
             // The client asks again; there is a credit then.
             Ok(None) => {}
             Err(refusal) => {
                 shared.stats.sessions_refused += 1;
                 let (code, detail) = refusal.to_wire();
-                let header = control(Kind::Refuse, connect.session);
+                let header = Header::control(Kind::Refuse, connect.session);
                 let body = Refuse { code, detail }.to_bytes();
                 Shared::send_alone(sink, source, connect.token, header, &body);
             }
@@ -161,8 +151,8 @@ impl Server {
         let slots = connect.slots.min(shared.config.slots);
         let id = self
             .sessions
-            .insert(|name| ServerSession {
-                name,
+            .insert(|handle| ServerSession {
+                handle,
                 peer,
                 remote: connect.session,
                 token: connect.token,
@@ -179,7 +169,7 @@ impl Server {
                 revoked_at: 0,
                 credit_number: 0,
                 acked_number: 0,
-                credit_said_at: 0,
+                credit_sent_at: 0,
                 revoke_number: 0,
                 active_at: now,
                 audited_at: now,
@@ -220,7 +210,7 @@ impl Server {
         }
     }
 
-    pub(super) fn say_accept<S: FrameSink>(
+    pub(super) fn send_accept<S: FrameSink>(
         &self,
         shared: &mut Shared,
         id: SessionId,
@@ -229,7 +219,7 @@ impl Server {
     ) {
         let session = self.sessions.get(id).expect("the caller has it");
         let body = accept.to_bytes();
-        let head = control(Kind::Accept, session.remote).to_bytes(body.len());
+        let head = Header::control(Kind::Accept, session.remote).to_bytes(body.len());
         // A client that misses it asks again.
         if sink
             .push(session.peer, &session.preamble(), &head, &body, &[])
@@ -258,7 +248,7 @@ impl Server {
             self.drop_session(shared, id);
         }
         if token != 0 {
-            let header = control(Kind::Closed, remote);
+            let header = Header::control(Kind::Closed, remote);
             Shared::send_alone(sink, Source::Peer(peer), token, header, &[]);
         }
     }
@@ -272,18 +262,18 @@ impl Server {
     ) -> bool {
         let reset = Reset {
             token: shared.token,
-            gone: Gone::Service,
+            reason: ResetReason::ShutDown,
         };
-        let mut header = control(Kind::Reset, 0);
+        let mut header = Header::control(Kind::Reset, 0);
         header.number = reset.to_number();
         let head = header.to_bytes(0);
-        for (peer, _) in shared.peers.served_from(PeerId(self.told)) {
+        for (peer, _) in shared.peers.served_from(PeerId(self.announced_to)) {
             sink.seal(peer);
             if push_rare(sink, peer, &preamble(0), &head, &[], &[]) == Err(SinkError::Full) {
                 return false;
             }
             sink.seal(peer);
-            self.told = peer.0 + 1;
+            self.announced_to = peer.0 + 1;
         }
         true
     }
@@ -300,9 +290,9 @@ impl Server {
         shared.stats.frames_stale += 1;
         let reset = Reset {
             token: shared.token,
-            gone: Gone::Session,
+            reason: ResetReason::UnknownSession,
         };
-        let mut header = control(Kind::Reset, frame.header.session);
+        let mut header = Header::control(Kind::Reset, frame.header.session);
         header.number = reset.to_number();
         Shared::send_alone(sink, Source::Peer(peer), 0, header, &[]);
     }
