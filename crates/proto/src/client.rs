@@ -3,7 +3,9 @@
 //! Only this side keeps timers and decides what is sent again, as in eRPC (NSDI'19, section 5).
 
 mod lifecycle;
+mod liveness;
 mod receive;
+mod recovery;
 mod session;
 mod slot;
 mod timer;

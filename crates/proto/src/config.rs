@@ -156,7 +156,17 @@ impl Config {
     /// # Errors
     /// With the first field that has to be changed.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let checks = [
+        let checks = self.check_sizes().into_iter().chain(self.check_times());
+        for (field, value, good, must) in checks {
+            if !good {
+                return Err(ConfigError { field, value, must });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_sizes(&self) -> [Check; 8] {
+        [
             (
                 "slots",
                 u64::from(self.slots),
@@ -205,6 +215,11 @@ impl Config {
                 (1..=1024).contains(&self.overcommit),
                 "1 to 1024",
             ),
+        ]
+    }
+
+    fn check_times(&self) -> [Check; 7] {
+        [
             (
                 "rto_min_ns",
                 self.rto_min_ns,
@@ -248,15 +263,12 @@ impl Config {
                 self.link_rate_bps >= 1_000_000,
                 "at least 1 Mb/s",
             ),
-        ];
-        for (field, value, good, must) in checks {
-            if !good {
-                return Err(ConfigError { field, value, must });
-            }
-        }
-        Ok(())
+        ]
     }
 }
+
+/// A field, its value, whether that is good, and what the value must be.
+type Check = (&'static str, u64, bool, &'static str);
 
 /// What an endpoint must draw at random each time it starts.
 #[derive(Clone, Copy)]

@@ -2,6 +2,8 @@
 
 mod claimed;
 mod datagram;
+mod inspect;
+mod slow_path;
 
 use std::collections::VecDeque;
 
@@ -12,13 +14,11 @@ use crate::msgbuf::{FRESH_BYTES, Msgbuf, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
 use crate::shared::Shared;
-use crate::wire::{
-    Frame, Header, Kind, PREAMBLE_BYTES, Reset, ResetReason, split_frame, split_frame_of,
-};
+use crate::wire::{Frame, Kind, PREAMBLE_BYTES, split_frame, split_frame_of};
 use crate::{
     Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
-    QueueLengths, RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets,
-    SessionError, SessionId, Source, Stats, Tag,
+    RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
+    SessionId, Source, Stats, Tag,
 };
 
 /// Peers are looked after this often.
@@ -323,127 +323,6 @@ impl Protocol {
             .handle_response(&mut self.shared, now, peer, frame, sink)
     }
 
-    /// Takes the next frame, if [`Protocol::upcoming`] says that it is for this method.
-    #[cold]
-    pub fn handle_other<'a, S: FrameSink>(
-        &mut self,
-        now: u64,
-        frames: &mut Frames<'a>,
-        sink: &mut S,
-    ) -> Option<Incoming<'a>> {
-        let Ok((frame, rest)) = split_frame(frames.rest) else {
-            self.end_malformed(frames);
-            return None;
-        };
-        frames.rest = rest;
-        let (source, tokenless) = match &frames.sender {
-            Sender::Peer(peer) => (Source::Peer(*peer), false),
-            Sender::Other(source) => (**source, true),
-        };
-        if tokenless && frame.header.kind == Kind::Reset {
-            // Alone in its datagram. A forger who guesses at tokens has one guess in each.
-            frames.rest = &[];
-        }
-        let Self {
-            shared,
-            client,
-            server,
-            ..
-        } = self;
-        let kind = frame.header.kind;
-        // A peer has one incarnation at a time, whichever side hears of another one: sessions of
-        // both roles share its datagrams, and a datagram is for one incarnation.
-        let token_of = |shared: &Shared| match source {
-            Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
-            Source::Unknown(_) => 0,
-        };
-        if kind == Kind::Connect {
-            let before = token_of(shared);
-            server.handle_connect(shared, now, source, frame, sink);
-            if let Source::Peer(peer) = source
-                && before != 0
-                && before != token_of(shared)
-            {
-                client.fail_open(shared, peer, SessionError::PeerRestarted);
-            }
-            return None;
-        }
-        let Source::Peer(peer) = source else {
-            shared.stats.frames_stale += 1;
-            return None;
-        };
-        if kind == Kind::Reset {
-            if let Some(former) = client.handle_reset(shared, now, peer, frame) {
-                server.drop_incarnation(shared, peer, former);
-            }
-            return None;
-        }
-        if tokenless {
-            shared.stats.frames_stale += 1;
-            return None;
-        }
-        match kind {
-            Kind::Request => {
-                server.claim(shared, now, peer, &frame);
-                return server.handle_request_slow_path(shared, now, peer, frame, sink);
-            }
-            Kind::RequestFragment => {
-                return server.handle_request_fragment(shared, now, peer, frame, sink);
-            }
-            Kind::ResponseFragment => {
-                if let Some(total) = client.begins_response(shared, peer, &frame) {
-                    server.make_memory(shared, now, total, sink);
-                }
-                return client.handle_response_fragment(shared, now, peer, frame, sink);
-            }
-            Kind::Cancel => {
-                server.claim(shared, now, peer, &frame);
-                return server.handle_cancel(shared, peer, frame, sink);
-            }
-            Kind::CreditReturn => client.handle_credit_return(shared, now, peer, frame, sink),
-            Kind::RequestForResponse => {
-                server.handle_request_for_response(shared, now, peer, frame, sink);
-            }
-            Kind::Reject => client.handle_reject(shared, now, peer, frame, sink),
-            Kind::Challenge => client.handle_challenge(shared, peer, frame),
-            Kind::Accept => client.handle_accept(shared, now, peer, frame, sink),
-            Kind::Refuse => client.handle_refuse(shared, peer, frame),
-            Kind::Close => server.handle_close(shared, peer, frame, sink),
-            Kind::Closed => client.handle_closed(shared, peer, frame),
-            Kind::Credit => client.handle_credit(shared, now, peer, frame, sink),
-            Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
-            Kind::Ping => {
-                let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
-                if token != 0 {
-                    let mut header = Header::control(Kind::Pong, 0);
-                    header.number = frame.header.number;
-                    Shared::send_alone(sink, source, token, header, &[]);
-                } else {
-                    // The device still has its place, and nothing else is known of it.
-                    let mut header = Header::control(Kind::Reset, frame.header.session);
-                    header.number = Reset {
-                        token: shared.token,
-                        reason: ResetReason::UnknownPeer,
-                    }
-                    .to_number();
-                    Shared::send_alone(sink, source, 0, header, &[]);
-                }
-            }
-            // Mostly, that it arrived is all there is to know.
-            Kind::Pong => {
-                if let Some(entry) = shared.peers.get_mut(peer)
-                    && entry.awaited_pong == frame.header.number
-                {
-                    entry.awaited_pong = 0;
-                }
-            }
-            Kind::Response | Kind::Connect | Kind::Reset => {
-                unreachable!("handled before")
-            }
-        }
-        None
-    }
-
     /// Answers a request. `message` is exchanged for an empty buffer that has memory already if
     /// the slot was used before: write the next answer into it, or [`Protocol::recycle`] it.
     ///
@@ -608,87 +487,5 @@ impl Protocol {
     #[inline]
     pub fn recycle(&mut self, message: Msgbuf) {
         self.shared.pool.put(message);
-    }
-
-    /// What happened so far.
-    pub fn stats(&self) -> &Stats {
-        &self.shared.stats
-    }
-
-    /// Sessions: `(opened by this endpoint, opened by others)`.
-    pub fn session_counts(&self) -> (usize, usize) {
-        (self.client.sessions.len(), self.server.sessions.len())
-    }
-
-    /// Whether a session of either kind refers to the peer. If none does, its place on the device
-    /// can be given up: ask before acting on an [`Event::PeerReleased`] that is not of this
-    /// moment, and after a connect that did not begin.
-    pub fn refers_to(&self, peer: PeerId) -> bool {
-        self.shared.peers.is_referred_to(peer)
-    }
-
-    /// Requests of this endpoint that did not end yet, queued ones included. Walks all sessions.
-    pub fn outstanding(&self) -> usize {
-        self.client.outstanding()
-    }
-
-    /// Requests of others that were handed over and not answered yet. Walks all sessions.
-    pub fn executing(&self) -> usize {
-        self.server.executing()
-    }
-
-    /// Memory promised to messages that are being reassembled, in bytes.
-    pub fn reassembling(&self) -> usize {
-        self.shared.reassembling
-    }
-
-    /// Memory of large responses that are kept until they are acknowledged, in bytes.
-    pub fn retained(&self) -> usize {
-        self.shared.retained
-    }
-
-    /// The books of a client session, for checkers: credits in use, credits, busy slots.
-    ///
-    /// # Panics
-    /// If the books contradict each other.
-    pub fn accounting(&self, session: SessionId) -> Option<(u16, u16, usize)> {
-        self.client.accounting(session)
-    }
-
-    /// Requests of a client session that fetch a response of several packets of which some are on
-    /// their way, for checkers.
-    pub fn fetching(&self, session: SessionId) -> usize {
-        self.client.fetching(session)
-    }
-
-    /// Requests that wait for a slot of a client session, for checkers.
-    pub fn queued(&self, session: SessionId) -> usize {
-        let session = self.client.sessions.get(session);
-        session.map_or(0, |session| session.queue.len())
-    }
-
-    /// How many wait for the next turn, for checkers.
-    pub fn queue_lengths(&self) -> QueueLengths {
-        let (client_blocked, client_rfrs) = self.client.queue_lengths();
-        let (server_blocked, server_credit_returns) = self.server.queue_lengths();
-        QueueLengths {
-            client_blocked,
-            client_rfrs,
-            server_blocked,
-            server_credit_returns,
-        }
-    }
-
-    /// Credits that this endpoint has granted to others' sessions, in all.
-    pub fn granted(&self) -> usize {
-        self.server.granted()
-    }
-
-    /// The largest message of a single packet on a client session, in bytes; zero until open.
-    pub fn single_packet_bytes(&self, session: SessionId) -> usize {
-        self.client
-            .sessions
-            .get(session)
-            .map_or(0, |session| session.fragment as usize)
     }
 }

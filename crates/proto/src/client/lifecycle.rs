@@ -3,16 +3,15 @@
 use super::Client;
 use super::session::{ClientSession, Queued, State, slots_mask};
 use crate::congestion::{Ack, Controller};
-use crate::peer::{Peer, preamble};
+use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::datagram_width;
 use crate::slots::Slots;
-use crate::table::Table;
 use crate::wire::{
     Accept, Challenge, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
     PREAMBLE_BYTES, Refuse, Reset, ResetReason,
 };
-use crate::{Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
+use crate::{Config, Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
 
 /// Places of sessions looked at in one turn because of resets: some 100 us of work.
 const SEARCHED: usize = 1 << 14;
@@ -71,14 +70,7 @@ impl Client {
             return;
         };
         let width = datagram_width(sink, peer) as u32;
-        let asked = &shared.config;
-        let sound = accept.token != 0
-            && (MIN_DATAGRAM as u32..=width).contains(&accept.max_datagram)
-            && (1..=asked.slots).contains(&accept.slots)
-            && (1..=asked.credits).contains(&accept.credits)
-            && accept.max_message as usize >= MIN_DATAGRAM
-            && accept.window >= 1;
-        if !sound {
+        if !is_sound(&accept, width, &shared.config) {
             shared.stats.frames_malformed += 1;
             return;
         }
@@ -120,7 +112,13 @@ impl Client {
         }
         session.ready = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });
-        // What was queued before the server's limit was known may be too large for it.
+        self.fail_too_large(shared, id);
+        self.send_queued(shared, now, id, sink);
+    }
+
+    /// Ends the queued requests that are too large for the server: its limit was not known before.
+    fn fail_too_large(&mut self, shared: &mut Shared, id: SessionId) {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
         let max = session.max_message as usize;
         let too_large = |q: &Queued| q.prefix.body_len(q.message.len()) > max;
         while let Some(at) = session.queue.iter().position(too_large) {
@@ -134,7 +132,6 @@ impl Client {
                 may_have_run: false,
             });
         }
-        self.send_queued(shared, now, id, sink);
     }
 
     /// A server says that the peer is incarnation `token`. Returns whether to believe it: if
@@ -261,20 +258,6 @@ impl Client {
         sessions.find(|session| known(session))
     }
 
-    /// What the server calls the session that a ping is sent on: of those that it has to know,
-    /// the last opened. `entry` remembers it: there may be many.
-    pub(super) fn ping_on(sessions: &Table<ClientSession>, peer: PeerId, entry: &mut Peer) -> u32 {
-        let preamble = preamble(entry.token);
-        let is_known = |session: &&ClientSession| session.is_known_to(peer, preamble);
-        let remembered = sessions.get(entry.newest).filter(is_known);
-        let newest = remembered.or_else(|| {
-            let known = sessions.iter().map(|(_, session)| session).filter(is_known);
-            known.max_by_key(|session| session.opened_at)
-        });
-        entry.newest = newest.map_or(SessionId::NONE, |session| session.id);
-        newest.map_or(0, |session| session.remote)
-    }
-
     /// Whether all sessions may be looked at once more in this turn.
     fn may_search(&mut self, now: u64) -> bool {
         if self.searched.0 != now {
@@ -379,4 +362,14 @@ impl Client {
             shared.stats.frames_stale += 1;
         }
     }
+}
+
+/// Whether a server grants no more than this side asked for, and what a session needs.
+fn is_sound(accept: &Accept, width: u32, asked: &Config) -> bool {
+    accept.token != 0
+        && (MIN_DATAGRAM as u32..=width).contains(&accept.max_datagram)
+        && (1..=asked.slots).contains(&accept.slots)
+        && (1..=asked.credits).contains(&accept.credits)
+        && accept.max_message as usize >= MIN_DATAGRAM
+        && accept.window >= 1
 }

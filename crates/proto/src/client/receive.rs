@@ -133,44 +133,12 @@ impl Client {
             return None;
         };
         let session = self.sessions.get_mut(id)?;
-        if session.slots[index].phase != Phase::Receiving {
-            if fragment.index != 0 || fragment_count(fragment.total, session.fragment) < 2 {
-                shared.stats.frames_malformed += 1;
-                return None;
-            }
-            let error = if fragment.total > shared.config.max_total() {
-                Some(RequestError::ResponseTooLarge)
-            } else if !shared.reserve(fragment.total) {
-                Some(RequestError::NoMemory)
-            } else {
-                None
-            };
-            if let Some(error) = error {
-                session.push_cancel(index, sink);
-                self.fail_request(shared, now, id, index, error, sink);
-                return None;
-            }
-            let slot = &mut session.slots[index];
-            if slot.retries == 0 {
-                let answer = frame.header.flags;
-                session.ready &=
-                    record_answer(&mut session.control, slot, now, answer, &mut shared.stats);
-            } else {
-                let answer = frame.header.flags;
-                record_repeated_answer(&mut session.control, now, answer, &mut shared.stats);
-            }
-            // The first part of the response says that the whole request arrived.
-            session.set_credits(index, 0);
-            let bit = 1u64 << index;
-            session.pending &= !bit;
-            session.sending &= !bit;
-            let buffer = shared.pool.take_large(fragment.total as usize);
-            let arrived = ReceiveWindow::new(fragment.total, session.fragment, buffer);
-            let slot = &mut session.slots[index];
-            slot.phase = Phase::Receiving;
-            slot.cold
-                .set_large(Some(Large::Receive(ResponseWindow::new(arrived))));
+        if session.slots[index].phase != Phase::Receiving
+            && !self.begin_response(shared, now, id, index, &frame, fragment, sink)
+        {
+            return None;
         }
+        let session = self.sessions.get_mut(id)?;
         let slot = &mut session.slots[index];
         let Some(Large::Receive(window)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
@@ -215,6 +183,74 @@ impl Client {
             session.set_credits(index, outstanding);
             return None;
         }
+        self.complete_response(shared, now, id, index, frame.ext(), sink)
+    }
+
+    /// The first fragment of a response: the slot changes from sending to receiving. `false`: the
+    /// fragment is malformed, or the request failed for lack of memory.
+    #[allow(clippy::too_many_arguments, reason = "those of the frame")]
+    fn begin_response<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        index: usize,
+        frame: &Frame<'_>,
+        fragment: Fragment,
+        sink: &mut S,
+    ) -> bool {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        if fragment.index != 0 || fragment_count(fragment.total, session.fragment) < 2 {
+            shared.stats.frames_malformed += 1;
+            return false;
+        }
+        let error = if fragment.total > shared.config.max_total() {
+            Some(RequestError::ResponseTooLarge)
+        } else if !shared.reserve(fragment.total) {
+            Some(RequestError::NoMemory)
+        } else {
+            None
+        };
+        if let Some(error) = error {
+            session.push_cancel(index, sink);
+            self.fail_request(shared, now, id, index, error, sink);
+            return false;
+        }
+        let slot = &mut session.slots[index];
+        if slot.retries == 0 {
+            let answer = frame.header.flags;
+            session.ready &=
+                record_answer(&mut session.control, slot, now, answer, &mut shared.stats);
+        } else {
+            let answer = frame.header.flags;
+            record_repeated_answer(&mut session.control, now, answer, &mut shared.stats);
+        }
+        // The first part of the response says that the whole request arrived.
+        session.set_credits(index, 0);
+        let bit = 1u64 << index;
+        session.pending &= !bit;
+        session.sending &= !bit;
+        let buffer = shared.pool.take_large(fragment.total as usize);
+        let arrived = ReceiveWindow::new(fragment.total, session.fragment, buffer);
+        let slot = &mut session.slots[index];
+        slot.phase = Phase::Receiving;
+        slot.cold
+            .set_large(Some(Large::Receive(ResponseWindow::new(arrived))));
+        true
+    }
+
+    /// All fragments of a response arrived: frees the slot and hands the response over.
+    fn complete_response<'a, S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        index: usize,
+        ext: bool,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        let slot = &mut session.slots[index];
         let Some(Large::Receive(window)) = slot.cold.large() else {
             unreachable!("checked above");
         };
@@ -235,7 +271,7 @@ impl Client {
             session: id,
             number,
             tag,
-            ext: frame.header.flags & flags::EXT != 0,
+            ext,
             body: Body::Owned(body),
         })
     }

@@ -44,42 +44,13 @@ impl Server {
             self.handle_duplicate(shared, id, index, number, sink);
             return None;
         }
-        if number > slot.number {
-            if fragment.total > shared.config.max_total() {
-                // Every fragment of it says so: the slot need not know.
-                session.push_reject(index, number, Rejection::TooLarge, sink);
-                return None;
-            }
-            self.claim(shared, now, peer, &frame);
-            let session = self.sessions.get_mut(id).expect("just found");
-            if number <= session.slots[index].number {
-                self.handle_duplicate(shared, id, index, number, sink);
-                return None;
-            }
-            // Nobody waits for the former one.
-            let slot = &mut session.slots[index];
-            slot.release_memory(shared);
-            slot.phase = Phase::Over;
-            if !self.promise_memory(shared, now, fragment.total, sink) {
-                let session = self.sessions.get_mut(id).expect("just found");
-                session.give_up(shared, index, number, sink);
-                return None;
-            }
-            self.receiving.push_back((id, index as u8, number));
+        if number > slot.number
+            && !self.begin_request(shared, now, peer, &frame, fragment.total, sink)
+        {
+            return None;
         }
         let session = self.sessions.get_mut(id).expect("just found");
         let slot = &mut session.slots[index];
-        if number > slot.number {
-            slot.release_memory(shared);
-            slot.number = number;
-            slot.phase = Phase::Receiving;
-            slot.fragments = fragment_count(fragment.total, session.fragment);
-            let buffer = shared.pool.take_large(fragment.total as usize);
-            let window = ReceiveWindow::new(fragment.total, session.fragment, buffer);
-            slot.cold.set_large(Some(Large::Receive(window)));
-            slot.arrived_at = now;
-            slot.flags = 0;
-        }
         slot.flags |= shared.mark;
         let Some(Large::Receive(window)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
@@ -118,6 +89,56 @@ impl Server {
             ext: frame.header.flags & flags::EXT != 0,
             body: Body::Owned(window.into_buffer()),
         })
+    }
+
+    /// The first fragment to arrive of a request of `total` bytes: claims the request, and promises
+    /// memory for it. `false`: the request is not taken, and the client was told why.
+    fn begin_request<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        frame: &Frame<'_>,
+        total: u32,
+        sink: &mut S,
+    ) -> bool {
+        let id = frame.session();
+        let index = usize::from(frame.header.slot);
+        let number = frame.header.number;
+        let session = self.sessions.get_mut(id).expect("the caller has it");
+        if total > shared.config.max_total() {
+            // Every fragment of it says so: the slot need not know.
+            session.push_reject(index, number, Rejection::TooLarge, sink);
+            return false;
+        }
+        self.claim(shared, now, peer, frame);
+        let session = self.sessions.get_mut(id).expect("just found");
+        if number <= session.slots[index].number {
+            self.handle_duplicate(shared, id, index, number, sink);
+            return false;
+        }
+        // Nobody waits for the former one.
+        let slot = &mut session.slots[index];
+        slot.release_memory(shared);
+        slot.phase = Phase::Over;
+        if !self.promise_memory(shared, now, total, sink) {
+            let session = self.sessions.get_mut(id).expect("just found");
+            session.give_up(shared, index, number, sink);
+            return false;
+        }
+        self.receiving.push_back((id, index as u8, number));
+        let session = self.sessions.get_mut(id).expect("just found");
+        let slot = &mut session.slots[index];
+        slot.release_memory(shared);
+        slot.number = number;
+        slot.phase = Phase::Receiving;
+        slot.fragments = fragment_count(total, session.fragment);
+        let buffer = shared.pool.take_large(total as usize);
+        let window = ReceiveWindow::new(total, session.fragment, buffer);
+        slot.cold.set_large(Some(Large::Receive(window)));
+        slot.arrived_at = now;
+        slot.flags = 0;
+        true
     }
 
     /// Promises memory for a request of `total` bytes. If there is none left, that of requests of

@@ -108,14 +108,13 @@ impl Server {
         self.admit(shared, now, peer, connect, sink).map(Some)
     }
 
-    fn admit<S: FrameSink>(
-        &mut self,
-        shared: &mut Shared,
-        now: u64,
+    /// Whether a session can be what the connect asks for; returns the bytes of its datagrams.
+    fn check_connect<S: FrameSink>(
+        &self,
         peer: PeerId,
         connect: &Connect,
-        sink: &mut S,
-    ) -> Result<SessionId, Refusal> {
+        sink: &S,
+    ) -> Result<usize, Refusal> {
         if self.draining {
             return Err(Refusal::ShuttingDown);
         }
@@ -131,6 +130,18 @@ impl Server {
         {
             return Err(Refusal::Malformed);
         }
+        Ok(width)
+    }
+
+    fn admit<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        peer: PeerId,
+        connect: &Connect,
+        sink: &mut S,
+    ) -> Result<SessionId, Refusal> {
+        let width = self.check_connect(peer, connect, sink)?;
         let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
         if token != 0 && token != connect.token {
             // The client was restarted: what its earlier life held is nobody's.

@@ -1,0 +1,133 @@
+//! Whether servers are alive: pings, and what an absence of this endpoint itself puts in doubt.
+
+use super::Client;
+use super::session::{ClientSession, State};
+use crate::peer::{Peer, preamble};
+use crate::shared::Shared;
+use crate::table::Table;
+use crate::wire::{Header, Kind};
+use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
+
+impl Client {
+    /// This endpoint was away for so long that its peers may have dropped it. Until one answers,
+    /// what is sent to it could be lost, and nobody would know whether it ran: so requests wait.
+    /// Only the answer to this very ping counts.
+    pub(crate) fn suspect_silent_peers<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        sink: &mut S,
+    ) {
+        let keepalive = shared.config.keepalive_ns;
+        // Those of an earlier absence stay until it is known what came of them.
+        for (id, peer) in shared.peers.iter_mut() {
+            let silent = now.saturating_sub(peer.heard_at);
+            if peer.client_sessions > 0 && peer.token != 0 && silent >= keepalive {
+                peer.pinged_at = now;
+                peer.unanswered += 1;
+                peer.awaited_pong = now.max(1);
+                self.push_ping(id, peer, sink);
+                if !self.suspected.contains(&id) {
+                    self.suspected.push(id);
+                }
+            }
+        }
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            if session.state == State::Open && self.suspected.contains(&session.peer) {
+                session.suspected = true;
+                session.ready = false;
+            }
+        }
+    }
+
+    /// Lets the requests go on that wait for a peer that has answered. Those to one that is gone
+    /// ended with their session.
+    #[cold]
+    pub(super) fn resume_suspected<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        sink: &mut S,
+    ) {
+        let before = self.suspected.len();
+        let silent = |id: &PeerId| {
+            let peer = shared.peers.get(*id);
+            peer.is_some_and(|peer| peer.client_sessions > 0 && peer.awaited_pong != 0)
+        };
+        self.suspected.retain(silent);
+        if self.suspected.len() == before {
+            return;
+        }
+        for place in 0..self.sessions.places() {
+            let Some(id) = self.sessions.id_at(place) else {
+                continue;
+            };
+            let session = self.sessions.get_mut(id).expect("just named");
+            if session.suspected && !self.suspected.contains(&session.peer) {
+                session.suspected = false;
+                self.send_queued(shared, now, id, sink);
+            }
+        }
+    }
+
+    /// Asks silent peers, and gives up on those that were asked in vain.
+    pub(crate) fn ping<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+        let (keepalive, timeout) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
+        let mut dead = Vec::new();
+        for (id, peer) in shared.peers.iter_mut() {
+            // Connecting sessions have a limit of their own.
+            if peer.client_sessions == 0 || peer.token == 0 {
+                continue;
+            }
+            let silent = now.saturating_sub(peer.heard_at);
+            // An unanswered ping may have been lost, and a few more may be: asking faster from
+            // then on tells a bad network from a dead peer.
+            let suspected = peer.awaited_pong != 0;
+            let pause = if peer.unanswered == 0 && !suspected {
+                keepalive
+            } else {
+                keepalive / 4
+            };
+            if silent >= timeout && peer.unanswered >= 2 {
+                dead.push(id);
+            } else if (suspected || silent >= keepalive) && now >= peer.pinged_at + pause {
+                peer.pinged_at = now;
+                peer.unanswered += 1;
+                self.push_ping(id, peer, sink);
+            }
+        }
+        for peer in dead {
+            shared.stats.peers_failed += 1;
+            self.fail_peer(shared, peer, SessionError::PeerSilent);
+        }
+    }
+
+    pub(super) fn push_ping<S: FrameSink>(&self, id: PeerId, peer: &mut Peer, sink: &mut S) {
+        let session = Self::ping_on(&self.sessions, id, peer);
+        let mut header = Header::control(Kind::Ping, session);
+        header.number = if peer.awaited_pong != 0 {
+            peer.awaited_pong
+        } else {
+            u64::from(peer.unanswered)
+        };
+        Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
+    }
+
+    /// What the server calls the session that a ping is sent on: of those that it has to know,
+    /// the last opened. `entry` remembers it: there may be many.
+    fn ping_on(sessions: &Table<ClientSession>, peer: PeerId, entry: &mut Peer) -> u32 {
+        let preamble = preamble(entry.token);
+        let is_known = |session: &&ClientSession| session.is_known_to(peer, preamble);
+        let remembered = sessions.get(entry.newest).filter(is_known);
+        let newest = remembered.or_else(|| {
+            let known = sessions.iter().map(|(_, session)| session).filter(is_known);
+            known.max_by_key(|session| session.opened_at)
+        });
+        entry.newest = newest.map_or(SessionId::NONE, |session| session.id);
+        newest.map_or(0, |session| session.remote)
+    }
+}

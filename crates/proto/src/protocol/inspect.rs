@@ -1,0 +1,88 @@
+//! Getters: counters, and the state that checkers compare with what they saw from outside.
+
+use super::Protocol;
+use crate::{PeerId, QueueLengths, SessionId, Stats};
+
+impl Protocol {
+    /// What happened so far.
+    pub fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    /// Sessions: `(opened by this endpoint, opened by others)`.
+    pub fn session_counts(&self) -> (usize, usize) {
+        (self.client.sessions.len(), self.server.sessions.len())
+    }
+
+    /// Whether a session of either kind refers to the peer. If none does, its place on the device
+    /// can be given up: ask before acting on an [`Event::PeerReleased`] that is not of this
+    /// moment, and after a connect that did not begin.
+    pub fn refers_to(&self, peer: PeerId) -> bool {
+        self.shared.peers.is_referred_to(peer)
+    }
+
+    /// Requests of this endpoint that did not end yet, queued ones included. Walks all sessions.
+    pub fn outstanding(&self) -> usize {
+        self.client.outstanding()
+    }
+
+    /// Requests of others that were handed over and not answered yet. Walks all sessions.
+    pub fn executing(&self) -> usize {
+        self.server.executing()
+    }
+
+    /// Memory promised to messages that are being reassembled, in bytes.
+    pub fn reassembling(&self) -> usize {
+        self.shared.reassembling
+    }
+
+    /// Memory of large responses that are kept until they are acknowledged, in bytes.
+    pub fn retained(&self) -> usize {
+        self.shared.retained
+    }
+
+    /// The books of a client session, for checkers: credits in use, credits, busy slots.
+    ///
+    /// # Panics
+    /// If the books contradict each other.
+    pub fn accounting(&self, session: SessionId) -> Option<(u16, u16, usize)> {
+        self.client.accounting(session)
+    }
+
+    /// Requests of a client session that fetch a response of several packets of which some are on
+    /// their way, for checkers.
+    pub fn fetching(&self, session: SessionId) -> usize {
+        self.client.fetching(session)
+    }
+
+    /// Requests that wait for a slot of a client session, for checkers.
+    pub fn queued(&self, session: SessionId) -> usize {
+        let session = self.client.sessions.get(session);
+        session.map_or(0, |session| session.queue.len())
+    }
+
+    /// How many wait for the next turn, for checkers.
+    pub fn queue_lengths(&self) -> QueueLengths {
+        let (client_blocked, client_rfrs) = self.client.queue_lengths();
+        let (server_blocked, server_credit_returns) = self.server.queue_lengths();
+        QueueLengths {
+            client_blocked,
+            client_rfrs,
+            server_blocked,
+            server_credit_returns,
+        }
+    }
+
+    /// Credits that this endpoint has granted to others' sessions, in all.
+    pub fn granted(&self) -> usize {
+        self.server.granted()
+    }
+
+    /// The largest message of a single packet on a client session, in bytes; zero until open.
+    pub fn single_packet_bytes(&self, session: SessionId) -> usize {
+        self.client
+            .sessions
+            .get(session)
+            .map_or(0, |session| session.fragment as usize)
+    }
+}

@@ -1,0 +1,159 @@
+//! The slow path: every frame that is not a request or a response of one packet.
+
+use super::{Frames, Protocol, Sender};
+use crate::incoming::Incoming;
+use crate::shared::Shared;
+use crate::wire::{Frame, Header, Kind, Reset, ResetReason, split_frame};
+use crate::{FrameSink, PeerId, SessionError, Source};
+
+impl Protocol {
+    /// Takes the next frame, if [`Protocol::upcoming`] says that it is for this method.
+    #[cold]
+    pub fn handle_other<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        frames: &mut Frames<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let Ok((frame, rest)) = split_frame(frames.rest) else {
+            self.end_malformed(frames);
+            return None;
+        };
+        frames.rest = rest;
+        let (source, tokenless) = match &frames.sender {
+            Sender::Peer(peer) => (Source::Peer(*peer), false),
+            Sender::Other(source) => (**source, true),
+        };
+        if tokenless && frame.header.kind == Kind::Reset {
+            // Alone in its datagram. A forger who guesses at tokens has one guess in each.
+            frames.rest = &[];
+        }
+        let kind = frame.header.kind;
+        if kind == Kind::Connect {
+            self.handle_connect(now, source, frame, sink);
+            return None;
+        }
+        let Source::Peer(peer) = source else {
+            self.shared.stats.frames_stale += 1;
+            return None;
+        };
+        if kind == Kind::Reset {
+            let former = self.client.handle_reset(&mut self.shared, now, peer, frame);
+            if let Some(former) = former {
+                self.server.drop_incarnation(&mut self.shared, peer, former);
+            }
+            return None;
+        }
+        if tokenless {
+            self.shared.stats.frames_stale += 1;
+            return None;
+        }
+        self.handle_frame_of_peer(now, peer, frame, sink)
+    }
+
+    /// A peer has one incarnation at a time, whichever side hears of another one: sessions of both
+    /// roles share its datagrams, and a datagram is for one incarnation.
+    fn handle_connect<S: FrameSink>(
+        &mut self,
+        now: u64,
+        source: Source,
+        frame: Frame<'_>,
+        sink: &mut S,
+    ) {
+        let token_of = |shared: &Shared| match source {
+            Source::Peer(peer) => shared.peers.get(peer).map_or(0, |peer| peer.token),
+            Source::Unknown(_) => 0,
+        };
+        let shared = &mut self.shared;
+        let before = token_of(shared);
+        self.server.handle_connect(shared, now, source, frame, sink);
+        if let Source::Peer(peer) = source
+            && before != 0
+            && before != token_of(shared)
+        {
+            let error = SessionError::PeerRestarted;
+            self.client.fail_open(shared, peer, error);
+        }
+    }
+
+    fn handle_frame_of_peer<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let Self {
+            shared,
+            client,
+            server,
+            ..
+        } = self;
+        match frame.header.kind {
+            Kind::Request => {
+                server.claim(shared, now, peer, &frame);
+                return server.handle_request_slow_path(shared, now, peer, frame, sink);
+            }
+            Kind::RequestFragment => {
+                return server.handle_request_fragment(shared, now, peer, frame, sink);
+            }
+            Kind::ResponseFragment => {
+                if let Some(total) = client.begins_response(shared, peer, &frame) {
+                    server.make_memory(shared, now, total, sink);
+                }
+                return client.handle_response_fragment(shared, now, peer, frame, sink);
+            }
+            Kind::Cancel => {
+                server.claim(shared, now, peer, &frame);
+                return server.handle_cancel(shared, peer, frame, sink);
+            }
+            Kind::CreditReturn => client.handle_credit_return(shared, now, peer, frame, sink),
+            Kind::RequestForResponse => {
+                server.handle_request_for_response(shared, now, peer, frame, sink);
+            }
+            Kind::Reject => client.handle_reject(shared, now, peer, frame, sink),
+            Kind::Challenge => client.handle_challenge(shared, peer, frame),
+            Kind::Accept => client.handle_accept(shared, now, peer, frame, sink),
+            Kind::Refuse => client.handle_refuse(shared, peer, frame),
+            Kind::Close => server.handle_close(shared, peer, frame, sink),
+            Kind::Closed => client.handle_closed(shared, peer, frame),
+            Kind::Credit => client.handle_credit(shared, now, peer, frame, sink),
+            Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
+            Kind::Ping => answer_ping(shared, peer, &frame, sink),
+            // Mostly, that it arrived is all there is to know.
+            Kind::Pong => {
+                if let Some(entry) = shared.peers.get_mut(peer)
+                    && entry.awaited_pong == frame.header.number
+                {
+                    entry.awaited_pong = 0;
+                }
+            }
+            Kind::Response | Kind::Connect | Kind::Reset => {
+                unreachable!("handled before")
+            }
+        }
+        None
+    }
+}
+
+/// A peer that this endpoint knows gets a pong, any other the word that it is unknown.
+fn answer_ping<S: FrameSink>(shared: &mut Shared, peer: PeerId, frame: &Frame<'_>, sink: &mut S) {
+    let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
+    let header = if token != 0 {
+        Header {
+            number: frame.header.number,
+            ..Header::control(Kind::Pong, 0)
+        }
+    } else {
+        // The device still has a place for the peer; this protocol knows nothing of it.
+        let reset = Reset {
+            token: shared.token,
+            reason: ResetReason::UnknownPeer,
+        };
+        Header {
+            number: reset.to_number(),
+            ..Header::control(Kind::Reset, frame.header.session)
+        }
+    };
+    Shared::send_alone(sink, Source::Peer(peer), token, header, &[]);
+}
