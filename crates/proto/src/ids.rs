@@ -1,4 +1,4 @@
-//! Names of things: peers, sessions, requests.
+//! Identifiers of peers, sessions and requests.
 
 use std::net::SocketAddr;
 
@@ -11,19 +11,19 @@ pub struct PeerId(pub u32);
 pub enum Source {
     /// A peer that the device knows.
     Peer(PeerId),
-    /// An address that is no peer: only session management is accepted from it.
+    /// The address of an unknown peer: only session management is accepted from it.
     Unknown(SocketAddr),
 }
 
-/// The caller's own word for a request; it comes back with the response. Wide enough for a key and
-/// what it is a key to, so that the caller needs no table of its own.
+/// The caller's own identifier of a request; it comes back with the response. It is wide enough for
+/// a key and what the key refers to, so the caller needs no table of its own.
 pub type Tag = u128;
 
-/// Number of a request within its session: starts at 1, grows by one, never wraps (64 bits).
+/// The number of a request within its session: starts at 1, grows by one, never wraps (64 bits).
 pub type RequestNumber = u64;
 
-/// A place in a session table and how often that place was used before, in one word, so that
-/// a handle or a frame that names an earlier user of the place is recognised.
+/// A place in a session table, and in the same word a generation: how often that place was used
+/// before. So a frame that means an earlier session at the place is recognised.
 ///
 /// ```text
 ///  31      24 23                      0
@@ -70,18 +70,18 @@ impl SessionId {
     }
 }
 
-/// What the layer above put before the body of a message: that is not counted in the largest
-/// message, so that a body of exactly that size can be sent whatever travels beside it.
+/// The bytes that the layer above puts before the body of a message. They do not count towards the
+/// largest message, so a body of exactly that size can be sent whatever precedes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     /// The extension bit, carried for the layer above.
     pub ext: bool,
-    /// Its bytes, at most [`Prefix::MAX`].
+    /// Bytes of the prefix, at most [`Prefix::MAX`].
     pub len: u16,
 }
 
 impl Prefix {
-    /// The most bytes that a receiver takes beyond the largest message.
+    /// The most bytes that a receiver accepts beyond the largest message.
     pub const MAX: u16 = 16 << 10;
 
     /// No prefix.
@@ -96,9 +96,9 @@ impl Prefix {
 
 /// Server side: the request that a response answers.
 ///
-/// It may outlive its session by far, for a handler takes as long as it takes, and a client may
-/// open and close sessions meanwhile until the name of the first one comes round. So it also has
-/// the *round*: how often that name was another session's before.
+/// It may outlive its session: a handler may take long, and the client may meanwhile open and close
+/// so many sessions that the same [`SessionId`] is used again. So it also has the *round*: how often
+/// that id was another session's before.
 ///
 /// ```text
 ///  63                      40 39    32 31                      0
@@ -106,7 +106,7 @@ impl Prefix {
 /// │ round, upper 24 bits     │  slot  │         session         │  and the number
 /// └──────────────────────────┴────────┴─────────────────────────┘
 /// ```
-/// Two words travel in registers.
+/// Two words are passed in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     place: u64,

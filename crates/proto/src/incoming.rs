@@ -1,15 +1,16 @@
-//! What a datagram brings for the layer above.
+//! What the frames of a datagram bring for the layer above.
 
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId, Tag};
 
 /// A frame that the layer above has to act on.
 #[derive(Debug)]
 pub enum Incoming<'a> {
-    /// A request to run, once. Every one of them must be answered by [`Protocol::respond`](crate::Protocol::respond).
+    /// A request to run, once. Each must be answered with
+    /// [`Protocol::respond`](crate::Protocol::respond).
     Request {
-        /// What to answer to.
+        /// The request, for [`Protocol::respond`](crate::Protocol::respond).
         id: RequestId,
-        /// Who asks.
+        /// The client.
         peer: PeerId,
         /// The client's extension bit.
         ext: bool,
@@ -22,16 +23,16 @@ pub enum Incoming<'a> {
         session: SessionId,
         /// The request.
         number: RequestNumber,
-        /// The caller's word for it.
+        /// The caller's own identifier of the request.
         tag: Tag,
         /// The server's extension bit.
         ext: bool,
         /// The message.
         body: Body<'a>,
     },
-    /// The client does not want the answer any more. It may be given all the same.
+    /// The client does not want the response any more. The response may be given all the same.
     Cancelled {
-        /// To what.
+        /// The request.
         id: RequestId,
     },
 }
@@ -39,9 +40,10 @@ pub enum Incoming<'a> {
 /// Bytes of a received message.
 #[derive(Debug)]
 pub enum Body<'a> {
-    /// In the receive buffer: good until the datagram is given back.
+    /// In the receive buffer: valid until the datagram is given back to the device.
     Borrowed(&'a [u8]),
-    /// Put together from several packets. Give it to [`Protocol::recycle`](crate::Protocol::recycle) afterwards.
+    /// Put together from several packets. Give it to
+    /// [`Protocol::recycle`](crate::Protocol::recycle) afterwards.
     Owned(Msgbuf),
 }
 

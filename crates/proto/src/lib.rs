@@ -1,25 +1,50 @@
 //! The session protocol of Starling as a pure state machine.
 //!
-//! eRPC's protocol (Kalia et al., NSDI'19, sections 4 and 5) and what that paper leaves open:
+//! It is eRPC's protocol (Kalia et al., NSDI'19, sections 4 and 5), and what that paper leaves open:
 //! selective acknowledgement, cumulative credit returns and requests for response, credits shared
 //! by demand, a timeout that follows the round-trip time, session management in band, and failure
 //! detection. PROTOCOL.md is the normative text.
 //!
 //! Nothing here touches a clock, a socket, a thread or a source of randomness: time, bytes, peers
 //! and secrets are arguments, frames go to a [`FrameSink`]. So the same code runs over every
-//! device and in the simulator, where a seed reproduces a run bit for bit.
+//! device, and in the simulator, where a seed reproduces a run bit for bit.
+//!
+//! # Four kinds of methods
+//!
+//! | kind | examples | effect |
+//! |---|---|---|
+//! | getters | `stats`, `session_counts`, `is_wanted`, `has_unsent` | none |
+//! | `handle_*` | `handle_datagram`, `handle_peer_gone`, `handle_overdue` | take in what happened |
+//! | mutators | `connect`, `request`, `respond`, `cancel`, `close`, `flush` | do what the caller wants |
+//! | `poll_*` | `poll_incoming`, `poll_event`, `poll_timeout` | give out what the caller must act on |
 //!
 //! # Order of calls in one turn of an event loop
 //!
 //! ```text
-//!  now = clock                                    once per turn
-//!  for each datagram:  open, then next until None    handlers run: respond, request, ...
-//!  user work:          request, respond, cancel, connect, close
+//!  now = clock                       once per turn
+//!  is_overdue? handle_overdue        this endpoint was away for long
+//!  for each event of the device:     handle_peer_gone, handle_peer_refused
+//!  for each datagram:                handle_datagram, then poll_incoming until None;
+//!                                      handlers run: respond, request, ...
+//!  user work:                        request, respond, cancel, connect, close
 //!  poll_event until None
-//!  flush                                          what was held back leaves together
+//!  flush                             frames that were held back leave together
 //!  (flush the device)
-//!  sleep until next_timeout at most
+//!  sleep until poll_timeout at most
 //! ```
+//!
+//! # Where to find what
+//!
+//! | question | file |
+//! |---|---|
+//! | What is on the wire? | `wire.rs` |
+//! | How does a session open, close, get lost? | `client/lifecycle.rs`, `server/handshake.rs`, `server/teardown.rs` |
+//! | What is sent again when an answer is lost? Where is a lost response asked for again? | `client/recovery.rs` |
+//! | How is a dead server noticed? | `client/liveness.rs` |
+//! | How are large messages cut up and put together? | `transfer.rs` |
+//! | Who may send how much? | `server/credits.rs` |
+//! | How is a congestion control added? | `congestion.rs` |
+//! | Which timers are there? | `wheel.rs`, `client/timer.rs` |
 #![forbid(unsafe_code)]
 
 mod claims;

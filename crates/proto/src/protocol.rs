@@ -1,4 +1,4 @@
-//! The protocol of one endpoint: what arrives and what is asked for goes in, frames come out.
+//! The protocol of one endpoint: datagrams and requests go in, frames and events come out.
 
 mod claimed;
 mod datagram;
@@ -21,33 +21,33 @@ use crate::{
     SessionId, Source, Stats, Tag,
 };
 
-/// Peers are looked after this often.
+/// The interval at which silent peers and idle sessions are checked.
 const TICK_NS: u64 = 50_000_000;
 
-/// The frames of one datagram that are still to be read.
+/// The frames of one datagram that are not read yet.
 #[derive(Debug)]
 pub struct Frames<'a> {
     sender: Sender,
     rest: &'a [u8],
 }
 
-/// Who sent a datagram, and to whom.
+/// The sender of a datagram, and whether the datagram is for this incarnation.
 #[derive(Debug)]
 enum Sender {
-    /// A peer, to this incarnation.
+    /// A peer, and the datagram is for this incarnation.
     Peer(PeerId),
-    /// A stranger, or to no incarnation in particular: only session management is read.
+    /// An unknown peer, or the datagram names no incarnation: only session management is read.
     Other(Box<Source>),
 }
 
-/// What the next frames of a datagram are, by who takes them.
+/// Which methods handle the next frames of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcoming {
-    /// Requests of one packet: for [`Protocol::poll_request`] and [`Protocol::handle_request`].
+    /// Requests of one packet: [`Protocol::poll_request`] and [`Protocol::handle_request`].
     Requests,
-    /// Responses of one packet: for [`Protocol::poll_response`] and [`Protocol::handle_response`].
+    /// Responses of one packet: [`Protocol::poll_response`] and [`Protocol::handle_response`].
     Responses,
-    /// For [`Protocol::handle_other`].
+    /// Any other frame: [`Protocol::handle_other`].
     Other,
 }
 
@@ -65,7 +65,7 @@ impl Protocol {
     /// The state of an endpoint that starts now.
     ///
     /// # Errors
-    /// If the configuration cannot work.
+    /// The configuration cannot work.
     pub fn new(config: Config, secrets: Secrets, now: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let fast_path = config.factors.zero_copy_requests;
@@ -94,7 +94,7 @@ impl Protocol {
     }
 
     /// Begins to open a session to `peer`. [`Event::Connected`] or [`Event::SessionEnded`]
-    /// follows; requests can be made at once and are sent when it is open.
+    /// follows. Requests can be made at once; they are sent when the session is open.
     pub fn connect<S: FrameSink>(
         &mut self,
         now: u64,
@@ -104,9 +104,9 @@ impl Protocol {
         self.client.connect(&mut self.shared, now, peer, sink)
     }
 
-    /// Sends a request, or queues it behind those that are outstanding. It ends with
+    /// Sends a request, or queues it behind those that are outstanding. The request ends with
     /// [`Incoming::Response`], and its buffer is used again, or with [`Event::RequestFailed`],
-    /// which gives the buffer back.
+    /// which returns the buffer.
     #[inline]
     #[allow(
         clippy::too_many_arguments,
@@ -125,8 +125,9 @@ impl Protocol {
             .request(&mut self.shared, now, session, message, prefix, tag, sink)
     }
 
-    /// The same with a message that `build` appends to an empty buffer: where it is sent from, so
-    /// that no buffer is handed to and fro. `build` says what of it is not body.
+    /// As [`Protocol::request`], with a message that `build` appends to an empty buffer. The
+    /// message is sent from that buffer, so no buffer changes hands. `build` returns the part of
+    /// the message that is not body.
     #[inline]
     pub fn request_with<S: FrameSink>(
         &mut self,
@@ -140,7 +141,8 @@ impl Protocol {
             .request_with(&mut self.shared, now, session, tag, sink, build)
     }
 
-    /// Gives up on a request: neither a response nor an event will follow. `None` if it is over.
+    /// Cancels a request: neither a response nor an event will follow. `None`: the request has
+    /// ended already.
     pub fn cancel<S: FrameSink>(
         &mut self,
         now: u64,
@@ -157,9 +159,9 @@ impl Protocol {
         self.client.close(&mut self.shared, now, session, sink);
     }
 
-    /// Asks for the memory that a datagram's frames will need, if there are so many sessions that
-    /// it may be in no cache. Changes nothing else; any bytes will do. Worth while one datagram
-    /// before [`Protocol::handle_datagram`]: the frames' cache misses overlap then.
+    /// Prefetches the sessions that a datagram's frames name, if there are so many sessions that
+    /// they may be in no cache. Any bytes will do. To be called one datagram before
+    /// [`Protocol::handle_datagram`]: the frames' cache misses overlap then.
     #[inline]
     pub fn prefetch(&self, datagram: &[u8]) {
         if self.client.sessions.is_crowded() || self.server.sessions.is_crowded() {
@@ -167,8 +169,8 @@ impl Protocol {
         }
     }
 
-    /// The same, and more of it, however few sessions there are: for who drives many endpoints in
-    /// turn, a simulation, where nothing of any of them stays in a cache.
+    /// Prefetches more of each session, and however few sessions there are. A simulation calls
+    /// this: it drives many endpoints in turn, and nothing of any of them stays in a cache.
     #[inline]
     pub fn prefetch_cold(&self, datagram: &[u8]) {
         let mut rest = datagram.get(PREAMBLE_BYTES..).unwrap_or_default();
@@ -183,8 +185,8 @@ impl Protocol {
         }
     }
 
-    /// Asks for the memory that a request on a session of this endpoint's will need, as
-    /// [`Protocol::prefetch_cold`] does for what arrives.
+    /// Prefetches a session of this endpoint before a request is made on it, as
+    /// [`Protocol::prefetch_cold`] does before a datagram is handled.
     #[inline]
     pub fn prefetch_cold_session(&self, session: SessionId) {
         self.client.sessions.prefetch_lines(session.index(), 3);
@@ -203,15 +205,16 @@ impl Protocol {
         }
     }
 
-    /// Which incarnation of a peer is there: another number after it has started anew.
+    /// The incarnation of a peer: another number after the peer was restarted. Zero: unknown.
     pub fn incarnation(&self, peer: PeerId) -> u32 {
         self.shared.peers.get(peer).map_or(0, |peer| peer.token)
     }
 
-    /// Reads on in a datagram until there is something to act on. `None`: all is read.
+    /// Handles the frames of a datagram until one of them needs the caller. `None`: all frames are
+    /// handled.
     ///
-    /// This is [`Protocol::upcoming`], the `poll_*` and the `handle_*` methods in one: simpler to
-    /// use, and slower, because all that may have happened has to go through one type.
+    /// This method is [`Protocol::upcoming`] and the `poll_*` and `handle_*` methods in one. It is
+    /// simpler to use, and slower, because every outcome goes through one type.
     #[inline]
     pub fn poll_incoming<'a, S: FrameSink>(
         &mut self,
@@ -248,7 +251,7 @@ impl Protocol {
         }
     }
 
-    /// What comes next in a datagram. `None`: all is read.
+    /// Which methods handle the next frame of a datagram. `None`: all frames are handled.
     #[inline]
     pub fn upcoming(&self, frames: &Frames<'_>) -> Option<Upcoming> {
         let first = frames.rest.first()?;
@@ -259,15 +262,15 @@ impl Protocol {
         })
     }
 
-    /// The next frame of a datagram, if it is a request of one packet, and who sent it: for
-    /// [`Protocol::handle_request`], unless [`Protocol::upcoming`] calls it something else.
+    /// The next frame of a datagram and its sender, if the frame is a request of one packet. It is
+    /// for [`Protocol::handle_request`], unless [`Protocol::upcoming`] says otherwise.
     #[inline]
     pub fn poll_request<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
         self.next_of(Kind::Request, frames)
     }
 
-    /// The next frame of a datagram, if it is a response of one packet, and who sent it: for
-    /// [`Protocol::handle_response`].
+    /// The next frame of a datagram and its sender, if the frame is a response of one packet. It is
+    /// for [`Protocol::handle_response`].
     #[inline]
     pub fn poll_response<'a>(&mut self, frames: &mut Frames<'a>) -> Option<(PeerId, Frame<'a>)> {
         self.next_of(Kind::Response, frames)
@@ -286,7 +289,7 @@ impl Protocol {
         Some((peer, frame))
     }
 
-    /// If the next frame is malformed, the rest of the datagram is not looked at.
+    /// If the next frame is malformed, the rest of the datagram is dropped.
     #[inline(never)]
     fn end_malformed(&mut self, frames: &mut Frames<'_>) {
         if !frames.rest.is_empty() && split_frame(frames.rest).is_err() {
@@ -295,8 +298,8 @@ impl Protocol {
         }
     }
 
-    /// A request of one packet. `Some`: run it, once, and answer it by [`Protocol::respond`]; the
-    /// message is the frame's payload.
+    /// Handles a request of one packet. `Some`: the caller runs it, once, and answers with
+    /// [`Protocol::respond`]. The message is the frame's payload.
     #[inline]
     pub fn handle_request<S: FrameSink>(
         &mut self,
@@ -309,8 +312,8 @@ impl Protocol {
             .handle_request(&mut self.shared, now, peer, frame, sink)
     }
 
-    /// A response of one packet. `Some`: it answers this endpoint's request with that tag; the
-    /// message is the frame's payload.
+    /// Handles a response of one packet. `Some`: it answers this endpoint's request with that tag.
+    /// The message is the frame's payload.
     #[inline]
     pub fn handle_response<S: FrameSink>(
         &mut self,
@@ -323,12 +326,12 @@ impl Protocol {
             .handle_response(&mut self.shared, now, peer, frame, sink)
     }
 
-    /// Answers a request. `message` is exchanged for an empty buffer that has memory already if
+    /// Answers a request. `message` is exchanged for an empty buffer, which has memory already if
     /// the slot was used before: write the next answer into it, or [`Protocol::recycle`] it.
     ///
     /// # Errors
-    /// Nobody waits for it any more, or the client takes no message of this size: then a smaller
-    /// answer must be given. `message` is as it was.
+    /// No client waits for the answer any more, or the client takes no message of this size: then a
+    /// smaller answer must be given. `message` is unchanged.
     #[inline]
     pub fn respond<S: FrameSink>(
         &mut self,
@@ -347,7 +350,8 @@ impl Protocol {
         self.server.is_wanted(id)
     }
 
-    /// The end of a turn: sends what was held back to be sent together, and does what is due.
+    /// The end of a turn: sends the frames that were held back, and handles the timers that are
+    /// due.
     #[inline]
     pub fn flush<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
         self.server.flush(&mut self.shared, now, sink);
@@ -358,15 +362,15 @@ impl Protocol {
         self.last_turn = now;
     }
 
-    /// Whether [`Protocol::flush`] comes so late that peers may have given this endpoint up. Then
-    /// [`Protocol::handle_overdue`] is to be called before anything is received or requested.
+    /// Whether [`Protocol::flush`] comes so late that peers may have dropped this endpoint. Then
+    /// [`Protocol::handle_overdue`] must be called before anything is received or requested.
     #[inline]
     pub fn is_overdue(&self, now: u64) -> bool {
         now >= self.overdue_at
     }
 
-    /// Begins again after a long absence: asks the peers, and holds back what is requested of one
-    /// until it is heard.
+    /// This endpoint was away for long: pings the peers, and holds back requests to a peer until
+    /// the peer answers.
     #[cold]
     pub fn handle_overdue<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
         self.tick(now, sink);
@@ -374,7 +378,7 @@ impl Protocol {
 
     #[cold]
     fn tick<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
-        // A turn that comes much later than planned means that this thread was away; what the
+        // A turn that comes much later than planned means that this thread was away. What the
         // peers sent meanwhile is not read yet, so their silence means nothing.
         let late = now - self.next_tick;
         if late >= self.shared.config.keepalive_ns {
@@ -399,13 +403,13 @@ impl Protocol {
         self.poll_timer()
     }
 
-    /// Whether there is something to send that the last [`Protocol::flush`] found no room for, or
-    /// that came since. Nothing tells when a full device has room again.
+    /// Whether frames wait that the last [`Protocol::flush`] found no room for, or that came since.
+    /// No event says when a full device has room again.
     pub fn has_unsent(&self) -> bool {
         self.client.has_unsent() || self.server.has_unsent()
     }
 
-    /// [`Protocol::poll_timeout`], were nothing held up.
+    /// As [`Protocol::poll_timeout`], without regard to frames that wait for room.
     pub fn poll_timer(&self) -> Option<u64> {
         let tick = (!self.shared.peers.is_empty()).then_some(self.next_tick);
         let timers = [tick, self.client.poll_timer(), self.server.poll_timer()];
@@ -441,7 +445,7 @@ impl Protocol {
         }
         self.client.fail_connecting(&mut self.shared, peer);
         if let Some(entry) = self.shared.peers.get_mut(peer) {
-            // Asked at the next tick, and given up soon if it stays silent.
+            // The next tick pings the peer; soon after, a silent peer counts as dead.
             let early = self.shared.config.keepalive_ns;
             entry.pinged_at = entry.pinged_at.min(now.saturating_sub(early));
             entry.heard_at = entry
@@ -452,27 +456,27 @@ impl Protocol {
         sink.seal(peer);
     }
 
-    /// The device says that a peer did not take this endpoint in: the sessions with it end.
+    /// The device reports that a peer refused this endpoint: the sessions with the peer end.
     pub fn handle_peer_refused(&mut self, peer: PeerId, why: DeviceRefusal) {
         self.client.fail_peer(&mut self.shared, peer, why.into());
         self.server.drop_peer(&mut self.shared, peer);
     }
 
-    /// Refuses new sessions from now on; open ones go on.
+    /// Refuses new sessions from now on. Open sessions go on.
     pub fn drain(&mut self) {
         self.server.draining = true;
     }
 
-    /// Whether a client may still want a response, or more of one: for an endpoint that is to end.
-    /// A client that said nothing for `quiet_ns` has what it wants. Walks all sessions.
+    /// Whether a client may still want a response, or more of one. For an endpoint that is about to
+    /// end. A client that sent nothing for `quiet_ns` has what it wants. Walks all sessions.
     pub fn has_undelivered(&self, quiet_ns: u64) -> bool {
         self.server
             .has_undelivered(&self.shared, self.last_turn, quiet_ns)
     }
 
     /// Tells all clients that this endpoint is shut down, so that they need not find out by its
-    /// silence; the last thing that an endpoint does. False: there is no room for all of it now,
-    /// and it is to be called again.
+    /// silence. The last thing that an endpoint does. False: the device has no room for all frames
+    /// now; call again.
     pub fn announce_shutdown<S: FrameSink>(&mut self, sink: &mut S) -> bool {
         self.server.announce_shutdown(&self.shared, sink)
     }
@@ -483,7 +487,7 @@ impl Protocol {
         self.shared.pool.take()
     }
 
-    /// Takes a buffer that nobody needs any more.
+    /// Takes back a buffer that is free.
     #[inline]
     pub fn recycle(&mut self, message: Msgbuf) {
         self.shared.pool.put(message);

@@ -7,11 +7,11 @@ pub(crate) struct Rtt {
     rttvar_ns: u32,
 }
 
-/// Samples above this are taken for this: 4.29 s would not fit the fields.
+/// Samples above this count as this: 4.29 s would not fit the fields.
 const MAX_NS: u64 = 2_000_000_000;
 
 impl Rtt {
-    /// Takes the round-trip time of a packet that was sent once (Karn's rule).
+    /// Records the round-trip time of a packet that was sent once (Karn's rule).
     #[inline]
     pub(crate) fn sample(&mut self, rtt_ns: u64) {
         let rtt = rtt_ns.min(MAX_NS) as u32;
@@ -35,7 +35,7 @@ impl Rtt {
     /// The timeout after `retries` retransmissions, doubled for each, within the bounds.
     pub(crate) fn timeout_ns(&self, retries: u8, min_ns: u64, max_ns: u64) -> u64 {
         let base = if self.srtt_ns == 0 {
-            // Nothing known yet. RFC 6298 says a second, for the Internet; this is a datacenter.
+            // No sample yet. RFC 6298 says one second, for the Internet; this is a datacenter.
             min_ns.max(10_000_000)
         } else {
             u64::from(self.srtt_ns) + 4 * u64::from(self.rttvar_ns)

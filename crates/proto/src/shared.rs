@@ -1,4 +1,4 @@
-//! What the client side and the server side of an endpoint have in common.
+//! The state that the client side and the server side of an endpoint share.
 
 use std::collections::VecDeque;
 
@@ -13,20 +13,21 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// This incarnation of the endpoint.
     pub(crate) token: u32,
-    /// What datagrams for it begin with.
+    /// The first bytes of datagrams for this incarnation.
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
     pub(crate) cookie_key: CookieKey,
     pub(crate) peers: Peers,
     pub(crate) pool: Pool,
-    /// Where requests are built.
+    /// The buffer in which requests are built.
     pub(crate) scratch: Msgbuf,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: Stats,
     /// Memory promised to messages that are being reassembled.
     pub(crate) reassembling: usize,
-    /// Memory of bulky responses that are kept.
+    /// Memory of bulky responses that are kept until they are acknowledged.
     pub(crate) retained: usize,
-    /// Requests of one packet go the short way: in the receive buffer, and to nobody else.
+    /// Requests of one packet take the fast path: they are handed over in the receive buffer, and
+    /// no worker may claim them.
     pub(crate) fast_path: bool,
     /// [`crate::wire::flags::ECHO`] if the datagram that is being read has a congestion mark, else zero.
     pub(crate) mark: u8,
@@ -46,8 +47,8 @@ impl Shared {
         self.reassembling -= total as usize;
     }
 
-    /// Sends one frame in a datagram of its own, for the incarnation `token`, best effort: for
-    /// session management, which its sender repeats until it is answered.
+    /// Sends one frame in a datagram of its own, for the incarnation `token`, best effort. This is
+    /// for session management, which the other side asks for again.
     pub(crate) fn send_alone<S: FrameSink>(
         sink: &mut S,
         to: Source,
@@ -59,7 +60,7 @@ impl Shared {
         match to {
             Source::Peer(peer) => {
                 sink.seal(peer);
-                // Best effort: whoever waits for it asks again.
+                // Best effort: the peer asks again.
                 let _ = push_rare(sink, peer, &preamble(token), &head, body, &[]);
                 sink.seal(peer);
             }

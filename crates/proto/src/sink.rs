@@ -1,4 +1,5 @@
-//! Where frames go: the seam between the protocol and whoever puts frames into datagrams.
+//! Where frames go: the interface between the protocol and the layer that puts frames into
+//! datagrams.
 
 use std::net::SocketAddr;
 
@@ -14,11 +15,11 @@ pub enum SinkError {
     Gone,
 }
 
-/// Takes frames and bundles them into datagrams.
+/// Accepts frames and bundles them into datagrams.
 pub trait FrameSink {
     /// Appends one frame, `head` then `body` then `tail`, to the datagram open for `peer`, or to
-    /// a new one that starts with `preamble`. Keeps no reference to the parts, but to memory of the
-    /// device's own that nobody writes to.
+    /// a new one that starts with `preamble`. Keeps no reference to the parts, except to memory of
+    /// the device itself that is not written to.
     fn push(
         &mut self,
         peer: PeerId,
@@ -28,25 +29,25 @@ pub trait FrameSink {
         tail: &[u8],
     ) -> Result<(), SinkError>;
 
-    /// Closes the datagram open for `peer`: later frames belong under another preamble.
+    /// Closes the datagram open for `peer`: later frames need another preamble.
     fn seal(&mut self, peer: PeerId);
 
-    /// Sends a datagram to an address that is no peer, best effort, keeping nothing.
+    /// Sends a datagram to the address of an unknown peer, best effort, and keeps no state.
     fn reply(&mut self, to: SocketAddr, datagram: &[u8]);
 
-    /// Makes a peer of an address that has proved to be its own. `None` if there is no room.
+    /// Makes a peer of an address that the cookie has proved. `None`: the device has no room.
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId>;
 
-    /// `peer` takes no datagram larger than this, in bytes. What it does not say to the device it says
-    /// to the protocol.
+    /// `peer` accepts no datagram larger than this, in bytes. The device does not know this limit;
+    /// the protocol has it from the peer.
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize);
 
     /// The largest datagram on the path to `peer`, in bytes.
     fn max_datagram(&self, peer: PeerId) -> usize;
 }
 
-/// [`FrameSink::push`] for all frames but whole requests and responses: one copy of it serves
-/// them all.
+/// [`FrameSink::push`] for all frames but whole requests and responses: they share one copy of the
+/// code.
 #[inline(never)]
 pub(crate) fn push_rare<S: FrameSink>(
     sink: &mut S,
@@ -59,7 +60,7 @@ pub(crate) fn push_rare<S: FrameSink>(
     sink.push(peer, preamble, head, body, tail)
 }
 
-/// The largest datagram for `peer`, in bytes: what the path carries, as far as a frame can fill it.
+/// The largest datagram for `peer`, in bytes: what the path carries, and what one frame can fill.
 pub(crate) fn datagram_width<S: FrameSink>(sink: &S, peer: PeerId) -> usize {
     sink.max_datagram(peer).min(MAX_DATAGRAM)
 }

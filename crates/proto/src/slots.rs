@@ -1,8 +1,8 @@
-//! What the slots of a session lie in: the first one inside the session, the others apart.
+//! The slots of a session: the first slot lies inside the session, the others apart.
 //!
-//! Most sessions of a crowd have one request outstanding at a time, and a client takes the lowest
-//! slot that is free. So the first slot is a neighbour of what else a request needs of its
-//! session, and the others get memory when one of them is used for the first time.
+//! With many sessions, most have one request outstanding at a time, and a client takes the lowest
+//! free slot. So the first slot lies beside the other fields that a request needs. The other slots
+//! get memory when one of them is used for the first time.
 
 use std::ops::{Index, IndexMut};
 
@@ -48,10 +48,10 @@ impl<S: Default> Slots<S> {
         self.rest.get_mut(index - 1)
     }
 
-    /// A slot, to be used. `None`: there are not so many.
+    /// A slot, to be used. `None`: the session has fewer slots.
     #[inline]
     pub(crate) fn enter(&mut self, index: usize) -> Option<&mut S> {
-        // The first one without a look at the others: that would be another cache line.
+        // The first slot needs no look at the others, which would be another cache line.
         if index == 0 {
             return Some(&mut self.first);
         }
@@ -70,7 +70,7 @@ impl<S: Default> Slots<S> {
         self.get_mut(index)
     }
 
-    /// Those that were used before, and perhaps some that were not.
+    /// The slots that were used before, and perhaps some that were not.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
         std::iter::once(&self.first).chain(&self.rest)
     }

@@ -1,4 +1,4 @@
-//! Requests that workers claim, beside the protocol of their endpoint.
+//! The dispatcher's side of claims: what workers did becomes the state of the protocol.
 
 use std::sync::Arc;
 
@@ -7,21 +7,22 @@ use crate::claims::{Claim, Claims};
 use crate::{Msgbuf, RespondReason};
 
 impl Protocol {
-    /// From now on requests may be claimed by workers: threads that receive datagrams, too. Whoever
-    /// claims runs the request and tells the dispatcher, the thread that has this endpoint, which
-    /// claims what it is given in the same way. Sessions beyond the first `places` stay the
-    /// dispatcher's. Once for an endpoint.
+    /// From now on workers may claim requests. A worker is a thread that receives datagrams, too;
+    /// the dispatcher is the thread that has this endpoint. A worker that claims a request runs it
+    /// and reports to the dispatcher. The dispatcher claims the requests that it receives in the
+    /// same way. Sessions beyond the first `places` belong to the dispatcher alone. To be called
+    /// once for an endpoint.
     pub fn share_claims(&mut self, places: usize) -> Arc<Claims> {
         self.server.share_claims(&mut self.shared, places)
     }
 
-    /// A worker ran a request that it had claimed, and sent `message` as the answer, with the head
-    /// that the claim gave for it. From here on it is as if this endpoint had done that: the answer
-    /// is kept, and sent again if the client asks again. `message` is exchanged as in
-    /// [`Protocol::respond`].
+    /// A worker ran a request that it had claimed, and sent `message` as the response, with the
+    /// head that the claim gave for it. The state becomes what it would be if this endpoint had
+    /// done so: the response is kept, and sent again if the client asks again. `message` is
+    /// exchanged as in [`Protocol::respond`].
     ///
     /// # Errors
-    /// Nobody waits for it any more.
+    /// No client waits for the response any more.
     pub fn handle_claimed_response(
         &mut self,
         now: u64,
@@ -32,8 +33,8 @@ impl Protocol {
             .handle_claimed_response(&mut self.shared, now, claim, message)
     }
 
-    /// A worker claimed a request, and has not sent the answer itself: [`Protocol::respond`] is to
-    /// follow. False: nobody waits for it any more.
+    /// A worker claimed a request, and has not sent the response itself: [`Protocol::respond`] must
+    /// follow. False: no client waits for the response any more.
     pub fn handle_claimed_request(&mut self, now: u64, claim: &Claim) -> bool {
         self.server
             .handle_claimed_request(&mut self.shared, now, claim)

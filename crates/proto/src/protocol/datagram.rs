@@ -1,4 +1,4 @@
-//! The head of a datagram: who sent it, to which incarnation, in which version.
+//! The head of a datagram: its sender, the incarnation that it is for, its version.
 
 use super::{Frames, Protocol, Sender};
 use crate::shared::Shared;
@@ -9,12 +9,12 @@ use crate::wire::{
 use crate::{FrameSink, Refusal, Source};
 
 impl Protocol {
-    /// Takes a datagram: checks its preamble and gives its frames to [`Protocol::poll_incoming`]. They are
-    /// to be read before another datagram is opened. `marked`: a queue on its way was congested
-    /// and said so (ECN, RFC 3168).
+    /// Handles the head of a datagram; its frames are for [`Protocol::poll_incoming`]. They must be
+    /// handled before the next datagram. `marked`: the datagram has a congestion mark (ECN,
+    /// RFC 3168).
     ///
     /// # Errors
-    /// What is wrong with it; it was answered if there is an answer, and counted.
+    /// The datagram is not for this endpoint. It is counted, and answered if there is an answer.
     #[inline]
     pub fn handle_datagram<'a, S: FrameSink>(
         &mut self,
@@ -67,7 +67,7 @@ impl Protocol {
         }
     }
 
-    /// A datagram that is not plainly one of a peer's for this incarnation.
+    /// A datagram from an unknown peer, or with the token of another incarnation, or with none.
     #[cold]
     fn handle_unknown_token<'a, S: FrameSink>(
         &mut self,
@@ -81,7 +81,7 @@ impl Protocol {
             return Ok(Frames { sender, rest });
         }
         self.shared.stats.datagrams_dropped += 1;
-        // The sender talks to someone who was here before, or who has forgotten it.
+        // The sender talks to an earlier incarnation, or to this one, which has forgotten it.
         let reset = if token == self.shared.token {
             first_session(rest).map(|session| (session, ResetReason::UnknownPeer))
         } else {
@@ -98,8 +98,8 @@ impl Protocol {
         })
     }
 
-    /// Tells a client of another version which one is spoken here. The layout of preamble and
-    /// connect is the same in all versions as far as it is read here.
+    /// Tells a client of another version which version this endpoint speaks. What is read here of
+    /// the preamble and the connect has the same layout in all versions.
     #[cold]
     fn refuse_version<S: FrameSink>(&mut self, source: Source, datagram: &[u8], sink: &mut S) {
         let Ok((frame, _)) = split_frame(&datagram[PREAMBLE_BYTES..]) else {
@@ -108,7 +108,7 @@ impl Protocol {
         if frame.header.kind != Kind::Connect {
             return;
         }
-        // The first two words of its payload are all that versions have in common.
+        // All versions have only the first two words of the payload in common.
         if let Some(&[token, session]) = frame.payload.as_chunks().0.first_chunk() {
             let (token, session) = (u32::from_le_bytes(token), u32::from_le_bytes(session));
             let (code, detail) = Refusal::Version {

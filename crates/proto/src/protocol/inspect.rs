@@ -4,7 +4,7 @@ use super::Protocol;
 use crate::{PeerId, QueueLengths, SessionId, Stats};
 
 impl Protocol {
-    /// What happened so far.
+    /// Counters since the endpoint started.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
@@ -14,19 +14,19 @@ impl Protocol {
         (self.client.sessions.len(), self.server.sessions.len())
     }
 
-    /// Whether a session of either kind refers to the peer. If none does, its place on the device
-    /// can be given up: ask before acting on an [`Event::PeerReleased`] that is not of this
-    /// moment, and after a connect that did not begin.
+    /// Whether a session of either kind refers to the peer. If none does, the device can remove the
+    /// peer. Ask before acting on an [`Event::PeerReleased`](crate::Event::PeerReleased) of an
+    /// earlier moment, and after a connect that failed at once.
     pub fn refers_to(&self, peer: PeerId) -> bool {
         self.shared.peers.is_referred_to(peer)
     }
 
-    /// Requests of this endpoint that did not end yet, queued ones included. Walks all sessions.
+    /// Requests of this endpoint that have not ended, queued ones included. Walks all sessions.
     pub fn outstanding(&self) -> usize {
         self.client.outstanding()
     }
 
-    /// Requests of others that were handed over and not answered yet. Walks all sessions.
+    /// Requests of others that were handed over and are not answered. Walks all sessions.
     pub fn executing(&self) -> usize {
         self.server.executing()
     }
@@ -41,16 +41,16 @@ impl Protocol {
         self.shared.retained
     }
 
-    /// The books of a client session, for checkers: credits in use, credits, busy slots.
+    /// The accounting of a client session, for checkers: credits in use, credits, busy slots.
     ///
     /// # Panics
-    /// If the books contradict each other.
+    /// The slots and the session disagree about the credits in use.
     pub fn accounting(&self, session: SessionId) -> Option<(u16, u16, usize)> {
         self.client.accounting(session)
     }
 
-    /// Requests of a client session that fetch a response of several packets of which some are on
-    /// their way, for checkers.
+    /// Requests of a client session that fetch a response of several packets, with some of them on
+    /// their way. For checkers.
     pub fn fetching(&self, session: SessionId) -> usize {
         self.client.fetching(session)
     }
@@ -61,7 +61,7 @@ impl Protocol {
         session.map_or(0, |session| session.queue.len())
     }
 
-    /// How many wait for the next turn, for checkers.
+    /// How many sessions and slots wait for the next turn, for checkers.
     pub fn queue_lengths(&self) -> QueueLengths {
         let (client_blocked, client_rfrs) = self.client.queue_lengths();
         let (server_blocked, server_credit_returns) = self.server.queue_lengths();
@@ -73,7 +73,7 @@ impl Protocol {
         }
     }
 
-    /// Credits that this endpoint has granted to others' sessions, in all.
+    /// Credits that this endpoint has granted to the sessions of others, in all.
     pub fn granted(&self) -> usize {
         self.server.granted()
     }

@@ -7,7 +7,7 @@ use crate::wire::{Frame, Header, Kind, Reset, ResetReason, split_frame};
 use crate::{FrameSink, PeerId, SessionError, Source};
 
 impl Protocol {
-    /// Takes the next frame, if [`Protocol::upcoming`] says that it is for this method.
+    /// Handles the next frame, if [`Protocol::upcoming`] says that it is for this method.
     #[cold]
     pub fn handle_other<'a, S: FrameSink>(
         &mut self,
@@ -25,7 +25,7 @@ impl Protocol {
             Sender::Other(source) => (**source, true),
         };
         if tokenless && frame.header.kind == Kind::Reset {
-            // Alone in its datagram. A forger who guesses at tokens has one guess in each.
+            // A reset is alone in its datagram: a forger who guesses tokens has one guess in each.
             frames.rest = &[];
         }
         let kind = frame.header.kind;
@@ -120,7 +120,8 @@ impl Protocol {
             Kind::Credit => client.handle_credit(shared, now, peer, frame, sink),
             Kind::CreditAck => server.handle_credit_ack(shared, peer, frame),
             Kind::Ping => answer_ping(shared, peer, &frame, sink),
-            // Mostly, that it arrived is all there is to know.
+            // The arrival of a pong says that the peer lives. Its number matters only to a peer
+            // under suspicion.
             Kind::Pong => {
                 if let Some(entry) = shared.peers.get_mut(peer)
                     && entry.awaited_pong == frame.header.number
