@@ -25,11 +25,11 @@ use crate::{
 use session::{ClientSession, Queued, SendOutcome, State};
 use slot::Phase;
 
-/// Ticks of the retransmission timers: 65.5 us; the wheel reaches 67 ms ahead.
+/// Tick of the retransmission timers: 65.5 us. The wheel reaches 67 ms ahead.
 const TIMER_SHIFT: u32 = 16;
-/// Ticks of pacing: 1.02 us; the wheel reaches 1 ms ahead.
+/// Tick of pacing: 1.02 us. The wheel reaches 1 ms ahead.
 const PACER_SHIFT: u32 = 10;
-/// What pacing cannot tell apart.
+/// Pacing cannot tell times within one tick apart.
 const PACER_TICK_NS: u64 = 1 << PACER_SHIFT;
 
 pub(crate) struct Client {
@@ -38,11 +38,11 @@ pub(crate) struct Client {
     pacer: Wheel,
     /// Sessions that found the sink full.
     blocked: VecDeque<SessionId>,
-    /// Slots that have to ask for more of a response.
+    /// Slots with a request for response (RFR) to send.
     rfr_queue: VecDeque<(SessionId, u8)>,
-    /// Sessions whose connect has to be said (again).
+    /// Sessions whose connect has to be sent (again).
     connecting: VecDeque<SessionId>,
-    /// Places that were looked at because of resets in the turn at a time.
+    /// A turn's time, and the session places that resets had searched in that turn.
     searched: (u64, usize),
     /// Peers that have not answered since this endpoint was away for long.
     suspected: Vec<PeerId>,
@@ -91,7 +91,7 @@ impl Client {
             })
             .ok_or(ConnectError::SessionLimit(shared.config.max_sessions))?;
         shared.peers.retain(peer, Role::Client, now);
-        // Room now: an absence later may hit in the middle of small calls.
+        // Memory is reserved now, so that an absence later causes no allocation.
         self.due.reserve(self.sessions.places());
         self.suspected.reserve(shared.peers.len());
         self.connecting.push_back(id);
@@ -100,7 +100,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Sends a request whose message `build` writes where it is sent from.
+    /// Sends a request whose message `build` writes into the buffer that it is sent from.
     #[inline]
     pub(crate) fn request_with<S: FrameSink>(
         &mut self,
@@ -119,9 +119,9 @@ impl Client {
             *message = shared.pool.take();
         }
         let head = message.head_mut();
-        // What the last one was, or what a `build` that panicked may have left.
+        // The last message may still be in it, or the rest of a `build` that panicked.
         head.clear();
-        // Called in one place only, so that it is compiled into it.
+        // One call site only, so that `build` is inlined.
         let prefix = build(head);
         if !session.can_send_now() || head.len() > session.single as usize {
             let message = std::mem::take(message);
@@ -159,7 +159,7 @@ impl Client {
             })
     }
 
-    /// The sink was full: the slot waits for the next flush.
+    /// The sink is full: the slot waits for the next flush.
     #[cold]
     fn defer(&mut self, shared: &mut Shared, now: u64, id: SessionId, index: usize) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
@@ -172,7 +172,7 @@ impl Client {
         }
     }
 
-    /// Sends a request whose message is there, or queues it.
+    /// Sends a request whose message is complete, or queues it.
     #[allow(
         clippy::too_many_arguments,
         reason = "one call per request: no struct to fill"
@@ -218,7 +218,7 @@ impl Client {
         Ok(number)
     }
 
-    /// Sends what the session has pending, and sees to it that the rest is sent later.
+    /// Sends what the session has pending, and schedules the rest.
     fn send_pending<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -237,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Fills slots that became free from the queue, and sends.
+    /// Moves requests from the queue to free slots, and sends them.
     fn send_queued<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -335,7 +335,7 @@ impl Client {
         }
     }
 
-    /// Ends a session and all that it holds.
+    /// Ends a session and all of its requests.
     fn fail_session(&mut self, shared: &mut Shared, id: SessionId, error: SessionError) {
         self.fail_requests(shared, id, error);
         let session = self.sessions.remove(id).expect("the caller has it");
@@ -351,7 +351,7 @@ impl Client {
             .release(session.peer, Role::Client, &mut shared.events);
     }
 
-    /// Requests that were taken and did not end yet.
+    /// Requests that were accepted and have not ended.
     pub(crate) fn outstanding(&self) -> usize {
         self.sessions
             .iter()
@@ -362,12 +362,12 @@ impl Client {
             .sum()
     }
 
-    /// Whether something found the sink full, or was not flushed yet.
+    /// Whether frames found the sink full, or wait for the next flush.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.blocked.is_empty() || !self.rfr_queue.is_empty() || !self.connecting.is_empty()
     }
 
-    /// When `flush` has something to do next because of the time.
+    /// When the next timer is due.
     pub(crate) fn poll_timer(&self) -> Option<u64> {
         match (self.timers.next(), self.pacer.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -375,7 +375,7 @@ impl Client {
         }
     }
 
-    /// The books of a session, for checkers: `(credits in use, credits, slots busy)`.
+    /// The accounting of a session, for checkers: `(credits in use, credits, busy slots)`.
     pub(crate) fn accounting(&self, id: SessionId) -> Option<(u16, u16, usize)> {
         let session = self.sessions.get(id)?;
         let by_slot: u16 = session.slots.iter().map(|slot| slot.credits).sum();
@@ -384,12 +384,12 @@ impl Client {
         Some((session.in_flight, session.credits, busy))
     }
 
-    /// Sessions that found the sink full, and slots that have to ask.
+    /// Sessions that found the sink full, and slots with an RFR to send.
     pub(crate) fn queue_lengths(&self) -> (usize, usize) {
         (self.blocked.len(), self.rfr_queue.len())
     }
 
-    /// Slots of a session that fetch a response of which some is on its way.
+    /// Slots of a session that fetch a response, with fragments of it on their way.
     pub(crate) fn fetching(&self, id: SessionId) -> usize {
         let session = self.sessions.get(id);
         let slots = session.into_iter().flat_map(|session| session.slots.iter());
@@ -420,7 +420,7 @@ fn block(blocked: &mut VecDeque<SessionId>, session: &mut ClientSession) {
     }
 }
 
-/// The session goes on when its rate allows the next packet.
+/// The session continues when its rate allows the next packet.
 fn pace(pacer: &mut Wheel, session: &mut ClientSession, at: u64) {
     if !session.in_pacer {
         session.in_pacer = true;
@@ -441,7 +441,7 @@ fn first_timeout_ns(session: &ClientSession, config: &crate::Config) -> u64 {
     session.rtt.timeout_ns(0, min_ns, max_ns)
 }
 
-/// A sink error that only means "later".
+/// Whether the sink only asks to try again later.
 fn is_full(result: Result<(), SinkError>) -> bool {
     result == Err(SinkError::Full)
 }

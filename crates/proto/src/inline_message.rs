@@ -1,13 +1,13 @@
-//! The bytes of a small message, in one cache line of their slot.
+//! The bytes of a small message, in one cache line of its slot.
 //!
-//! A message is kept for the case that it has to be sent again. A small one is copied for that:
-//! the copy costs no more than an exchange of buffers, needs no memory beside the slot's, and the
-//! buffer that messages are built in stays the same one, in the first-level cache.
+//! A message is kept for the case that it has to be sent again. A small message is copied into the
+//! slot. The copy costs no more than an exchange of buffers and needs no memory beside the slot's.
+//! Messages are built in one buffer, which so stays in the first-level cache.
 
-/// The longest message that is kept so.
+/// The longest message that fits.
 const INLINE_BYTES: usize = 63;
 
-/// In place of the length of a message that is kept elsewhere.
+/// In place of the length: the message, if there is one, is in the slot's cold state.
 const NOT_INLINE: u8 = u8::MAX;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Default for InlineMessage {
 }
 
 impl InlineMessage {
-    /// Keeps a copy of `message`. False: it is too long, and is to be kept elsewhere.
+    /// Stores a copy of `message`. False: it is too long, and the caller stores it elsewhere.
     #[inline]
     pub(crate) fn store(&mut self, message: &[u8]) -> bool {
         let Some(bytes) = self.bytes.get_mut(..message.len()) else {
@@ -36,7 +36,7 @@ impl InlineMessage {
         };
         self.len = message.len() as u8;
         match (message.first_chunk(), message.last_chunk()) {
-            // Two copies of fixed size that overlap take less than a call for one of any size.
+            // Two overlapping copies of fixed size cost less than a call for a copy of any size.
             (Some(first), Some(last)) => {
                 *bytes
                     .first_chunk_mut::<32>()
@@ -50,13 +50,13 @@ impl InlineMessage {
         true
     }
 
-    /// The message is kept elsewhere from now on, or not at all.
+    /// The message is stored elsewhere from now on, or not at all.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.len = NOT_INLINE;
     }
 
-    /// The message, if it is kept here.
+    /// The message, if it is stored here.
     #[inline]
     pub(crate) fn get(&self) -> Option<&[u8]> {
         self.bytes.get(..self.len.into())
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_here_or_elsewhere() {
+    fn a_message_of_up_to_63_bytes_is_stored_inline() {
         let mut inline = InlineMessage::default();
         assert_eq!(size_of::<InlineMessage>(), 64);
         assert_eq!(inline.get(), None);

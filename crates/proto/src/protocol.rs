@@ -428,8 +428,8 @@ impl Protocol {
         self.shared.events.pop_front()
     }
 
-    /// The device says that a peer is reason: `certain` if the kernel saw it end, else the network
-    /// only suspects it.
+    /// The device reports that a peer is gone. `certain`: the kernel saw it end; otherwise the
+    /// network only suspects it.
     pub fn handle_peer_gone<S: FrameSink>(
         &mut self,
         now: u64,

@@ -13,7 +13,7 @@ use crate::wire::{
 };
 use crate::{Config, Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
 
-/// Places of sessions looked at in one turn because of resets: some 100 us of work.
+/// Session places that resets may have searched in one turn: some 100 us of work.
 const SEARCHED: usize = 1 << 14;
 
 impl Client {
@@ -23,7 +23,7 @@ impl Client {
         (session.peer == peer && session.state == State::Connecting).then_some(id)
     }
 
-    /// The server wants to see that the address is ours: say it again with the cookie.
+    /// The server wants proof of this endpoint's address: the connect is sent again with the cookie.
     pub(crate) fn handle_challenge(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let found = self
             .find_connecting(peer, &frame)
@@ -34,7 +34,7 @@ impl Client {
         };
         let session = self.sessions.get_mut(id).expect("just found");
         let cookie = (challenge.cookie_time, challenge.cookie_mac);
-        // A duplicate of the same challenge must not start another round.
+        // A duplicate of the same challenge must not cause another connect.
         if session.cookie != cookie {
             session.cookie = cookie;
             self.connecting.push_back(id);
@@ -56,7 +56,7 @@ impl Client {
         let Some(id) = self.find_connecting(peer, &frame) else {
             let id = SessionId::from_wire(frame.header.session);
             if self.sessions.get(id).is_none() && accept.token != 0 {
-                // Opened after this side gave up: the server must not keep it.
+                // The server opened it after this side gave up: the server must drop it.
                 let header = Header {
                     kind: Kind::Close,
                     flags: 0,
@@ -101,7 +101,7 @@ impl Client {
         session.free = slots_mask(usize::from(accept.slots));
         session.control = Controller::new(&shared.config, accept.max_datagram);
         if sent_once {
-            // Of the path's own delay, before this session has sent anything that could queue.
+            // A sample of the path's own delay: this session has sent nothing yet that could queue.
             session.control.handle_ack(Ack {
                 now,
                 rtt_ns: Some(now - session.control_sent_at),
@@ -134,10 +134,10 @@ impl Client {
         }
     }
 
-    /// A server says that the peer is incarnation `token`. Returns whether to believe it: if
-    /// another one is known, this may be what its former self said, come late. Who is there now
-    /// answers a ping to the known one: that it is alive, or that it is no more, and then the
-    /// connect is said again.
+    /// An accept says that the peer is incarnation `token`. Returns whether that is believed. If
+    /// another incarnation is known, this accept may be a late one of an earlier incarnation. Then
+    /// the known incarnation is pinged. The present one answers with a pong or with a reset; after
+    /// a reset the connect is sent again.
     fn learn_token<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -175,8 +175,8 @@ impl Client {
         self.fail_session(shared, id, refusal.into());
     }
 
-    /// The peer does not know one of our sessions, or none of them. Returns the token of its
-    /// former self if it was restarted.
+    /// The peer does not know one of this endpoint's sessions, or any of them. If the peer was
+    /// restarted, returns the token of its former incarnation.
     pub(crate) fn handle_reset(
         &mut self,
         shared: &mut Shared,
@@ -184,7 +184,8 @@ impl Client {
         peer: PeerId,
         frame: Frame<'_>,
     ) -> Option<u32> {
-        // Anybody who can forge the peer's address can send these. Whoever meant one says it again.
+        // Resets can be forged by anyone who can forge the peer's address, so their cost has a
+        // bound. A peer repeats a reset that is dropped here.
         if !self.may_search(now) {
             shared.stats.frames_stale += 1;
             return None;
@@ -194,17 +195,17 @@ impl Client {
             shared.stats.frames_malformed += 1;
             return None;
         };
-        // Only who has seen our datagrams knows the token that they carry. Each session has its
-        // own: a peer that came back may have opened sessions to us, and be known by its new
-        // token, while sessions of ours still are with its former self.
+        // Only a receiver of this endpoint's datagrams knows the token that they carry. Each session
+        // has its own token: a restarted peer may have opened sessions to this endpoint, and be
+        // known by its new token, while this endpoint's sessions are with its former incarnation.
         let named = preamble(reset.token);
         let error = match reset.reason {
             ResetReason::UnknownSession | ResetReason::UnknownPeer => SessionError::PeerDropped,
             ResetReason::Restarted => SessionError::PeerRestarted,
             ResetReason::ShutDown => SessionError::PeerLeft,
         };
-        // Who is forgotten was so when the datagram came that the reset answers, which was on the
-        // session that it names. One that was opened since is none of those that are gone.
+        // The peer had forgotten this endpoint when the datagram arrived that the reset answers.
+        // That datagram was on the session that the reset names. Sessions opened since are valid.
         let until = match reset.reason {
             ResetReason::UnknownSession => None,
             ResetReason::UnknownPeer => match self.named(peer, named, frame.header.session) {
@@ -244,7 +245,7 @@ impl Client {
         reset.reason.ends_incarnation().then_some(reset.token)
     }
 
-    /// The session with `peer` that the server knows by the number `remote`.
+    /// The session with `peer` that has the number `remote` at the server.
     fn named(
         &self,
         peer: PeerId,
@@ -258,7 +259,7 @@ impl Client {
         sessions.find(|session| known(session))
     }
 
-    /// Whether all sessions may be looked at once more in this turn.
+    /// Whether all sessions may be searched once more in this turn.
     fn may_search(&mut self, now: u64) -> bool {
         if self.searched.0 != now {
             self.searched = (now, 0);
@@ -293,8 +294,8 @@ impl Client {
         }
     }
 
-    /// The network suspects that nobody listens there: believed at once of a session that is
-    /// still connecting; an open one is asked first.
+    /// The network suspects that nothing listens there. Sessions that are still connecting end at
+    /// once; the peer of an open session is pinged first.
     pub(crate) fn fail_connecting(&mut self, shared: &mut Shared, peer: PeerId) {
         for place in 0..self.sessions.places() {
             let Some(id) = self.sessions.id_at(place) else {
@@ -324,7 +325,7 @@ impl Client {
         }
     }
 
-    /// Ends an open session on this side, and sees to it that the server hears of it.
+    /// Ends an open session on this side, and sends the close until the server confirms it.
     pub(super) fn end<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -349,7 +350,7 @@ impl Client {
         }
     }
 
-    /// The server has forgotten the session, as it was told.
+    /// The server confirms that it has dropped the session.
     pub(crate) fn handle_closed(&mut self, shared: &mut Shared, peer: PeerId, frame: Frame<'_>) {
         let id = SessionId::from_wire(frame.header.session);
         let closing = self

@@ -9,9 +9,9 @@ use crate::wire::{Header, Kind};
 use crate::{FrameSink, PeerId, SessionError, SessionId, Source};
 
 impl Client {
-    /// This endpoint was away for so long that its peers may have dropped it. Until one answers,
-    /// what is sent to it could be lost, and nobody would know whether it ran: so requests wait.
-    /// Only the answer to this very ping counts.
+    /// This endpoint was away for so long that its peers may have dropped it. Until a peer answers,
+    /// a request to it could be lost, and whether it ran would be unknown: so requests wait. Only
+    /// the answer to this very ping counts.
     pub(crate) fn suspect_silent_peers<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -19,7 +19,7 @@ impl Client {
         sink: &mut S,
     ) {
         let keepalive = shared.config.keepalive_ns;
-        // Those of an earlier absence stay until it is known what came of them.
+        // Peers suspected since an earlier absence stay suspected until they answer or end.
         for (id, peer) in shared.peers.iter_mut() {
             let silent = now.saturating_sub(peer.heard_at);
             if peer.client_sessions > 0 && peer.token != 0 && silent >= keepalive {
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// Lets the requests go on that wait for a peer that has answered. Those to one that is gone
+    /// Sends the requests that wait for a peer that has answered. Requests to a peer that is gone
     /// ended with their session.
     #[cold]
     pub(super) fn resume_suspected<S: FrameSink>(
@@ -74,7 +74,7 @@ impl Client {
         }
     }
 
-    /// Asks silent peers, and gives up on those that were asked in vain.
+    /// Pings silent peers, and ends the sessions with peers that answer no ping.
     pub(crate) fn ping<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let (keepalive, timeout) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
         let mut dead = Vec::new();
@@ -84,8 +84,8 @@ impl Client {
                 continue;
             }
             let silent = now.saturating_sub(peer.heard_at);
-            // An unanswered ping may have been lost, and a few more may be: asking faster from
-            // then on tells a bad network from a dead peer.
+            // An unanswered ping may have been lost. Faster pings from then on tell a bad network
+            // from a dead peer.
             let suspected = peer.awaited_pong != 0;
             let pause = if peer.unanswered == 0 && !suspected {
                 keepalive
@@ -117,8 +117,8 @@ impl Client {
         Shared::send_alone(sink, Source::Peer(id), peer.token, header, &[]);
     }
 
-    /// What the server calls the session that a ping is sent on: of those that it has to know,
-    /// the last opened. `entry` remembers it: there may be many.
+    /// The server's number of the session that a ping names: the session opened last among those
+    /// that the server must know. `entry` remembers it, because there may be many sessions.
     fn ping_on(sessions: &Table<ClientSession>, peer: PeerId, entry: &mut Peer) -> u32 {
         let preamble = preamble(entry.token);
         let is_known = |session: &&ClientSession| session.is_known_to(peer, preamble);

@@ -1,4 +1,4 @@
-//! The client side: what servers send.
+//! The client handles what servers send: responses, credit returns, rejects, credits.
 
 use super::Client;
 use super::session::State;
@@ -11,7 +11,7 @@ use crate::wire::{CreditReturn, Fragment, Frame, Limit, Reject, flags};
 use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId, Stats, Tag};
 
 impl Client {
-    /// The slot that a frame of the server is about, if the request is still the one it means.
+    /// The slot that a server's frame is about, if its request is still the one that the frame means.
     #[inline]
     fn find(&mut self, peer: PeerId, frame: &Frame<'_>) -> Option<(SessionId, usize)> {
         let id = SessionId::from_wire(frame.header.session);
@@ -51,7 +51,7 @@ impl Client {
         };
         if slot.retries == 0 {
             let rtt_ns = now - slot.active_at;
-            // The responses of one burst tell the same story: one sample of it.
+            // The responses of one burst have the same delay: one sample is enough.
             if session.sampled_at != now as u32 {
                 session.sampled_at = now as u32;
                 session.rtt.sample(rtt_ns);
@@ -72,7 +72,7 @@ impl Client {
         shared.stats.responses_received += 1;
         let tag = slot.tag;
         if session.ready && slot.phase == Phase::Single && !slot.is_bulky() {
-            // Nothing waits for the slot or the credit. The slot keeps its buffer.
+            // Nothing waits for the slot or the credit. The slot keeps its memory.
             debug_assert!(slot.credits == 1 && slot.cold.large().is_none());
             slot.phase = Phase::Idle;
             slot.credits = 0;
@@ -101,8 +101,7 @@ impl Client {
         self.send_queued(shared, now, id, sink);
     }
 
-    /// Bytes of the response that this frame is the first part of, if memory is to be promised for
-    /// it.
+    /// Bytes of the response whose first fragment this frame is, if memory must be promised for it.
     pub(crate) fn begins_response(
         &mut self,
         shared: &Shared,
@@ -118,7 +117,7 @@ impl Client {
         begins.then_some(total)
     }
 
-    /// A part of a response.
+    /// A fragment of a response.
     pub(crate) fn handle_response_fragment<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -169,7 +168,7 @@ impl Client {
             shared.stats.marks += u64::from(ack.marked);
             session.ready &= session.control.handle_ack(ack);
         }
-        // The session's share of the receivers' queues became larger for all of its slots.
+        // A place in the receivers' queues became free for all slots of the session.
         if session.sending != 0 {
             session.pending |= session.sending;
             session.ready = false;
@@ -225,7 +224,7 @@ impl Client {
             let answer = frame.header.flags;
             record_repeated_answer(&mut session.control, now, answer, &mut shared.stats);
         }
-        // The first part of the response says that the whole request arrived.
+        // The first fragment of the response says that the whole request arrived.
         session.set_credits(index, 0);
         let bit = 1u64 << index;
         session.pending &= !bit;
@@ -254,7 +253,7 @@ impl Client {
         let Some(Large::Receive(window)) = slot.cold.large() else {
             unreachable!("checked above");
         };
-        // Tells the server that it may forget the response. If that is lost, it forgets later.
+        // Tells the server that it may drop the response. If this is lost, it drops it later.
         let count = window.arrived.count();
         let (tag, number) = (slot.tag, slot.number);
         let _ = session.push_rfr(index, count, 0, sink);
@@ -276,7 +275,7 @@ impl Client {
         })
     }
 
-    /// What arrived of a request.
+    /// A credit return: which fragments of a request arrived.
     pub(crate) fn handle_credit_return<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -309,7 +308,7 @@ impl Client {
         }
         let lost = window.take_loss();
         if lost {
-            // It may be the one that is sent again.
+            // The timed fragment may be sent again, and its answer would be ambiguous.
             *timed = None;
         }
         slot.active_at = now;
@@ -331,12 +330,12 @@ impl Client {
         shared.stats.marks += u64::from(ack.marked);
         session.control.handle_ack(ack);
         session.set_credits(index, outstanding);
-        // The session's share of the receiver's queue became larger for all of its slots.
+        // A place in the receiver's queue became free for all slots of the session.
         session.pending |= session.sending;
         self.send_pending(shared, now, id, sink);
     }
 
-    /// The request will have no response.
+    /// A reject: the request will have no response.
     pub(crate) fn handle_reject<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -354,7 +353,7 @@ impl Client {
         self.fail_request(shared, now, id, index, error, sink);
     }
 
-    /// More or fewer credits.
+    /// The session has more or fewer credits from now on.
     pub(crate) fn handle_credit<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -386,8 +385,8 @@ impl Client {
     }
 }
 
-/// Congestion control takes what the answer with these flags says. Returns whether the session may
-/// send without pacing from now on.
+/// Passes an answer with these flags to congestion control. Returns whether the session may send
+/// without pacing from now on.
 #[cold]
 fn record_answer(
     control: &mut Controller,
@@ -401,8 +400,8 @@ fn record_answer(
     control.handle_ack(ack)
 }
 
-/// As [`record_answer`], of a request that was sent again: nobody knows which of the two is answered, and
-/// how long it took. A mark is a mark.
+/// As [`record_answer`], for a request that was sent again. Which of the two is answered is unknown,
+/// so there is no round-trip time. A mark still counts.
 #[cold]
 fn record_repeated_answer(control: &mut Controller, now: u64, answer: u8, stats: &mut Stats) {
     if answer & flags::ECHO != 0 {
@@ -417,7 +416,6 @@ fn record_repeated_answer(control: &mut Controller, now: u64, answer: u8, stats:
     }
 }
 
-/// A buffer for the pool, from a response that nobody took over.
 impl Body<'_> {
     /// The message's buffer, if the body owns one.
     pub fn into_buffer(self) -> Option<Msgbuf> {

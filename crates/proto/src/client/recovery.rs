@@ -20,7 +20,7 @@ use crate::congestion::Ack;
 use crate::shared::Shared;
 use crate::{FrameSink, SessionError, SessionId};
 
-/// Retries of a request before its silence counts as the server's.
+/// Retries of a request before its silence counts as the server's silence.
 const MIN_RETRIES: u8 = 5;
 
 impl Client {
@@ -42,7 +42,7 @@ impl Client {
             let index = busy.trailing_zeros() as usize;
             busy &= busy - 1;
             let slot = &session.slots[index];
-            // Nothing of it is on its way: it waits for a credit, its time, or the sink.
+            // No packet of it is on its way: it waits for a credit, its pacing time, or the sink.
             let waits =
                 (session.pending | session.paced_rfrs) & 1 << index != 0 && slot.credits == 0;
             if !waits {
@@ -67,14 +67,13 @@ impl Client {
             next = Some(next.map_or(at, |next: u64| next.min(at)));
         }
         if let Some(at) = next {
-            // One that is asked after now and then must not keep the next one's loss from being
-            // seen: what is sent before it is due puts the timer forward.
+            // A long-running request has a long timeout. It must not delay the detection of another
+            // request's loss: a request that is sent earlier than that moves the timer forward.
             session.timer_armed = at <= now + first_timeout_ns(session, config);
             self.timers.insert(id.index(), at);
         }
         if unconfirmed {
-            // The peer may well be alive, but this session is out of step with it: nothing that
-            // is sent again would ever help.
+            // The peer may be alive, but the two ends of this session disagree: no retry would help.
             self.end(shared, now, id, SessionError::PeerSilent, sink);
             return;
         }
@@ -83,7 +82,8 @@ impl Client {
         }
     }
 
-    /// Sends the requests for response that are due, one for each slot whatever arrived since.
+    /// Sends the requests for response (RFR) that are due: one for each slot, however much arrived.
+    /// An RFR names the fragments that are missing, those taken for lost included.
     #[cold]
     pub(super) fn send_rfrs<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         for _ in 0..self.rfr_queue.len() {
@@ -91,8 +91,8 @@ impl Client {
                 break;
             };
             let index = usize::from(index);
-            // What the session has to send comes first: a large response would otherwise hold all
-            // credits until it is complete. It gets on all the same, see below.
+            // Pending requests come first: a large response would otherwise hold all credits until
+            // it is complete. The response still makes progress, see below.
             if self.sessions.get(id).is_some_and(|s| s.pending != 0) {
                 self.send_pending(shared, now, id, sink);
             }
@@ -111,7 +111,7 @@ impl Client {
             let Some(Large::Receive(window)) = slot.cold.large_mut() else {
                 continue;
             };
-            // With nothing on its way nothing would ever free a credit: one is always allowed.
+            // With nothing on its way no arrival would free a credit: one is always allowed.
             let idle = window.outstanding() == 0;
             let credits = u32::from(free.min(room)).max(u32::from(idle));
             let missing = window.find_missing(now, srtt_ns);
@@ -134,7 +134,7 @@ impl Client {
                 session.control.record_sent(now, bytes);
             }
             if allowed < asked {
-                // The rest has to wait for its time.
+                // The rest waits for its pacing time.
                 slot.rfr_due = true;
                 session.paced_rfrs |= 1 << index;
                 let at = session.control.next_send_ns();
@@ -194,7 +194,7 @@ fn retransmit<S: FrameSink>(
             };
             *timed = None;
             if window.is_complete() {
-                // All arrived and no answer: ask with the last fragment.
+                // All fragments arrived and there is no answer: the last one is sent again.
                 let last = window.last();
                 let _ = session.push_fragment(index, last, sink);
                 return false;

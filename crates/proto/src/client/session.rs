@@ -24,14 +24,14 @@ use crate::wire::{
 };
 use crate::{Config, FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
 
-/// Where a session is in its life.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Connect sent, requests queue.
     Connecting,
     /// Requests flow.
     Open,
-    /// Close sent, waiting for the server to have heard it.
+    /// Close sent, waiting for the server's confirmation.
     Closing,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct ClientSession {
     pub(crate) peer: PeerId,
     /// The server's number of this session.
     pub(crate) remote: u32,
-    /// The largest request that is sent without a look at the other limits.
+    /// The largest request that is sent without a check of the other limits.
     pub(crate) single: u32,
     pub(crate) preamble: [u8; PREAMBLE_BYTES],
     /// Slots without a request.
@@ -80,7 +80,7 @@ pub(crate) struct ClientSession {
     /// How many slots there are.
     pub(crate) slot_count: u8,
     pub(crate) rtt: Rtt,
-    /// The turn that the last sample of it is of: the lower half of its time.
+    /// The turn of the last RTT sample: the lower half of its time.
     pub(crate) sampled_at: u32,
     pub(crate) control: Controller,
     pub(crate) slots: Slots<Slot>,
@@ -89,10 +89,10 @@ pub(crate) struct ClientSession {
     pub(crate) in_pacer: bool,
     pub(crate) blocked: bool,
     pub(crate) retries: u8,
-    /// Where the next look for a pending slot starts, so that none starves.
+    /// The slot at which the next search for a pending slot starts, so that none starves.
     pub(crate) turn: u8,
-    /// How often the timeout was doubled since a packet that was sent once was answered, and when
-    /// it last was. `sampled_at` is as it was set then as long as there is no such answer.
+    /// How often the timeout was doubled since the last RTT sample, and when it was doubled last.
+    /// Doubling sets `sampled_at`, too; a later value there means that a sample came since.
     pub(super) backoff: u8,
     pub(super) backed_off_at: u64,
     /// Fragments that may be outstanding, all slots together.
@@ -100,10 +100,10 @@ pub(crate) struct ClientSession {
     pub(crate) fragments_in_flight: u16,
     /// Fragments of responses that this side's receive queue can take at once.
     pub(crate) receive_window: u16,
-    /// The most credits that it can use: with so many there is nothing to ask for.
+    /// The most credits that the session can use: with so many it asks for no more.
     pub(crate) most_credits: u16,
     pub(crate) max_message: u32,
-    /// The last credit frame that was taken.
+    /// The number of the last credit frame that was accepted.
     pub(crate) credit_number: u64,
     /// Data bytes of a full fragment; also the largest message of one packet.
     pub(crate) fragment: u32,
@@ -111,14 +111,14 @@ pub(crate) struct ClientSession {
     pub(crate) pending: u64,
     /// Slots in phase `Sending`.
     pub(crate) sending: u64,
-    /// Slots that ask for more of a response when the rate allows it.
+    /// Slots whose requests for response wait for their pacing time.
     pub(crate) paced_rfrs: u64,
     pub(crate) queue: VecDeque<Queued>,
-    /// Connecting, closing: when that began, and when it was last said.
+    /// Connecting or closing: when that began, and when the connect or close was last sent.
     pub(crate) began_at: u64,
     pub(crate) control_sent_at: u64,
     pub(crate) cookie: (u64, u64),
-    /// When the server's word came that it is open.
+    /// When the accept came.
     pub(crate) opened_at: u64,
 }
 
@@ -209,7 +209,7 @@ impl ClientSession {
         }
     }
 
-    /// Whether the incarnation of `peer` that this preamble names has said that it has the session.
+    /// Whether the incarnation of `peer` that this preamble names has accepted the session.
     pub(crate) fn is_known_to(&self, peer: PeerId, preamble: [u8; PREAMBLE_BYTES]) -> bool {
         self.peer == peer && self.state != State::Connecting && self.preamble == preamble
     }
@@ -220,8 +220,8 @@ impl ClientSession {
         self.ready && self.free != 0 && self.in_flight < self.credits
     }
 
-    /// Sends a message of one packet. It is kept in the slot that it is given, and `message` is
-    /// left a buffer. `Err`: the slot, if the sink had no room.
+    /// Sends a message of one packet and stores it in a free slot; `message` is a free buffer
+    /// afterwards. `Err`: the slot, if the sink had no room.
     #[inline(always)]
     pub(crate) fn send_single<S: FrameSink>(
         &mut self,
@@ -261,8 +261,8 @@ impl ClientSession {
         Ok(())
     }
 
-    /// The ownership rule of eRPC (NSDI'19, section 4.2.2): nothing of a request is sent, again or
-    /// for the first time, once its response was processed or it was given back.
+    /// The ownership rule of eRPC (NSDI'19, section 4.2.2): no part of a request is sent once its
+    /// response was processed or the request was given back.
     fn assert_owned(&self, slot: usize, phase: Phase) {
         debug_assert_eq!(
             self.slots[slot].phase, phase,
@@ -333,7 +333,7 @@ impl ClientSession {
         push_rare(sink, self.peer, &self.preamble, &head, &body, &[])
     }
 
-    /// Tells the server that the session is over; repeated until it says that it knows.
+    /// Tells the server that the session is over. Repeated until the server confirms it.
     pub(crate) fn push_close<S: FrameSink>(&self, sink: &mut S) {
         let head = Header {
             kind: Kind::Close,
@@ -346,7 +346,7 @@ impl ClientSession {
         let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
     }
 
-    /// Tells the server that its last word on credits is in force.
+    /// Tells the server that its last credit frame is in force.
     pub(crate) fn push_credit_ack<S: FrameSink>(&self, limit: Limit, sink: &mut S) {
         let body = limit.to_bytes();
         let head = Header {
@@ -363,12 +363,12 @@ impl ClientSession {
     /// Tells the server that the request in `slot` is not wanted any more, best effort.
     pub(crate) fn push_cancel<S: FrameSink>(&self, slot: usize, sink: &mut S) {
         let head = self.header(Kind::Cancel, slot).to_bytes(0);
-        // If it is lost, the server does work that nobody wants, no more.
+        // If it is lost, the server only does work that is not wanted.
         let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
     }
 
-    /// Puts a request into a free slot; it is sent by [`ClientSession::send_pending`]. Returns a buffer
-    /// that nobody needs.
+    /// Puts a request into a free slot; [`ClientSession::send_pending`] sends it. Returns a free
+    /// buffer.
     pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued) -> Msgbuf {
         if self.busy() == 0 {
             self.control.handle_wake(now);
@@ -398,7 +398,7 @@ impl ClientSession {
         request.message
     }
 
-    /// Sends what is pending and allowed. `true`: the sink was full.
+    /// Sends what is pending and allowed.
     pub(crate) fn send_pending<S: FrameSink>(
         &mut self,
         now: u64,
@@ -430,8 +430,8 @@ impl ClientSession {
                 return SendOutcome::Done;
             }
             let paced = !self.control.is_unpaced();
-            // The wheel turns in ticks: what is due within the next one leaves now, or a fast
-            // session could send one packet a turn.
+            // The wheel turns in ticks. A packet that is due within the next tick leaves now;
+            // otherwise a fast session could send only one packet a turn.
             if paced && self.control.next_send_ns() > now + PACER_TICK_NS {
                 return SendOutcome::Paced(self.control.next_send_ns());
             }
@@ -476,11 +476,11 @@ impl ClientSession {
                     unreachable!("a slot that sends fragments has a window");
                 };
                 let Some(fragment) = window.next_to_send().filter(|_| {
-                    // One is always allowed, as of a response.
+                    // One fragment is always allowed, as of a response.
                     window.outstanding() == 0
                         || self.fragments_in_flight < self.window.min(self.control.window())
                 }) else {
-                    // What arrives of this session's fragments wakes it.
+                    // The next credit return of this session continues it.
                     self.pending &= !bit;
                     return Ok(0);
                 };
@@ -517,7 +517,7 @@ impl ClientSession {
         match slot.cold.large() {
             Some(Large::Send { window, .. }) => window.was_sent(),
             Some(Large::Receive(_)) => true,
-            // One of a single packet is pending until it is sent, and never again.
+            // A request of one packet is pending until it is sent, and never again.
             None => self.pending & 1 << index == 0,
         }
     }
@@ -533,7 +533,7 @@ impl ClientSession {
         slot.credits = credits;
     }
 
-    /// How long slot `index` waits for an answer before it sends again.
+    /// How long slot `index` waits for an answer before its packets are sent again.
     pub(crate) fn timeout_ns(&self, index: usize, config: &Config) -> u64 {
         let slot = &self.slots[index];
         let doublings = slot.retries.max(self.doublings(slot.active_at));
@@ -541,8 +541,9 @@ impl ClientSession {
         self.rtt.timeout_ns(doublings, min_ns, max_ns)
     }
 
-    /// How often the timeout of what was sent at `sent_at` is doubled. A path whose round trips
-    /// take longer than the timeout would never have a sample otherwise: all would be sent twice.
+    /// How often the timeout of a packet sent at `sent_at` is doubled. Without this, a path whose
+    /// round trips take longer than the timeout would never give a sample: each packet would be
+    /// sent twice.
     fn doublings(&self, sent_at: u64) -> u8 {
         if self.sampled_at != self.backed_off_at as u32 {
             0
@@ -553,8 +554,8 @@ impl ClientSession {
         }
     }
 
-    /// What was sent at `sent_at`, for the first time, was not answered in time (RFC 6298, 5.5).
-    /// Others that were sent before that are no news.
+    /// A packet that was first sent at `sent_at` was not answered in time (RFC 6298, 5.5). Packets
+    /// that were sent before the last doubling do not double the timeout again.
     pub(crate) fn back_off(&mut self, now: u64, sent_at: u64) {
         let is_answered = self.sampled_at != self.backed_off_at as u32;
         if is_answered || sent_at >= self.backed_off_at {
@@ -569,7 +570,7 @@ impl ClientSession {
         slots_mask(self.slot_count.into()) & !self.free
     }
 
-    /// The request in `index` is over: frees the slot, but for what it holds.
+    /// The request in `index` is over: frees the slot. The slot's memory stays.
     pub(crate) fn free_slot(&mut self, index: usize) {
         self.set_credits(index, 0);
         let bit = 1u64 << index;

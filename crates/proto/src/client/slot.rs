@@ -1,4 +1,4 @@
-//! A slot of a client session: one request, from its place to its response.
+//! A slot of a client session: one request, from its assignment to its response.
 
 use crate::cold_state;
 use crate::congestion::Ack;
@@ -9,16 +9,16 @@ use crate::transfer::{ResponseWindow, SendWindow};
 use crate::wire::flags;
 use crate::{RequestNumber, Tag};
 
-/// Where a slot's request is in its life.
+/// The state of a slot's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// No request.
     Idle,
     /// A request of one packet, pending or outstanding.
     Single,
-    /// A request of several packets, on its way or waiting for its response.
+    /// A request of several packets, in transfer or waiting for its response.
     Sending,
-    /// The first packet of a response of several arrived.
+    /// The first packet of a response of several packets arrived.
     Receiving,
 }
 
@@ -42,7 +42,7 @@ type ColdState = cold_state::ColdState<Large, u64>;
 pub(crate) struct Slot {
     pub(crate) tag: Tag,
     pub(crate) number: RequestNumber,
-    /// When something of this request was last sent, or last made progress.
+    /// When a packet of this request was last sent, or the request last made progress.
     pub(crate) active_at: u64,
     pub(crate) cold: ColdState,
     /// Credits that this slot holds.
@@ -73,7 +73,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Keeps a request that was built in `buffer`, and leaves a buffer there.
+    /// Stores a request that was built in `buffer`, and leaves a buffer there.
     #[inline]
     pub(crate) fn store(&mut self, buffer: &mut Msgbuf) {
         if !self.inline.store(buffer.head()) {
@@ -134,17 +134,16 @@ impl Slot {
         *self.cold.extra_mut() = at;
     }
 
-    /// What the answer to the request, with these flags, says about the network. The request was
-    /// not sent again.
+    /// What an answer with these flags says about the network. The request was sent once.
     pub(crate) fn ack_of_answer(&mut self, now: u64, answer: u8) -> Ack {
         let rtt_ns = match self.cold.large_mut() {
-            // It answers the last fragments, and they are not what `active_at` is about.
+            // It answers the last fragments, and `active_at` is about earlier ones.
             Some(Large::Send { timed, .. }) => timed.take().map(|(_, sent_at)| now - sent_at),
             _ => Some(now - self.active_at),
         };
         Ack {
             now,
-            // An answer from a later turn of the server says how long the handler took.
+            // An answer from a later turn of the server includes the time of the handler.
             rtt_ns: rtt_ns.filter(|_| answer & flags::LATE == 0),
             packets: self.credits.into(),
             marked: answer & flags::ECHO != 0,

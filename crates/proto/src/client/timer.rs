@@ -1,4 +1,4 @@
-//! The client side: what happens because time passed.
+//! The client's timers: connects and closes that are repeated, and what continues at a flush.
 
 use super::Client;
 use super::session::State;
@@ -7,11 +7,11 @@ use crate::sink::{datagram_width, push_rare};
 use crate::wire::{Connect, Header, Kind};
 use crate::{FrameSink, SessionError, SessionId};
 
-/// How many timers ahead a session is asked for.
+/// How many timers ahead a session is prefetched.
 const AHEAD: usize = 8;
 
 impl Client {
-    /// Does what is due. Cheap when nothing is.
+    /// Does what is due. Cheap when nothing is due.
     #[inline]
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         self.timers.expire(now, &mut self.due);
@@ -40,7 +40,7 @@ impl Client {
     fn handle_timers<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let mut due = std::mem::take(&mut self.due);
         for at in 0..due.len() {
-            // Of many sessions, those that are due now have not been looked at for long.
+            // With many sessions, those that are due now have left the caches.
             if let Some(&later) = due.get(at + AHEAD) {
                 self.sessions.prefetch(later as usize);
             }
@@ -90,7 +90,7 @@ impl Client {
     ) {
         let config = &shared.config;
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        // A server that never hears the close drops the session with its peer.
+        // A server that never receives the close drops the session when its client falls silent.
         if now >= session.began_at + config.peer_timeout_ns {
             self.fail_session(shared, id, SessionError::Closed);
             return;
@@ -129,7 +129,7 @@ impl Client {
 
     #[cold]
     fn resume_blocked<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
-        // Each once: a session that finds the sink full again goes to the back.
+        // Each session once: one that finds the sink full again goes to the back.
         for _ in 0..self.blocked.len() {
             let Some(id) = self.blocked.pop_front() else {
                 break;
@@ -141,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Says the connects that are due, those to one peer in as few datagrams as fit.
+    /// Sends the connects that are due, those to one peer in as few datagrams as fit.
     #[cold]
     fn send_connects<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let preamble = crate::peer::preamble(0);
@@ -183,7 +183,7 @@ impl Client {
                 number: 0,
             }
             .to_bytes(body.len());
-            // Repeated by the timer until it is answered.
+            // The timer repeats it until it is answered.
             let _ = push_rare(sink, session.peer, &preamble, &head, &body, &[]);
         }
         if let Some(peer) = open {

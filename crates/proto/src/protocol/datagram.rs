@@ -122,8 +122,8 @@ impl Protocol {
     }
 }
 
-/// The server's name of the session that the first frame of a client's is on. Only clients are
-/// told what is reason: they find out nothing by waiting for others.
+/// The session that the first frame from a client names. Only clients get a reset: a server has no
+/// request to wait for.
 fn first_session(mut frames: &[u8]) -> Option<u32> {
     while let Ok((frame, rest)) = split_frame(frames) {
         if frame.header.kind.is_for_a_server() {
