@@ -11,7 +11,7 @@ use starling_io::{Fault, IoError};
 #[cfg(feature = "lab")]
 use starling_sim::harness::Failure;
 #[cfg(feature = "lab")]
-use starling_sim::scenario::Broken;
+use starling_sim::scenario::ScenarioFailure;
 
 /// Added to the number of a status.
 const STATUS_BASE: u8 = 64;
@@ -39,7 +39,7 @@ pub(crate) enum CliError {
     #[cfg(feature = "lab")]
     /// A named scenario broke a promise.
     #[error(transparent)]
-    Scenario(#[from] Broken),
+    Scenario(#[from] ScenarioFailure),
     /// What was typed cannot be meant.
     #[error("{0}")]
     Usage(String),

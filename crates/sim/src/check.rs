@@ -15,7 +15,7 @@
 //! | [`fair`] | sessions that want the same get the same |
 //! | [`frames`](frames()) | a device reads frames as they were sent, and takes no damaged one |
 //! | [`Queues`], [`no_overflow`] | the protocol's queues have bounds, and a receive queue never fills without a fault |
-//! | [`Remains`] | after the last close nothing is left |
+//! | [`Leftovers`] | after the last close nothing is left |
 
 mod at_most_once;
 mod buffers;
@@ -24,8 +24,8 @@ pub mod content;
 mod credits;
 mod fair;
 mod frames;
+mod leftovers;
 mod queues;
-mod remains;
 
 use std::any::Any;
 use std::fmt;
@@ -36,8 +36,8 @@ pub use calls::{Calls, Tag};
 pub use credits::{Credits, Grants, granted_within};
 pub use fair::{fair, jain};
 pub use frames::frames;
+pub use leftovers::Leftovers;
 pub use queues::{Queues, no_overflow};
-pub use remains::Remains;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@
 //! [`CpuModel`] it also says what the turn did ([`Fabric::end_turn`]): the host's thread is then
 //! busy for what that costs, and what the turn sent leaves when that time is over.
 
+mod forwarding;
 mod host;
-mod passage;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub use host::{HostId, ReceiveLimits};
 pub(crate) use host::Host;
 
 use crate::cpu::{CpuModel, Work};
-use crate::events::Events;
+use crate::event_queue::EventQueue;
 use crate::faults::Rules;
 use crate::net::{
     End, Framing, Network, NodeId, Outage, Packet, PacketId, Packets, Payload, PortStats, Topology,
@@ -43,10 +43,10 @@ use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
 
 /// So many hosts are in no cache all together.
-const CROWD: usize = 16;
+const PREFETCH_MIN_HOSTS: usize = 16;
 
 /// Datagrams of a queue that are asked for before they are read.
-const AHEAD: usize = 8;
+const PREFETCH_DEPTH: usize = 8;
 
 /// A fabric that the devices on it share.
 pub type SharedFabric = Rc<RefCell<Fabric>>;
@@ -100,8 +100,8 @@ impl Default for FabricConfig {
 pub enum Step {
     /// Run this host's event loop once.
     Turn(HostId),
-    /// A time set with [`Fabric::alarm`] has come; the word is the user's own.
-    Alarm(u64),
+    /// A time set with [`Fabric::set_timer`] has come; the word is the user's own.
+    Timer(u64),
 }
 
 /// How much happened.
@@ -141,7 +141,7 @@ pub struct FrameCounts {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+enum Event {
     Arrival(PacketId),
     /// The card learns of so many datagrams in the ring.
     Doorbell {
@@ -151,8 +151,8 @@ enum Happening {
     /// The card has room for more of it.
     Room(HostId),
     /// Time to see whether the host's turn has come.
-    Look(HostId),
-    Alarm(u64),
+    Wake(HostId),
+    Timer(u64),
     Unreachable {
         sender: HostId,
         peer: HostId,
@@ -162,7 +162,7 @@ enum Happening {
 /// Hosts and links in virtual time.
 pub struct Fabric {
     config: FabricConfig,
-    events: Events<Happening>,
+    events: EventQueue<Event>,
     packets: Packets,
     network: Network,
     rng: Rng,
@@ -171,7 +171,7 @@ pub struct Fabric {
     interceptor: Option<Interceptor>,
     counters: Counters,
     trace: Trace,
-    turns_ahead: Vec<HostId>,
+    upcoming_turns: Vec<HostId>,
     ignores_checksums: bool,
 }
 
@@ -185,14 +185,14 @@ impl Fabric {
             rng: Rng::new(config.seed),
             network: Network::new(&config.topology, config.link),
             config,
-            events: Events::default(),
+            events: EventQueue::default(),
             packets: Packets::default(),
             hosts: Vec::new(),
             rules: Rules::default(),
             interceptor: None,
             counters: Counters::default(),
             trace: Trace::default(),
-            turns_ahead: Vec::new(),
+            upcoming_turns: Vec::new(),
             ignores_checksums: false,
         }
     }
@@ -274,7 +274,7 @@ impl Fabric {
     }
 
     /// Records an event of the application at `host`, now.
-    pub fn note(&mut self, host: HostId, text: &'static str, a: u64, b: u64) {
+    pub fn record(&mut self, host: HostId, text: &'static str, a: u64, b: u64) {
         self.trace.app(self.now_ns(), host, text, a, b);
     }
 
@@ -363,8 +363,8 @@ impl Fabric {
         let at_ns = at_ns.max(state.away_until_ns()).max(now_ns);
         if state.turn_at_ns.is_none_or(|turn_ns| at_ns < turn_ns) {
             state.turn_at_ns = Some(at_ns);
-            if state.looks.add(at_ns) {
-                self.events.push(at_ns, Happening::Look(host));
+            if state.wake_times.add(at_ns) {
+                self.events.push(at_ns, Event::Wake(host));
             }
         }
     }
@@ -396,7 +396,7 @@ impl Fabric {
         let state = self.host_mut(host);
         let count = std::mem::take(&mut state.unannounced);
         if count > 0 {
-            self.events.push(at_ns, Happening::Doorbell { host, count });
+            self.events.push(at_ns, Event::Doorbell { host, count });
         }
     }
 
@@ -413,9 +413,9 @@ impl Fabric {
         self.host(host).busy_ns
     }
 
-    /// `step` will return [`Step::Alarm`] with `word` at `at_ns`.
-    pub fn alarm(&mut self, at_ns: u64, word: u64) {
-        self.events.push(at_ns, Happening::Alarm(word));
+    /// `step` will return [`Step::Timer`] with `word` at `at_ns`.
+    pub fn set_timer(&mut self, at_ns: u64, word: u64) {
+        self.events.push(at_ns, Event::Timer(word));
     }
 
     /// A deliberate bug: devices take frames whose UDP checksum is wrong.
@@ -448,25 +448,25 @@ impl Fabric {
             framing: self.config.framing,
             bytes: Payload::take(&mut bytes),
         });
-        self.events.push(at_ns, Happening::Arrival(packet));
+        self.events.push(at_ns, Event::Arrival(packet));
     }
 
     /// Goes on to the next thing that its user has to do with; `None` if there is none, ever.
     pub fn step(&mut self) -> Option<Step> {
         loop {
-            let (packets, hosts, turns) = (&self.packets, &self.hosts, &mut self.turns_ahead);
-            let happening = self.events.pop_ahead(|soon| match *soon {
-                Happening::Arrival(packet) => packets.prefetch(packet),
+            let (packets, hosts, turns) = (&self.packets, &self.hosts, &mut self.upcoming_turns);
+            let event = self.events.pop_with_lookahead(|soon| match *soon {
+                Event::Arrival(packet) => packets.prefetch(packet),
                 // Few hosts stay in a cache.
-                _ if hosts.len() < CROWD => {}
-                Happening::Look(host) => {
+                _ if hosts.len() < PREFETCH_MIN_HOSTS => {}
+                Event::Wake(host) => {
                     prefetch(&hosts[host.0 as usize]);
                     turns.push(host);
                 }
-                Happening::Doorbell { host, .. } => prefetch(&hosts[host.0 as usize].ring),
+                Event::Doorbell { host, .. } => prefetch(&hosts[host.0 as usize].ring),
                 _ => {}
             })?;
-            if let Some(step) = self.handle(happening) {
+            if let Some(step) = self.handle(event) {
                 return Some(step);
             }
         }
@@ -475,48 +475,48 @@ impl Fabric {
     /// Goes on to `now_ns`, or stays in the present if that is later, and does all that is due by
     /// then. Nobody gets a turn, and alarms are forgotten.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
-        self.alarm(now_ns, 0);
+        self.set_timer(now_ns, 0);
         while let Some(Step::Turn(_)) = self.step() {}
-        while let Some(happening) = self.events.pop_present() {
-            self.handle(happening);
+        while let Some(event) = self.events.pop_present() {
+            self.handle(event);
         }
     }
 
     /// What the user has to do because of this, if anything.
-    fn handle(&mut self, happening: Happening) -> Option<Step> {
-        match happening {
-            Happening::Arrival(packet) => self.arrive(packet),
-            Happening::Doorbell { host, count } => {
+    fn handle(&mut self, event: Event) -> Option<Step> {
+        match event {
+            Event::Arrival(packet) => self.arrive(packet),
+            Event::Doorbell { host, count } => {
                 let state = self.host_mut(host);
                 // It may have crashed since, and the ring with it.
                 state.posted = (state.posted + count as usize).min(state.ring.len());
                 self.post(host);
             }
-            Happening::Room(host) => {
+            Event::Room(host) => {
                 self.host_mut(host).waits_for_room = false;
                 self.post(host);
             }
-            Happening::Alarm(word) => return Some(Step::Alarm(word)),
-            Happening::Unreachable { sender, peer } => {
+            Event::Timer(word) => return Some(Step::Timer(word)),
+            Event::Unreachable { sender, peer } => {
                 self.host_mut(sender).unreachable(peer.address());
                 self.wake_at(sender, self.now_ns() + self.config.poll_ns);
             }
-            Happening::Look(host) => return self.take_turn(host).then_some(Step::Turn(host)),
+            Event::Wake(host) => return self.take_turn(host).then_some(Step::Turn(host)),
         }
         None
     }
 
     /// Asks for what `host` is going to read first.
     pub(crate) fn prefetch_queue(&self, host: HostId) {
-        for &packet in self.host(host).queue.iter().take(AHEAD) {
+        for &packet in self.host(host).queue.iter().take(PREFETCH_DEPTH) {
             self.packets.prefetch(packet);
         }
     }
 
     /// Hosts that are going to have a turn soon, and were not named before.
-    pub(crate) fn take_turns_ahead(&mut self, hosts: &mut Vec<HostId>) {
-        std::mem::swap(&mut self.turns_ahead, hosts);
-        self.turns_ahead.clear();
+    pub(crate) fn take_upcoming_turns(&mut self, hosts: &mut Vec<HostId>) {
+        std::mem::swap(&mut self.upcoming_turns, hosts);
+        self.upcoming_turns.clear();
     }
 
     /// A cable of the topology, by its place in the list, carries nothing while it is out.
@@ -571,7 +571,7 @@ impl Fabric {
     fn take_turn(&mut self, host: HostId) -> bool {
         let now_ns = self.now_ns();
         let state = self.host_mut(host);
-        state.looks.remove(now_ns);
+        state.wake_times.remove(now_ns);
         let Some(turn_ns) = state.turn_at_ns.filter(|_| state.running) else {
             return false;
         };
@@ -579,8 +579,8 @@ impl Fabric {
         let turn_ns = turn_ns.max(state.away_until_ns());
         if turn_ns > now_ns {
             state.turn_at_ns = Some(turn_ns);
-            if state.looks.add(turn_ns) {
-                self.events.push(turn_ns, Happening::Look(host));
+            if state.wake_times.add(turn_ns) {
+                self.events.push(turn_ns, Event::Wake(host));
             }
             return false;
         }

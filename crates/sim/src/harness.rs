@@ -15,20 +15,20 @@
 
 mod endpoints;
 mod failure;
+mod planted_bug;
 mod protocols;
-mod sabotage;
 mod scenario;
 mod shrink;
-mod world;
+mod simulation;
 
 pub use failure::Failure;
+pub use planted_bug::PlantedBug;
 pub use protocols::Outcomes;
-pub use sabotage::Sabotage;
 pub use scenario::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Runs, Scenario, StrayPlan,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, Runs, Scenario, Subset,
 };
 pub use shrink::shrink;
-pub use world::{Report, run, run_sabotaged};
+pub use simulation::{Report, run, run_with_bug};
 
 /// Nanoseconds in a microsecond.
 pub(crate) const US: u64 = 1_000;

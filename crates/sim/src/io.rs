@@ -187,7 +187,7 @@ impl PacketRx for SimRx {
             let Some(read) = fabric.read(self.host) else {
                 break;
             };
-            self.grants.heard(&read.2);
+            self.grants.record(&read.2);
             self.burst.push(read);
         }
         let work = &mut fabric.host_mut(self.host).work;

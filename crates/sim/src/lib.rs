@@ -20,7 +20,7 @@
 
 pub mod check;
 pub mod cpu;
-pub mod events;
+pub mod event_queue;
 pub mod fabric;
 mod faults;
 mod frames;

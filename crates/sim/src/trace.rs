@@ -42,11 +42,11 @@ pub enum DropCause {
 
 /// One thing that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EntryKind {
     /// A datagram entered a host's receive queue.
-    Delivered(DatagramNote),
+    Delivered(DatagramRecord),
     /// A datagram ended on the way.
-    Dropped(DropCause, DatagramNote),
+    Dropped(DropCause, DatagramRecord),
     /// The application, or the harness in its place, did or saw something; the two words
     /// belong to the text (a tag and a length, for example).
     App(HostId, &'static str, u64, u64),
@@ -54,7 +54,7 @@ pub enum What {
 
 /// What the trace keeps of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatagramNote {
+pub struct DatagramRecord {
     /// The sending host; `None` for an injected datagram of a stranger.
     pub from: Option<HostId>,
     /// The receiving host; `None` if nobody has the address.
@@ -63,7 +63,7 @@ pub struct DatagramNote {
     head: [u8; HEAD],
 }
 
-impl DatagramNote {
+impl DatagramRecord {
     fn new(from: Option<HostId>, to: Option<HostId>, bytes: &[u8]) -> Self {
         let mut head = [0; HEAD];
         let kept = bytes.len().min(HEAD);
@@ -88,7 +88,7 @@ pub struct Entry {
     /// Virtual time of the fabric, ns.
     pub at_ns: u64,
     /// What happened.
-    pub what: What,
+    pub what: EntryKind,
 }
 
 /// A hash for noticing differences, not for withstanding attacks: words are folded in by a
@@ -170,8 +170,8 @@ impl Trace {
     pub fn delivered(&mut self, at_ns: u64, from: Option<HostId>, to: HostId, bytes: &[u8]) {
         self.hash.word(1);
         self.hash_datagram(at_ns, from, Some(to), bytes);
-        let note = DatagramNote::new(from, Some(to), bytes);
-        self.keep(at_ns, What::Delivered(note));
+        let record = DatagramRecord::new(from, Some(to), bytes);
+        self.keep(at_ns, EntryKind::Delivered(record));
     }
 
     /// Records a datagram that ended on the way.
@@ -185,8 +185,8 @@ impl Trace {
     ) {
         self.hash.word(2 | (cause as u64) << 8);
         self.hash_datagram(at_ns, from, to, bytes);
-        let note = DatagramNote::new(from, to, bytes);
-        self.keep(at_ns, What::Dropped(cause, note));
+        let record = DatagramRecord::new(from, to, bytes);
+        self.keep(at_ns, EntryKind::Dropped(cause, record));
     }
 
     /// Records an event of the application at `host`.
@@ -196,7 +196,7 @@ impl Trace {
         self.hash.bytes(text.as_bytes());
         self.hash.word(a);
         self.hash.word(b);
-        self.keep(at_ns, What::App(host, text, a, b));
+        self.keep(at_ns, EntryKind::App(host, text, a, b));
     }
 
     /// The hash over everything recorded so far.
@@ -234,7 +234,7 @@ impl Trace {
         self.hash.bytes(bytes);
     }
 
-    fn keep(&mut self, at_ns: u64, what: What) {
+    fn keep(&mut self, at_ns: u64, what: EntryKind) {
         if self.recent.len() == KEPT {
             self.recent.pop_front();
         }
@@ -248,14 +248,14 @@ impl fmt::Display for Entry {
         let micros = self.at_ns / 1000;
         write!(f, "{micros:>9}.{:03} us  ", self.at_ns % 1000)?;
         match &self.what {
-            What::Delivered(note) => write!(f, "{note}"),
-            What::Dropped(cause, note) => write!(f, "{note} DROPPED: {cause:?}"),
-            What::App(host, text, a, b) => write!(f, "h{}: {text} {a} {b}", host.0),
+            EntryKind::Delivered(record) => write!(f, "{record}"),
+            EntryKind::Dropped(cause, record) => write!(f, "{record} DROPPED: {cause:?}"),
+            EntryKind::App(host, text, a, b) => write!(f, "h{}: {text} {a} {b}", host.0),
         }
     }
 }
 
-impl fmt::Display for DatagramNote {
+impl fmt::Display for DatagramRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |host: Option<HostId>| host.map_or("?".to_owned(), |host| host.0.to_string());
         write!(

@@ -114,12 +114,12 @@ fn run(seed: u64, crash: bool) -> (u64, usize) {
     const CRASH: u64 = CALLS;
     const END: u64 = CALLS + 1;
     for tag in 0..CALLS {
-        fabric.borrow_mut().alarm(rng.range(0, 50 * MS), tag);
+        fabric.borrow_mut().set_timer(rng.range(0, 50 * MS), tag);
     }
     if crash {
-        fabric.borrow_mut().alarm(rng.range(0, 50 * MS), CRASH);
+        fabric.borrow_mut().set_timer(rng.range(0, 50 * MS), CRASH);
     }
-    fabric.borrow_mut().alarm(10_000 * MS, END);
+    fabric.borrow_mut().set_timer(10_000 * MS, END);
     loop {
         let step = fabric.borrow_mut().step().expect("the end is an alarm");
         match step {
@@ -139,14 +139,14 @@ fn run(seed: u64, crash: bool) -> (u64, usize) {
                     fabric.borrow_mut().wake_at(host, now_ns + 500);
                 }
             }
-            Step::Alarm(CRASH) => {
+            Step::Timer(CRASH) => {
                 drop(server);
                 fabric.borrow_mut().crash(right);
                 fabric.borrow_mut().restart(right);
                 server = start_server(&fabric, right, 3, &executed);
             }
-            Step::Alarm(END) => break,
-            Step::Alarm(tag) => {
+            Step::Timer(END) => break,
+            Step::Timer(tag) => {
                 let options = if tag % 3 == 0 {
                     CallOptions::with_timeout(Duration::from_millis(5))
                 } else {

@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use starling_sim::harness::{Failure, Report, Sabotage, Scenario, run, run_sabotaged, shrink};
+use starling_sim::harness::{Failure, PlantedBug, Report, Scenario, run, run_with_bug, shrink};
 
 /// Seeds of the fixed set.
 const FIXED_SEEDS: u64 = 3_000;
@@ -78,18 +78,22 @@ fn the_same_seed_is_the_same_run_to_the_bit() {
 /// Each planted bug is found by the checker that is there for it, within a few scenarios.
 #[test]
 fn planted_bugs_are_caught() {
-    for sabotage in Sabotage::ALL {
+    for planted_bug in PlantedBug::ALL {
         let mut scenarios = (0..3_000).map(Scenario::from_seed).filter(|scenario| {
             // In a network that is too bad, a call may fail for want of a retransmission.
-            sabotage != Sabotage::LostRetransmission
+            planted_bug != PlantedBug::LostRetransmission
                 || scenario.is_survivable() && !scenario.is_faultless()
         });
         let caught = scenarios.find_map(|scenario| {
-            let failure = run_sabotaged(&scenario, Some(sabotage)).err()?;
+            let failure = run_with_bug(&scenario, Some(planted_bug)).err()?;
             Some((scenario.seed, failure.violation))
         });
-        let (seed, violation) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not caught"));
-        println!("{sabotage:?} at seed {seed}: {violation}");
-        assert_eq!(violation.checker, sabotage.caught_by(), "{sabotage:?}");
+        let (seed, violation) = caught.unwrap_or_else(|| panic!("{planted_bug:?} was not caught"));
+        println!("{planted_bug:?} at seed {seed}: {violation}");
+        assert_eq!(
+            violation.checker,
+            planted_bug.caught_by(),
+            "{planted_bug:?}"
+        );
     }
 }

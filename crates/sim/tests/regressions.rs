@@ -1,7 +1,7 @@
 //! Bugs that the hunt found, each as the smallest scenario that showed it.
 
 use starling_sim::harness::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, Part, Report, Runs, Scenario, run,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, Runs, Scenario, Subset, run,
 };
 use starling_sim::{Fault, HostId, Rule};
 
@@ -189,9 +189,9 @@ fn a_late_reset_does_not_end_what_was_opened_since() {
 /// the bound of the harness has to allow for that.
 #[test]
 fn a_single_credit_may_take_its_time() {
-    let part = "calls=0".parse().expect("a part");
-    keeps_every_promise(&Part::of(
-        &part,
+    let subset = "calls=0".parse().expect("a part");
+    keeps_every_promise(&Subset::of(
+        &subset,
         &Scenario::from_seed_before_endpoints(8_300_023_542),
     ));
 }
@@ -200,9 +200,9 @@ fn a_single_credit_may_take_its_time() {
 /// in 2.3 ms there.
 #[test]
 fn a_long_path_is_not_paced() {
-    let part = "calls=1".parse().expect("a part");
-    keeps_every_promise(&Part::of(
-        &part,
+    let subset = "calls=1".parse().expect("a part");
+    keeps_every_promise(&Subset::of(
+        &subset,
         &Scenario::from_seed_before_endpoints(46_226_943_615_124),
     ));
 }
@@ -210,51 +210,51 @@ fn a_long_path_is_not_paced() {
 /// Almost two megabytes, a packet each 1.09 ms: the bound was short by one part in ten thousand.
 #[test]
 fn a_single_credit_on_six_links_may_take_its_time() {
-    let part = "calls=5".parse().expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(10_000_104_129)));
+    let subset = "calls=5".parse().expect("a part");
+    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(10_000_104_129)));
 }
 
 /// A host was paused beyond the end of the load, and its late calls came after the probes had begun:
 /// the harness took a call that was refused for a probe, and closed before the probe was answered.
 #[test]
 fn a_late_call_is_no_probe() {
-    let part = "hosts=5/calls=77,81,84-85,94,96,98-100"
+    let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
         .parse()
         .expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(31_000_023_596)));
+    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(31_000_023_596)));
 }
 
 /// A link of 1 Gb/s had megabytes of retransmissions in the queue of its device, and the endpoint
 /// looked for room in it without a pause for as long as they took.
 #[test]
 fn a_full_device_is_no_reason_to_spin() {
-    let part = "rules=5/calls=33,35,43-44,48".parse().expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(50_100_062_974)));
+    let subset = "rules=5/calls=33,35,43-44,48".parse().expect("a part");
+    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(50_100_062_974)));
 }
 
 /// A switch that flips bits past all checksums made of the header of a frame a request for four megabytes, which no server can
 /// answer: the harness ignored that, and its server never answered at all.
 #[test]
 fn a_response_is_not_longer_than_may_be_sent() {
-    let part = "rules=0/calls=0-3,12,19-25,28-31,34-35,38-40,42-45,49,55-56,60-62,67,75-76,78-83,91-93,95-96,107,114,118,120-122,125-128,132,134-136,139,143,145-148,157-158,162-163,165,167,174,178";
-    let part = part.parse().expect("a part");
+    let subset = "rules=0/calls=0-3,12,19-25,28-31,34-35,38-40,42-45,49,55-56,60-62,67,75-76,78-83,91-93,95-96,107,114,118,120-122,125-128,132,134-136,139,143,145-148,157-158,162-163,165,167,174,178";
+    let subset = subset.parse().expect("a part");
     let mut scenario = Scenario::from_seed(50_900_015_145);
     scenario.workers = false;
-    keeps_every_promise(&Part::of(&part, &scenario));
+    keeps_every_promise(&Subset::of(&subset, &scenario));
 }
 
 /// A server that had no memory for a request said so, had some when another copy came, and ran it.
 #[test]
 fn what_was_refused_for_lack_of_memory_is_not_run_later() {
-    let part = "calls=0-3,14-26,36-44,47-54,57-71,118-120,123-126,131-134,137-142,157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,288";
-    let part = part.parse().expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(70_100_120_759)));
+    let subset = "calls=0-3,14-26,36-44,47-54,57-71,118-120,123-126,131-134,137-142,157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,288";
+    let subset = subset.parse().expect("a part");
+    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(70_100_120_759)));
 }
 
 /// Calls that a paused host made late found no place for a session, and the harness did not wait for
 /// the probe of their channel any more, which opened one after all had been closed.
 #[test]
 fn a_late_call_that_is_not_taken_ends_no_probe() {
-    let part = "hosts=4/calls=1-2,4".parse().expect("a part");
-    keeps_every_promise(&Part::of(&part, &Scenario::from_seed(73_000_131_372)));
+    let subset = "hosts=4/calls=1-2,4".parse().expect("a part");
+    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(73_000_131_372)));
 }

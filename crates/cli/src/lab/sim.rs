@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness::{Part, Sabotage};
-use starling_sim::scenario::{self, Named, Options, Plot};
+use starling_sim::harness::{PlantedBug, Subset};
+use starling_sim::scenario::{self, NamedScenario, Options, Plot};
 
 use crate::error::CliError;
 use crate::lab::curves;
@@ -62,16 +62,21 @@ struct Run {
     svg: Option<PathBuf>,
     /// Only with `random`: what is left of the seed's scenario, as a hunt prints it.
     #[arg(long, value_name = "PART")]
-    only: Option<Part>,
+    only: Option<Subset>,
     /// Only with `random`: plants a deliberate bug, as a hunt does.
-    #[arg(long, value_name = "BUG", value_parser = parse_sabotage)]
-    plant: Option<Sabotage>,
+    #[arg(long, value_name = "BUG", value_parser = parse_planted_bug)]
+    plant: Option<PlantedBug>,
 }
 
 /// A deliberate bug by its name.
-fn parse_sabotage(name: &str) -> Result<Sabotage, String> {
-    let found = Sabotage::ALL.into_iter().find(|bug| bug.name() == name);
-    found.ok_or_else(|| format!("there are {}", Sabotage::ALL.map(Sabotage::name).join(", ")))
+fn parse_planted_bug(name: &str) -> Result<PlantedBug, String> {
+    let found = PlantedBug::ALL.into_iter().find(|bug| bug.name() == name);
+    found.ok_or_else(|| {
+        format!(
+            "there are {}",
+            PlantedBug::ALL.map(PlantedBug::name).join(", ")
+        )
+    })
 }
 
 const RUN_HELP: &str = "\
@@ -123,7 +128,7 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
             "--only and --plant are for `run {RANDOM}`, not for {name}"
         )));
     }
-    let chosen: Vec<Named> = if arguments.name == "all" {
+    let chosen: Vec<NamedScenario> = if arguments.name == "all" {
         scenario::ALL.into()
     } else {
         let found = scenario::find(&arguments.name);

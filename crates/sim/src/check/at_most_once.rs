@@ -76,21 +76,21 @@ mod tests {
 
     #[test]
     fn a_handler_run_twice_is_found() {
-        let mut ledger = AtMostOnce::default();
-        ledger.issued(7);
-        assert_eq!(ledger.executed(7), Ok(()));
-        let found = ledger.executed(7).unwrap_err();
+        let mut log = AtMostOnce::default();
+        log.issued(7);
+        assert_eq!(log.executed(7), Ok(()));
+        let found = log.executed(7).unwrap_err();
         assert_eq!(found.detail, "request 0x7 ran 2 times and was sent 1 times");
     }
 
     #[test]
     fn requests_that_share_a_key_may_all_run() {
-        let mut ledger = AtMostOnce::default();
-        ledger.issued(0);
-        ledger.issued(0);
-        assert_eq!(ledger.executed(0), Ok(()));
-        assert_eq!(ledger.executed(0), Ok(()));
-        assert!(ledger.executed(0).is_err());
+        let mut log = AtMostOnce::default();
+        log.issued(0);
+        log.issued(0);
+        assert_eq!(log.executed(0), Ok(()));
+        assert_eq!(log.executed(0), Ok(()));
+        assert!(log.executed(0).is_err());
     }
 
     #[test]
@@ -100,12 +100,12 @@ mod tests {
 
     #[test]
     fn false_promises_are_found() {
-        let mut ledger = AtMostOnce::default();
-        ledger.issued(3);
-        assert_eq!(ledger.must_not_have_run(3), Ok(()));
-        assert!(ledger.must_have_run(3).is_err());
-        ledger.executed(3).unwrap();
-        assert!(ledger.must_not_have_run(3).is_err());
-        assert_eq!(ledger.must_have_run(3), Ok(()));
+        let mut log = AtMostOnce::default();
+        log.issued(3);
+        assert_eq!(log.must_not_have_run(3), Ok(()));
+        assert!(log.must_have_run(3).is_err());
+        log.executed(3).unwrap();
+        assert!(log.must_not_have_run(3).is_err());
+        assert_eq!(log.must_have_run(3), Ok(()));
     }
 }

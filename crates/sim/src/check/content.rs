@@ -23,7 +23,7 @@ const SHORT: u64 = 1 << 63;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct Expected {
     /// Names the request; for a request shorter than [`HEADER`], all those of the same bytes.
     pub key: u64,
     /// Length of the response, bytes.
@@ -34,65 +34,65 @@ pub struct Order {
 
 /// The bytes of a request of `len` bytes. Returns them with the order that a server will read,
 /// which differs from the one asked for if `len` is too short to say it.
-pub fn request(order: Order, len: usize) -> (Vec<u8>, Order) {
-    debug_assert_eq!(order.key & SHORT, 0, "the top bit marks short requests");
+pub fn request(expected: Expected, len: usize) -> (Vec<u8>, Expected) {
+    debug_assert_eq!(expected.key & SHORT, 0, "the top bit marks short requests");
     let mut bytes = vec![0; len];
     if len < HEADER {
-        stream(order.key, &mut bytes);
-        let order = short_order(&bytes);
-        return (bytes, order);
+        stream(expected.key, &mut bytes);
+        let expected = short_expected(&bytes);
+        return (bytes, expected);
     }
-    bytes[..8].copy_from_slice(&order.key.to_le_bytes());
-    bytes[8..12].copy_from_slice(&order.response_len.to_le_bytes());
-    bytes[12..16].copy_from_slice(&order.delay_us.to_le_bytes());
-    stream(request_seed(order, len), &mut bytes[HEADER..]);
-    (bytes, order)
+    bytes[..8].copy_from_slice(&expected.key.to_le_bytes());
+    bytes[8..12].copy_from_slice(&expected.response_len.to_le_bytes());
+    bytes[12..16].copy_from_slice(&expected.delay_us.to_le_bytes());
+    stream(request_seed(expected, len), &mut bytes[HEADER..]);
+    (bytes, expected)
 }
 
 /// Reads a request as the server does.
-pub fn read_request(bytes: &[u8]) -> Result<Order, Violation> {
+pub fn read_request(bytes: &[u8]) -> Result<Expected, Violation> {
     if bytes.len() < HEADER {
-        return Ok(short_order(bytes));
+        return Ok(short_expected(bytes));
     }
     let word = |at: usize| -> [u8; 4] { bytes[at..at + 4].try_into().expect("four bytes") };
-    let order = Order {
+    let expected = Expected {
         key: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
         response_len: u32::from_le_bytes(word(8)),
         delay_us: u32::from_le_bytes(word(12)),
     };
-    match first_difference(request_seed(order, bytes.len()), &bytes[HEADER..]) {
-        None => Ok(order),
+    match first_difference(request_seed(expected, bytes.len()), &bytes[HEADER..]) {
+        None => Ok(expected),
         Some(at) => Err(violation(format!(
             "request {:#x} of {} bytes is wrong from byte {} on",
-            order.key,
+            expected.key,
             bytes.len(),
             HEADER + at
         ))),
     }
 }
 
-/// The response to `order`, written into `bytes`.
-pub fn respond(order: Order, bytes: &mut Vec<u8>) {
+/// The response to `expected`, written into `bytes`.
+pub fn respond(expected: Expected, bytes: &mut Vec<u8>) {
     bytes.clear();
-    bytes.resize(order.response_len as usize, 0);
-    stream(!order.key, bytes);
+    bytes.resize(expected.response_len as usize, 0);
+    stream(!expected.key, bytes);
 }
 
-/// Whether `bytes` are the response to `order`.
-pub fn check_response(order: Order, bytes: &[u8]) -> Result<(), Violation> {
-    if bytes.len() != order.response_len as usize {
+/// Whether `bytes` are the response to `expected`.
+pub fn check_response(expected: Expected, bytes: &[u8]) -> Result<(), Violation> {
+    if bytes.len() != expected.response_len as usize {
         return Err(violation(format!(
             "the response to {:#x} has {} bytes instead of {}",
-            order.key,
+            expected.key,
             bytes.len(),
-            order.response_len
+            expected.response_len
         )));
     }
-    match first_difference(!order.key, bytes) {
+    match first_difference(!expected.key, bytes) {
         None => Ok(()),
         Some(at) => Err(violation(format!(
             "the response to {:#x} of {} bytes is wrong from byte {at} on",
-            order.key,
+            expected.key,
             bytes.len()
         ))),
     }
@@ -103,22 +103,22 @@ pub fn is_unique(key: u64) -> bool {
     key & SHORT == 0
 }
 
-fn short_order(bytes: &[u8]) -> Order {
+fn short_expected(bytes: &[u8]) -> Expected {
     let mut padded = [0; 16];
     padded[..bytes.len()].copy_from_slice(bytes);
     let hash = mix(mix(u128::from_le_bytes(padded) as u64)
         ^ (u128::from_le_bytes(padded) >> 64) as u64
         ^ bytes.len() as u64);
-    Order {
+    Expected {
         key: hash | SHORT,
         response_len: (hash % (u64::from(LONGEST_SHORT) + 1)) as u32,
         delay_us: 0,
     }
 }
 
-fn request_seed(order: Order, len: usize) -> u64 {
-    mix(order.key)
-        ^ mix(u64::from(order.response_len) << 32 | u64::from(order.delay_us))
+fn request_seed(expected: Expected, len: usize) -> u64 {
+    mix(expected.key)
+        ^ mix(u64::from(expected.response_len) << 32 | u64::from(expected.delay_us))
         ^ len as u64
 }
 
@@ -151,7 +151,7 @@ fn violation(detail: String) -> Violation {
 mod tests {
     use super::*;
 
-    const ORDER: Order = Order {
+    const ORDER: Expected = Expected {
         key: 17,
         response_len: 100,
         delay_us: 3,
@@ -160,13 +160,13 @@ mod tests {
     #[test]
     fn whole_messages_pass_at_every_length() {
         for len in 0..200 {
-            let (bytes, order) = request(ORDER, len);
+            let (bytes, expected) = request(ORDER, len);
             assert_eq!(bytes.len(), len);
-            assert_eq!(read_request(&bytes), Ok(order));
-            assert_eq!(is_unique(order.key), len >= HEADER);
+            assert_eq!(read_request(&bytes), Ok(expected));
+            assert_eq!(is_unique(expected.key), len >= HEADER);
             let mut response = vec![9; 3];
-            respond(order, &mut response);
-            assert_eq!(check_response(order, &response), Ok(()));
+            respond(expected, &mut response);
+            assert_eq!(check_response(expected, &response), Ok(()));
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
     fn a_broken_or_exchanged_response_is_found() {
         let mut response = Vec::new();
         respond(ORDER, &mut response);
-        let other = Order { key: 18, ..ORDER };
+        let other = Expected { key: 18, ..ORDER };
         assert!(check_response(other, &response).is_err(), "of another call");
         assert!(check_response(ORDER, &response[..99]).is_err(), "cut");
         response[99] ^= 1;
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn short_requests_of_the_same_bytes_share_a_key() {
         let (a, order_a) = request(ORDER, 1);
-        let (b, order_b) = request(Order { key: 18, ..ORDER }, 1);
+        let (b, order_b) = request(Expected { key: 18, ..ORDER }, 1);
         assert_eq!(order_a.key == order_b.key, a == b);
         assert_ne!(request(ORDER, 0).1.key, request(ORDER, 1).1.key);
     }

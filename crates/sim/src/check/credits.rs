@@ -21,7 +21,7 @@ impl Grants {
     /// A datagram arrived. One that was not meant for this client, or is broken, may make it seem
     /// to have more than it has.
     #[inline]
-    pub fn heard(&mut self, datagram: &[u8]) {
+    pub fn record(&mut self, datagram: &[u8]) {
         for frame in frames(datagram) {
             if let Some((_, credits)) = frame.credits() {
                 let most = self.most.entry(frame.session).or_default();
@@ -157,7 +157,7 @@ mod tests {
         // Cut off: not there.
         datagram.extend(&frame(18, 9, &50u32.to_le_bytes())[..18]);
         let mut grants = Grants::default();
-        grants.heard(&datagram);
+        grants.record(&datagram);
         let most: Vec<_> = [7, 8, 9].map(|name| grants.most.get(&name).copied()).into();
         assert_eq!(most, [Some(5), Some(40), None]);
     }

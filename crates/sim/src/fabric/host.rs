@@ -58,7 +58,7 @@ impl Default for ReceiveLimits {
 }
 
 /// No peer.
-const NOBODY: PeerId = PeerId(u32::MAX);
+const NO_PEER: PeerId = PeerId(u32::MAX);
 
 /// The addresses that a host's device has numbers for.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl Peers {
             Some(host) => {
                 let index = host.0 as usize;
                 if index >= self.hosts.len() {
-                    self.hosts.resize(index + 1, NOBODY);
+                    self.hosts.resize(index + 1, NO_PEER);
                 }
                 self.hosts[index] = peer;
             }
@@ -100,7 +100,7 @@ impl Peers {
     pub(crate) fn close(&mut self, peer: PeerId) -> Option<SocketAddr> {
         let address = self.addresses.get_mut(peer.0 as usize)?.take()?;
         match HostId::of_address(address) {
-            Some(host) => self.hosts[host.0 as usize] = NOBODY,
+            Some(host) => self.hosts[host.0 as usize] = NO_PEER,
             None => {
                 self.strangers.remove(&address);
             }
@@ -120,7 +120,7 @@ impl Peers {
     #[inline]
     pub(crate) fn of_host(&self, host: HostId) -> Option<PeerId> {
         let peer = *self.hosts.get(host.0 as usize)?;
-        (peer != NOBODY).then_some(peer)
+        (peer != NO_PEER).then_some(peer)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -173,11 +173,11 @@ impl HostClock {
 /// and a later one. A host that is woken by datagrams again and again would otherwise leave a look
 /// for a timer behind in each turn.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct WakeTimes {
     times_ns: [Option<u64>; 2],
 }
 
-impl Looks {
+impl WakeTimes {
     /// A look at `at_ns` or earlier is wanted. True if it has to be entered into the queue.
     pub(crate) fn add(&mut self, at_ns: u64) -> bool {
         let [next, later] = &mut self.times_ns;
@@ -219,7 +219,7 @@ pub(crate) struct Host {
     /// Time that passed in this turn, as its user says.
     pub(crate) spent_ns: u64,
     pub(crate) turn_at_ns: Option<u64>,
-    pub(crate) looks: Looks,
+    pub(crate) wake_times: WakeTimes,
     pub(crate) clock: HostClock,
     pub(crate) queue: VecDeque<PacketId>,
     pub(crate) queue_bytes: usize,
@@ -248,7 +248,7 @@ impl Host {
             tx_frames_left: usize::MAX,
             spent_ns: 0,
             turn_at_ns: None,
-            looks: Looks::default(),
+            wake_times: WakeTimes::default(),
             clock: HostClock::default(),
             queue: VecDeque::new(),
             queue_bytes: 0,
@@ -314,16 +314,16 @@ mod tests {
 
     #[test]
     fn a_timer_is_looked_at_once_however_often_others_come_first() {
-        let mut looks = Looks::default();
-        assert!(looks.add(1_000));
+        let mut wake_times = WakeTimes::default();
+        assert!(wake_times.add(1_000));
         for now_ns in [10, 20, 30] {
-            assert!(looks.add(now_ns));
-            assert!(!looks.add(now_ns + 1));
-            looks.remove(now_ns);
-            assert!(!looks.add(1_000), "it is there from the first time");
+            assert!(wake_times.add(now_ns));
+            assert!(!wake_times.add(now_ns + 1));
+            wake_times.remove(now_ns);
+            assert!(!wake_times.add(1_000), "it is there from the first time");
         }
-        looks.remove(1_000);
-        assert!(looks.add(1_000));
+        wake_times.remove(1_000);
+        assert!(wake_times.add(1_000));
     }
 
     #[test]

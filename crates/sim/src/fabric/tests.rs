@@ -38,16 +38,16 @@ fn a_datagram_takes_its_time_and_makes_one_turn() {
 #[test]
 fn what_is_due_first_comes_first_and_ties_keep_their_order() {
     let (mut fabric, left, right) = fabric(FabricConfig::default());
-    fabric.alarm(50, 1);
+    fabric.set_timer(50, 1);
     fabric.wake_at(right, 50);
-    fabric.alarm(50, 2);
+    fabric.set_timer(50, 2);
     fabric.wake_at(left, 60);
     fabric.wake_at(left, 40);
     let expected = [
         (40, Step::Turn(left)),
-        (50, Step::Alarm(1)),
+        (50, Step::Timer(1)),
         (50, Step::Turn(right)),
-        (50, Step::Alarm(2)),
+        (50, Step::Timer(2)),
     ];
     assert_eq!(turns(&mut fabric), expected);
 }

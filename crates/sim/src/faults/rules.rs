@@ -116,7 +116,7 @@ impl Rule {
 
 /// What the rules decided for one datagram.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fate {
+pub(crate) struct Effect {
     pub(crate) dropped: Option<DropCause>,
     pub(crate) delay_ns: u64,
     /// The extra delay of each further copy.
@@ -149,14 +149,14 @@ impl Rules {
         self.rules.push((rule, false));
     }
 
-    pub(crate) fn judge(
+    pub(crate) fn apply(
         &mut self,
         rng: &mut Rng,
         now_ns: u64,
         from: Option<HostId>,
         to: HostId,
-    ) -> Fate {
-        let mut fate = Fate::default();
+    ) -> Effect {
+        let mut effect = Effect::default();
         for (rule, bad) in &mut self.rules {
             if !rule.applies(now_ns, from, to) {
                 continue;
@@ -164,12 +164,12 @@ impl Rules {
             match rule.fault {
                 Fault::Loss { ppm } => {
                     if rng.chance(ppm) {
-                        fate.dropped = Some(DropCause::Loss);
+                        effect.dropped = Some(DropCause::Loss);
                     }
                 }
                 Fault::RareLoss { one_in } => {
                     if rng.below(one_in) == 0 {
-                        fate.dropped = Some(DropCause::Loss);
+                        effect.dropped = Some(DropCause::Loss);
                     }
                 }
                 Fault::BurstLoss {
@@ -181,40 +181,40 @@ impl Rules {
                     let turn_ppm = if *bad { leave_ppm } else { enter_ppm };
                     *bad ^= rng.chance(turn_ppm);
                     if rng.chance(if *bad { bad_ppm } else { good_ppm }) {
-                        fate.dropped = Some(DropCause::Burst);
+                        effect.dropped = Some(DropCause::Burst);
                     }
                 }
                 Fault::Duplicate { ppm, delay_ns } => {
                     if rng.chance(ppm) {
-                        fate.copies.push(rng.range(0, delay_ns));
+                        effect.copies.push(rng.range(0, delay_ns));
                     }
                 }
                 Fault::Reorder { ppm, delay_ns } => {
                     if rng.chance(ppm) {
-                        fate.delay_ns += rng.range(0, delay_ns);
+                        effect.delay_ns += rng.range(0, delay_ns);
                     }
                 }
-                Fault::Jitter { max_ns } => fate.delay_ns += rng.range(0, max_ns),
+                Fault::Jitter { max_ns } => effect.delay_ns += rng.range(0, max_ns),
                 Fault::Corrupt { ppm, undetected } => {
                     if rng.chance(ppm) {
-                        fate.corruption = if undetected {
+                        effect.corruption = if undetected {
                             Corruption::InASwitch
                         } else {
                             Corruption::OnTheWire
                         };
                     }
                 }
-                Fault::Mark { ppm } => fate.marked |= rng.chance(ppm),
-                Fault::Partition => fate.dropped = Some(DropCause::Partition),
-                Fault::Misroute { ppm } => fate.misrouted |= rng.chance(ppm),
+                Fault::Mark { ppm } => effect.marked |= rng.chance(ppm),
+                Fault::Partition => effect.dropped = Some(DropCause::Partition),
+                Fault::Misroute { ppm } => effect.misrouted |= rng.chance(ppm),
                 // Asked for where datagrams arrive.
                 Fault::Starve { .. } => {}
             }
-            if fate.dropped.is_some() {
+            if effect.dropped.is_some() {
                 break;
             }
         }
-        fate
+        effect
     }
 
     /// How many datagrams `host`'s receive queue may hold now, if a rule says so.
@@ -255,12 +255,12 @@ pub(crate) fn checksum(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    fn fates(fault: Fault, count: usize) -> Vec<Fate> {
+    fn fates(fault: Fault, count: usize) -> Vec<Effect> {
         let mut rules = Rules::default();
         rules.add(Rule::everywhere(0, 100, fault));
         let mut rng = Rng::new(11);
         (0..count)
-            .map(|_| rules.judge(&mut rng, 50, Some(HostId(0)), HostId(1)))
+            .map(|_| rules.apply(&mut rng, 50, Some(HostId(0)), HostId(1)))
             .collect()
     }
 
@@ -275,8 +275,8 @@ mod tests {
             fault: Fault::Partition,
         });
         let mut dropped = |now_ns, from, to| {
-            let fate = rules.judge(&mut Rng::new(0), now_ns, from, HostId(to));
-            fate.dropped.is_some()
+            let effect = rules.apply(&mut Rng::new(0), now_ns, from, HostId(to));
+            effect.dropped.is_some()
         };
         assert!(dropped(10, Some(HostId(0)), 1));
         assert!(!dropped(9, Some(HostId(0)), 1));
@@ -290,7 +290,7 @@ mod tests {
         let lost = |fault| -> Vec<bool> {
             fates(fault, 10_000)
                 .iter()
-                .map(|fate| fate.dropped.is_some())
+                .map(|effect| effect.dropped.is_some())
                 .collect()
         };
         let count = |lost: &[bool]| lost.iter().filter(|&&lost| lost).count();
@@ -324,16 +324,16 @@ mod tests {
             },
             100,
         );
-        assert!(duplicated.iter().any(|fate| fate.copies.is_empty()));
-        assert!(duplicated.iter().flat_map(|fate| &fate.copies).count() > 20);
+        assert!(duplicated.iter().any(|effect| effect.copies.is_empty()));
+        assert!(duplicated.iter().flat_map(|effect| &effect.copies).count() > 20);
         assert!(
             duplicated
                 .iter()
-                .flat_map(|fate| &fate.copies)
+                .flat_map(|effect| &effect.copies)
                 .all(|&ns| ns <= 7)
         );
         let delayed = fates(Fault::Jitter { max_ns: 9 }, 100);
-        assert!(delayed.iter().any(|fate| fate.delay_ns == 9));
+        assert!(delayed.iter().any(|effect| effect.delay_ns == 9));
         let held = fates(
             Fault::Reorder {
                 ppm: 100_000,
@@ -341,7 +341,7 @@ mod tests {
             },
             100,
         );
-        assert!(held.iter().filter(|fate| fate.delay_ns > 0).count() < 30);
+        assert!(held.iter().filter(|effect| effect.delay_ns > 0).count() < 30);
         assert!(fates(Fault::Mark { ppm: 1_000_000 }, 1)[0].marked);
         let corrupted = fates(
             Fault::Corrupt {

@@ -6,36 +6,36 @@
 //! deadline, every call ends once and in time, and with a reason if it fails; answers are right;
 //! an endpoint without work sleeps; nothing is left in the end.
 
-mod books;
+mod call_records;
 mod host;
 
-use super::world::{Busy, Population};
-use super::{CallPlan, Outcomes, Sabotage, Scenario};
-use crate::check::{Remains, Violation};
+use super::simulation::{BusyWorker, HostSet};
+use super::{CallPlan, Outcomes, PlantedBug, Scenario};
+use crate::check::{Leftovers, Violation};
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
-use books::{Books, SharedBooks};
+use call_records::{CallRecords, SharedCallRecords};
 use host::{Host, Task};
 
 /// Hosts with whole endpoints.
 pub(super) struct Endpoints {
     hosts: Vec<Host>,
-    books: SharedBooks,
+    records: SharedCallRecords,
 }
 
 impl Endpoints {
     pub(super) fn new(
         fabric: &SharedFabric,
         scenario: &Scenario,
-        sabotage: Option<Sabotage>,
+        planted_bug: Option<PlantedBug>,
         ids: Vec<HostId>,
     ) -> Self {
         let mut rng = Rng::new(scenario.seed ^ 0x656e_6470_6f69_6e74);
-        let books = Books::new(fabric, scenario, sabotage);
-        let host = |id| Host::new(fabric, &books, id, scenario, rng.fork());
+        let records = CallRecords::new(fabric, scenario, planted_bug);
+        let host = |id| Host::new(fabric, &records, id, scenario, rng.fork());
         Self {
             hosts: ids.into_iter().map(host).collect(),
-            books,
+            records,
         }
     }
 
@@ -44,7 +44,7 @@ impl Endpoints {
     }
 }
 
-impl Population for Endpoints {
+impl HostSet for Endpoints {
     fn call(&mut self, host: HostId, plan: CallPlan) {
         self.host(host).plan(plan.at_ns, Task::Call(plan));
     }
@@ -60,11 +60,11 @@ impl Population for Endpoints {
         host.plan(at_ns, Task::Probe { channel, attempt });
     }
 
-    fn turn(&mut self, host: HostId) -> Result<Vec<Busy>, Violation> {
+    fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation> {
         self.host(host).turn()
     }
 
-    fn finish(&mut self, busy: Busy) -> Vec<Busy> {
+    fn finish(&mut self, busy: BusyWorker) -> Vec<BusyWorker> {
         self.host(busy.host).finish(busy)
     }
 
@@ -83,14 +83,14 @@ impl Population for Endpoints {
     }
 
     fn check_overdue(&self, now_ns: u64) -> Result<(), Violation> {
-        self.books.borrow().calls.check(now_ns)
+        self.records.borrow().calls.check(now_ns)
     }
 
     fn open_calls(&self) -> usize {
-        self.books.borrow().calls.open_count()
+        self.records.borrow().calls.open_count()
     }
 
-    fn is_heard(&self) -> bool {
+    fn all_probes_ended(&self) -> bool {
         self.hosts.iter().all(|host| host.unheard.is_empty())
     }
 
@@ -102,11 +102,11 @@ impl Population for Endpoints {
         self.hosts.iter().map(|it| it.sessions_with(host)).sum()
     }
 
-    fn remains(&self) -> Vec<Remains> {
-        self.hosts.iter().map(Host::remains).collect()
+    fn leftovers(&self) -> Vec<Leftovers> {
+        self.hosts.iter().map(Host::leftovers).collect()
     }
 
     fn outcomes(&self) -> Result<Outcomes, Violation> {
-        Ok(self.books.borrow().outcomes)
+        Ok(self.records.borrow().outcomes)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{Sabotage, Scenario};
+use super::{PlantedBug, Scenario};
 use crate::check::Violation;
-use crate::trace::{Entry, What};
+use crate::trace::{Entry, EntryKind};
 
 /// Entries of the trace that a failure keeps.
 pub(super) const KEPT_ENTRIES: usize = 80;
@@ -15,7 +15,7 @@ pub struct Failure {
     /// The scenario that was run.
     pub scenario: Scenario,
     /// The deliberate bug in it.
-    pub sabotage: Option<Sabotage>,
+    pub planted_bug: Option<PlantedBug>,
     /// The promise.
     pub violation: Violation,
     /// When, in virtual time.
@@ -28,11 +28,11 @@ impl Failure {
     /// The command that runs the same again.
     pub fn replay_command(&self) -> String {
         let mut command = format!("starling sim run random --seed {}", self.scenario.seed);
-        if let Some(part) = &self.scenario.part {
-            command += &format!(" --only {part}");
+        if let Some(subset) = &self.scenario.subset {
+            command += &format!(" --only {subset}");
         }
-        if let Some(sabotage) = self.sabotage {
-            command += &format!(" --plant {}", sabotage.name());
+        if let Some(planted_bug) = self.planted_bug {
+            command += &format!(" --plant {}", planted_bug.name());
         }
         command
     }
@@ -85,10 +85,10 @@ impl fmt::Display for Frame<'_> {
             "Credit",
             "CreditAck",
         ];
-        let (What::Delivered(note) | What::Dropped(_, note)) = &self.0.what else {
+        let (EntryKind::Delivered(record) | EntryKind::Dropped(_, record)) = &self.0.what else {
             return Ok(());
         };
-        let Some(header) = note.head().get(8..24) else {
+        let Some(header) = record.head().get(8..24) else {
             return Ok(());
         };
         let kind = KINDS.get(usize::from(header[0] & 0x1f)).unwrap_or(&"?");

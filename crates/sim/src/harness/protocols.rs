@@ -4,39 +4,39 @@
 //! What is watched is what the protocol promises: at most once, every call ends in time, answers
 //! are right, credits and buffers conserved, nothing left in the end.
 
-mod agenda;
+mod call_log;
 mod host;
-mod ledger;
+mod schedule;
 mod sink;
 
-use super::world::{Busy, Population};
-use super::{CallPlan, Sabotage, Scenario};
-use crate::check::{Remains, Violation};
+use super::simulation::{BusyWorker, HostSet};
+use super::{CallPlan, PlantedBug, Scenario};
+use crate::check::{Leftovers, Violation};
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
-use agenda::Task;
+use call_log::CallLog;
+pub use call_log::Outcomes;
 use host::Host;
-use ledger::Ledger;
-pub use ledger::Outcomes;
+use schedule::Task;
 
 /// Hosts with nothing but the protocol.
 pub(super) struct Protocols {
     hosts: Vec<Host>,
-    ledger: Ledger,
+    log: CallLog,
 }
 
 impl Protocols {
     pub(super) fn new(
         fabric: &SharedFabric,
         scenario: &Scenario,
-        sabotage: Option<Sabotage>,
+        planted_bug: Option<PlantedBug>,
         ids: Vec<HostId>,
     ) -> Self {
         let mut rng = Rng::new(scenario.seed);
         let host = |id| Host::new(fabric, id, scenario, rng.fork());
         Self {
             hosts: ids.into_iter().map(host).collect(),
-            ledger: Ledger::new(fabric.clone(), scenario, sabotage),
+            log: CallLog::new(fabric.clone(), scenario, planted_bug),
         }
     }
 
@@ -45,7 +45,7 @@ impl Protocols {
     }
 }
 
-impl Population for Protocols {
+impl HostSet for Protocols {
     fn call(&mut self, host: HostId, plan: CallPlan) {
         self.host(host).plan(plan.at_ns, Task::Call(plan));
     }
@@ -61,13 +61,13 @@ impl Population for Protocols {
         host.plan(at_ns, Task::Probe { channel, attempt });
     }
 
-    fn turn(&mut self, host: HostId) -> Result<Vec<Busy>, Violation> {
-        self.hosts[host.0 as usize].turn(&mut self.ledger)?;
+    fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation> {
+        self.hosts[host.0 as usize].turn(&mut self.log)?;
         Ok(Vec::new())
     }
 
     fn crash(&mut self, host: HostId) {
-        self.hosts[host.0 as usize].crash(&mut self.ledger);
+        self.hosts[host.0 as usize].crash(&mut self.log);
     }
 
     /// Draining is the endpoint's business: here it comes to the same as dying.
@@ -76,18 +76,18 @@ impl Population for Protocols {
     }
 
     fn restart(&mut self, host: HostId) {
-        self.hosts[host.0 as usize].restart(&self.ledger);
+        self.hosts[host.0 as usize].restart(&self.log);
     }
 
     fn check_overdue(&self, now_ns: u64) -> Result<(), Violation> {
-        self.ledger.calls.check(now_ns)
+        self.log.calls.check(now_ns)
     }
 
     fn open_calls(&self) -> usize {
-        self.ledger.calls.open_count()
+        self.log.calls.open_count()
     }
 
-    fn is_heard(&self) -> bool {
+    fn all_probes_ended(&self) -> bool {
         self.hosts.iter().all(|host| host.unheard.is_empty())
     }
 
@@ -99,12 +99,12 @@ impl Population for Protocols {
         self.hosts.iter().map(|it| it.sessions_with(host)).sum()
     }
 
-    fn remains(&self) -> Vec<Remains> {
-        self.hosts.iter().map(Host::remains).collect()
+    fn leftovers(&self) -> Vec<Leftovers> {
+        self.hosts.iter().map(Host::leftovers).collect()
     }
 
     fn outcomes(&self) -> Result<Outcomes, Violation> {
-        self.ledger.check_all_ended()?;
-        Ok(self.ledger.outcomes)
+        self.log.check_all_ended()?;
+        Ok(self.log.outcomes)
     }
 }

@@ -2,22 +2,22 @@
 //! limits of every host. Because everything is an entry of a list, a failing scenario is
 //! shrunk by leaving entries out.
 
-mod broad;
-mod draw;
-mod kinds;
-mod part;
-mod whole;
+mod base_draw;
+mod coverage;
+mod endpoint_draw;
+mod subset;
+mod topology_draw;
 
 use std::fmt;
 
 use starling_proto::Config;
 
 use super::{MS, US};
-use crate::check::content::{self, Order};
+use crate::check::content::{self, Expected};
 use crate::fabric::{Fabric, FabricConfig, Fault, HostId, Rule};
 use crate::net::{NodeId, Outage, SwitchConfig};
 
-pub use part::Part;
+pub use subset::Subset;
 
 /// A switch's buffer that all messages of a run together do not fill.
 const ROOMY_BYTES: u64 = 12_000_000;
@@ -132,21 +132,21 @@ pub enum HostFaultKind {
 
 impl HostFaultKind {
     /// Does to `host` what the fabric can do.
-    pub(super) fn befall(self, fabric: &mut Fabric, host: HostId) {
+    pub(super) fn apply_to(self, fabric: &mut Fabric, host: HostId) {
         match self {
             Self::Pause { for_ns } => {
-                fabric.note(host, "pauses: ns", for_ns, 0);
+                fabric.record(host, "pauses: ns", for_ns, 0);
                 fabric.pause(host, fabric.now_ns() + for_ns);
             }
             Self::ClockDrift { ppb } => {
                 let gains = ppb.max(0).unsigned_abs();
                 let loses = ppb.min(0).unsigned_abs();
                 let text = "clock drifts: ppb gained, lost";
-                fabric.note(host, text, gains.into(), loses.into());
+                fabric.record(host, text, gains.into(), loses.into());
                 fabric.drift_clock(host, ppb);
             }
             Self::ClockJump { by_ns } => {
-                fabric.note(host, "clock jumps: ns", by_ns, 0);
+                fabric.record(host, "clock jumps: ns", by_ns, 0);
                 fabric.jump_clock(host, by_ns);
             }
             Self::Crash { .. } | Self::Drain { .. } => {
@@ -158,7 +158,7 @@ impl HostFaultKind {
 
 /// A datagram of noise from an address that nobody has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StrayPlan {
+pub struct InjectedDatagram {
     /// When it arrives, ns.
     pub at_ns: u64,
     /// Where.
@@ -187,7 +187,7 @@ pub struct Scenario {
     /// Cables, by number, that are out for a time or flap.
     pub outages: Vec<(usize, Outage)>,
     /// Noise.
-    pub strays: Vec<StrayPlan>,
+    pub injected: Vec<InjectedDatagram>,
     /// When all faults are over, ns.
     pub heal_ns: u64,
     /// The servers take fewer sessions, messages or bytes than they may be asked for, so that
@@ -200,24 +200,24 @@ pub struct Scenario {
     /// Workers of servers claim requests beside the protocol. Only without whole endpoints.
     pub workers: bool,
     /// What is left of what the seed stands for, if that is not all of it.
-    pub part: Option<Part>,
+    pub subset: Option<Subset>,
 }
 
 /// The most that the calls of a scenario ask for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Most {
+pub(super) struct ResponseLimits {
     delay_us: u32,
     response_len: u32,
 }
 
-impl Most {
+impl ResponseLimits {
     /// An order as it is carried out: bits flipped past all checksums must not make a handler
     /// outlive the run, or a response longer than may be sent.
-    pub(super) fn of(self, order: Order) -> Order {
-        Order {
-            delay_us: order.delay_us.min(self.delay_us),
-            response_len: order.response_len.min(self.response_len),
-            ..order
+    pub(super) fn of(self, expected: Expected) -> Expected {
+        Expected {
+            delay_us: expected.delay_us.min(self.delay_us),
+            response_len: expected.response_len.min(self.response_len),
+            ..expected
         }
     }
 }
@@ -242,18 +242,18 @@ impl Scenario {
             rules: Vec::new(),
             host_faults: Vec::new(),
             outages: Vec::new(),
-            strays: Vec::new(),
+            injected: Vec::new(),
             heal_ns: MS,
             tight: false,
             nodes: Vec::new(),
             endpoints: false,
             workers: false,
-            part: None,
+            subset: None,
         }
     }
 
     /// Puts the hosts on their nodes, and the network's faults into the network.
-    pub(super) fn lay_out(&self, fabric: &mut Fabric) -> Vec<HostId> {
+    pub(super) fn add_hosts(&self, fabric: &mut Fabric) -> Vec<HostId> {
         let mut ids = Vec::new();
         for index in 0..self.hosts.len() {
             let node = self.nodes.get(index).copied();
@@ -272,12 +272,12 @@ impl Scenario {
     }
 
     /// The most that a call asks for.
-    pub(super) fn most(&self) -> Most {
+    pub(super) fn most(&self) -> ResponseLimits {
         let delays = self.calls.iter().map(|call| call.delay_us);
         let lengths = self.calls.iter().map(|call| call.response_len);
         // Probes are calls, too.
         let probe = CallPlan::short(0, 0).response_len;
-        Most {
+        ResponseLimits {
             delay_us: delays.max().unwrap_or(0),
             response_len: lengths.fold(probe.max(content::LONGEST_SHORT), u32::max),
         }
@@ -288,7 +288,7 @@ impl Scenario {
         self.rules.is_empty()
             && self.host_faults.is_empty()
             && self.outages.is_empty()
-            && self.strays.is_empty()
+            && self.injected.is_empty()
     }
 
     /// Whether no call has a reason to fail: ample limits, a network that is never slow enough to
@@ -443,8 +443,8 @@ impl fmt::Display for Scenario {
         for (cable, outage) in &self.outages {
             writeln!(f, "  cable {cable}: {outage:?}")?;
         }
-        if !self.strays.is_empty() {
-            writeln!(f, "  {} stray datagrams", self.strays.len())?;
+        if !self.injected.is_empty() {
+            writeln!(f, "  {} stray datagrams", self.injected.len())?;
         }
         const SHOWN: usize = 12;
         for call in self.calls.iter().take(SHOWN) {

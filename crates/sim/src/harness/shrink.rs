@@ -4,24 +4,28 @@
 //! failure-inducing input", 2002): halves of a list first, then quarters, and so on down to single
 //! entries, round and round until nothing can go.
 
-use super::{Failure, Part, Sabotage, Scenario, run_sabotaged};
+use super::{Failure, PlantedBug, Scenario, Subset, run_with_bug};
 
 /// The smallest failing scenario found in at most `most_runs` runs, which breaks the same promise.
-pub fn shrink(failure: Box<Failure>, sabotage: Option<Sabotage>, most_runs: usize) -> Box<Failure> {
+pub fn shrink(
+    failure: Box<Failure>,
+    planted_bug: Option<PlantedBug>,
+    most_runs: usize,
+) -> Box<Failure> {
     let mut shrinker = Shrinker {
         whole: failure.scenario.clone(),
-        part: Part::whole(&failure.scenario),
-        base: failure.scenario.part.clone(),
+        subset: Subset::whole(&failure.scenario),
+        base: failure.scenario.subset.clone(),
         best: failure,
-        sabotage,
+        planted_bug,
         runs_left: most_runs,
     };
     loop {
-        let before = shrinker.part.len();
-        for list in 0..Part::LISTS {
+        let before = shrinker.subset.len();
+        for list in 0..Subset::LISTS {
             shrinker.thin(list);
         }
-        if shrinker.part.len() == before || shrinker.runs_left == 0 {
+        if shrinker.subset.len() == before || shrinker.runs_left == 0 {
             return shrinker.best;
         }
     }
@@ -30,22 +34,22 @@ pub fn shrink(failure: Box<Failure>, sabotage: Option<Sabotage>, most_runs: usiz
 struct Shrinker {
     whole: Scenario,
     /// What is left of `whole`.
-    part: Part,
+    subset: Subset,
     /// What `whole` is a part of a seed's scenario, if not all of it.
-    base: Option<Part>,
+    base: Option<Subset>,
     best: Box<Failure>,
-    sabotage: Option<Sabotage>,
+    planted_bug: Option<PlantedBug>,
     runs_left: usize,
 }
 
 impl Shrinker {
     /// Leaves out as much as possible of one list.
     fn thin(&mut self, list: usize) {
-        let mut chunk = self.part.list(list).len();
+        let mut chunk = self.subset.list(list).len();
         while chunk > 0 {
             let mut from = 0;
             loop {
-                let mut candidate = self.part.clone();
+                let mut candidate = self.subset.clone();
                 let entries = candidate.list(list);
                 if from >= entries.len() {
                     break;
@@ -60,20 +64,20 @@ impl Shrinker {
         }
     }
 
-    fn still_fails(&mut self, part: Part) -> bool {
+    fn still_fails(&mut self, subset: Subset) -> bool {
         if self.runs_left == 0 {
             return false;
         }
         self.runs_left -= 1;
-        let mut candidate = part.of(&self.whole);
-        candidate.part = Some(match &self.base {
-            Some(base) => part.within(base),
-            None => part.clone(),
+        let mut candidate = subset.of(&self.whole);
+        candidate.subset = Some(match &self.base {
+            Some(base) => subset.within(base),
+            None => subset.clone(),
         });
-        match run_sabotaged(&candidate, self.sabotage) {
+        match run_with_bug(&candidate, self.planted_bug) {
             Err(failure) if failure.violation.checker == self.best.violation.checker => {
                 self.best = failure;
-                self.part = part;
+                self.subset = subset;
                 true
             }
             _ => false,

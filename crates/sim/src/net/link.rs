@@ -29,7 +29,7 @@ impl Default for LinkConfig {
 
 /// When the ends of a packet get somewhere, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Passage {
+pub(crate) struct ArrivalTimes {
     /// The first bit.
     pub(crate) head_ns: u64,
     /// The last bit.
@@ -57,11 +57,11 @@ impl Link {
 
     /// Takes `bytes` of which the first is here now, and the last at `tail_ns`, whatever waits
     /// already: a packet that is cut through leaves no earlier than it comes.
-    pub(crate) fn take(&mut self, now_ns: u64, tail_ns: u64, bytes: u64) -> Passage {
+    pub(crate) fn take(&mut self, now_ns: u64, tail_ns: u64, bytes: u64) -> ArrivalTimes {
         let start_ps = self.free_at_ps.max(now_ns * 1000);
         let end_ps = (start_ps + bytes * self.ps_per_byte).max(tail_ns * 1000);
         self.free_at_ps = end_ps;
-        Passage {
+        ArrivalTimes {
             head_ns: start_ps / 1000 + self.config.propagation_ns,
             tail_ns: end_ps / 1000 + self.config.propagation_ns,
         }
@@ -142,8 +142,8 @@ mod tests {
             ..LinkConfig::default()
         });
         // 1000 bytes that take until 320 to come would leave in 80.
-        let passage = fast.take(0, 320, 1000);
-        assert_eq!((passage.head_ns, passage.tail_ns), (1_000, 1_320));
+        let forwarding = fast.take(0, 320, 1000);
+        assert_eq!((forwarding.head_ns, forwarding.tail_ns), (1_000, 1_320));
         assert_eq!(fast.queued_bytes(120), 2_500);
     }
 }

@@ -11,21 +11,21 @@ use super::topology::End;
 use crate::fabric::HostId;
 
 /// Buffers kept for later.
-const MOST_SPARE: usize = 1 << 16;
+const MAX_SPARE: usize = 1 << 16;
 
 /// Who sent a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Host(HostId),
     /// Somebody who is not of the fabric, by a number that [`Packets`] gave him.
-    Stranger(u32),
+    Unknown(u32),
 }
 
 impl Origin {
     pub(crate) fn host(self) -> Option<HostId> {
         match self {
             Self::Host(host) => Some(host),
-            Self::Stranger(_) => None,
+            Self::Unknown(_) => None,
         }
     }
 }
@@ -123,14 +123,14 @@ impl Packets {
     /// Somebody who sends one datagram.
     pub(crate) fn stranger(&mut self, address: SocketAddr) -> Origin {
         self.strangers.push(address);
-        Origin::Stranger(self.strangers.len() as u32 - 1)
+        Origin::Unknown(self.strangers.len() as u32 - 1)
     }
 
     /// The address that a datagram comes from.
     pub(crate) fn address(&self, origin: Origin) -> SocketAddr {
         match origin {
             Origin::Host(host) => host.address(),
-            Origin::Stranger(number) => self.strangers[number as usize],
+            Origin::Unknown(number) => self.strangers[number as usize],
         }
     }
 
@@ -160,7 +160,7 @@ impl Packets {
 
     /// Takes the memory of a datagram that is over.
     pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
-        if bytes.capacity() > 0 && self.spare.len() < MOST_SPARE {
+        if bytes.capacity() > 0 && self.spare.len() < MAX_SPARE {
             bytes.clear();
             self.spare.push(bytes);
         }

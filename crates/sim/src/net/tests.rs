@@ -123,7 +123,7 @@ fn a_cut_cable_carries_nothing_until_it_is_mended() {
     send(&mut fabric, hosts[1], hosts[0], vec![2]);
     run(&mut fabric);
     assert_eq!(fabric.counters().dropped[&DropCause::LinkDown], 2);
-    fabric.alarm(MS, 0);
+    fabric.set_timer(MS, 0);
     run(&mut fabric);
     send(&mut fabric, hosts[0], hosts[1], vec![3]);
     run(&mut fabric);
@@ -159,8 +159,8 @@ fn flows_of_a_cut_cable_take_another_way() {
     for &cable in &cut {
         fabric.cut_cable(cable, Outage::once(2 * MS, 3 * MS));
     }
-    fabric.alarm(2 * MS, 0);
-    while fabric.step() != Some(Step::Alarm(0)) {}
+    fabric.set_timer(2 * MS, 0);
+    while fabric.step() != Some(Step::Timer(0)) {}
     across(&mut fabric);
     assert_eq!(fabric.counters().dropped[&DropCause::LinkDown], 64);
 }

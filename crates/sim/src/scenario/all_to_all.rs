@@ -8,11 +8,11 @@
 use hdrhistogram::Histogram;
 use starling_proto::{Config, Congestion, RequestError};
 
+use super::capture::times;
 use super::cluster::Cluster;
-use super::guard::hold;
 use super::incast::{cx4, node_config};
 use super::machine::{Answer, Application, Call};
-use super::watch::times;
+use super::monitor::enforce;
 use super::{Bench, Curve, MS, Plot, US};
 use crate::check::Violation;
 use crate::fabric::HostId;
@@ -114,7 +114,7 @@ impl Application for Mesh {
         now_ns: u64,
         calls: &mut Vec<Call>,
     ) {
-        hold(answered(host, result));
+        enforce(answered(host, result));
         let place = (tag & ((1 << PLACE_BITS) - 1)) as usize;
         let thread = &mut self.threads[host.0 as usize];
         self.latency_ns
@@ -125,7 +125,7 @@ impl Application for Mesh {
     }
 
     /// The word is the thread that begins.
-    fn alarm(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+    fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let host = HostId(word as u32);
         let thread = &mut self.threads[word as usize];
         thread.issue(&mut self.rng, now_ns, |call| calls.push((host, call)));
@@ -227,7 +227,7 @@ fn measure(
     cluster.run(&mut app, 60_000 * MS);
     if app.connected != wanted {
         let text = format!("{} of {wanted} sessions open in a minute", app.connected);
-        hold(Err(Violation::new("nothing stays stuck", text)));
+        enforce(Err(Violation::new("nothing stays stuck", text)));
     }
 
     let ramp_ns = if bench.options.quick {
@@ -244,7 +244,7 @@ fn measure(
     let begin_ns = cluster.now_ns();
     for (index, _) in hosts.iter().enumerate() {
         let at_ns = begin_ns + cluster.rng.below(20 * US);
-        cluster.fabric.borrow_mut().alarm(at_ns, index as u64);
+        cluster.fabric.borrow_mut().set_timer(at_ns, index as u64);
     }
     cluster.run(&mut app, begin_ns + ramp_ns);
     app.latency_ns.reset();

@@ -8,11 +8,11 @@
 use hdrhistogram::Histogram;
 use starling_proto::{Congestion, RequestError};
 
+use super::capture::{Capture, times};
 use super::cluster::{Cluster, LARGEST};
 use super::fair_share::Ideal;
 use super::incast::{cx4, node_config};
 use super::machine::{Answer, Application, Call};
-use super::watch::{Watch, times};
 use super::{Bench, MS, US};
 use crate::fabric::HostId;
 use crate::net::NodeId;
@@ -161,7 +161,7 @@ fn measure(
     let mut cluster = Cluster::new(cx4(bench.options.seed, clients + 1));
     let config = node_config(congestion);
     let server = cluster.add(&config);
-    cluster.machine(server).watch = Some(Watch::new());
+    cluster.machine(server).capture = Some(Capture::new());
     let flood: Vec<HostId> = (0..clients).map(|_| cluster.add(&config)).collect();
     let threads: Vec<HostId> = (1..=clients)
         .map(|node| cluster.add_on(NodeId(node), &config))
@@ -188,8 +188,8 @@ fn measure(
     };
     cluster.run(&mut app, warm_up_ns);
     app.latency_ns.reset();
-    if let Some(watch) = &mut cluster.machine(server).watch {
-        watch.restart();
+    if let Some(capture) = &mut cluster.machine(server).capture {
+        capture.restart();
     }
     cluster.run(&mut app, warm_up_ns + measured_ns);
     let us = |quantile: f64| app.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
@@ -197,8 +197,8 @@ fn measure(
     bench.row(case, "64 kB RPC p99", "us", us(0.99), paper);
     let done = app.latency_ns.len() as f64 / measured_ns as f64 * 1e6;
     bench.row(case, "64 kB RPCs", "k/s", done, None);
-    let watch = cluster.machine(server).watch.as_ref();
-    let bytes: u64 = watch.map_or(0, |watch| watch.received.iter().sum());
+    let capture = cluster.machine(server).capture.as_ref();
+    let bytes: u64 = capture.map_or(0, |capture| capture.received.iter().sum());
     let gbps = bytes as f64 * 8.0 / measured_ns as f64;
     bench.row(case, "incast bandwidth", "Gb/s", gbps, None);
     bench.finish(&mut cluster);

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use starling_prefetch::prefetch;
 use starling_proto::{Config, RequestError, Stats};
 
-pub(super) use super::guard::LARGEST;
-use super::guard::{BOUND_NS, Guard, HEAD, hold};
 use super::machine::{Application, Call, Machine};
+pub(super) use super::monitor::LARGEST;
+use super::monitor::{BOUND_NS, HEAD, Monitor, enforce};
 use super::{MS, US};
 use crate::check::Violation;
 use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
@@ -24,14 +24,14 @@ const OPEN: u64 = 1 << 62;
 /// How long calls may take to end by themselves before they are cancelled.
 const PATIENCE_NS: u64 = 2 * MS;
 /// How often a channel may fail to get an answer at the end: a session may have to be found dead.
-const MOST_PROBES: u32 = 4;
+const MAX_PROBES: u32 = 4;
 /// Channels that are asked for a sign of life at the end.
-const MOST_ASKED: usize = 20_000;
+const MAX_ASKED: usize = 20_000;
 
 /// An application that wants nothing.
-struct Nobody;
+struct IdleApplication;
 
-impl Application for Nobody {
+impl Application for IdleApplication {
     fn ended(
         &mut self,
         _: HostId,
@@ -50,7 +50,7 @@ pub(super) struct Cluster {
     pub(super) rng: Rng,
     /// How often alarms of applications come again.
     intervals: BTreeMap<u64, u64>,
-    guard: Guard,
+    monitor: Monitor,
 }
 
 impl Cluster {
@@ -61,7 +61,7 @@ impl Cluster {
             machines: Vec::new(),
             rng,
             intervals: BTreeMap::new(),
-            guard: Guard::new(),
+            monitor: Monitor::new(),
         }
     }
 
@@ -110,19 +110,19 @@ impl Cluster {
 
     fn open_at(&mut self, host: HostId, channel: usize, at_ns: u64) {
         let word = OPEN | (channel as u64) << 32 | u64::from(host.0);
-        self.fabric.borrow_mut().alarm(at_ns, word);
+        self.fabric.borrow_mut().set_timer(at_ns, word);
     }
 
     /// The application is given `word` at `start_ns` and again every `interval_ns`.
     pub(super) fn repeat(&mut self, word: u64, start_ns: u64, interval_ns: u64) {
         self.intervals.insert(word, interval_ns);
-        self.fabric.borrow_mut().alarm(start_ns, word);
+        self.fabric.borrow_mut().set_timer(start_ns, word);
     }
 
     /// `host`'s process ends at once, and with it the calls that it made.
     pub(super) fn crash(&mut self, host: HostId) {
         self.machine(host).crash();
-        self.guard.abandon(host);
+        self.monitor.abandon(host);
         self.fabric.borrow_mut().crash(host);
     }
 
@@ -165,32 +165,32 @@ impl Cluster {
 
     /// Runs until `until_ns`, or until the application has seen enough.
     pub(super) fn run<A: Application + ?Sized>(&mut self, app: &mut A, until_ns: u64) {
-        self.fabric.borrow_mut().alarm(until_ns, END | until_ns);
-        let mut ahead = Vec::new();
+        self.fabric.borrow_mut().set_timer(until_ns, END | until_ns);
+        let mut prefetch = Vec::new();
         loop {
             let step = self.fabric.borrow_mut().step();
             match step.expect("the end is an alarm") {
                 Step::Turn(host) => {
-                    self.prefetch(&mut ahead);
-                    self.machines[host.0 as usize].turn(app, &mut self.guard);
+                    self.prefetch(&mut prefetch);
+                    self.machines[host.0 as usize].turn(app, &mut self.monitor);
                     if app.is_done() {
                         return;
                     }
                 }
                 // An earlier run may have ended before its alarm.
-                Step::Alarm(word) if word & END != 0 => {
+                Step::Timer(word) if word & END != 0 => {
                     if word == END | until_ns {
                         return;
                     }
                 }
-                Step::Alarm(word) => self.ring(app, word),
+                Step::Timer(word) => self.ring(app, word),
             }
         }
     }
 
     /// Asks for the memory of the hosts that have a turn soon.
     fn prefetch(&self, hosts: &mut Vec<HostId>) {
-        self.fabric.borrow_mut().take_turns_ahead(hosts);
+        self.fabric.borrow_mut().take_upcoming_turns(hosts);
         for host in hosts.drain(..) {
             self.fabric.borrow().prefetch_queue(host);
             prefetch(&self.machines[host.0 as usize]);
@@ -204,13 +204,13 @@ impl Cluster {
         for machine in &mut self.machines {
             machine.wanted.clear();
         }
-        self.run(&mut Nobody, self.now_ns() + PATIENCE_NS);
-        hold(self.guard.check(self.now_ns()));
+        self.run(&mut IdleApplication, self.now_ns() + PATIENCE_NS);
+        enforce(self.monitor.check(self.now_ns()));
         self.wake(|machine| machine.cancels = true);
-        self.run(&mut Nobody, self.now_ns() + US);
+        self.run(&mut IdleApplication, self.now_ns() + US);
         let mut asked: Vec<(HostId, u64)> = self.channels();
-        for _ in 0..MOST_PROBES {
-            self.guard.failed.clear();
+        for _ in 0..MAX_PROBES {
+            self.monitor.failed.clear();
             for (host, channel) in std::mem::take(&mut asked) {
                 self.machine(host).wanted.push(Call {
                     channel: channel as usize,
@@ -220,36 +220,39 @@ impl Cluster {
             }
             self.wake(|_| ());
             let until_ns = self.now_ns() + BOUND_NS;
-            while self.guard.open_count() > 0 && self.now_ns() < until_ns {
-                self.run(&mut Nobody, self.now_ns() + MS);
+            while self.monitor.open_count() > 0 && self.now_ns() < until_ns {
+                self.run(&mut IdleApplication, self.now_ns() + MS);
             }
-            hold(self.guard.check(self.now_ns()));
-            asked = std::mem::take(&mut self.guard.failed);
+            enforce(self.monitor.check(self.now_ns()));
+            asked = std::mem::take(&mut self.monitor.failed);
             if asked.is_empty() {
                 break;
             }
         }
         if let Some((host, channel)) = asked.first() {
             let text = format!("{host:?} got no answer on its channel {channel} at the end");
-            hold(Err(Violation::new("nothing stays stuck", text)));
+            enforce(Err(Violation::new("nothing stays stuck", text)));
         }
         self.wake(|machine| machine.closes = true);
         let until_ns = self.now_ns() + BOUND_NS;
         let mut left = Ok(());
         while self.now_ns() < until_ns {
-            self.run(&mut Nobody, self.now_ns() + 10 * MS);
-            left = self.machines.iter().try_for_each(|it| it.remains().check());
+            self.run(&mut IdleApplication, self.now_ns() + 10 * MS);
+            left = self
+                .machines
+                .iter()
+                .try_for_each(|it| it.leftovers().check());
             if left.is_ok() {
                 break;
             }
         }
-        hold(left);
+        enforce(left);
     }
 
     /// Channels to ask for a sign of life: all, or some of very many.
     fn channels(&self) -> Vec<(HostId, u64)> {
         let counts = self.machines.iter().map(Machine::channel_count);
-        let stride = counts.sum::<usize>() / MOST_ASKED + 1;
+        let stride = counts.sum::<usize>() / MAX_ASKED + 1;
         let running = self.machines.iter().filter(|machine| machine.is_running());
         let all = running.flat_map(|machine| {
             let channels = 0..machine.channel_count() as u64;
@@ -280,10 +283,12 @@ impl Cluster {
             return;
         }
         if let Some(interval_ns) = self.intervals.get(&word) {
-            self.fabric.borrow_mut().alarm(now_ns + interval_ns, word);
+            self.fabric
+                .borrow_mut()
+                .set_timer(now_ns + interval_ns, word);
         }
         let mut calls = Vec::new();
-        app.alarm(word, now_ns, &mut calls);
+        app.set_timer(word, now_ns, &mut calls);
         for (host, call) in calls {
             let machine = self.machine(host);
             if machine.is_running() {

@@ -108,7 +108,7 @@ const LOADS: [Load; 5] = [
 /// Whose core is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Away {
-    Nobody,
+    IdleApplication,
     Client,
     Server,
     Both,
@@ -117,7 +117,7 @@ enum Away {
 impl Away {
     fn name(self) -> &'static str {
         match self {
-            Self::Nobody => "nobody",
+            Self::IdleApplication => "nobody",
             Self::Client => "client",
             Self::Server => "server",
             Self::Both => "both",
@@ -127,7 +127,7 @@ impl Away {
     /// The hosts concerned.
     fn hosts(self, client: HostId, server: HostId) -> Vec<HostId> {
         match self {
-            Self::Nobody => vec![],
+            Self::IdleApplication => vec![],
             Self::Client => vec![client],
             Self::Server => vec![server],
             Self::Both => vec![client, server],
@@ -282,13 +282,13 @@ pub(super) fn run(bench: &mut Bench<'_>) {
     for load in LOADS {
         for (congestion, control) in CONTROLS {
             let mut undisturbed = 0.0;
-            for &away in [Away::Nobody].iter().chain(load.away) {
+            for &away in [Away::IdleApplication].iter().chain(load.away) {
                 let case = format!("{}, {} away, {control}", load.name, away.name());
                 bench.progress(at, total, &case);
                 at += 1;
                 let outcome = measure(bench, load, congestion, away, plan);
                 report(bench, &case, load, away, undisturbed, &outcome);
-                if away == Away::Nobody {
+                if away == Away::IdleApplication {
                     undisturbed = outcome.rate;
                 }
             }
@@ -313,7 +313,7 @@ fn report(
     }
     let again = outcome.retransmissions as f64;
     bench.row(case, "retransmissions", "", again, None);
-    if away != Away::Nobody {
+    if away != Away::IdleApplication {
         let gone = 100.0 - 100.0 * outcome.remaining;
         bench.row(case, "time away", "%", gone, None);
         let share = 100.0 * outcome.rate / (undisturbed * outcome.remaining);

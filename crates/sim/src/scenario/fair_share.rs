@@ -6,7 +6,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::watch::times;
+use super::capture::times;
 use crate::rng::Rng;
 
 /// Every thread has a link of its own in either direction, and one call outstanding.

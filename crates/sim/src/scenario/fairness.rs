@@ -3,16 +3,16 @@
 use starling_proto::{Congestion, RequestError};
 
 use super::MS;
+use super::capture::Capture;
 use super::cluster::Cluster;
 use super::incast::{cx4, node_config};
 use super::machine::{Application, Call};
-use super::watch::Watch;
 use crate::check::{Violation, fair};
 use crate::fabric::HostId;
 
 const SERVERS: u32 = 4;
 const BYTES: usize = 200_000;
-const LEAST: f64 = 0.95;
+const MIN_FAIRNESS: f64 = 0.95;
 
 /// One client that keeps two requests outstanding on each of its sessions.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Application for Sharing {
     }
 }
 
-fn share(sabotaged: bool) -> Result<(), Violation> {
+fn share(with_bug: bool) -> Result<(), Violation> {
     let mut cluster = Cluster::new(cx4(1, SERVERS + 1));
     let config = node_config(Congestion::Dctcp);
     let client = cluster.add(&config);
@@ -63,12 +63,12 @@ fn share(sabotaged: bool) -> Result<(), Violation> {
     }
     let mut app = Sharing::default();
     cluster.run(&mut app, MS);
-    let mut watch = Watch::new();
-    watch.favours = sabotaged.then_some((0, 0));
-    cluster.machine(client).watch = Some(watch);
+    let mut capture = Capture::new();
+    capture.favours = with_bug.then_some((0, 0));
+    cluster.machine(client).capture = Some(capture);
     app.done = Default::default();
     cluster.run(&mut app, 20 * MS);
-    fair(&app.done, LEAST)
+    fair(&app.done, MIN_FAIRNESS)
 }
 
 #[test]

@@ -7,10 +7,10 @@
 
 use starling_proto::{Config, Congestion, RequestError};
 
+use super::capture::{Capture, jain, times};
 use super::cluster::{Cluster, LARGEST};
-use super::guard::hold;
 use super::machine::{Application, Call};
-use super::watch::{Watch, jain, times};
+use super::monitor::enforce;
 use super::{Bench, Curve, MS, Plot, US};
 use crate::check::fair;
 use crate::cpu::CpuModel;
@@ -39,7 +39,7 @@ pub(super) const DATA_BYTES: usize = 1024;
 const MARKING: Marking = Marking::Threshold { bytes: 65_000 };
 
 /// The least that DCTCP's fairness among clients may be, by Jain's index.
-const LEAST_FAIR: f64 = 0.95;
+const MIN_FAIRNESS: f64 = 0.95;
 
 /// Before anything is measured: sessions open, rates converge.
 const WARM_UP_NS: u64 = 50 * MS;
@@ -153,11 +153,11 @@ pub(super) fn measure(
     let mut cluster = Cluster::new(cx4_of(bench.options.seed, nodes, switch));
     let config = node_config(congestion);
     let server = cluster.add(&config);
-    cluster.machine(server).watch = Some(Watch::new());
+    cluster.machine(server).capture = Some(Capture::new());
     let mut hosts = Vec::new();
     for _ in 0..clients {
         let client = cluster.add(&config);
-        cluster.machine(client).watch = Some(Watch::new());
+        cluster.machine(client).capture = Some(Capture::new());
         hosts.push(client);
     }
     for &client in &hosts {
@@ -167,20 +167,20 @@ pub(super) fn measure(
     let mut app = Clients { sent: 0 };
     cluster.run(&mut app, warm_up_ns);
     for machine in &mut cluster.machines {
-        if let Some(watch) = &mut machine.watch {
-            watch.restart();
+        if let Some(capture) = &mut machine.capture {
+            capture.restart();
         }
     }
     cluster.run(&mut app, warm_up_ns + measured_ns);
 
-    let received = cluster.machine(server).watch.as_ref();
-    let received = received.map(|watch| watch.received.clone());
+    let received = cluster.machine(server).capture.as_ref();
+    let received = received.map(|capture| capture.received.clone());
     let received = received.expect("the server is watched");
     let gbps = received.iter().sum::<u64>() as f64 * 8.0 / measured_ns as f64;
     let mut rtt_ns = times();
     for &client in &hosts {
-        if let Some(watch) = &cluster.machine(client).watch {
-            rtt_ns.add(&watch.rtt_ns).expect("the same bounds");
+        if let Some(capture) = &cluster.machine(client).capture {
+            rtt_ns.add(&capture.rtt_ns).expect("the same bounds");
         }
     }
     let us = |quantile: f64| rtt_ns.value_at_quantile(quantile) as f64 / 1e3;
@@ -190,7 +190,7 @@ pub(super) fn measure(
     bench.row(case, "fairness", "Jain", jain(&received), None);
     // The paper's cluster marks what queues: there DCTCP shares a port fairly, which is promised.
     if congestion == Congestion::Dctcp && paper.is_some() {
-        hold(fair(&received, LEAST_FAIR));
+        enforce(fair(&received, MIN_FAIRNESS));
     }
     let (port, busy_ns) = {
         let fabric = cluster.fabric.borrow();

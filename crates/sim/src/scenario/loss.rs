@@ -7,9 +7,9 @@
 
 use starling_proto::{Config, RequestError};
 
+use super::capture::times;
 use super::cluster::{Cluster, LARGEST};
 use super::machine::{Application, Call};
-use super::watch::times;
 use super::{Bench, Curve, MS, Plot};
 use crate::cpu::CpuModel;
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, Rule};

@@ -6,7 +6,7 @@
 //! ```
 
 mod process;
-mod tap;
+mod sink;
 
 use std::collections::HashMap;
 
@@ -15,24 +15,24 @@ use starling_proto::{
     Config, Msgbuf, Prefix, Protocol, RequestError, RequestId, Secrets, SessionId, Stats,
 };
 
-use super::guard::{Guard, Way, head, hold, names_of};
-use super::watch::Watch;
-use crate::check::{Credits, Queues, Remains, granted_within};
+use super::capture::Capture;
+use super::monitor::{Direction, Monitor, enforce, head, header_of};
+use crate::check::{Credits, Leftovers, Queues, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
-use tap::Tap;
+use sink::CapturingSink;
 
 /// A request longer than this is sent from memory that all calls share.
 const COPIED_BYTES: usize = 1024;
 
 /// A host without a cost model is given one turn in so many ns.
-const SHORTEST_TURN_NS: u64 = 100;
+const MIN_TURN_NS: u64 = 100;
 
 /// A host with more channels than this looks at a session's books once in so many turns, and asks
 /// for its sessions' memory ahead.
-const CROWD: usize = 64;
+const PREFETCH_MIN_HOSTS: usize = 64;
 const CROWD_TURNS: u32 = 16;
 
 /// Who plays the applications on all hosts.
@@ -62,7 +62,7 @@ pub(super) trait Application {
     );
 
     /// A time that was asked for has come. Calls go on behalf of the hosts named.
-    fn alarm(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+    fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let _ = (word, now_ns, calls);
     }
 
@@ -110,7 +110,7 @@ pub(super) struct Machine {
     channels: Vec<Channel>,
     process: Option<Process>,
     /// A capture, if one is wanted.
-    pub(super) watch: Option<Watch>,
+    pub(super) capture: Option<Capture>,
     /// Calls that somebody else wants this host to make in its next turn.
     pub(super) wanted: Vec<Call>,
     /// Channels to be opened in the next turn.
@@ -142,7 +142,7 @@ struct Turn<'a, A: ?Sized> {
     host: HostId,
     now_ns: u64,
     app: &'a mut A,
-    guard: &'a mut Guard,
+    monitor: &'a mut Monitor,
     calls: Vec<Call>,
     work: Work,
     executed: u64,
@@ -157,7 +157,7 @@ impl Machine {
             rng,
             channels: Vec::new(),
             process: None,
-            watch: None,
+            capture: None,
             wanted: Vec::new(),
             opening: Vec::new(),
             executed: 0,
@@ -233,7 +233,7 @@ impl Machine {
     }
 
     /// One turn of the event loop.
-    pub(super) fn turn<A: Application + ?Sized>(&mut self, app: &mut A, guard: &mut Guard) {
+    pub(super) fn turn<A: Application + ?Sized>(&mut self, app: &mut A, monitor: &mut Monitor) {
         let Some(process) = &mut self.process else {
             return;
         };
@@ -242,26 +242,26 @@ impl Machine {
             host: self.id,
             now_ns,
             app,
-            guard,
+            monitor,
             calls: std::mem::take(&mut self.wanted),
             work: Work::default(),
             executed: 0,
         };
-        process.take_events(&mut turn, &mut self.watch);
-        process.receive(&mut turn, &mut self.watch);
+        process.take_events(&mut turn, &mut self.capture);
+        process.receive(&mut turn, &mut self.capture);
         for channel in std::mem::take(&mut self.opening) {
             process.session(
                 &mut turn,
                 &mut self.channels[channel],
                 channel,
-                &mut self.watch,
+                &mut self.capture,
             );
         }
         process.drain(&mut turn, &mut self.channels);
         while !turn.calls.is_empty() {
             process.prefetch(&turn.calls, &self.channels);
             for call in std::mem::take(&mut turn.calls) {
-                process.call(&mut turn, &mut self.channels, call, &mut self.watch);
+                process.call(&mut turn, &mut self.channels, call, &mut self.capture);
             }
             process.drain(&mut turn, &mut self.channels);
         }
@@ -271,7 +271,7 @@ impl Machine {
         if std::mem::take(&mut self.closes) {
             process.close_all(now_ns, &mut self.channels);
         }
-        process.flush(now_ns, &mut self.watch);
+        process.flush(now_ns, &mut self.capture);
         process.drain(&mut turn, &mut self.channels);
         // What the last events asked for waits for the next turn.
         self.wanted = turn.calls;
@@ -286,7 +286,7 @@ impl Machine {
     /// once in so many turns.
     fn audit(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        if self.channels.len() > CROWD && !self.turns.is_multiple_of(CROWD_TURNS) {
+        if self.channels.len() > PREFETCH_MIN_HOSTS && !self.turns.is_multiple_of(CROWD_TURNS) {
             return;
         }
         self.audited = (self.audited + 1) % self.channels.len().max(1);
@@ -295,25 +295,25 @@ impl Machine {
         let Some(process) = &mut self.process else {
             return;
         };
-        hold(
+        enforce(
             process
                 .queues
                 .check(&process.protocol, &self.config, session),
         );
         let limit = self.config.rx_queue_datagrams * self.config.overcommit;
-        hold(granted_within(&process.protocol, limit));
+        enforce(granted_within(&process.protocol, limit));
         let credits = session
             .and_then(|session| Credits::of(&process.protocol, session, process.io.grants()));
         if let Some(credits) = credits {
-            hold(credits.check());
+            enforce(credits.check());
         }
     }
 
     /// What it still holds.
-    pub(super) fn remains(&self) -> Remains {
+    pub(super) fn leftovers(&self) -> Leftovers {
         let process = self.process.as_ref();
         let process = process.map(|process| (&process.protocol, process.io.peer_count()));
-        Remains::of(self.id.0, process)
+        Leftovers::of(self.id.0, process)
     }
 }
 
@@ -324,20 +324,20 @@ impl<A: Application + ?Sized> Turn<'_, A> {
         answer: &mut Msgbuf,
         id: RequestId,
         request: &[u8],
-        tap: &mut Tap<'_>,
+        sink: &mut CapturingSink<'_>,
     ) {
         self.executed += 1;
         self.work.handlers += 1;
-        hold(self.guard.executed(request));
+        enforce(self.monitor.executed(request));
         let Answer { len, extra_ns } = self.app.serve(self.host, self.now_ns, request);
         self.work.extra_ns += extra_ns;
         let buffer = answer.head_mut();
         buffer.clear();
-        let (tag, serial) = names_of(request).expect("the guard has read it");
+        let (tag, serial) = header_of(request).expect("the guard has read it");
         buffer.extend_from_slice(&head(tag, serial, len));
-        buffer.extend_from_slice(self.guard.rest(Way::Response, serial, len));
+        buffer.extend_from_slice(self.monitor.rest(Direction::Response, serial, len));
         // Nobody may be waiting any more.
-        let _ = protocol.respond(self.now_ns, id, answer, Prefix::NONE, tap);
+        let _ = protocol.respond(self.now_ns, id, answer, Prefix::NONE, sink);
     }
 
     fn ended(&mut self, tag: u128, result: Result<&[u8], RequestError>) {
@@ -345,7 +345,7 @@ impl<A: Application + ?Sized> Turn<'_, A> {
         let (host, now_ns) = (self.host, self.now_ns);
         let (tag, serial) = (tag as u64, (tag >> 64) as u64);
         let response = result.as_ref().ok().copied();
-        hold(self.guard.ended(host, serial, response, now_ns));
+        enforce(self.monitor.ended(host, serial, response, now_ns));
         self.app.ended(host, tag, result, now_ns, &mut self.calls);
     }
 }

@@ -8,10 +8,10 @@
 use hdrhistogram::Histogram;
 use starling_proto::{Config, Congestion, RequestError};
 
+use super::capture::times;
 use super::cluster::Cluster;
 use super::incast::{cx4, node_config};
 use super::machine::{Application, Call};
-use super::watch::times;
 use super::{Bench, MS, US};
 use crate::fabric::HostId;
 use crate::rng::Rng;
@@ -31,13 +31,13 @@ const DEAD_NS: u64 = 400 * MS;
 const BACK_NS: u64 = 450 * MS;
 
 /// How calls to living nodes fared in one part of the run.
-struct Part {
+struct Period {
     issued: u64,
     answered: u64,
     latency_ns: Histogram<u64>,
 }
 
-impl Part {
+impl Period {
     fn new() -> Self {
         Self {
             issued: 0,
@@ -74,7 +74,7 @@ struct Load {
     died_ns: u64,
     back_ns: u64,
     /// Before, and while the victim is dead.
-    parts: [Part; 2],
+    parts: [Period; 2],
     /// When each node first learnt that the victim is dead.
     learnt_ns: Vec<Option<u64>>,
     /// Calls to living nodes that failed.
@@ -84,7 +84,7 @@ struct Load {
 }
 
 impl Load {
-    fn part(&mut self, issued_ns: u64) -> Option<&mut Part> {
+    fn period(&mut self, issued_ns: u64) -> Option<&mut Period> {
         if issued_ns < self.died_ns {
             Some(&mut self.parts[0])
         } else if issued_ns < self.back_ns {
@@ -121,15 +121,15 @@ impl Application for Load {
         self.failed += u64::from(result.is_err() && host.0 != self.victim);
         if result.is_ok()
             && host.0 != self.victim
-            && let Some(part) = self.part(issued_ns)
+            && let Some(period) = self.period(issued_ns)
         {
-            part.answered += 1;
-            part.latency_ns.saturating_record(now_ns - issued_ns);
+            period.answered += 1;
+            period.latency_ns.saturating_record(now_ns - issued_ns);
         }
     }
 
     /// The word is the node whose turn it is to call.
-    fn alarm(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+    fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let client = word as u32;
         let channel = self.rng.below(u64::from(self.nodes) - 1);
         let server = channel as u32 + u32::from(channel as u32 >= client);
@@ -138,9 +138,9 @@ impl Application for Load {
         }
         if server != self.victim
             && client != self.victim
-            && let Some(part) = self.part(now_ns)
+            && let Some(period) = self.period(now_ns)
         {
-            part.issued += 1;
+            period.issued += 1;
         }
         let tag = Tag {
             server,
@@ -188,7 +188,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         rng: cluster.rng.fork(),
         died_ns,
         back_ns,
-        parts: [Part::new(), Part::new()],
+        parts: [Period::new(), Period::new()],
         learnt_ns: vec![None; nodes as usize],
         failed: 0,
         heard_ns: vec![None; nodes as usize],
@@ -239,15 +239,15 @@ pub(super) fn run(bench: &mut Bench<'_>) {
         app.failed as f64,
         None,
     );
-    for (name, part) in ["before", "while it is dead"].iter().zip(&app.parts) {
-        let share = 100.0 * part.answered as f64 / part.issued as f64;
+    for (name, period) in ["before", "while it is dead"].iter().zip(&app.parts) {
+        let share = 100.0 * period.answered as f64 / period.issued as f64;
         bench.row(name, "calls to the living answered", "%", share, None);
-        let us = |quantile: f64| part.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let us = |quantile: f64| period.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
         bench.row(name, "latency p50", "us", us(0.5), None);
         bench.row(name, "latency p99", "us", us(0.99), None);
     }
     let [before, after] = &app.parts;
-    let p99 = |part: &Part| part.latency_ns.value_at_quantile(0.99) as f64;
+    let p99 = |period: &Period| period.latency_ns.value_at_quantile(0.99) as f64;
     let slower = 100.0 * (p99(after) / p99(before) - 1.0);
     bench.row(case, "others slower at p99", "%", slower, None);
     bench.finish(&mut cluster);

@@ -22,8 +22,8 @@ use starling_endpoint::{
 };
 use starling_proto::Congestion;
 
+use super::capture::times;
 use super::incast::{cx4, node_config};
-use super::watch::times;
 use super::{Bench, Curve, MS, Plot, US};
 use crate::cpu::Work;
 use crate::fabric::{Fabric, HostId, SharedFabric, Step};
@@ -96,7 +96,7 @@ fn issued_ns(body: &[u8]) -> u64 {
 }
 
 /// One run.
-struct World {
+struct Simulation {
     fabric: SharedFabric,
     server: Host,
     clients: Vec<(Host, SessionId, ContinuationId)>,
@@ -173,7 +173,7 @@ fn workers_of(fabric: &SharedFabric, id: HostId, server: &mut Host, ends: &Share
     workers
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64, clients: u32, offered: f64, in_workers: bool, from_ns: u64) -> Self {
         let fabric = Rc::new(RefCell::new(Fabric::new(cx4(seed, clients + 1))));
         let mut rng = Rng::new(seed ^ 0x6f76_6572_6c6f_6164);
@@ -242,23 +242,25 @@ impl World {
         let clients = self.clients.len() as u64;
         for client in 0..clients {
             let first_ns = MS + self.gap_ns();
-            self.fabric.borrow_mut().alarm(first_ns, client);
+            self.fabric.borrow_mut().set_timer(first_ns, client);
             let id = HostId(client as u32 + 1);
             self.fabric.borrow_mut().wake_at(id, 0);
         }
         let end = clients + WORKERS;
-        self.fabric.borrow_mut().alarm(until_ns + COOL_DOWN_NS, end);
+        self.fabric
+            .borrow_mut()
+            .set_timer(until_ns + COOL_DOWN_NS, end);
         loop {
             let step = self.fabric.borrow_mut().step();
             match step.expect("the end is an alarm") {
                 Step::Turn(host) => self.turn(host),
-                Step::Alarm(word) if word == end => return,
-                Step::Alarm(word) if word >= clients => {
+                Step::Timer(word) if word == end => return,
+                Step::Timer(word) if word >= clients => {
                     let workers = self.workers.as_ref().expect("whose alarm it is");
                     workers.finish((word - clients) as usize);
                     self.await_workers();
                 }
-                Step::Alarm(client) => self.call(client, until_ns),
+                Step::Timer(client) => self.call(client, until_ns),
             }
         }
     }
@@ -290,7 +292,7 @@ impl World {
         let begun = self.workers.as_ref().map(Workers::take_begun);
         for (worker, done_ns) in begun.unwrap_or_default() {
             let word = self.clients.len() as u64 + worker as u64;
-            self.fabric.borrow_mut().alarm(done_ns, word);
+            self.fabric.borrow_mut().set_timer(done_ns, word);
         }
     }
 
@@ -298,7 +300,7 @@ impl World {
         let now_ns = self.fabric.borrow().now_ns();
         let next_ns = now_ns + self.gap_ns();
         if next_ns < until_ns {
-            self.fabric.borrow_mut().alarm(next_ns, index);
+            self.fabric.borrow_mut().set_timer(next_ns, index);
         }
         let (client, session, continuation) = &mut self.clients[index as usize];
         let options = CallOptions::with_timeout(DEADLINE);
@@ -335,7 +337,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
             let case = cases[mode];
             bench.progress(mode * OFFERED.len() + points.len(), total, case);
             let seed = bench.options.seed;
-            let mut world = World::new(seed, clients, offered, mode == 1, warm_up_ns);
+            let mut world = Simulation::new(seed, clients, offered, mode == 1, warm_up_ns);
             world.run(until_ns);
             let ends = world.ends.borrow();
             let per_second = |count: u64| count as f64 / measured_ns as f64 * 1e6;

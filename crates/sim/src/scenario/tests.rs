@@ -17,7 +17,7 @@ fn quick(name: &str, seed: u64) -> Findings {
     found(&named, options)
 }
 
-fn found(named: &Named, options: Options) -> Findings {
+fn found(named: &NamedScenario, options: Options) -> Findings {
     let ran = run(named, options, &mut |_| {});
     ran.unwrap_or_else(|broken| panic!("{broken}")).0
 }
@@ -30,7 +30,7 @@ fn value(findings: &Findings, case: &str, metric: &str) -> f64 {
 
 #[test]
 fn a_seed_says_the_same_twice() {
-    for Named { name, .. } in ALL {
+    for NamedScenario { name, .. } in ALL {
         let first = quick(name, 7);
         assert_eq!(first, quick(name, 7), "{name}");
         let other = quick(name, 8).trace_hash;
@@ -245,7 +245,7 @@ fn a_broken_promise_is_an_error_with_the_command_that_shows_it() {
         quick: true,
     };
     let mut named = find("node-failure").expect("a scenario");
-    named.run = |_| guard::hold(Err(Violation::new("at most once", "it ran twice")));
+    named.run = |_| monitor::enforce(Err(Violation::new("at most once", "it ran twice")));
     let broken = run(&named, options, &mut |_| {}).expect_err("it was broken");
     assert_eq!(broken.violation.checker, "at most once");
     let text = broken.to_string();

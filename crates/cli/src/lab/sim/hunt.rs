@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness::{Failure, Report, Sabotage, Scenario, run_sabotaged, shrink};
+use starling_sim::harness::{Failure, PlantedBug, Report, Scenario, run_with_bug, shrink};
 
 use crate::error::CliError;
 use crate::output;
@@ -31,8 +31,8 @@ pub(super) struct Arguments {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Plants a deliberate bug, to see that it is found: handler-twice, for example.
-    #[arg(long, value_name = "BUG", value_parser = super::parse_sabotage)]
-    plant: Option<Sabotage>,
+    #[arg(long, value_name = "BUG", value_parser = super::parse_planted_bug)]
+    plant: Option<PlantedBug>,
 }
 
 fn parse_minutes(text: &str) -> Result<f64, String> {
@@ -65,7 +65,7 @@ impl Sum {
         self.failed += outcomes.failed;
         self.sent += counters.sent;
         self.virtual_ns += report.virtual_ns;
-        for (kind, count) in scenario.kinds() {
+        for (kind, count) in scenario.coverage() {
             *self.drawn.entry(kind).or_default() += count;
         }
         let mut struck = |kind: String, count| *self.struck.entry(kind).or_default() += count;
@@ -123,7 +123,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && Instant::now() < end {
                     let scenario = Scenario::from_seed(next.fetch_add(1, Ordering::Relaxed));
-                    match run_sabotaged(&scenario, arguments.plant) {
+                    match run_with_bug(&scenario, arguments.plant) {
                         Ok(report) => {
                             let mut sum = sum.lock().expect("no thread panics with it");
                             sum.add(&scenario, &report);
@@ -149,7 +149,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
 }
 
-fn smallest(failure: Box<Failure>, plant: Option<Sabotage>) -> Box<Failure> {
+fn smallest(failure: Box<Failure>, plant: Option<PlantedBug>) -> Box<Failure> {
     let (seed, violation) = (failure.scenario.seed, &failure.violation);
     eprintln!("seed {seed} breaks a promise: {violation}; shrinking it");
     shrink(failure, plant, SHRINKING_RUNS)

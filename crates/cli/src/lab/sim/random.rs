@@ -1,6 +1,6 @@
 //! The random scenario of a seed: what was drawn, and what came of it.
 
-use starling_sim::harness::{Report, Scenario, run_sabotaged};
+use starling_sim::harness::{Report, Scenario, run_with_bug};
 use starling_sim::scenario::Row;
 
 use super::{RANDOM, Run, table};
@@ -15,11 +15,11 @@ pub(super) fn run(arguments: &Run) -> Result<(), CliError> {
         )));
     }
     let mut scenario = Scenario::from_seed(arguments.seed);
-    if let Some(part) = &arguments.only {
-        part.check(&scenario).map_err(CliError::Usage)?;
-        scenario = part.of(&scenario);
+    if let Some(subset) = &arguments.only {
+        subset.check(&scenario).map_err(CliError::Usage)?;
+        scenario = subset.of(&scenario);
     }
-    let report = run_sabotaged(&scenario, arguments.plant).map_err(CliError::Promise)?;
+    let report = run_with_bug(&scenario, arguments.plant).map_err(CliError::Promise)?;
     let rows = rows(&scenario, &report);
     if arguments.json {
         return output::print(&table::json(&rows));
@@ -46,7 +46,7 @@ fn rows(scenario: &Scenario, report: &Report) -> Vec<Row> {
             paper: None,
         });
     };
-    for (kind, count) in scenario.kinds() {
+    for (kind, count) in scenario.coverage() {
         row("drawn", &kind, count);
     }
     let outcomes = &report.outcomes;

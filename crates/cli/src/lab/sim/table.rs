@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use starling_sim::scenario::{Findings, Named, Row};
+use starling_sim::scenario::{Findings, NamedScenario, Row};
 
 /// One JSON object per line, with the keys that [`starling_bench::row`] lists.
 pub(super) fn json(rows: &[Row]) -> String {
@@ -65,7 +65,7 @@ pub(super) fn rows(title: &str, rows: &[Row]) -> String {
 
 /// A table, and a line about the run.
 pub(super) fn text(
-    named: &Named,
+    named: &NamedScenario,
     findings: &Findings,
     took: Duration,
     files: &[PathBuf],

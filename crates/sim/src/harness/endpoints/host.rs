@@ -18,11 +18,11 @@ use starling_endpoint::{
 };
 
 use super::super::scenario::Runs;
-use super::super::world::Busy;
-use super::super::{CallPlan, ChannelPlan, Sabotage, Scenario, US};
-use super::books::SharedBooks;
-use crate::check::content::{self, Order};
-use crate::check::{Credits, Queues, Remains, Tag, Violation, granted_within};
+use super::super::simulation::BusyWorker;
+use super::super::{CallPlan, ChannelPlan, PlantedBug, Scenario, US};
+use super::call_records::SharedCallRecords;
+use crate::check::content::{self, Expected};
+use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::io::{SimClock, SimIo};
@@ -34,13 +34,13 @@ const WORKER: MethodId = MethodId(2);
 const DEFERRED: MethodId = MethodId(3);
 
 /// A turn of a host that is never idle takes this long.
-const SHORTEST_TURN_NS: u64 = 2 * US;
+const MIN_TURN_NS: u64 = 2 * US;
 /// An inline handler takes no longer.
-const MOST_INLINE_US: u32 = 50;
+const MAX_INLINE_US: u32 = 50;
 /// Turns without anything done and without sleep, after which an endpoint is said to spin.
-const MOST_IDLE_TURNS: u32 = 2_000;
+const MAX_IDLE_TURNS: u32 = 2_000;
 /// How often a channel may fail to get an answer after everything has healed.
-pub(super) const MOST_PROBES: u32 = 4;
+pub(super) const MAX_PROBES: u32 = 4;
 /// How long endpoints that spin do so after work.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -63,11 +63,11 @@ pub(super) enum Task {
 /// A request that is answered later.
 pub(super) struct Deferred {
     reply: DeferredReply,
-    order: Order,
+    expected: Expected,
 }
 
 /// What handlers and continuations leave for their host.
-enum News {
+enum HandlerEvent {
     Ended {
         tag: Tag,
         answered: bool,
@@ -79,12 +79,12 @@ enum News {
     },
 }
 
-type Inbox = Rc<RefCell<Vec<News>>>;
+type HandlerEvents = Rc<RefCell<Vec<HandlerEvent>>>;
 
 pub(super) struct Host {
     id: HostId,
     fabric: SharedFabric,
-    books: SharedBooks,
+    records: SharedCallRecords,
     config: EndpointConfig,
     /// Threads and places in their queue.
     workers: (usize, usize),
@@ -92,7 +92,7 @@ pub(super) struct Host {
     channels: Vec<ChannelPlan>,
     process: Option<Process>,
     pub(super) incarnation: u32,
-    agenda: BTreeMap<(u64, u64), Task>,
+    schedule: BTreeMap<(u64, u64), Task>,
     entries: u64,
     idle_turns: u32,
     /// Channels that were not heard from since the probes began.
@@ -106,20 +106,20 @@ struct Process {
     endpoint: Endpoint<SimIo, SimClock>,
     continuation: ContinuationId,
     workers: Workers,
-    inbox: Inbox,
+    handler_events: HandlerEvents,
     sessions: BTreeMap<usize, SessionId>,
     /// Those that took no call any more before they were said to be over.
     over: Vec<SessionId>,
     queues: Queues,
     calls: BTreeMap<Tag, CallId>,
     probes: BTreeMap<Tag, (usize, u32)>,
-    relays: BTreeMap<Tag, Deferred>,
+    plan_relay: BTreeMap<Tag, Deferred>,
 }
 
 impl Host {
     pub(super) fn new(
         fabric: &SharedFabric,
-        books: &SharedBooks,
+        records: &SharedCallRecords,
         id: HostId,
         scenario: &Scenario,
         mut rng: Rng,
@@ -133,14 +133,14 @@ impl Host {
         let mut host = Self {
             id,
             fabric: fabric.clone(),
-            books: books.clone(),
+            records: records.clone(),
             config,
             workers: (rng.range(1, 4) as usize, rng.log_range(0, 64) as usize),
             rng,
             channels: scenario.channels.clone(),
             process: None,
             incarnation: 0,
-            agenda: BTreeMap::new(),
+            schedule: BTreeMap::new(),
             entries: 0,
             idle_turns: 0,
             unheard: BTreeSet::new(),
@@ -164,68 +164,72 @@ impl Host {
         );
         let endpoint = Endpoint::new(io, clock, self.config.clone(), secrets);
         let mut endpoint = endpoint.expect("scenarios draw sound configurations");
-        let (id, inbox) = (self.id, Inbox::default());
+        let (id, handler_events) = (self.id, HandlerEvents::default());
         let (threads, queue) = self.workers;
         let seen = Seen::default();
         endpoint.register_worker(WORKER, worker_handler(&seen));
-        let books = self.books.clone();
+        let records = self.records.clone();
         let takes_ns = Box::new(move |_| {
             let (body, deadline_ns) = seen.lock().expect("one thread").take()?;
-            let order = books.borrow_mut().execute(id, &body, deadline_ns);
-            Some(u64::from(order.delay_us) * US)
+            let expected = records.borrow_mut().execute(id, &body, deadline_ns);
+            Some(u64::from(expected.delay_us) * US)
         });
         let workers = Workers::new(&self.fabric, id, threads, queue, takes_ns);
         endpoint.set_dispatch(Box::new(workers.clone()));
-        let (books, fabric) = (self.books.clone(), self.fabric.clone());
+        let (records, fabric) = (self.records.clone(), self.fabric.clone());
         let inline = Handler::inline(move |_, request, mut reply| {
-            let order = (books.borrow_mut()).execute(id, request.body(), request.deadline_ns());
-            let takes_us = order.delay_us.min(MOST_INLINE_US);
+            let expected =
+                (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+            let takes_us = expected.delay_us.min(MAX_INLINE_US);
             // Where turns cost nothing, what they send leaves at once.
             if !fabric.borrow().config().cpu.is_free() {
                 fabric.borrow_mut().spend(id, u64::from(takes_us) * US);
             }
-            reply.buffer().extend_from_slice(&response(order));
+            reply.buffer().extend_from_slice(&response(expected));
             reply.ok();
         });
         endpoint.register(INLINE, inline);
-        let (books, news) = (self.books.clone(), inbox.clone());
+        let (records, news) = (self.records.clone(), handler_events.clone());
         let deferred = Handler::inline(move |_, request, reply| {
-            let order = (books.borrow_mut()).execute(id, request.body(), request.deadline_ns());
-            let via = books.borrow().relay(order);
+            let expected =
+                (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+            let via = records.borrow().relay(expected);
             let reply = reply.defer();
-            let deferred = Deferred { reply, order };
-            news.borrow_mut().push(News::Deferred { deferred, via });
+            let deferred = Deferred { reply, expected };
+            news.borrow_mut()
+                .push(HandlerEvent::Deferred { deferred, via });
         });
         endpoint.register(DEFERRED, deferred);
-        let (books, news) = (self.books.clone(), inbox.clone());
+        let (records, news) = (self.records.clone(), handler_events.clone());
         let continuation = endpoint.register_continuation(move |_, completion| {
             let tag = completion.tag;
             let result = completion.result.as_ref().map(|response| response.body());
-            let mut books = books.borrow_mut();
+            let mut records = records.borrow_mut();
             let answered = result.is_ok();
-            if let Err(violation) = books.ended(id, tag, &result) {
-                books.complain(violation);
+            if let Err(violation) = records.ended(id, tag, &result) {
+                records.report_violation(violation);
             }
-            news.borrow_mut().push(News::Ended { tag, answered });
+            news.borrow_mut()
+                .push(HandlerEvent::Ended { tag, answered });
         });
         self.process = Some(Process {
             endpoint,
             continuation,
             workers,
-            inbox,
+            handler_events,
             sessions: BTreeMap::new(),
             over: Vec::new(),
             queues: Queues::default(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
-            relays: BTreeMap::new(),
+            plan_relay: BTreeMap::new(),
         });
     }
 
     /// Puts a task on the agenda and sees to it that there is a turn for it.
     pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
         self.entries += 1;
-        self.agenda.insert((at_ns, self.entries), task);
+        self.schedule.insert((at_ns, self.entries), task);
         self.fabric.borrow_mut().wake_at(self.id, at_ns);
     }
 
@@ -234,11 +238,11 @@ impl Host {
         if self.process.take().is_none() {
             return;
         }
-        self.books.borrow().note(self.id, "crashes", 0, 0);
-        self.agenda
+        self.records.borrow().record(self.id, "crashes", 0, 0);
+        self.schedule
             .retain(|_, task| !matches!(task, Task::Complete(_) | Task::Drain));
         self.fabric.borrow_mut().crash(self.id);
-        self.books.borrow_mut().abandon(self.id);
+        self.records.borrow_mut().abandon(self.id);
     }
 
     /// Another process takes its place.
@@ -246,7 +250,7 @@ impl Host {
         if self.process.is_some() {
             return;
         }
-        self.books.borrow().note(self.id, "restarts", 0, 0);
+        self.records.borrow().record(self.id, "restarts", 0, 0);
         self.fabric.borrow_mut().restart(self.id);
         self.incarnation += 1;
         self.start();
@@ -259,12 +263,12 @@ impl Host {
     }
 
     /// One turn. Returns workers that began something.
-    pub(super) fn turn(&mut self) -> Result<Vec<Busy>, Violation> {
+    pub(super) fn turn(&mut self) -> Result<Vec<BusyWorker>, Violation> {
         if self.process.is_none() {
             return Ok(Vec::new());
         }
         let now_ns = self.fabric.borrow().now_ns();
-        while let Some(entry) = self.agenda.first_entry() {
+        while let Some(entry) = self.schedule.first_entry() {
             if entry.key().0 > now_ns {
                 break;
             }
@@ -280,7 +284,7 @@ impl Host {
             ..Work::default()
         };
         let free_ns = self.fabric.borrow_mut().end_turn(self.id, work);
-        let next_ns = free_ns.max(now_ns + SHORTEST_TURN_NS);
+        let next_ns = free_ns.max(now_ns + MIN_TURN_NS);
         let process = self.process();
         let waits = process.endpoint.io().waits();
         if turn.is_idle() {
@@ -296,7 +300,7 @@ impl Host {
         } else {
             self.idle_turns + 1
         };
-        if self.idle_turns > MOST_IDLE_TURNS {
+        if self.idle_turns > MAX_IDLE_TURNS {
             let text = format!("host {} neither works nor sleeps", self.id.0);
             return Err(Violation::new("progress", text));
         }
@@ -306,7 +310,7 @@ impl Host {
     }
 
     fn wake_for_agenda(&mut self, least_ns: u64) {
-        if let Some((at_ns, _)) = self.agenda.keys().next() {
+        if let Some((at_ns, _)) = self.schedule.keys().next() {
             self.fabric
                 .borrow_mut()
                 .wake_at(self.id, least_ns.max(*at_ns));
@@ -314,7 +318,7 @@ impl Host {
     }
 
     fn check(&mut self) -> Result<(), Violation> {
-        if let Some(violation) = self.books.borrow_mut().broken.take() {
+        if let Some(violation) = self.records.borrow_mut().broken.take() {
             return Err(violation);
         }
         let process = self.process();
@@ -342,7 +346,7 @@ impl Host {
     }
 
     /// A worker's time is over, unless it died with its process.
-    pub(super) fn finish(&mut self, busy: Busy) -> Vec<Busy> {
+    pub(super) fn finish(&mut self, busy: BusyWorker) -> Vec<BusyWorker> {
         match &self.process {
             Some(process) if busy.incarnation == self.incarnation => {
                 process.workers.finish(busy.worker);
@@ -353,9 +357,9 @@ impl Host {
     }
 
     /// Workers that began something since the last time.
-    fn busy(&mut self) -> Vec<Busy> {
+    fn busy(&mut self) -> Vec<BusyWorker> {
         let begun = self.process().workers.take_begun();
-        let busy = begun.into_iter().map(|(worker, until_ns)| Busy {
+        let busy = begun.into_iter().map(|(worker, until_ns)| BusyWorker {
             host: self.id,
             incarnation: self.incarnation,
             worker,
@@ -365,24 +369,24 @@ impl Host {
     }
 
     fn read_news(&mut self, now_ns: u64) -> Result<(), Violation> {
-        let inbox = self.process().inbox.clone();
-        let news: Vec<News> = inbox.borrow_mut().drain(..).collect();
+        let handler_events = self.process().handler_events.clone();
+        let news: Vec<HandlerEvent> = handler_events.borrow_mut().drain(..).collect();
         for news in news {
             match news {
-                News::Ended { tag, answered } => self.ended(tag, answered, now_ns)?,
-                News::Deferred {
+                HandlerEvent::Ended { tag, answered } => self.ended(tag, answered, now_ns)?,
+                HandlerEvent::Deferred {
                     deferred,
                     via: Some(channel),
                 } if self.channels[channel].client == self.id => {
                     match self.call(&CallPlan::short(now_ns, channel), None, now_ns)? {
                         Some(tag) => {
-                            self.process().relays.insert(tag, deferred);
+                            self.process().plan_relay.insert(tag, deferred);
                         }
                         None => self.plan(now_ns, Task::Complete(deferred)),
                     }
                 }
-                News::Deferred { deferred, .. } => {
-                    let at_ns = now_ns + u64::from(deferred.order.delay_us) * US;
+                HandlerEvent::Deferred { deferred, .. } => {
+                    let at_ns = now_ns + u64::from(deferred.expected.delay_us) * US;
                     self.plan(at_ns, Task::Complete(deferred));
                 }
             }
@@ -395,18 +399,18 @@ impl Host {
         let process = self.process();
         process.calls.remove(&tag);
         let probe = process.probes.remove(&tag);
-        if let Some(deferred) = process.relays.remove(&tag) {
+        if let Some(deferred) = process.plan_relay.remove(&tag) {
             self.plan(now_ns, Task::Complete(deferred));
         }
         match probe {
             Some((channel, _)) if answered => {
                 self.unheard.remove(&channel);
             }
-            Some((channel, MOST_PROBES)) if !self.tight => {
+            Some((channel, MAX_PROBES)) if !self.tight => {
                 let text = format!("host {} got no answer on channel {channel}", id.0);
                 return Err(Violation::new("nothing stays stuck", text));
             }
-            Some((channel, MOST_PROBES)) => {
+            Some((channel, MAX_PROBES)) => {
                 self.unheard.remove(&channel);
             }
             Some((channel, attempt)) => {
@@ -428,24 +432,27 @@ impl Host {
             }
             Task::Close(channel) => {
                 let id = self.id;
-                let books = self.books.clone();
+                let records = self.records.clone();
                 let process = self.process();
                 if let Some(session) = process.sessions.remove(&channel)
-                    && !books.borrow_mut().saboteur_strikes(Sabotage::LeakedSession)
+                    && !records.borrow_mut().bug_triggers(PlantedBug::LeakedSession)
                 {
-                    books.borrow_mut().closes(id, channel);
+                    records.borrow_mut().record_close(id, channel);
                     process.endpoint.close(session);
                 }
                 Ok(())
             }
             Task::Cancel(tag) => self.cancel(tag),
-            Task::Complete(Deferred { mut reply, order }) => {
-                reply.buffer().extend_from_slice(&response(order));
+            Task::Complete(Deferred {
+                mut reply,
+                expected,
+            }) => {
+                reply.buffer().extend_from_slice(&response(expected));
                 self.process().endpoint.complete_with(reply, Ok(()));
                 Ok(())
             }
             Task::Drain => {
-                self.books.borrow().note(self.id, "drains", 0, 0);
+                self.records.borrow().record(self.id, "drains", 0, 0);
                 self.process().endpoint.start_drain();
                 Ok(())
             }
@@ -453,12 +460,12 @@ impl Host {
     }
 
     fn cancel(&mut self, tag: Tag) -> Result<(), Violation> {
-        let books = self.books.clone();
+        let records = self.records.clone();
         let process = self.process();
         let Some(&call) = process.calls.get(&tag) else {
             return Ok(());
         };
-        books.borrow_mut().gives_up(tag);
+        records.borrow_mut().record_give_up(tag);
         // Its end may be among what the endpoint has not told yet.
         process.endpoint.cancel(call);
         if process.endpoint.cancel(call) {
@@ -480,19 +487,19 @@ impl Host {
             return Ok(None);
         };
         let id = self.id;
-        let books = self.books.clone();
-        let tag = books.borrow_mut().new_tag();
-        let wanted = Order {
+        let records = self.records.clone();
+        let tag = records.borrow_mut().new_tag();
+        let wanted = Expected {
             key: tag,
             response_len: plan.response_len,
             delay_us: plan.delay_us,
         };
-        let (bytes, order) = content::request(wanted, plan.request_len as usize);
-        (books.borrow_mut()).issue(id, plan.channel, tag, order, plan.timeout_ns);
+        let (bytes, expected) = content::request(wanted, plan.request_len as usize);
+        (records.borrow_mut()).issue(id, plan.channel, tag, expected, plan.timeout_ns);
         if let Some(channel) = plan.via {
-            books.borrow_mut().relays(order, channel);
+            records.borrow_mut().plan_relay(expected, channel);
         }
-        let forgets = books.borrow_mut().saboteur_forgets(plan.timeout_ns);
+        let forgets = records.borrow_mut().bug_forgets(plan.timeout_ns);
         let options = match plan.timeout_ns.filter(|_| !forgets) {
             Some(timeout_ns) => CallOptions::with_timeout(Duration::from_nanos(timeout_ns)),
             None => CallOptions::default(),
@@ -543,7 +550,7 @@ impl Host {
                 Ok(Some(tag))
             }
             Err(error) => {
-                books.borrow_mut().rejected(id, tag)?;
+                records.borrow_mut().rejected(id, tag)?;
                 self.cannot_probe(plan.channel, probe, &error)?;
                 Ok(None)
             }
@@ -609,19 +616,19 @@ impl Host {
     }
 
     /// What it still holds.
-    pub(super) fn remains(&self) -> Remains {
+    pub(super) fn leftovers(&self) -> Leftovers {
         let endpoint = self.process.as_ref().map(|process| &process.endpoint);
         let protocol = endpoint.map(|it| (it.protocol(), it.io().peer_count()));
-        let mut remains = Remains::of(self.id.0, protocol);
+        let mut leftovers = Leftovers::of(self.id.0, protocol);
         if let Some(endpoint) = endpoint {
             let calls = endpoint.calls_outstanding() as u64;
-            remains.counts.push(("calls", calls));
+            leftovers.counts.push(("calls", calls));
             let requests = endpoint.requests_pending() as u64;
-            remains
+            leftovers
                 .counts
                 .push(("requests that are worked on", requests));
         }
-        remains
+        leftovers
     }
 }
 
@@ -658,17 +665,17 @@ type Seen = Arc<Mutex<Option<(Vec<u8>, Option<u64>)>>>;
 fn worker_handler(seen: &Seen) -> WorkerHandler {
     let seen = Arc::clone(seen);
     Arc::new(move |request, reply| {
-        let order = content::read_request(request.body());
+        let expected = content::read_request(request.body());
         reply
             .buffer()
-            .extend(order.map(response).unwrap_or_default());
+            .extend(expected.map(response).unwrap_or_default());
         let saw = (request.body().to_vec(), request.deadline_ns());
         *seen.lock().expect("one thread") = Some(saw);
     })
 }
 
-fn response(order: Order) -> Vec<u8> {
+fn response(expected: Expected) -> Vec<u8> {
     let mut bytes = Vec::new();
-    content::respond(order, &mut bytes);
+    content::respond(expected, &mut bytes);
     bytes
 }

@@ -17,14 +17,14 @@ use starling_proto::{
     SessionId, Source,
 };
 
-use super::agenda::{Agenda, Task};
-use super::ledger::Ledger;
+use super::call_log::CallLog;
+use super::schedule::{Schedule, Task};
 use super::sink::{Sent, Sink};
-use crate::check::content::{self, Order};
-use crate::check::{Credits, Queues, Remains, Tag, Violation, granted_within};
+use crate::check::content::{self, Expected};
+use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::harness::{ChannelPlan, Sabotage, Scenario, US, sabotage};
+use crate::harness::{ChannelPlan, PlantedBug, Scenario, US, planted_bug};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
 use application::prefix_of;
@@ -34,12 +34,12 @@ use workers::Workers;
 /// Bursts read in one turn before the application gets its part.
 const BURSTS_A_TURN: usize = 4;
 /// A host that is never idle takes this long for a turn.
-const SHORTEST_TURN_NS: u64 = 2 * US;
+const MIN_TURN_NS: u64 = 2 * US;
 /// Turns without the fabric's time moving, after which a host is said to spin.
-const MOST_TURNS_AT_ONCE: u32 = 100;
+const MAX_TURNS_AT_ONCE: u32 = 100;
 /// How often a channel may fail to get an answer after everything has healed: a session may have
 /// to be found dead first, and a server may still have to drop what died before.
-const MOST_PROBES: u32 = 4;
+const MAX_PROBES: u32 = 4;
 
 pub(super) struct Host {
     id: HostId,
@@ -50,7 +50,7 @@ pub(super) struct Host {
     /// The process, unless it crashed.
     process: Option<Process>,
     incarnation: u32,
-    agenda: Agenda,
+    schedule: Schedule,
     /// The time of the last turn, and how many there were at that time.
     turns: (u64, u32),
     /// Channels that were not heard from yet since the probes began.
@@ -74,7 +74,7 @@ struct Process {
     /// The probes among them: channel and attempt.
     probes: BTreeMap<Tag, (usize, u32)>,
     /// Those that handlers made, and what is to be answered when they have ended.
-    relays: BTreeMap<Tag, Relay>,
+    plan_relay: BTreeMap<Tag, Relay>,
     released: Vec<PeerId>,
     queues: Queues,
     sent: Sent,
@@ -102,7 +102,7 @@ impl Process {
             sessions: BTreeMap::new(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
-            relays: BTreeMap::new(),
+            plan_relay: BTreeMap::new(),
             released: Vec::new(),
             queues: Queues::default(),
             sent: Sent::default(),
@@ -115,7 +115,7 @@ impl Process {
 /// A request whose handler waits for a call of its own.
 struct Relay {
     id: RequestId,
-    order: Order,
+    expected: Expected,
     response: Msgbuf,
 }
 
@@ -124,13 +124,13 @@ impl Relay {
     fn task(self, incarnation: u32) -> Task {
         let Self {
             id,
-            order,
+            expected,
             response,
         } = self;
         Task::Respond {
             incarnation,
             id,
-            order,
+            expected,
             response,
         }
     }
@@ -138,10 +138,11 @@ impl Relay {
 
 /// Both halves of what a call into the protocol needs.
 macro_rules! sink {
-    ($process:expr, $ledger:expr) => {
+    ($process:expr, $log:expr) => {
         Sink::new(
             $process.io.split().1,
-            ($ledger.sabotage == Some(Sabotage::LostRetransmission)).then_some(&mut $process.sent),
+            ($log.planted_bug == Some(PlantedBug::LostRetransmission))
+                .then_some(&mut $process.sent),
         )
     };
 }
@@ -168,7 +169,7 @@ impl Host {
             channels: scenario.channels.clone(),
             process: Some(process),
             incarnation: 0,
-            agenda: Agenda::default(),
+            schedule: Schedule::default(),
             turns: (0, 0),
             unheard: BTreeSet::new(),
             tight: scenario.tight,
@@ -178,28 +179,28 @@ impl Host {
 
     /// Puts a task on the agenda and sees to it that there is a turn for it.
     pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
-        self.agenda.add(at_ns, task);
+        self.schedule.add(at_ns, task);
         self.fabric.borrow_mut().wake_at(self.id, at_ns);
     }
 
     /// The process dies, and with it whoever waited for an answer.
-    pub(super) fn crash(&mut self, ledger: &mut Ledger) {
+    pub(super) fn crash(&mut self, log: &mut CallLog) {
         let Some(process) = self.process.take() else {
             return;
         };
-        ledger.note(self.id, "crashes", 0, 0);
+        log.record(self.id, "crashes", 0, 0);
         self.fabric.borrow_mut().crash(self.id);
         for &tag in process.calls.keys() {
-            ledger.abandon(tag);
+            log.abandon(tag);
         }
     }
 
     /// Another process takes its place.
-    pub(super) fn restart(&mut self, ledger: &Ledger) {
+    pub(super) fn restart(&mut self, log: &CallLog) {
         if self.process.is_some() {
             return;
         }
-        ledger.note(self.id, "restarts", 0, 0);
+        log.record(self.id, "restarts", 0, 0);
         self.fabric.borrow_mut().restart(self.id);
         self.incarnation += 1;
         let mut process = Process::start(&self.fabric, self.id, &self.config, &mut self.rng);
@@ -210,19 +211,19 @@ impl Host {
     }
 
     /// One turn of the event loop.
-    pub(super) fn turn(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+    pub(super) fn turn(&mut self, log: &mut CallLog) -> Result<(), Violation> {
         if self.process.is_none() {
             return Ok(());
         }
-        self.check_progress(ledger.now_ns())?;
-        self.receive(ledger)?;
-        self.drain_events(ledger)?;
-        self.work(ledger)?;
+        self.check_progress(log.now_ns())?;
+        self.receive(log)?;
+        self.drain_events(log)?;
+        self.work(log)?;
         let process = self.process();
         let now = process.clock.now_ns();
-        let mut sink = sink!(process, ledger);
+        let mut sink = sink!(process, log);
         process.protocol.flush(now, &mut sink);
-        self.drain_events(ledger)?;
+        self.drain_events(log)?;
         let process = self.process();
         process
             .io
@@ -233,7 +234,7 @@ impl Host {
         self.release_peers();
         self.check_books()?;
         self.fabric.borrow_mut().end_turn(self.id, Work::default());
-        self.schedule(ledger.now_ns());
+        self.schedule(log.now_ns());
         Ok(())
     }
 
@@ -241,16 +242,16 @@ impl Host {
         self.process.as_mut().expect("only called within a turn")
     }
 
-    fn receive(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+    fn receive(&mut self, log: &mut CallLog) -> Result<(), Violation> {
         let process = self.process.as_mut().expect("within a turn");
         let now = process.clock.now_ns();
         if process.protocol.is_overdue(now) {
             process
                 .protocol
-                .handle_overdue(now, &mut sink!(process, ledger));
+                .handle_overdue(now, &mut sink!(process, log));
         }
         while let Some(IoEvent::PeerGone(peer, certainty)) = process.io.poll_event() {
-            let mut sink = sink!(process, ledger);
+            let mut sink = sink!(process, log);
             let certain = certainty == PeerGone::Certain;
             process
                 .protocol
@@ -260,7 +261,7 @@ impl Host {
             let process = self.process();
             let count = process.io.split().0.rx_burst().expect("no errors");
             for index in 0..count {
-                self.receive_one(index, ledger)?;
+                self.receive_one(index, log)?;
             }
             if count == 0 {
                 break;
@@ -270,14 +271,14 @@ impl Host {
     }
 
     /// Takes a datagram of the burst, unless it goes to a worker.
-    fn receive_one(&mut self, index: usize, ledger: &mut Ledger) -> Result<(), Violation> {
+    fn receive_one(&mut self, index: usize, log: &mut CallLog) -> Result<(), Violation> {
         let process = self.process();
         let mut bytes = std::mem::take(&mut process.datagram);
         bytes.clear();
         let datagram = process.io.split().0.datagram(index);
         bytes.extend_from_slice(datagram.bytes);
-        if ledger.sabotage == Some(Sabotage::CreditOffByOne) {
-            sabotage::give_one_more(&mut bytes, self.config.credits);
+        if log.planted_bug == Some(PlantedBug::CreditOffByOne) {
+            planted_bug::give_one_more(&mut bytes, self.config.credits);
         }
         let process = self.process();
         let datagram = process.io.split().0.datagram(index);
@@ -294,15 +295,15 @@ impl Host {
                 marked,
                 datagram,
             };
-            self.plan_step(0, step, ledger);
+            self.plan_step(0, step, log);
         } else {
-            let before = ledger.outcomes.executed;
-            self.take_datagram(source, marked, &bytes, ledger)?;
-            if ledger.outcomes.executed > before
-                && let Some(copy) = sabotage::as_new_request(&bytes)
-                && ledger.saboteur_strikes(Sabotage::HandlerTwice)
+            let before = log.outcomes.executed;
+            self.take_datagram(source, marked, &bytes, log)?;
+            if log.outcomes.executed > before
+                && let Some(copy) = planted_bug::as_new_request(&bytes)
+                && log.bug_triggers(PlantedBug::HandlerTwice)
             {
-                self.take_datagram(source, marked, &copy, ledger)?;
+                self.take_datagram(source, marked, &copy, log)?;
             }
         }
         self.process().datagram = bytes;
@@ -315,14 +316,14 @@ impl Host {
         source: Source,
         marked: bool,
         bytes: &[u8],
-        ledger: &mut Ledger,
+        log: &mut CallLog,
     ) -> Result<(), Violation> {
         let Self {
             id: host,
             channels,
             process,
             incarnation,
-            agenda,
+            schedule,
             unheard,
             ..
         } = self;
@@ -330,7 +331,7 @@ impl Host {
         let process = process.as_mut().expect("within a turn");
         let now = process.clock.now_ns();
         let tx = process.io.split().1;
-        let lossy = ledger.sabotage == Some(Sabotage::LostRetransmission);
+        let lossy = log.planted_bug == Some(PlantedBug::LostRetransmission);
         let mut sink = Sink::new(tx, lossy.then_some(&mut process.sent));
         let opened = process
             .protocol
@@ -342,40 +343,40 @@ impl Host {
             match incoming {
                 Incoming::Request { id, ext, body, .. } => {
                     let response = process.protocol.buffer();
-                    let order = ledger.execute(host, body.bytes())?;
-                    ledger.check_ext(order, ext)?;
+                    let expected = log.execute(host, body.bytes())?;
+                    log.check_ext(expected, ext)?;
                     if let Body::Owned(buffer) = body {
                         process.protocol.recycle(buffer);
                     }
-                    let onward = ledger.relay(order);
+                    let onward = log.relay(expected);
                     // Flipped bits may name a request of somebody else's.
                     if let Some(channel) = onward.filter(|&it| channels[it].client == host) {
                         let task = Task::Relay {
                             incarnation,
                             id,
-                            order,
+                            expected,
                             response,
                             channel,
                         };
-                        agenda.add(ledger.now_ns(), task);
-                    } else if order.delay_us > 0 {
-                        let at_ns = ledger.now_ns() + u64::from(order.delay_us) * US;
+                        schedule.add(log.now_ns(), task);
+                    } else if expected.delay_us > 0 {
+                        let at_ns = log.now_ns() + u64::from(expected.delay_us) * US;
                         let task = Task::Respond {
                             incarnation,
                             id,
-                            order,
+                            expected,
                             response,
                         };
-                        agenda.add(at_ns, task);
+                        schedule.add(at_ns, task);
                     } else {
                         respond(
                             &mut process.protocol,
                             now,
                             id,
-                            order,
+                            expected,
                             response,
                             &mut sink,
-                            ledger,
+                            log,
                         );
                     }
                 }
@@ -385,28 +386,28 @@ impl Host {
                     if let Some((channel, _)) = process.probes.remove(&tag) {
                         unheard.remove(&channel);
                     }
-                    if let Some(relay) = process.relays.remove(&tag) {
-                        agenda.add(ledger.now_ns(), relay.task(incarnation));
+                    if let Some(relay) = process.plan_relay.remove(&tag) {
+                        schedule.add(log.now_ns(), relay.task(incarnation));
                     }
-                    ledger.answered(host, tag, ext, body.bytes())?;
+                    log.answered(host, tag, ext, body.bytes())?;
                     if let Body::Owned(buffer) = body {
                         process.protocol.recycle(buffer);
                     }
                 }
                 // The handler cannot be stopped: its answer will find nobody waiting.
-                Incoming::Cancelled { id } => ledger.note(host, "cancel heard", id.number(), 0),
+                Incoming::Cancelled { id } => log.record(host, "cancel heard", id.number(), 0),
             }
         }
         Ok(())
     }
 
-    fn drain_events(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+    fn drain_events(&mut self, log: &mut CallLog) -> Result<(), Violation> {
         let retry_ns = self.retry_ns;
         let process = self.process.as_mut().expect("within a turn");
         while let Some(event) = process.protocol.poll_event() {
             match event {
                 Event::Connected { session } => {
-                    ledger.note(
+                    log.record(
                         self.id,
                         "connected: session",
                         u64::from(session.to_wire()),
@@ -414,10 +415,10 @@ impl Host {
                     );
                 }
                 Event::SessionEnded { session, error } => {
-                    if ledger.saboteur_strikes(Sabotage::SilentEnd) {
+                    if log.bug_triggers(PlantedBug::SilentEnd) {
                         continue;
                     }
-                    ledger.session_ended(self.id, session, error)?;
+                    log.session_ended(self.id, session, error)?;
                     process.sessions.retain(|_, open| *open != session);
                 }
                 Event::RequestFailed {
@@ -429,25 +430,25 @@ impl Host {
                 } => {
                     let tag = key_of(tag);
                     process.calls.remove(&tag);
-                    ledger.failed(self.id, tag, error, &request, may_have_run)?;
-                    if ledger.saboteur_strikes(Sabotage::DoubleFailure) {
-                        ledger.failed(self.id, tag, error, &request, may_have_run)?;
+                    log.failed(self.id, tag, error, &request, may_have_run)?;
+                    if log.bug_triggers(PlantedBug::DoubleFailure) {
+                        log.failed(self.id, tag, error, &request, may_have_run)?;
                     }
                     process.protocol.recycle(request);
-                    if let Some(relay) = process.relays.remove(&tag) {
+                    if let Some(relay) = process.plan_relay.remove(&tag) {
                         let task = relay.task(self.incarnation);
-                        self.agenda.add(ledger.now_ns(), task);
+                        self.schedule.add(log.now_ns(), task);
                     }
                     if let Some((channel, attempt)) = process.probes.remove(&tag) {
-                        if attempt == MOST_PROBES {
+                        if attempt == MAX_PROBES {
                             let refused = self.tight.then_some(());
                             refused.ok_or_else(|| unhealed(self.id, channel, &error))?;
                             self.unheard.remove(&channel);
                             continue;
                         }
-                        let at_ns = ledger.now_ns() + retry_ns;
+                        let at_ns = log.now_ns() + retry_ns;
                         let attempt = attempt + 1;
-                        self.agenda.add(at_ns, Task::Probe { channel, attempt });
+                        self.schedule.add(at_ns, Task::Probe { channel, attempt });
                     }
                 }
                 Event::RequestAbandoned { .. } => {}
@@ -471,7 +472,7 @@ impl Host {
         let (last_ns, count) = self.turns;
         let count = if last_ns == now_ns { count + 1 } else { 0 };
         self.turns = (now_ns, count);
-        if count > MOST_TURNS_AT_ONCE {
+        if count > MAX_TURNS_AT_ONCE {
             return Err(Violation::new(
                 "progress",
                 format!("host {} spins: {count} turns at one time", self.id.0),
@@ -500,7 +501,7 @@ impl Host {
         let timer_ns = process.protocol.poll_timeout();
         let mut fabric = self.fabric.borrow_mut();
         let timer_ns = timer_ns.map(|at_ns| fabric.when(self.id, at_ns));
-        let soonest_ns = now_ns + fabric.config().poll_ns.max(SHORTEST_TURN_NS);
+        let soonest_ns = now_ns + fabric.config().poll_ns.max(MIN_TURN_NS);
         let (waiting, _) = fabric.receive_queue(self.id);
         if waiting > 0 {
             fabric.wake_at(self.id, soonest_ns);
@@ -508,7 +509,7 @@ impl Host {
         if let Some(at_ns) = timer_ns {
             fabric.wake_at(self.id, at_ns.max(soonest_ns));
         }
-        if let Some(at_ns) = self.agenda.next_ns() {
+        if let Some(at_ns) = self.schedule.next_ns() {
             fabric.wake_at(self.id, at_ns);
         }
     }
@@ -531,39 +532,39 @@ impl Host {
     }
 
     /// What is left when everything should be over.
-    pub(super) fn remains(&self) -> Remains {
+    pub(super) fn leftovers(&self) -> Leftovers {
         let process = self.process.as_ref();
         let process = process.map(|process| (&process.protocol, process.io.peer_count()));
-        let mut remains = Remains::of(self.id.0, process);
-        remains.counts.push(("tasks", self.agenda.len() as u64));
-        remains
+        let mut leftovers = Leftovers::of(self.id.0, process);
+        leftovers.counts.push(("tasks", self.schedule.len() as u64));
+        leftovers
     }
 }
 
 /// The bit that the protocol carries unseen, as the harness sets it.
-pub(super) fn ext_of(order: Order) -> bool {
-    order.key & 1 == 1
+pub(super) fn ext_of(expected: Expected) -> bool {
+    expected.key & 1 == 1
 }
 
 fn respond(
     protocol: &mut Protocol,
     now: u64,
     id: RequestId,
-    order: Order,
+    expected: Expected,
     mut response: Msgbuf,
     sink: &mut Sink<'_>,
-    ledger: &mut Ledger,
+    log: &mut CallLog,
 ) {
-    let mut said = order;
-    if ledger.saboteur_strikes(Sabotage::ExchangedResponse) {
+    let mut said = expected;
+    if log.bug_triggers(PlantedBug::ExchangedResponse) {
         said.key ^= 2;
     }
     content::respond(said, response.head_mut());
-    if ledger.saboteur_strikes(Sabotage::TruncatedResponse) {
+    if log.bug_triggers(PlantedBug::TruncatedResponse) {
         response.head_mut().pop();
     }
     // Nobody may be waiting any more; the buffer is what matters either way.
-    let _ = protocol.respond(now, id, &mut response, prefix_of(order), sink);
+    let _ = protocol.respond(now, id, &mut response, prefix_of(expected), sink);
     protocol.recycle(response);
 }
 

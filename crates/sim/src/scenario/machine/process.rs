@@ -4,36 +4,38 @@ use starling_io::{Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
 use starling_prefetch::prefetch;
 use starling_proto::{Body, Event, Incoming, Msgbuf, PeerId, Prefix, SessionId, Source, Upcoming};
 
-use super::tap::Tap;
-use super::{Application, COPIED_BYTES, CROWD, Call, Channel, Process, SHORTEST_TURN_NS, Turn};
+use super::sink::CapturingSink;
+use super::{
+    Application, COPIED_BYTES, Call, Channel, MIN_TURN_NS, PREFETCH_MIN_HOSTS, Process, Turn,
+};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::scenario::guard::{self, Way, hold};
-use crate::scenario::watch::Watch;
+use crate::scenario::capture::Capture;
+use crate::scenario::monitor::{self, Direction, enforce};
 
 impl Process {
     pub(super) fn take_events<A: Application + ?Sized>(
         &mut self,
         turn: &mut Turn<'_, A>,
-        watch: &mut Option<Watch>,
+        capture: &mut Option<Capture>,
     ) {
         if self.protocol.is_overdue(turn.now_ns) {
-            let mut tap = Tap {
+            let mut sink = CapturingSink {
                 now_ns: turn.now_ns,
                 tx: self.io.split().1,
-                watch: watch.as_mut(),
+                capture: capture.as_mut(),
             };
-            self.protocol.handle_overdue(turn.now_ns, &mut tap);
+            self.protocol.handle_overdue(turn.now_ns, &mut sink);
         }
         while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
-            let mut tap = Tap {
+            let mut sink = CapturingSink {
                 now_ns: turn.now_ns,
                 tx: self.io.split().1,
-                watch: watch.as_mut(),
+                capture: capture.as_mut(),
             };
             let certain = certainty == PeerGone::Certain;
             self.protocol
-                .handle_peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut tap);
+                .handle_peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut sink);
         }
     }
 
@@ -55,7 +57,7 @@ impl Process {
     pub(super) fn receive<A: Application + ?Sized>(
         &mut self,
         turn: &mut Turn<'_, A>,
-        watch: &mut Option<Watch>,
+        capture: &mut Option<Capture>,
     ) {
         let Self {
             io,
@@ -67,14 +69,18 @@ impl Process {
         let (rx, tx) = io.split();
         let count = rx.rx_burst().expect("the device has no errors");
         // What few sessions need stays in a cache.
-        let asked = if channel_of.len() > CROWD { count } else { 0 };
+        let asked = if channel_of.len() > PREFETCH_MIN_HOSTS {
+            count
+        } else {
+            0
+        };
         for index in 0..asked {
             let datagram = rx.datagram(index);
             if let starling_io::Source::Peer(peer) = datagram.source {
                 tx.prefetch(peer);
             }
             protocol.prefetch_cold(datagram.bytes);
-            turn.guard.prefetch(datagram.bytes);
+            turn.monitor.prefetch(datagram.bytes);
         }
         for index in 0..count {
             let datagram = rx.datagram(index);
@@ -82,17 +88,17 @@ impl Process {
                 starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
                 starling_io::Source::Unknown(address) => Source::Unknown(address),
             };
-            if let (Some(watch), Source::Peer(peer)) = (watch.as_mut(), source) {
-                watch.read(turn.now_ns, peer.0, datagram.bytes);
+            if let (Some(capture), Source::Peer(peer)) = (capture.as_mut(), source) {
+                capture.read(turn.now_ns, peer.0, datagram.bytes);
             }
             let now = turn.now_ns;
-            let mut tap = Tap {
+            let mut sink = CapturingSink {
                 now_ns: now,
                 tx: &mut *tx,
-                watch: watch.as_mut(),
+                capture: capture.as_mut(),
             };
             let marked = datagram.ecn == Ecn::CongestionExperienced;
-            let opened = protocol.handle_datagram(now, source, marked, datagram.bytes, &mut tap);
+            let opened = protocol.handle_datagram(now, source, marked, datagram.bytes, &mut sink);
             let Ok(mut frames) = opened else {
                 continue;
             };
@@ -102,17 +108,17 @@ impl Process {
                     Upcoming::Requests => {
                         let request = protocol.poll_request(&mut frames);
                         let id = request.and_then(|(peer, frame)| {
-                            let id = protocol.handle_request(now, peer, frame, &mut tap)?;
+                            let id = protocol.handle_request(now, peer, frame, &mut sink)?;
                             Some((id, frame.payload()))
                         });
                         if let Some((id, body)) = id {
-                            turn.serve(protocol, answer, id, body, &mut tap);
+                            turn.serve(protocol, answer, id, body, &mut sink);
                         }
                     }
                     Upcoming::Responses => {
                         let response = protocol.poll_response(&mut frames);
                         let tag = response.and_then(|(peer, frame)| {
-                            let tag = protocol.handle_response(now, peer, frame, &mut tap)?;
+                            let tag = protocol.handle_response(now, peer, frame, &mut sink)?;
                             Some((tag, frame.payload()))
                         });
                         if let Some((tag, body)) = tag {
@@ -120,10 +126,10 @@ impl Process {
                         }
                     }
                     Upcoming::Other => {
-                        let other = protocol.handle_other(now, &mut frames, &mut tap);
+                        let other = protocol.handle_other(now, &mut frames, &mut sink);
                         let body = match other {
                             Some(Incoming::Request { id, body, .. }) => {
-                                turn.serve(protocol, answer, id, body.bytes(), &mut tap);
+                                turn.serve(protocol, answer, id, body.bytes(), &mut sink);
                                 body
                             }
                             Some(Incoming::Response { tag, body, .. }) => {
@@ -148,17 +154,19 @@ impl Process {
         turn: &mut Turn<'_, A>,
         channel: &mut Channel,
         index: usize,
-        watch: &mut Option<Watch>,
+        capture: &mut Option<Capture>,
     ) -> Option<SessionId> {
         if channel.session.is_none() {
             let address = format!("sim://{}", channel.server.address());
             let peer = self.io.open_peer(&address).expect("a fabric's address");
-            let mut tap = Tap {
+            let mut sink = CapturingSink {
                 now_ns: turn.now_ns,
                 tx: self.io.split().1,
-                watch: watch.as_mut(),
+                capture: capture.as_mut(),
             };
-            let opened = self.protocol.connect(turn.now_ns, PeerId(peer.0), &mut tap);
+            let opened = self
+                .protocol
+                .connect(turn.now_ns, PeerId(peer.0), &mut sink);
             let session = opened.ok()?;
             channel.session = Some(session);
             channel.peer = peer;
@@ -172,37 +180,39 @@ impl Process {
         turn: &mut Turn<'_, A>,
         channels: &mut [Channel],
         call: Call,
-        watch: &mut Option<Watch>,
+        capture: &mut Option<Capture>,
     ) {
         let channel = &mut channels[call.channel];
-        let session = self.session(turn, channel, call.channel, watch);
+        let session = self.session(turn, channel, call.channel, capture);
         let session = session.expect("scenarios stay within the limit of sessions");
-        let mut tap = Tap {
+        let mut sink = CapturingSink {
             now_ns: turn.now_ns,
             tx: self.io.split().1,
-            watch: watch.as_mut(),
+            capture: capture.as_mut(),
         };
         let now = turn.now_ns;
-        let serial = turn.guard.issued(turn.host, call.tag, now);
-        let head = guard::head(call.tag, serial, call.len);
+        let serial = turn.monitor.issued(turn.host, call.tag, now);
+        let head = monitor::head(call.tag, serial, call.len);
         let tag = u128::from(call.tag) | u128::from(serial) << 64;
         let taken = if call.len > COPIED_BYTES {
-            let tail = turn.guard.shared_rest(Way::Request, serial, call.len);
+            let tail = turn
+                .monitor
+                .shared_rest(Direction::Request, serial, call.len);
             let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
             self.protocol
-                .request(now, session, message, Prefix::NONE, tag, &mut tap)
+                .request(now, session, message, Prefix::NONE, tag, &mut sink)
                 .map_err(|rejected| rejected.reason)
         } else {
-            let rest = turn.guard.rest(Way::Request, serial, call.len);
+            let rest = turn.monitor.rest(Direction::Request, serial, call.len);
             self.protocol
-                .request_with(now, session, tag, &mut tap, |buffer| {
+                .request_with(now, session, tag, &mut sink, |buffer| {
                     buffer.extend_from_slice(&head);
                     buffer.extend_from_slice(rest);
                     Prefix::NONE
                 })
         };
         match taken {
-            Ok(number) => turn.guard.taken(serial, session, number),
+            Ok(number) => turn.monitor.taken(serial, session, number),
             Err(reason) => panic!("scenarios stay within the limits of a session: {reason}"),
         }
         turn.work.handlers += 1;
@@ -210,29 +220,31 @@ impl Process {
 
     /// Gives up on all calls.
     pub(super) fn cancel_all<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>) {
-        for (session, number) in turn.guard.open_calls(turn.host) {
+        for (session, number) in turn.monitor.open_calls(turn.host) {
             let tx = self.io.split().1;
-            let mut tap = Tap {
+            let mut sink = CapturingSink {
                 now_ns: turn.now_ns,
                 tx,
-                watch: None,
+                capture: None,
             };
-            let cancelled = self.protocol.cancel(turn.now_ns, session, number, &mut tap);
+            let cancelled = self
+                .protocol
+                .cancel(turn.now_ns, session, number, &mut sink);
             let (tag, message) = cancelled.expect("the protocol has every call that is open");
             self.protocol.recycle(message);
             let serial = (tag >> 64) as u64;
-            hold(turn.guard.ended(turn.host, serial, None, turn.now_ns));
+            enforce(turn.monitor.ended(turn.host, serial, None, turn.now_ns));
         }
     }
 
     pub(super) fn close_all(&mut self, now_ns: u64, channels: &mut [Channel]) {
         for session in channels.iter_mut().filter_map(|it| it.session.take()) {
-            let mut tap = Tap {
+            let mut sink = CapturingSink {
                 now_ns,
                 tx: self.io.split().1,
-                watch: None,
+                capture: None,
             };
-            self.protocol.close(now_ns, session, &mut tap);
+            self.protocol.close(now_ns, session, &mut sink);
         }
     }
 
@@ -274,14 +286,14 @@ impl Process {
         }
     }
 
-    pub(super) fn flush(&mut self, now_ns: u64, watch: &mut Option<Watch>) {
+    pub(super) fn flush(&mut self, now_ns: u64, capture: &mut Option<Capture>) {
         let tx = self.io.split().1;
-        let mut tap = Tap {
+        let mut sink = CapturingSink {
             now_ns,
             tx: &mut *tx,
-            watch: watch.as_mut(),
+            capture: capture.as_mut(),
         };
-        self.protocol.flush(now_ns, &mut tap);
+        self.protocol.flush(now_ns, &mut sink);
         tx.flush().expect("the device has no errors");
     }
 
@@ -289,7 +301,7 @@ impl Process {
     pub(super) fn schedule(&mut self, host: HostId, fabric: &SharedFabric, work: Work, busy: bool) {
         let mut fabric = fabric.borrow_mut();
         let free_ns = fabric.end_turn(host, work);
-        let next_ns = free_ns.max(fabric.now_ns() + SHORTEST_TURN_NS);
+        let next_ns = free_ns.max(fabric.now_ns() + MIN_TURN_NS);
         if busy || fabric.receive_queue(host).0 > 0 {
             fabric.wake_at(host, next_ns);
         } else if let Some(at_ns) = self.protocol.poll_timeout() {

@@ -20,7 +20,7 @@ const HANDOVER_NS: u64 = 100;
 const QUEUE: usize = usize::MAX;
 
 /// What happens at a time, in the order in which it is told.
-type Agenda = BinaryHeap<Reverse<(u64, u64, Event)>>;
+type Schedule = BinaryHeap<Reverse<(u64, u64, Event)>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -34,7 +34,7 @@ enum Event {
 
 struct Machine {
     policy: Jbsq<usize>,
-    agenda: Agenda,
+    schedule: Schedule,
     told: u64,
     /// The dispatcher is busy until then.
     busy_until_ns: u64,
@@ -51,7 +51,7 @@ struct Machine {
 impl Machine {
     fn tell(&mut self, at_ns: u64, event: Event) {
         self.told += 1;
-        self.agenda.push(Reverse((at_ns, self.told, event)));
+        self.schedule.push(Reverse((at_ns, self.told, event)));
     }
 
     /// The dispatcher does half of its work on a request; returns when it is done.
@@ -125,7 +125,7 @@ pub(super) fn dispatched(
     let free = mode == Mode::Partitioned;
     let mut machine = Machine {
         policy: Jbsq::new(mode, workers, depth, QUEUE),
-        agenda: Agenda::new(),
+        schedule: Schedule::new(),
         told: 0,
         busy_until_ns: 0,
         dispatch_ns: if free { 0 } else { DISPATCH_NS },
@@ -137,15 +137,15 @@ pub(super) fn dispatched(
         skipped: count / 10,
     };
     for arrival in arrivals.take(count) {
-        while let Some(&Reverse((at_ns, _, event))) = machine.agenda.peek()
+        while let Some(&Reverse((at_ns, _, event))) = machine.schedule.peek()
             && at_ns <= arrival.at_ns
         {
-            machine.agenda.pop();
+            machine.schedule.pop();
             machine.handle(at_ns, event);
         }
         machine.arrive(arrival);
     }
-    while let Some(Reverse((at_ns, _, event))) = machine.agenda.pop() {
+    while let Some(Reverse((at_ns, _, event))) = machine.schedule.pop() {
         machine.handle(at_ns, event);
     }
     machine.latencies_ns

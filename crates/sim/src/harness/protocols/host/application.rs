@@ -6,64 +6,64 @@ use starling_io::{Clock, PacketIo};
 use starling_proto::{ConnectError, Msgbuf, PeerId, Prefix, SessionId};
 
 use super::{Host, Relay, ext_of, key_of, respond, sink, unhealed};
-use crate::check::content::{self, Order};
+use crate::check::content::{self, Expected};
 use crate::check::{Tag, Violation};
-use crate::harness::protocols::agenda::Task;
-use crate::harness::protocols::ledger::Ledger;
+use crate::harness::protocols::call_log::CallLog;
+use crate::harness::protocols::schedule::Task;
 use crate::harness::protocols::sink::Sink;
-use crate::harness::{CallPlan, Sabotage};
+use crate::harness::{CallPlan, PlantedBug};
 
 impl Host {
     /// Does what the application has to do by now.
-    pub(super) fn work(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
-        let now_ns = ledger.now_ns();
-        while let Some(task) = self.agenda.take_due(now_ns) {
+    pub(super) fn work(&mut self, log: &mut CallLog) -> Result<(), Violation> {
+        let now_ns = log.now_ns();
+        while let Some(task) = self.schedule.take_due(now_ns) {
             match task {
                 Task::Call(plan) => {
-                    self.call(&plan, None, ledger)?;
+                    self.call(&plan, None, log)?;
                 }
                 Task::Probe { channel, attempt } => {
-                    self.call(&CallPlan::short(now_ns, channel), Some(attempt), ledger)?;
+                    self.call(&CallPlan::short(now_ns, channel), Some(attempt), log)?;
                 }
                 Task::Relay {
                     incarnation,
                     id,
-                    order,
+                    expected,
                     response,
                     channel,
                 } => {
                     if incarnation == self.incarnation {
                         let relay = Relay {
                             id,
-                            order,
+                            expected,
                             response,
                         };
-                        self.relay(relay, channel, ledger)?;
+                        self.relay(relay, channel, log)?;
                     }
                 }
                 Task::Worker { incarnation, step } => {
                     if incarnation == self.incarnation {
-                        self.step(step, ledger)?;
+                        self.step(step, log)?;
                     }
                 }
-                Task::Close(channel) => self.close(channel, ledger),
-                Task::Cancel(tag) => self.cancel(tag, ledger)?,
+                Task::Close(channel) => self.close(channel, log),
+                Task::Cancel(tag) => self.cancel(tag, log)?,
                 Task::Respond {
                     incarnation,
                     id,
-                    order,
+                    expected,
                     response,
                 } => {
                     if incarnation == self.incarnation {
                         let process = self.process.as_mut().expect("within a turn");
                         let now = process.clock.now_ns();
-                        let mut sink = sink!(process, ledger);
+                        let mut sink = sink!(process, log);
                         let protocol = &mut process.protocol;
-                        respond(protocol, now, id, order, response, &mut sink, ledger);
+                        respond(protocol, now, id, expected, response, &mut sink, log);
                     }
                 }
             }
-            self.drain_events(ledger)?;
+            self.drain_events(log)?;
         }
         Ok(())
     }
@@ -72,33 +72,33 @@ impl Host {
         &mut self,
         plan: &CallPlan,
         probe: Option<u32>,
-        ledger: &mut Ledger,
+        log: &mut CallLog,
     ) -> Result<Option<Tag>, Violation> {
-        let Some(session) = self.session(plan.channel, ledger)? else {
+        let Some(session) = self.session(plan.channel, log)? else {
             self.cannot_probe(plan.channel, probe, &"no room for a session")?;
             return Ok(None);
         };
         let process = self.process.as_mut().expect("within a turn");
-        let tag = ledger.new_tag();
-        let wanted = Order {
+        let tag = log.new_tag();
+        let wanted = Expected {
             key: tag,
             response_len: plan.response_len,
             delay_us: plan.delay_us,
         };
-        let (mut bytes, order) = content::request(wanted, plan.request_len as usize);
+        let (mut bytes, expected) = content::request(wanted, plan.request_len as usize);
         let tail = bytes.split_off(bytes.len() - plan.tail_len as usize);
         let message = Msgbuf::from_parts(bytes, Some(tail.into()));
-        ledger.issue(self.id, tag, order, &message);
+        log.issue(self.id, tag, expected, &message);
         if let Some(channel) = plan.via {
-            ledger.relays(order, channel);
+            log.plan_relay(expected, channel);
         }
         let now = process.clock.now_ns();
-        let mut sink = sink!(process, ledger);
+        let mut sink = sink!(process, log);
         let taken = process.protocol.request(
             now,
             session,
             message,
-            prefix_of(order),
+            prefix_of(expected),
             tag.into(),
             &mut sink,
         );
@@ -110,14 +110,14 @@ impl Host {
                 }
             }
             Err(rejected) => {
-                ledger.rejected(self.id, tag, rejected.reason, &rejected.message)?;
+                log.rejected(self.id, tag, rejected.reason, &rejected.message)?;
                 self.cannot_probe(plan.channel, probe, &rejected.reason)?;
                 return Ok(None);
             }
         }
         if let Some(after_ns) = plan.cancel_after_ns {
-            let at_ns = ledger.now_ns() + after_ns;
-            self.agenda.add(at_ns, Task::Cancel(tag));
+            let at_ns = log.now_ns() + after_ns;
+            self.schedule.add(at_ns, Task::Cancel(tag));
         }
         Ok(Some(tag))
     }
@@ -142,25 +142,20 @@ impl Host {
     }
 
     /// A handler calls on `channel`, and answers then; at once if it cannot.
-    fn relay(
-        &mut self,
-        relay: Relay,
-        channel: usize,
-        ledger: &mut Ledger,
-    ) -> Result<(), Violation> {
-        let now_ns = ledger.now_ns();
-        match self.call(&CallPlan::short(now_ns, channel), None, ledger)? {
+    fn relay(&mut self, relay: Relay, channel: usize, log: &mut CallLog) -> Result<(), Violation> {
+        let now_ns = log.now_ns();
+        match self.call(&CallPlan::short(now_ns, channel), None, log)? {
             Some(tag) => {
                 let process = self.process.as_mut().expect("within a turn");
-                process.relays.insert(tag, relay);
+                process.plan_relay.insert(tag, relay);
             }
-            None => self.agenda.add(now_ns, relay.task(self.incarnation)),
+            None => self.schedule.add(now_ns, relay.task(self.incarnation)),
         }
         Ok(())
     }
 
     /// The channel's session, a new one if it has none.
-    fn session(&mut self, channel: usize, ledger: &Ledger) -> Result<Option<SessionId>, Violation> {
+    fn session(&mut self, channel: usize, log: &CallLog) -> Result<Option<SessionId>, Violation> {
         let server = self.channels[channel].server;
         let address = format!("sim://{}", self.fabric.borrow().address(server));
         let process = self.process.as_mut().expect("within a turn");
@@ -169,12 +164,12 @@ impl Host {
         }
         let peer = process.io.open_peer(&address).expect("a fabric's address");
         let now = process.clock.now_ns();
-        let mut sink = sink!(process, ledger);
+        let mut sink = sink!(process, log);
         match process.protocol.connect(now, PeerId(peer.0), &mut sink) {
             Ok(session) => {
                 process.sessions.insert(channel, session);
                 let number = u64::from(session.to_wire());
-                ledger.note(
+                log.record(
                     self.id,
                     "connects: channel, session",
                     channel as u64,
@@ -190,34 +185,34 @@ impl Host {
         }
     }
 
-    fn close(&mut self, channel: usize, ledger: &mut Ledger) {
+    fn close(&mut self, channel: usize, log: &mut CallLog) {
         let process = self.process.as_mut().expect("within a turn");
         let Some(session) = process.sessions.remove(&channel) else {
             return;
         };
-        ledger.note(self.id, "closes: session", u64::from(session.to_wire()), 0);
-        if ledger.saboteur_strikes(Sabotage::LeakedSession) {
+        log.record(self.id, "closes: session", u64::from(session.to_wire()), 0);
+        if log.bug_triggers(PlantedBug::LeakedSession) {
             return;
         }
         let now = process.clock.now_ns();
-        let mut sink = sink!(process, ledger);
+        let mut sink = sink!(process, log);
         process.protocol.close(now, session, &mut sink);
     }
 
-    fn cancel(&mut self, tag: Tag, ledger: &mut Ledger) -> Result<(), Violation> {
+    fn cancel(&mut self, tag: Tag, log: &mut CallLog) -> Result<(), Violation> {
         let process = self.process.as_mut().expect("within a turn");
         let Some((session, number)) = process.calls.remove(&tag) else {
             return Ok(());
         };
         let now = process.clock.now_ns();
-        let mut sink = sink!(process, ledger);
+        let mut sink = sink!(process, log);
         match process.protocol.cancel(now, session, number, &mut sink) {
             None => Err(Violation::new(
                 "every call ends",
                 format!("call {tag} is open, but the protocol says that it is over"),
             )),
             Some((its_tag, request)) => {
-                ledger.cancelled(self.id, key_of(its_tag), &request)?;
+                log.cancelled(self.id, key_of(its_tag), &request)?;
                 process.protocol.recycle(request);
                 Ok(())
             }
@@ -226,9 +221,9 @@ impl Host {
 }
 
 /// The bit, on a message that is all body.
-pub(super) fn prefix_of(order: Order) -> Prefix {
+pub(super) fn prefix_of(expected: Expected) -> Prefix {
     Prefix {
-        ext: ext_of(order),
+        ext: ext_of(expected),
         len: 0,
     }
 }

@@ -16,11 +16,11 @@ use starling_proto::{Claim, Claims, FrameSink, Msgbuf, PeerId, Source};
 use super::application::prefix_of;
 use super::{Host, Process, respond, sink};
 use crate::check::Violation;
-use crate::check::content::{self, Order};
-use crate::harness::protocols::agenda::Task;
-use crate::harness::protocols::ledger::Ledger;
+use crate::check::content::{self, Expected};
+use crate::harness::protocols::call_log::CallLog;
+use crate::harness::protocols::schedule::Task;
 use crate::harness::protocols::sink::Sink;
-use crate::harness::{Sabotage, US};
+use crate::harness::{PlantedBug, US};
 use crate::rng::Rng;
 
 /// Sessions that workers are for: some have a place beyond.
@@ -49,11 +49,11 @@ pub(in crate::harness::protocols) enum Step {
         datagram: Vec<u8>,
     },
     /// Its handler returns.
-    Finish { claim: Claim, order: Order },
+    Finish { claim: Claim, expected: Expected },
     /// Its report is read.
     Report {
         claim: Claim,
-        order: Order,
+        expected: Expected,
         response: Msgbuf,
         sent: bool,
     },
@@ -85,15 +85,15 @@ impl Workers {
 
 impl Host {
     /// Plans what a worker does next, `after_ns` and as long as such a step takes.
-    pub(super) fn plan_step(&mut self, after_ns: u64, step: Step, ledger: &Ledger) {
+    pub(super) fn plan_step(&mut self, after_ns: u64, step: Step, log: &CallLog) {
         let workers = self.process().workers.as_mut().expect("one of them works");
-        let at_ns = ledger.now_ns() + after_ns + workers.delay_ns();
+        let at_ns = log.now_ns() + after_ns + workers.delay_ns();
         let incarnation = self.incarnation;
-        self.agenda.add(at_ns, Task::Worker { incarnation, step });
+        self.schedule.add(at_ns, Task::Worker { incarnation, step });
     }
 
     /// One step of a worker.
-    pub(super) fn step(&mut self, step: Step, ledger: &mut Ledger) -> Result<(), Violation> {
+    pub(super) fn step(&mut self, step: Step, log: &mut CallLog) -> Result<(), Violation> {
         match step {
             Step::Begin {
                 peer,
@@ -105,37 +105,37 @@ impl Host {
                 let candidate = workers.claims.parse(peer, &datagram);
                 let candidate = candidate.expect("looked at before");
                 let Some(claim) = workers.claims.claim(&candidate, marked) else {
-                    if ledger.saboteur_strikes(Sabotage::ClaimIgnored) {
-                        ledger.execute(self.id, candidate.payload())?;
+                    if log.bug_triggers(PlantedBug::ClaimIgnored) {
+                        log.execute(self.id, candidate.payload())?;
                     }
                     let step = Step::HandOver {
                         peer,
                         marked,
                         datagram,
                     };
-                    self.plan_step(0, step, ledger);
+                    self.plan_step(0, step, log);
                     return Ok(());
                 };
-                ledger.note(self.id, "claims: request", claim.id().number(), 0);
-                let order = ledger.execute(self.id, candidate.payload())?;
-                ledger.check_ext(order, false)?;
-                let takes_ns = u64::from(order.delay_us) * US;
-                self.plan_step(takes_ns, Step::Finish { claim, order }, ledger);
+                log.record(self.id, "claims: request", claim.id().number(), 0);
+                let expected = log.execute(self.id, candidate.payload())?;
+                log.check_ext(expected, false)?;
+                let takes_ns = u64::from(expected.delay_us) * US;
+                self.plan_step(takes_ns, Step::Finish { claim, expected }, log);
             }
             Step::HandOver {
                 peer,
                 marked,
                 datagram,
-            } => self.take_datagram(Source::Peer(peer), marked, &datagram, ledger)?,
-            Step::Finish { claim, order } => {
+            } => self.take_datagram(Source::Peer(peer), marked, &datagram, log)?,
+            Step::Finish { claim, expected } => {
                 let process = self.process.as_mut().expect("within a turn");
                 let mut response = process.protocol.buffer();
-                content::respond(order, response.head_mut());
+                content::respond(expected, response.head_mut());
                 let head = claim
                     .response_head(&response)
-                    .filter(|_| !prefix_of(order).ext);
+                    .filter(|_| !prefix_of(expected).ext);
                 let sent = head.is_some_and(|(preamble, head)| {
-                    let mut sink = sink!(process, ledger);
+                    let mut sink = sink!(process, log);
                     let (peer, body) = (claim.peer(), response.head());
                     // In a datagram of its own.
                     sink.seal(peer);
@@ -145,15 +145,15 @@ impl Host {
                 });
                 let step = Step::Report {
                     claim,
-                    order,
+                    expected,
                     response,
                     sent,
                 };
-                self.plan_step(0, step, ledger);
+                self.plan_step(0, step, log);
             }
             Step::Report {
                 claim,
-                order,
+                expected,
                 mut response,
                 sent,
             } => {
@@ -168,9 +168,9 @@ impl Host {
                     protocol.handle_claimed_request(now, &claim);
                     response.clear();
                     let id = claim.id();
-                    let mut sink = sink!(process, ledger);
+                    let mut sink = sink!(process, log);
                     let protocol = &mut process.protocol;
-                    respond(protocol, now, id, order, response, &mut sink, ledger);
+                    respond(protocol, now, id, expected, response, &mut sink, log);
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use starling_proto::{Config, Congestion};
 
-use super::draw::MOST_CHANNELS;
+use super::base_draw::MAX_CHANNELS;
 use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Runs, Scenario, US};
 use crate::check::content;
 use crate::fabric::{Fault, HostId, LinkConfig, Rule};
@@ -16,7 +16,7 @@ use crate::rng::Rng;
 const LARGEST: u32 = 8 << 20;
 
 /// Large messages of a run.
-const MOST_LARGE: u64 = 4;
+const MAX_LARGE: u64 = 4;
 
 impl Scenario {
     pub(super) fn broaden(&mut self) {
@@ -62,7 +62,7 @@ impl Scenario {
     /// More clients, all of them of the first host.
     fn crowd(&mut self, rng: &mut Rng) {
         let config = self.hosts[0].clone();
-        let room = (2 * MOST_CHANNELS).saturating_sub(self.channels.len() as u64);
+        let room = (2 * MAX_CHANNELS).saturating_sub(self.channels.len() as u64);
         for _ in 0..rng.range(2, room.min(8)) {
             let client = HostId(self.hosts.len() as u32);
             self.hosts.push(Config {
@@ -212,7 +212,7 @@ impl Scenario {
         for config in &mut self.hosts {
             config.max_message = LARGEST;
         }
-        for _ in 0..rng.range(1, MOST_LARGE) {
+        for _ in 0..rng.range(1, MAX_LARGE) {
             let index = rng.below(self.calls.len() as u64) as usize;
             let call = &mut self.calls[index];
             let len = rng.log_range(1 << 20, LARGEST.into()) as u32;

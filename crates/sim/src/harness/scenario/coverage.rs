@@ -9,11 +9,11 @@ const LARGE: u32 = 1 << 20;
 
 impl Scenario {
     /// The kinds of topologies, algorithms, faults and calls that it has, with how many of each.
-    pub fn kinds(&self) -> Vec<(String, u64)> {
-        let mut kinds = vec![(format!("topology: {}", self.fabric.topology.name), 1)];
+    pub fn coverage(&self) -> Vec<(String, u64)> {
+        let mut coverage = vec![(format!("topology: {}", self.fabric.topology.name), 1)];
         let mut add = |name: &str, count: usize| {
             if count > 0 {
-                kinds.push((name.to_owned(), count as u64));
+                coverage.push((name.to_owned(), count as u64));
             }
         };
         for rule in &self.rules {
@@ -28,7 +28,7 @@ impl Scenario {
             let name = if flaps { "link flap" } else { "link outage" };
             add(&format!("fault: {name}"), 1);
         }
-        add("fault: stray datagram", self.strays.len());
+        add("fault: stray datagram", self.injected.len());
         for config in &self.hosts {
             add(&format!("congestion control: {:?}", config.congestion), 1);
         }
@@ -99,7 +99,7 @@ impl Scenario {
         let closed = |channel: &&super::ChannelPlan| channel.close_at_ns.is_some();
         let closed = self.channels.iter().filter(closed).count();
         add("sessions: closed under load", closed);
-        kinds
+        coverage
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     fn everything_is_drawn() {
         let mut counts = BTreeMap::new();
         for seed in 0..3_000 {
-            for (kind, count) in Scenario::from_seed(seed).kinds() {
+            for (kind, count) in Scenario::from_seed(seed).coverage() {
                 *counts.entry(kind).or_insert(0) += count;
             }
         }

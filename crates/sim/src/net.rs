@@ -25,7 +25,7 @@ pub(crate) use payload::Payload;
 
 use crate::rng::{Rng, mix};
 use crate::trace::DropCause;
-use link::{Link, Passage};
+use link::{ArrivalTimes, Link};
 use switch::SharedBuffer;
 
 /// Bytes that each datagram occupies on a link beyond its payload: Ethernet's preamble, header,
@@ -98,11 +98,11 @@ impl Port {
         self.outages.iter().any(|outage| outage.is_down(now_ns))
     }
 
-    fn send(&mut self, now_ns: u64, tail_ns: u64, size: u64) -> Passage {
-        let passage = self.link.take(now_ns, tail_ns, size);
+    fn send(&mut self, now_ns: u64, tail_ns: u64, size: u64) -> ArrivalTimes {
+        let forwarding = self.link.take(now_ns, tail_ns, size);
         self.stats.bytes += size;
         self.stats.most_queued = self.stats.most_queued.max(self.link.queued_bytes(now_ns));
-        passage
+        forwarding
     }
 }
 
@@ -261,15 +261,15 @@ impl Network {
         } = self;
         let this = &mut switches[switch as usize];
         let (first, count) = this.routes[node.0 as usize];
-        let ways = &this.choices[first as usize..][..count as usize];
-        let port = if let [only] = ways {
+        let candidates = &this.choices[first as usize..][..count as usize];
+        let port = if let [only] = candidates {
             *only
         } else {
             // Of the address pair, and of the switch: or all would choose alike.
             let from = packet.origin.host().map_or(u32::MAX, |host| host.0);
             let pair = u64::from(from) << 32 | u64::from(packet.to.0);
             let hash = mix(pair ^ u64::from(switch + 1) << 56);
-            choose(ports, ways, hash, now_ns)
+            choose(ports, candidates, hash, now_ns)
         };
         let size = u64::from(packet.len) + OVERHEAD_BYTES;
         let queued = ports[port as usize].link.queued_bytes(now_ns);
@@ -298,12 +298,12 @@ impl Network {
         if port.is_down(now_ns) {
             return None;
         }
-        let passage = port.send(now_ns, tail_ns, size);
-        let (mut due_ns, mut tail_ns) = (passage.tail_ns, passage.tail_ns);
+        let forwarding = port.send(now_ns, tail_ns, size);
+        let (mut due_ns, mut tail_ns) = (forwarding.tail_ns, forwarding.tail_ns);
         if let End::Switch(next) = port.to {
             let config = &self.switches[next as usize].config;
             if config.cut_through {
-                due_ns = passage.head_ns;
+                due_ns = forwarding.head_ns;
             }
             due_ns += config.latency_ns;
             tail_ns += config.latency_ns;
@@ -352,17 +352,21 @@ impl Network {
 /// deals the flows of that one to those that are left; the others stay where they are. Of cables
 /// further on it knows nothing: what goes that way is lost, as until a routing protocol has
 /// noticed.
-fn choose(ports: &[Port], ways: &[u32], hash: u64, now_ns: u64) -> u32 {
+fn choose(ports: &[Port], candidates: &[u32], hash: u64, now_ns: u64) -> u32 {
     let at = |count: usize| (hash % count as u64) as usize;
-    let first = ways[at(ways.len())];
+    let first = candidates[at(candidates.len())];
     if !ports[first as usize].is_down(now_ns) {
         return first;
     }
     let is_up = |port: &&u32| !ports[**port as usize].is_down(now_ns);
-    let up = ways.iter().filter(is_up).count();
+    let up = candidates.iter().filter(is_up).count();
     match up {
         0 => first,
-        _ => *ways.iter().filter(is_up).nth(at(up)).expect("counted"),
+        _ => *candidates
+            .iter()
+            .filter(is_up)
+            .nth(at(up))
+            .expect("counted"),
     }
 }
 

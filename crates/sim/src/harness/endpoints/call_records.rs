@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use starling_endpoint::{Code, Status};
 
-use super::super::scenario::Most;
-use super::super::{HostFaultKind, Outcomes, Sabotage, Scenario};
-use crate::check::content::{self, Order};
+use super::super::scenario::ResponseLimits;
+use super::super::{HostFaultKind, Outcomes, PlantedBug, Scenario};
+use crate::check::content::{self, Expected};
 use crate::check::{AtMostOnce, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
 
@@ -21,7 +21,7 @@ const STAMP_NS: u64 = 1_000;
 struct Open {
     host: HostId,
     channel: usize,
-    order: Order,
+    expected: Expected,
     /// When it was made and when it expires, by its caller's clock.
     deadline_ns: Option<u64>,
     /// Its caller has given it up, or closed its session.
@@ -29,20 +29,20 @@ struct Open {
 }
 
 /// What one run has seen.
-pub(super) struct Books {
+pub(super) struct CallRecords {
     fabric: SharedFabric,
-    pub(super) sabotage: Option<Sabotage>,
+    pub(super) planted_bug: Option<PlantedBug>,
     struck: bool,
     pub(super) outcomes: Outcomes,
     pub(super) calls: Calls,
     executions: AtMostOnce,
     open: HashMap<Tag, Open>,
     /// The channels that handlers of requests, by key, call on before they answer.
-    relays: HashMap<u64, usize>,
+    plan_relay: HashMap<u64, usize>,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
-    most: Most,
+    most: ResponseLimits,
     distrusts_content: bool,
     /// No call without a deadline has a reason to fail.
     survivable: bool,
@@ -56,14 +56,14 @@ pub(super) struct Books {
     pub(super) broken: Option<Violation>,
 }
 
-pub(super) type SharedBooks = Rc<RefCell<Books>>;
+pub(super) type SharedCallRecords = Rc<RefCell<CallRecords>>;
 
-impl Books {
+impl CallRecords {
     pub(super) fn new(
         fabric: &SharedFabric,
         scenario: &Scenario,
-        sabotage: Option<Sabotage>,
-    ) -> SharedBooks {
+        planted_bug: Option<PlantedBug>,
+    ) -> SharedCallRecords {
         let faults = &scenario.host_faults;
         let clock = |kind: HostFaultKind| {
             matches!(
@@ -73,13 +73,13 @@ impl Books {
         };
         Rc::new(RefCell::new(Self {
             fabric: fabric.clone(),
-            sabotage,
+            planted_bug,
             struck: false,
             outcomes: Outcomes::default(),
             calls: Calls::default(),
             executions: AtMostOnce::default(),
             open: HashMap::new(),
-            relays: HashMap::new(),
+            plan_relay: HashMap::new(),
             next_tag: 1,
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
@@ -102,8 +102,8 @@ impl Books {
         self.fabric.borrow().now_ns()
     }
 
-    pub(super) fn note(&self, host: HostId, text: &'static str, a: u64, b: u64) {
-        self.fabric.borrow_mut().note(host, text, a, b);
+    pub(super) fn record(&self, host: HostId, text: &'static str, a: u64, b: u64) {
+        self.fabric.borrow_mut().record(host, text, a, b);
     }
 
     /// A call is about to be made.
@@ -112,10 +112,10 @@ impl Books {
         host: HostId,
         channel: usize,
         tag: Tag,
-        order: Order,
+        expected: Expected,
         timeout_ns: Option<u64>,
     ) {
-        self.note(
+        self.record(
             host,
             "calls: tag, timeout in ns",
             tag,
@@ -127,12 +127,12 @@ impl Books {
             _ => now_ns.max(self.heal_ns) + self.bound_ns + timeout_ns.unwrap_or(0),
         };
         self.calls.issued(tag, now_ns, bound_ns);
-        self.executions.issued(order.key);
+        self.executions.issued(expected.key);
         let clock_ns = self.fabric.borrow().host_now_ns(host);
         let open = Open {
             host,
             channel,
-            order,
+            expected,
             deadline_ns: timeout_ns.map(|timeout_ns| clock_ns + timeout_ns),
             given_up: false,
         };
@@ -140,65 +140,70 @@ impl Books {
     }
 
     /// The handler of this request will call on `channel` before it answers.
-    pub(super) fn relays(&mut self, order: Order, channel: usize) {
-        self.relays.insert(order.key, channel);
+    pub(super) fn plan_relay(&mut self, expected: Expected, channel: usize) {
+        self.plan_relay.insert(expected.key, channel);
     }
 
     /// The channel that a request's handler has to call on.
-    pub(super) fn relay(&self, order: Order) -> Option<usize> {
-        self.relays.get(&order.key).copied()
+    pub(super) fn relay(&self, expected: Expected) -> Option<usize> {
+        self.plan_relay.get(&expected.key).copied()
     }
 
     /// The endpoint did not take the call.
     pub(super) fn rejected(&mut self, host: HostId, tag: Tag) -> Result<(), Violation> {
-        self.note(host, "call rejected: tag", tag, 0);
+        self.record(host, "call rejected: tag", tag, 0);
         self.outcomes.rejected += 1;
         if self.survivable {
             let text = format!("call {tag} was rejected in a run that gives it no reason to");
             return Err(Violation::new("no failure without a cause", text));
         }
         let open = self.end(tag)?;
-        self.executions.must_not_have_run(open.order.key)
+        self.executions.must_not_have_run(open.expected.key)
     }
 
     /// A handler begins, which by its host's clock should not do so from `deadline_ns` on.
-    pub(super) fn execute(&mut self, host: HostId, body: &[u8], deadline_ns: Option<u64>) -> Order {
+    pub(super) fn execute(
+        &mut self,
+        host: HostId,
+        body: &[u8],
+        deadline_ns: Option<u64>,
+    ) -> Expected {
         self.outcomes.executed += 1;
-        let order = match content::read_request(body) {
-            Ok(order) => self.most.of(order),
+        let expected = match content::read_request(body) {
+            Ok(expected) => self.most.of(expected),
             Err(violation) => {
                 if !self.distrusts_content {
-                    self.complain(violation);
+                    self.report_violation(violation);
                 }
-                Order {
+                Expected {
                     key: 0,
                     response_len: 8,
                     delay_us: 0,
                 }
             }
         };
-        self.note(host, "handles: key, bytes", order.key, body.len() as u64);
+        self.record(host, "handles: key, bytes", expected.key, body.len() as u64);
         let clock_ns = self.fabric.borrow().host_now_ns(host);
         if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock_ns) {
             let text = format!(
                 "request {:#x} is run {clock_ns} ns after its deadline",
-                order.key
+                expected.key
             );
-            self.complain(Violation::new("deadlines", text));
+            self.report_violation(Violation::new("deadlines", text));
         }
-        let times = if self.saboteur_strikes(Sabotage::HandlerTwice) {
+        let times = if self.bug_triggers(PlantedBug::HandlerTwice) {
             2
         } else {
             1
         };
         for _ in 0..times {
-            if let Err(violation) = self.executions.executed(order.key)
+            if let Err(violation) = self.executions.executed(expected.key)
                 && !self.distrusts_content
             {
-                self.complain(violation);
+                self.report_violation(violation);
             }
         }
-        order
+        expected
     }
 
     /// A call ended.
@@ -211,20 +216,20 @@ impl Books {
         let open = self.end(tag)?;
         match result {
             Ok(body) => {
-                self.note(host, "answered: tag, bytes", tag, body.len() as u64);
+                self.record(host, "answered: tag, bytes", tag, body.len() as u64);
                 self.outcomes.answered += 1;
                 if self.distrusts_content {
                     return Ok(());
                 }
-                self.executions.must_have_run(open.order.key)?;
-                content::check_response(open.order, body)
+                self.executions.must_have_run(open.expected.key)?;
+                content::check_response(open.expected, body)
             }
             Err(status) => {
-                self.note(host, status.code().name(), tag, 0);
+                self.record(host, status.code().name(), tag, 0);
                 self.outcomes.failed += u64::from(status.code() != Code::Cancelled);
                 self.outcomes.cancelled += u64::from(status.code() == Code::Cancelled);
                 if !status.may_have_run() && !self.distrusts_content {
-                    self.executions.must_not_have_run(open.order.key)?;
+                    self.executions.must_not_have_run(open.expected.key)?;
                 }
                 self.has_cause(host, tag, &open, status)
             }
@@ -271,14 +276,14 @@ impl Books {
     }
 
     /// The caller gives a call up.
-    pub(super) fn gives_up(&mut self, tag: Tag) {
+    pub(super) fn record_give_up(&mut self, tag: Tag) {
         if let Some(open) = self.open.get_mut(&tag) {
             open.given_up = true;
         }
     }
 
     /// The caller closes a channel's session.
-    pub(super) fn closes(&mut self, host: HostId, channel: usize) {
+    pub(super) fn record_close(&mut self, host: HostId, channel: usize) {
         let of = |open: &&mut Open| open.host == host && open.channel == channel;
         for open in self.open.values_mut().filter(of) {
             open.given_up = true;
@@ -305,19 +310,19 @@ impl Books {
             .expect("as open as in the other book"))
     }
 
-    pub(super) fn complain(&mut self, violation: Violation) {
+    pub(super) fn report_violation(&mut self, violation: Violation) {
         self.broken.get_or_insert(violation);
     }
 
     /// Whether a call that has a deadline is made without.
-    pub(super) fn saboteur_forgets(&mut self, timeout_ns: Option<u64>) -> bool {
+    pub(super) fn bug_forgets(&mut self, timeout_ns: Option<u64>) -> bool {
         // Every one: most end in time anyway.
-        timeout_ns.is_some() && self.sabotage == Some(Sabotage::ForgottenDeadline)
+        timeout_ns.is_some() && self.planted_bug == Some(PlantedBug::ForgottenDeadline)
     }
 
     /// Whether this is the moment for a bug that happens once in a run.
-    pub(super) fn saboteur_strikes(&mut self, sabotage: Sabotage) -> bool {
-        let strikes = self.sabotage == Some(sabotage) && !self.struck;
+    pub(super) fn bug_triggers(&mut self, planted_bug: PlantedBug) -> bool {
+        let strikes = self.planted_bug == Some(planted_bug) && !self.struck;
         self.struck |= strikes;
         strikes
     }

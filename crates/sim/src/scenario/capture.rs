@@ -19,7 +19,7 @@ pub(super) use crate::queueing::times;
 /// Total and index.
 const FRAGMENT_HEADER: usize = 8;
 /// More than any message has.
-const MOST_FRAGMENTS: u32 = 1 << 20;
+const MAX_FRAGMENTS: u32 = 1 << 20;
 /// Fragments of one message that may be on their way.
 const WINDOW: usize = 64;
 
@@ -63,7 +63,7 @@ impl Arrival {
 type SlotName = (u32, u8, bool);
 
 /// A capture.
-pub(super) struct Watch {
+pub(super) struct Capture {
     /// Round-trip times, ns.
     pub(super) rtt_ns: Histogram<u64>,
     /// Bytes of messages that arrived, by the number of the peer they came from: those of fragments
@@ -79,7 +79,7 @@ pub(super) struct Watch {
 /// For how long the others wait after each frame for the peer that is favoured, ns.
 const FAVOUR_NS: u64 = 100_000;
 
-impl Watch {
+impl Capture {
     pub(super) fn new() -> Self {
         Self {
             rtt_ns: times(),
@@ -139,7 +139,7 @@ impl Watch {
             if (REQUEST..=RESPONSE_FRAGMENT).contains(&frame.kind) {
                 self.count(peer, &frame);
             } else if frame.kind == CREDIT_RETURN {
-                self.heard(now_ns, peer, &frame);
+                self.record(now_ns, peer, &frame);
             }
         }
     }
@@ -151,7 +151,7 @@ impl Watch {
                 let Some((head, data)) = frame.payload.split_at_checked(FRAGMENT_HEADER) else {
                     return;
                 };
-                (u32_at(head, 4).unwrap_or(0).min(MOST_FRAGMENTS), data)
+                (u32_at(head, 4).unwrap_or(0).min(MAX_FRAGMENTS), data)
             }
             _ => (0, frame.payload),
         };
@@ -168,7 +168,7 @@ impl Watch {
         self.received[index] += bytes;
     }
 
-    fn heard(&mut self, now_ns: u64, peer: u32, frame: &Frame<'_>) {
+    fn record(&mut self, now_ns: u64, peer: u32, frame: &Frame<'_>) {
         let (Some(next), Some(sack)) = (u32_at(frame.payload, 0), u64_at(frame.payload, 8)) else {
             return;
         };
@@ -214,34 +214,34 @@ mod tests {
 
     #[test]
     fn each_packet_is_timed_once_and_none_that_was_repeated() {
-        let mut watch = Watch::new();
+        let mut capture = Capture::new();
         for index in 0..4 {
-            watch.sent(1_000 + u64::from(index), 3, &fragment(index));
+            capture.sent(1_000 + u64::from(index), 3, &fragment(index));
         }
-        watch.sent(2_000, 3, &fragment(1));
+        capture.sent(2_000, 3, &fragment(1));
         let mut datagram = vec![0; PREAMBLE_BYTES];
         datagram.extend(head(CREDIT_RETURN, 16, 1));
         // All below 2, and 3 beyond it.
         datagram.extend(2u32.to_le_bytes());
         datagram.extend(0u32.to_le_bytes());
         datagram.extend(0b10u64.to_le_bytes());
-        watch.read(5_000, 3, &datagram);
-        watch.read(6_000, 3, &datagram);
-        watch.read(6_000, 4, &datagram);
-        assert_eq!(watch.rtt_ns.len(), 2);
-        assert!((3_990..4_010).contains(&watch.rtt_ns.max()));
+        capture.read(5_000, 3, &datagram);
+        capture.read(6_000, 3, &datagram);
+        capture.read(6_000, 4, &datagram);
+        assert_eq!(capture.rtt_ns.len(), 2);
+        assert!((3_990..4_010).contains(&capture.rtt_ns.max()));
     }
 
     #[test]
     fn bytes_are_counted_once_by_peer_and_headers_are_none() {
-        let mut watch = Watch::new();
+        let mut capture = Capture::new();
         let mut datagram = vec![0; PREAMBLE_BYTES];
         for number in [1, 2, 2, 1] {
             datagram.extend(head(REQUEST, 5, number));
             datagram.extend([0; 5]);
         }
-        watch.read(0, 2, &datagram);
-        assert_eq!(watch.received, [0, 0, 10]);
+        capture.read(0, 2, &datagram);
+        assert_eq!(capture.received, [0, 0, 10]);
         datagram.truncate(PREAMBLE_BYTES);
         for index in [0u32, 70, 0, 70, 3] {
             datagram.extend(head(REQUEST_FRAGMENT, 8 + 100, 3));
@@ -249,10 +249,10 @@ mod tests {
             datagram.extend(index.to_le_bytes());
             datagram.extend([0; 100]);
         }
-        watch.read(0, 2, &datagram);
-        assert_eq!(watch.received, [0, 0, 310]);
-        watch.read(0, 2, &[1; 30]);
-        watch.restart();
-        assert_eq!(watch.received, [0, 0, 0]);
+        capture.read(0, 2, &datagram);
+        assert_eq!(capture.received, [0, 0, 310]);
+        capture.read(0, 2, &[1; 30]);
+        capture.restart();
+        assert_eq!(capture.received, [0, 0, 0]);
     }
 }

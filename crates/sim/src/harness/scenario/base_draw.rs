@@ -3,7 +3,8 @@
 use starling_proto::{Config, Congestion, Factors, Prefix};
 
 use super::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Runs, Scenario, StrayPlan, US,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, MS, ROOMY_BYTES, Runs,
+    Scenario, US,
 };
 use crate::cpu::CpuModel;
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule};
@@ -14,7 +15,7 @@ use crate::rng::Rng;
 const BYTES_BUDGET: u64 = 1 << 20;
 
 /// Channels of a run.
-pub(super) const MOST_CHANNELS: u64 = 12;
+pub(super) const MAX_CHANNELS: u64 = 12;
 
 impl Scenario {
     /// The scenario that `seed` stands for.
@@ -61,13 +62,13 @@ impl Scenario {
             rules: Vec::new(),
             host_faults: Vec::new(),
             outages,
-            strays: Vec::new(),
+            injected: Vec::new(),
             heal_ns,
             tight,
             nodes: Vec::new(),
             endpoints: false,
             workers: false,
-            part: None,
+            subset: None,
         };
         // One run in eight is without faults: it has to be perfect.
         if !rng.chance(125_000) {
@@ -138,8 +139,8 @@ impl Scenario {
         }
         if rng.chance(200_000) {
             for _ in 0..rng.range(1, 20) {
-                let stray = self.draw_stray(rng);
-                self.strays.push(stray);
+                let datagram = self.draw_injected(rng);
+                self.injected.push(datagram);
             }
         }
     }
@@ -184,7 +185,7 @@ impl Scenario {
         }
     }
 
-    fn draw_stray(&self, rng: &mut Rng) -> StrayPlan {
+    fn draw_injected(&self, rng: &mut Rng) -> InjectedDatagram {
         let len = rng.log_range(0, 200.min(self.fabric.max_datagram as u64));
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
         if rng.chance(700_000) {
@@ -193,7 +194,7 @@ impl Scenario {
             let kept = start.len().min(bytes.len());
             bytes[..kept].copy_from_slice(&start[..kept]);
         }
-        StrayPlan {
+        InjectedDatagram {
             at_ns: rng.range(0, self.heal_ns),
             to: self.any_host(rng),
             bytes,
@@ -220,7 +221,7 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
         receive: ReceiveLimits {
             // Never so few that there is no credit for a session of each channel.
             datagrams: if starved {
-                rng.range(2 * MOST_CHANNELS, 128) as usize
+                rng.range(2 * MAX_CHANNELS, 128) as usize
             } else {
                 4096
             },
@@ -350,7 +351,7 @@ fn draw_config(rng: &mut Rng, fabric: &FabricConfig, liveness: &Liveness, tight:
 
 fn draw_channels(rng: &mut Rng, host_count: u64, heal_ns: u64) -> Vec<ChannelPlan> {
     let any = |rng: &mut Rng| rng.below(host_count) as u32;
-    (0..rng.log_range(1, MOST_CHANNELS))
+    (0..rng.log_range(1, MAX_CHANNELS))
         .map(|_| {
             let client = any(rng);
             // Anybody but the client; mostly the last host.

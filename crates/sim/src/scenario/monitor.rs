@@ -68,14 +68,14 @@ struct Caller {
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Request,
     Response,
 }
 
 /// The books of a scenario.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct Monitor {
     noise: Bytes,
     callers: Vec<Caller>,
     open: usize,
@@ -83,7 +83,7 @@ pub(super) struct Guard {
     pub(super) failed: Vec<(HostId, u64)>,
 }
 
-impl Guard {
+impl Monitor {
     pub(super) fn new() -> Self {
         let words = (LARGEST + 2 * PLACES as usize).div_ceil(LOOK) as u64;
         let noise: Vec<u8> = (0..words)
@@ -98,22 +98,22 @@ impl Guard {
     }
 
     /// What follows the head of a message of `len` bytes.
-    pub(super) fn rest(&self, way: Way, serial: u64, len: usize) -> &[u8] {
+    pub(super) fn rest(&self, way: Direction, serial: u64, len: usize) -> &[u8] {
         &self.noise[self.place(way, serial, len)]
     }
 
     /// The same, as memory that can be sent from.
-    pub(super) fn shared_rest(&self, way: Way, serial: u64, len: usize) -> Bytes {
+    pub(super) fn shared_rest(&self, way: Direction, serial: u64, len: usize) -> Bytes {
         self.noise.slice(self.place(way, serial, len))
     }
 
-    fn place(&self, way: Way, serial: u64, len: usize) -> Range<usize> {
-        let start = serial % PLACES + if way == Way::Request { 0 } else { PLACES };
+    fn place(&self, way: Direction, serial: u64, len: usize) -> Range<usize> {
+        let start = serial % PLACES + if way == Direction::Request { 0 } else { PLACES };
         start as usize..start as usize + len.saturating_sub(HEAD)
     }
 
     /// Complains about a message that is not as long as it says, or is not what it should be.
-    fn check_message(&self, way: Way, serial: u64, message: &[u8]) -> Result<(), Violation> {
+    fn check_message(&self, way: Direction, serial: u64, message: &[u8]) -> Result<(), Violation> {
         let broken = |what: &str| {
             let text = format!(
                 "the {way:?} {serial:#x}, which has {} bytes, {what}",
@@ -208,7 +208,7 @@ impl Guard {
     pub(super) fn executed(&mut self, request: &[u8]) -> Result<(), Violation> {
         let serial = serial_of(request);
         let serial = serial.ok_or_else(|| violation("content", "a request lost its beginning"))?;
-        self.check_message(Way::Request, serial, request)?;
+        self.check_message(Direction::Request, serial, request)?;
         let Some(caller) = self.caller(serial) else {
             return Err(violation("content", "a request that nobody sent ran"));
         };
@@ -263,7 +263,7 @@ impl Guard {
             let text = format!("request {serial:#x} got the answer of another, or not all of it");
             return Err(violation("content", text));
         }
-        self.check_message(Way::Response, serial, response)?;
+        self.check_message(Direction::Response, serial, response)?;
         in_time(host, serial, issued_ns, now_ns)
     }
 
@@ -319,13 +319,13 @@ pub(super) fn head(tag: u64, serial: u64, len: usize) -> [u8; HEAD] {
 }
 
 /// The caller's word and the serial number that a message begins with.
-pub(super) fn names_of(message: &[u8]) -> Option<(u64, u64)> {
+pub(super) fn header_of(message: &[u8]) -> Option<(u64, u64)> {
     let names = u128::from_le_bytes(*message.first_chunk()?);
     Some((names as u64, (names >> 64) as u64))
 }
 
 fn serial_of(message: &[u8]) -> Option<u64> {
-    names_of(message).map(|(_, serial)| serial)
+    header_of(message).map(|(_, serial)| serial)
 }
 
 fn place_of(serial: u64) -> u32 {
@@ -345,7 +345,7 @@ fn in_time(host: HostId, serial: u64, issued_ns: u64, now_ns: u64) -> Result<(),
 
 /// Ends the run if a promise was broken: no scenario could go on, so it unwinds to
 /// [`run`](super::run) instead of being handed through all of them.
-pub(super) fn hold(result: Result<(), Violation>) {
+pub(super) fn enforce(result: Result<(), Violation>) {
     if let Err(violation) = result {
         resume_unwind(Box::new(violation));
     }
@@ -361,10 +361,10 @@ mod tests {
 
     const HOST: HostId = HostId(3);
 
-    fn begun() -> (Guard, u64, [u8; HEAD]) {
-        let mut guard = Guard::new();
-        let serial = guard.issued(HOST, 7, 0);
-        (guard, serial, head(7, serial, HEAD))
+    fn begun() -> (Monitor, u64, [u8; HEAD]) {
+        let mut monitor = Monitor::new();
+        let serial = monitor.issued(HOST, 7, 0);
+        (monitor, serial, head(7, serial, HEAD))
     }
 
     fn checker(result: Result<(), Violation>) -> &'static str {
@@ -373,64 +373,64 @@ mod tests {
 
     #[test]
     fn a_call_runs_once_and_ends_once() {
-        let (mut guard, serial, head) = begun();
-        assert_eq!(guard.executed(&head), Ok(()));
-        assert_eq!(checker(guard.executed(&head)), "at most once");
-        assert_eq!(guard.ended(HOST, serial, Some(&head), 5), Ok(()));
-        assert_eq!(checker(guard.executed(&head)), "at most once");
+        let (mut monitor, serial, head) = begun();
+        assert_eq!(monitor.executed(&head), Ok(()));
+        assert_eq!(checker(monitor.executed(&head)), "at most once");
+        assert_eq!(monitor.ended(HOST, serial, Some(&head), 5), Ok(()));
+        assert_eq!(checker(monitor.executed(&head)), "at most once");
         assert_eq!(
-            checker(guard.ended(HOST, serial, None, 5)),
+            checker(monitor.ended(HOST, serial, None, 5)),
             "every call ends"
         );
-        assert_eq!(guard.open_count(), 0);
-        let next = guard.issued(HOST, 8, 0);
+        assert_eq!(monitor.open_count(), 0);
+        let next = monitor.issued(HOST, 8, 0);
         assert_ne!(next, serial, "the place is used again, by another name");
     }
 
     #[test]
     fn who_failed_or_died_may_have_run_once() {
-        let (mut guard, serial, head) = begun();
-        assert_eq!(guard.ended(HOST, serial, None, 5), Ok(()));
-        assert_eq!(guard.failed, [(HOST, 7)]);
-        assert_eq!(guard.executed(&head), Ok(()));
-        assert_eq!(checker(guard.executed(&head)), "at most once");
-        let (mut guard, _, head) = begun();
-        guard.abandon(HOST);
-        assert_eq!(guard.executed(&head), Ok(()));
-        assert_eq!(checker(guard.executed(&head)), "at most once");
+        let (mut monitor, serial, head) = begun();
+        assert_eq!(monitor.ended(HOST, serial, None, 5), Ok(()));
+        assert_eq!(monitor.failed, [(HOST, 7)]);
+        assert_eq!(monitor.executed(&head), Ok(()));
+        assert_eq!(checker(monitor.executed(&head)), "at most once");
+        let (mut monitor, _, head) = begun();
+        monitor.abandon(HOST);
+        assert_eq!(monitor.executed(&head), Ok(()));
+        assert_eq!(checker(monitor.executed(&head)), "at most once");
     }
 
     #[test]
     fn wrong_answers_late_ones_and_none_are_found() {
-        let (mut guard, serial, good) = begun();
-        let never = guard.ended(HOST, serial, Some(&good), 5);
+        let (mut monitor, serial, good) = begun();
+        let never = monitor.ended(HOST, serial, Some(&good), 5);
         assert_eq!(checker(never), "at most once");
-        let (mut guard, serial, good) = begun();
-        guard.executed(&good).unwrap();
-        let other = guard.ended(HOST, serial, Some(&head(8, serial, HEAD)), 5);
+        let (mut monitor, serial, good) = begun();
+        monitor.executed(&good).unwrap();
+        let other = monitor.ended(HOST, serial, Some(&head(8, serial, HEAD)), 5);
         assert_eq!(checker(other), "content");
-        let (mut guard, serial, good) = begun();
-        guard.executed(&good).unwrap();
-        assert_eq!(guard.check(BOUND_NS), Ok(()));
-        assert_eq!(checker(guard.check(BOUND_NS + 1)), "every call ends");
-        let late = guard.ended(HOST, serial, Some(&good), BOUND_NS + 1);
+        let (mut monitor, serial, good) = begun();
+        monitor.executed(&good).unwrap();
+        assert_eq!(monitor.check(BOUND_NS), Ok(()));
+        assert_eq!(checker(monitor.check(BOUND_NS + 1)), "every call ends");
+        let late = monitor.ended(HOST, serial, Some(&good), BOUND_NS + 1);
         assert_eq!(checker(late), "every call ends");
-        assert_eq!(checker(guard.executed(&[1; 9])), "content");
+        assert_eq!(checker(monitor.executed(&[1; 9])), "content");
     }
 
     #[test]
     fn messages_that_are_cut_mixed_up_or_somebody_elses_are_found() {
         const DATA: usize = 1024;
         for len in [32, 84, 85, 1_000, 10_000] {
-            let (mut guard, serial, _) = begun();
+            let (mut monitor, serial, _) = begun();
             let message = |way, serial| {
                 let mut bytes = head(7, serial, len).to_vec();
-                bytes.extend_from_slice(guard.rest(way, serial, len));
+                bytes.extend_from_slice(monitor.rest(way, serial, len));
                 bytes
             };
-            let good = message(Way::Request, serial);
+            let good = message(Direction::Request, serial);
             let cut = good[..len - 1].to_vec();
-            let mut other = message(Way::Request, serial + 1);
+            let mut other = message(Direction::Request, serial + 1);
             other[..HEAD].copy_from_slice(&good[..HEAD]);
             let mut wrong = vec![cut, other];
             for place in 1..len / DATA {
@@ -439,19 +439,19 @@ mod tests {
                 twice.copy_within(before + HEAD..before + DATA, before + DATA + HEAD);
                 wrong.push(twice);
             }
-            let answer = message(Way::Response, serial);
+            let answer = message(Direction::Response, serial);
             for bytes in &wrong {
-                assert_eq!(checker(guard.executed(bytes)), "content", "{len}");
+                assert_eq!(checker(monitor.executed(bytes)), "content", "{len}");
             }
-            assert_eq!(guard.executed(&good), Ok(()));
-            let echoed = guard.ended(HOST, serial, Some(&good), 5);
+            assert_eq!(monitor.executed(&good), Ok(()));
+            let echoed = monitor.ended(HOST, serial, Some(&good), 5);
             assert_eq!(checker(echoed), "content", "{len}");
-            let next = guard.issued(HOST, 7, 0);
+            let next = monitor.issued(HOST, 7, 0);
             assert_ne!(next, serial);
-            let (mut guard, same, _) = begun();
+            let (mut monitor, same, _) = begun();
             assert_eq!(same, serial);
-            guard.executed(&good).unwrap();
-            assert_eq!(guard.ended(HOST, serial, Some(&answer), 5), Ok(()));
+            monitor.executed(&good).unwrap();
+            assert_eq!(monitor.ended(HOST, serial, Some(&answer), 5), Ok(()));
         }
     }
 }

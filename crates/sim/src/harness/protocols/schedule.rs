@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use starling_proto::{Msgbuf, RequestId};
 
 use crate::check::Tag;
-use crate::check::content::Order;
+use crate::check::content::Expected;
 use crate::harness::CallPlan;
 use crate::harness::protocols::host::Step;
 
@@ -22,14 +22,14 @@ pub(super) enum Task {
     Respond {
         incarnation: u32,
         id: RequestId,
-        order: Order,
+        expected: Expected,
         response: Msgbuf,
     },
     /// A handler makes a call of its own, and answers when it has ended.
     Relay {
         incarnation: u32,
         id: RequestId,
-        order: Order,
+        expected: Expected,
         response: Msgbuf,
         channel: usize,
     },
@@ -41,12 +41,12 @@ pub(super) enum Task {
 
 /// Tasks by (time, order of entry).
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct Schedule {
     tasks: BTreeMap<(u64, u64), Task>,
     entries: u64,
 }
 
-impl Agenda {
+impl Schedule {
     pub(super) fn add(&mut self, at_ns: u64, task: Task) {
         self.entries += 1;
         self.tasks.insert((at_ns, self.entries), task);

@@ -12,7 +12,7 @@
 //! thousand packets that a datacenter has in flight). A place's events lie in one piece of memory,
 //! in their order, and pieces are used again, the last one first: so the present is in the first
 //! cache, and what comes next is read in one sweep, some nanoseconds ahead. That is also the moment
-//! to ask for the memory that its events are about ([`Events::pop_ahead`]).
+//! to ask for the memory that its events are about ([`EventQueue::pop_with_lookahead`]).
 //!
 //! The order is exact: by time, and of one nanosecond in the order in which things were put in.
 //! For that no sequence number is needed. A list keeps its order; a place of a higher level is
@@ -80,7 +80,7 @@ impl Level {
 }
 
 /// A queue of events in virtual time.
-pub struct Events<T> {
+pub struct EventQueue<T> {
     now_ns: u64,
     /// The events of each nanosecond of the present.
     present: [Vec<T>; PRESENT],
@@ -95,7 +95,7 @@ pub struct Events<T> {
     len: usize,
 }
 
-impl<T> Default for Events<T> {
+impl<T> Default for EventQueue<T> {
     fn default() -> Self {
         Self {
             now_ns: 0,
@@ -110,7 +110,7 @@ impl<T> Default for Events<T> {
     }
 }
 
-impl<T: Copy> Events<T> {
+impl<T: Copy> EventQueue<T> {
     /// The time of the last event taken out, ns.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
@@ -146,7 +146,7 @@ impl<T: Copy> Events<T> {
 
     /// Takes the next event out and goes on to its time.
     pub fn pop(&mut self) -> Option<T> {
-        self.pop_ahead(|_| ())
+        self.pop_with_lookahead(|_| ())
     }
 
     /// Takes out the next event of the nanosecond of the last one, if there is one more.
@@ -154,9 +154,9 @@ impl<T: Copy> Events<T> {
         if self.taken == 0 { None } else { self.pop() }
     }
 
-    /// [`Events::pop`]; `soon` is told of events that are going to come out, most of them a few dozen ns
+    /// [`EventQueue::pop`]; `soon` is told of events that are going to come out, most of them a few dozen ns
     /// of virtual time ahead; some it is not told of.
-    pub fn pop_ahead(&mut self, mut soon: impl FnMut(&T)) -> Option<T> {
+    pub fn pop_with_lookahead(&mut self, mut soon: impl FnMut(&T)) -> Option<T> {
         if self.len == 0 {
             return None;
         }
@@ -244,7 +244,7 @@ mod tests {
     fn the_order_is_that_of_a_heap() {
         let mut rng = Rng::new(5);
         for longest in [3, 5_000, 20_000_000, 1 << 38] {
-            let mut events = Events::default();
+            let mut events = EventQueue::default();
             let mut heap = BinaryHeap::new();
             for sequence in 0..20_000u64 {
                 let at_ns = events.now_ns() + rng.log_range(0, longest);
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_past_is_now_and_the_end_of_time_never_comes() {
-        let mut events = Events::default();
+        let mut events = EventQueue::default();
         events.push(100, 'a');
         assert_eq!(events.pop(), Some('a'));
         events.push(3, 'b');
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let mut events = Events::default();
+        let mut events = EventQueue::default();
         for round in 0..1000u64 {
             events.push(round * 10, round);
             events.push(round * 10 + 5, round);

@@ -6,16 +6,16 @@ use starling_io::{PacketTx, TxError};
 use starling_proto::{FrameSink, PeerId, SinkError};
 
 use crate::io::SimTx;
-use crate::scenario::watch::Watch;
+use crate::scenario::capture::Capture;
 
 /// The device's sending half as the protocol's sink, with the capture on it.
-pub(super) struct Tap<'a> {
+pub(super) struct CapturingSink<'a> {
     pub(super) now_ns: u64,
     pub(super) tx: &'a mut SimTx,
-    pub(super) watch: Option<&'a mut Watch>,
+    pub(super) capture: Option<&'a mut Capture>,
 }
 
-impl FrameSink for Tap<'_> {
+impl FrameSink for CapturingSink<'_> {
     fn push(
         &mut self,
         peer: PeerId,
@@ -27,7 +27,7 @@ impl FrameSink for Tap<'_> {
         let peer_io = starling_io::PeerId(peer.0);
         let now_ns = self.now_ns;
         if self
-            .watch
+            .capture
             .as_mut()
             .is_some_and(|it| it.holds(now_ns, peer.0))
         {
@@ -39,8 +39,8 @@ impl FrameSink for Tap<'_> {
                 TxError::Full => SinkError::Full,
                 TxError::Gone => SinkError::Gone,
             })?;
-        if let Some(watch) = &mut self.watch {
-            watch.sent(self.now_ns, peer.0, head);
+        if let Some(capture) = &mut self.capture {
+            capture.sent(self.now_ns, peer.0, head);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::frames::{REQUEST, frames};
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
+pub enum PlantedBug {
     /// A server takes a copy of a request for another one, and hands it to its handler.
     HandlerTwice,
     /// A worker runs a request that another one has claimed.
@@ -37,7 +37,7 @@ pub enum Sabotage {
     ChecksumIgnored,
 }
 
-impl Sabotage {
+impl PlantedBug {
     /// All of them.
     pub const ALL: [Self; 12] = [
         Self::HandlerTwice,

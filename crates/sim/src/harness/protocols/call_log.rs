@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError, SessionId};
 
 use super::host::ext_of;
-use crate::check::content::{self, Order};
+use crate::check::content::{self, Expected};
 use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
-use crate::harness::scenario::Most;
-use crate::harness::{Sabotage, Scenario};
+use crate::harness::scenario::ResponseLimits;
+use crate::harness::{PlantedBug, Scenario};
 
 /// How the calls of a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,44 +29,44 @@ pub struct Outcomes {
     pub executed: u64,
 }
 
-pub(super) struct Ledger {
+pub(super) struct CallLog {
     pub(super) fabric: SharedFabric,
-    pub(super) sabotage: Option<Sabotage>,
+    pub(super) planted_bug: Option<PlantedBug>,
     struck: bool,
     pub(super) outcomes: Outcomes,
     pub(super) calls: Calls,
     buffers: Buffers,
     executions: AtMostOnce,
-    orders: HashMap<Tag, Order>,
+    orders: HashMap<Tag, Expected>,
     /// The channels that handlers of requests, by key, call on before they answer.
-    relays: HashMap<u64, usize>,
+    plan_relay: HashMap<u64, usize>,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
     /// Bits may have flipped on the way: what messages say proves nothing.
     distrusts_content: bool,
     /// The longest that a planned handler takes, us.
-    most: Most,
+    most: ResponseLimits,
     /// A call has no reason to fail.
     survivable: bool,
 }
 
-impl Ledger {
+impl CallLog {
     pub(super) fn new(
         fabric: SharedFabric,
         scenario: &Scenario,
-        sabotage: Option<Sabotage>,
+        planted_bug: Option<PlantedBug>,
     ) -> Self {
         Self {
             fabric,
-            sabotage,
+            planted_bug,
             struck: false,
             outcomes: Outcomes::default(),
             calls: Calls::default(),
             buffers: Buffers::default(),
             executions: AtMostOnce::default(),
             orders: HashMap::new(),
-            relays: HashMap::new(),
+            plan_relay: HashMap::new(),
             next_tag: 1,
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
@@ -86,29 +86,29 @@ impl Ledger {
         self.fabric.borrow().now_ns()
     }
 
-    pub(super) fn note(&self, host: HostId, text: &'static str, a: u64, b: u64) {
-        self.fabric.borrow_mut().note(host, text, a, b);
+    pub(super) fn record(&self, host: HostId, text: &'static str, a: u64, b: u64) {
+        self.fabric.borrow_mut().record(host, text, a, b);
     }
 
     /// A request is about to be handed to the protocol.
-    pub(super) fn issue(&mut self, host: HostId, tag: Tag, order: Order, message: &Msgbuf) {
-        self.note(host, "calls: tag, bytes", tag, message.len() as u64);
+    pub(super) fn issue(&mut self, host: HostId, tag: Tag, expected: Expected, message: &Msgbuf) {
+        self.record(host, "calls: tag, bytes", tag, message.len() as u64);
         let now_ns = self.now_ns();
         let deadline_ns = now_ns.max(self.heal_ns) + self.bound_ns;
         self.calls.issued(tag, now_ns, deadline_ns);
         self.buffers.lent(tag, message.head(), message.tail());
-        self.executions.issued(order.key);
-        self.orders.insert(tag, order);
+        self.executions.issued(expected.key);
+        self.orders.insert(tag, expected);
     }
 
     /// The handler of this request will call on `channel` before it answers.
-    pub(super) fn relays(&mut self, order: Order, channel: usize) {
-        self.relays.insert(order.key, channel);
+    pub(super) fn plan_relay(&mut self, expected: Expected, channel: usize) {
+        self.plan_relay.insert(expected.key, channel);
     }
 
     /// The channel that a request's handler has to call on.
-    pub(super) fn relay(&self, order: Order) -> Option<usize> {
-        self.relays.get(&order.key).copied()
+    pub(super) fn relay(&self, expected: Expected) -> Option<usize> {
+        self.plan_relay.get(&expected.key).copied()
     }
 
     /// The protocol did not take it. That its session is over is no reason: whoever calls has
@@ -120,35 +120,35 @@ impl Ledger {
         reason: RejectReason,
         message: &Msgbuf,
     ) -> Result<(), Violation> {
-        self.note(host, "call rejected: tag", tag, 0);
+        self.record(host, "call rejected: tag", tag, 0);
         self.outcomes.rejected += 1;
         if reason == RejectReason::UnknownSession {
             let text = format!("the session of call {tag} is over, and nobody was told");
             return Err(Violation::new("nothing stays stuck", text));
         }
         if self.survivable {
-            return Err(unprovoked("a call", &reason));
+            return Err(unexpected_error("a call", &reason));
         }
-        let order = self.end(tag, Some(message))?;
-        self.executions.must_not_have_run(order.key)
+        let expected = self.end(tag, Some(message))?;
+        self.executions.must_not_have_run(expected.key)
     }
 
     /// A handler begins: returns what the request asks for.
-    pub(super) fn execute(&mut self, host: HostId, body: &[u8]) -> Result<Order, Violation> {
+    pub(super) fn execute(&mut self, host: HostId, body: &[u8]) -> Result<Expected, Violation> {
         self.outcomes.executed += 1;
-        let order = match content::read_request(body) {
-            Ok(order) => self.most.of(order),
-            Err(_) if self.distrusts_content => Order {
+        let expected = match content::read_request(body) {
+            Ok(expected) => self.most.of(expected),
+            Err(_) if self.distrusts_content => Expected {
                 key: 0,
                 response_len: 8,
                 delay_us: 0,
             },
             Err(violation) => return Err(violation),
         };
-        self.note(host, "handles: key, bytes", order.key, body.len() as u64);
-        match self.executions.executed(order.key) {
+        self.record(host, "handles: key, bytes", expected.key, body.len() as u64);
+        match self.executions.executed(expected.key) {
             Err(violation) if !self.distrusts_content => Err(violation),
-            _ => Ok(order),
+            _ => Ok(expected),
         }
     }
 
@@ -160,15 +160,15 @@ impl Ledger {
         ext: bool,
         body: &[u8],
     ) -> Result<(), Violation> {
-        self.note(host, "answered: tag, bytes", tag, body.len() as u64);
+        self.record(host, "answered: tag, bytes", tag, body.len() as u64);
         self.outcomes.answered += 1;
-        let order = self.end(tag, None)?;
+        let expected = self.end(tag, None)?;
         if self.distrusts_content {
             return Ok(());
         }
-        self.executions.must_have_run(order.key)?;
-        self.check_ext(order, ext)?;
-        content::check_response(order, body)
+        self.executions.must_have_run(expected.key)?;
+        self.check_ext(expected, ext)?;
+        content::check_response(expected, body)
     }
 
     /// An error came instead.
@@ -180,11 +180,11 @@ impl Ledger {
         request: &Msgbuf,
         may_have_run: bool,
     ) -> Result<(), Violation> {
-        self.note(host, error_text(error), tag, 0);
+        self.record(host, error_text(error), tag, 0);
         self.outcomes.failed += 1;
-        let order = self.end(tag, Some(request))?;
+        let expected = self.end(tag, Some(request))?;
         if self.survivable && error != RequestError::Session(SessionError::Closed) {
-            return Err(unprovoked("a call", &error));
+            return Err(unexpected_error("a call", &error));
         }
         if self.distrusts_content {
             return Ok(());
@@ -194,7 +194,7 @@ impl Ledger {
             RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge)
         );
         if refused || !may_have_run {
-            return self.executions.must_not_have_run(order.key);
+            return self.executions.must_not_have_run(expected.key);
         }
         match error {
             RequestError::Session(SessionError::Refused(_) | SessionError::ConnectTimeout) => {
@@ -212,9 +212,9 @@ impl Ledger {
         session: SessionId,
         error: SessionError,
     ) -> Result<(), Violation> {
-        self.note(host, "session ended", u64::from(session.to_wire()), 0);
+        self.record(host, "session ended", u64::from(session.to_wire()), 0);
         if self.survivable && error != SessionError::Closed {
-            return Err(unprovoked("a session", &error));
+            return Err(unexpected_error("a session", &error));
         }
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Ledger {
         tag: Tag,
         request: &Msgbuf,
     ) -> Result<(), Violation> {
-        self.note(host, "cancelled: tag", tag, 0);
+        self.record(host, "cancelled: tag", tag, 0);
         self.outcomes.cancelled += 1;
         self.end(tag, Some(request)).map(|_| ())
     }
@@ -244,9 +244,9 @@ impl Ledger {
         self.buffers.check_all_returned()
     }
 
-    fn end(&mut self, tag: Tag, request: Option<&Msgbuf>) -> Result<Order, Violation> {
+    fn end(&mut self, tag: Tag, request: Option<&Msgbuf>) -> Result<Expected, Violation> {
         self.calls.ended(tag, self.now_ns())?;
-        if !self.saboteur_strikes(Sabotage::LeakedBuffer) {
+        if !self.bug_triggers(PlantedBug::LeakedBuffer) {
             match request {
                 Some(request) => self.buffers.returned(tag, request.head(), request.tail())?,
                 None => self.buffers.abandon(tag),
@@ -256,25 +256,25 @@ impl Ledger {
     }
 
     /// Whether this is the moment for a bug that happens once in a run.
-    pub(super) fn saboteur_strikes(&mut self, sabotage: Sabotage) -> bool {
-        let strikes = self.sabotage == Some(sabotage) && !self.struck;
+    pub(super) fn bug_triggers(&mut self, planted_bug: PlantedBug) -> bool {
+        let strikes = self.planted_bug == Some(planted_bug) && !self.struck;
         self.struck |= strikes;
         strikes
     }
 
     /// The bit that the protocol carries unseen has to arrive as it was sent.
-    pub(super) fn check_ext(&self, order: Order, ext: bool) -> Result<(), Violation> {
-        if ext == ext_of(order) || self.distrusts_content {
+    pub(super) fn check_ext(&self, expected: Expected, ext: bool) -> Result<(), Violation> {
+        if ext == ext_of(expected) || self.distrusts_content {
             return Ok(());
         }
         Err(Violation::new(
             "content",
-            format!("the extension bit of {:#x} arrived as {ext}", order.key),
+            format!("the extension bit of {:#x} arrived as {ext}", expected.key),
         ))
     }
 }
 
-fn unprovoked(what: &str, error: &dyn std::fmt::Display) -> Violation {
+fn unexpected_error(what: &str, error: &dyn std::fmt::Display) -> Violation {
     Violation::new(
         "no failure without a cause",
         format!("{what} failed in a run that gives it no reason to: {error}"),

@@ -11,20 +11,20 @@
 
 mod all_to_all;
 mod background;
+mod capture;
 mod cluster;
 mod descheduled;
 mod fair_share;
 #[cfg(test)]
 mod fairness;
-mod guard;
 mod incast;
 mod loss;
 mod machine;
+mod monitor;
 mod node_failure;
 mod overload;
 mod paths;
 mod slo;
-mod watch;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,7 +35,7 @@ use crate::check::{Violation, no_overflow};
 use crate::fabric::Fabric;
 use crate::rng::mix;
 use cluster::Cluster;
-use guard::hold;
+use monitor::enforce;
 
 /// Nanoseconds in a microsecond.
 const US: u64 = 1_000;
@@ -125,7 +125,7 @@ pub type Listener<'a> = dyn FnMut(Progress<'_>) + 'a;
 
 /// A scenario that can be asked for by name.
 #[derive(Clone, Copy)]
-pub struct Named {
+pub struct NamedScenario {
     /// Its name.
     pub name: &'static str,
     /// What it shows, in a line.
@@ -136,56 +136,56 @@ pub struct Named {
 }
 
 /// All of them.
-pub const ALL: [Named; 9] = [
-    Named {
+pub const ALL: [NamedScenario; 9] = [
+    NamedScenario {
         name: loss::NAME,
         about: "8 MB requests through losses of 1e-7 to 1e-3 at 100 Gb/s (eRPC, table 4)",
         takes_nodes: false,
         run: loss::run,
     },
-    Named {
+    NamedScenario {
         name: incast::NAME,
         about: "20 to 100 clients send 8 MB requests to one server (eRPC, table 5)",
         takes_nodes: false,
         run: incast::run,
     },
-    Named {
+    NamedScenario {
         name: background::NAME,
         about: "64 kB RPCs between all nodes during an incast of 100 (eRPC, section 6.5)",
         takes_nodes: true,
         run: background::run,
     },
-    Named {
+    NamedScenario {
         name: all_to_all::NAME,
         about: "every thread of 100 nodes calls every thread, 60 in flight (eRPC, figure 5)",
         takes_nodes: true,
         run: all_to_all::run,
     },
-    Named {
+    NamedScenario {
         name: node_failure::NAME,
         about: "a node of 100 dies and returns: who notices when, and who suffers",
         takes_nodes: true,
         run: node_failure::run,
     },
-    Named {
+    NamedScenario {
         name: overload::NAME,
         about: "a server is offered up to three times what it can do, inline and in workers",
         takes_nodes: true,
         run: overload::run,
     },
-    Named {
+    NamedScenario {
         name: descheduled::NAME,
         about: "client and server on cores that are away for 1 to 20 ms, a tenth of the time",
         takes_nodes: false,
         run: descheduled::run,
     },
-    Named {
+    NamedScenario {
         name: paths::NAME,
         about: "long paths, and incasts through switches that mark nothing",
         takes_nodes: false,
         run: paths::run,
     },
-    Named {
+    NamedScenario {
         name: slo::NAME,
         about: "how much 16 and 64 workers can take within a tail of ten service times (RPCValet)",
         takes_nodes: false,
@@ -194,20 +194,20 @@ pub const ALL: [Named; 9] = [
 ];
 
 /// The scenario of that name.
-pub fn find(name: &str) -> Option<Named> {
+pub fn find(name: &str) -> Option<NamedScenario> {
     ALL.into_iter().find(|named| named.name == name)
 }
 
 /// A promise that was broken in a named scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct ScenarioFailure {
     /// The promise.
     pub violation: Violation,
     scenario: &'static str,
     options: Options,
 }
 
-impl Broken {
+impl ScenarioFailure {
     /// The command that runs the same again.
     pub fn replay_command(&self) -> String {
         let Options { seed, nodes, quick } = self.options;
@@ -222,24 +222,24 @@ impl Broken {
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for ScenarioFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "VIOLATION in {}: {}", self.scenario, self.violation)?;
         write!(f, "replay: {}", self.replay_command())
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for ScenarioFailure {}
 
 /// Runs a scenario; `listener` hears how far it is. Returns what it found and how long it took.
 ///
 /// # Errors
 /// A promise that was broken.
 pub fn run(
-    named: &Named,
+    named: &NamedScenario,
     options: Options,
     listener: &mut Listener<'_>,
-) -> Result<(Findings, Duration), Broken> {
+) -> Result<(Findings, Duration), ScenarioFailure> {
     let started = Instant::now();
     let nodes = options.nodes.filter(|_| named.takes_nodes);
     let options = Options { nodes, ..options };
@@ -255,7 +255,7 @@ pub fn run(
     }));
     match ran {
         Ok(findings) => Ok((findings, started.elapsed())),
-        Err(payload) => Err(Broken {
+        Err(payload) => Err(ScenarioFailure {
             violation: Violation::of_panic(payload),
             scenario: named.name,
             options,
@@ -299,7 +299,7 @@ impl Bench<'_> {
     /// Ends a cluster's run, with what has to hold then, and adds it to the sums.
     fn finish(&mut self, cluster: &mut Cluster) {
         cluster.settle();
-        hold(no_overflow(cluster.fabric.borrow().counters()));
+        enforce(no_overflow(cluster.fabric.borrow().counters()));
         self.account(&cluster.fabric.borrow());
     }
 

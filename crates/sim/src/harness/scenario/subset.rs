@@ -14,12 +14,12 @@ const NOTHING: &str = "nothing";
 
 /// Entries that are left, by their places in the lists of the whole scenario: `calls=0,3-7/rules=1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct Subset {
     /// Places in increasing order, for each of [`LISTS`].
     places: [Vec<usize>; LISTS.len()],
 }
 
-impl Part {
+impl Subset {
     /// All of a scenario.
     pub fn whole(scenario: &Scenario) -> Self {
         Self {
@@ -88,13 +88,13 @@ impl Part {
                 .collect();
         }
         let mut rest = scenario.clone();
-        let [rules, hosts, cables, strays, calls] = &self.places;
+        let [rules, hosts, cables, injected, calls] = &self.places;
         take(&mut rest.rules, rules);
         take(&mut rest.host_faults, hosts);
         take(&mut rest.outages, cables);
-        take(&mut rest.strays, strays);
+        take(&mut rest.injected, injected);
         take(&mut rest.calls, calls);
-        rest.part = Some(self.clone());
+        rest.subset = Some(self.clone());
         rest
     }
 }
@@ -105,12 +105,12 @@ fn lens(scenario: &Scenario) -> [usize; LISTS.len()] {
         scenario.rules.len(),
         scenario.host_faults.len(),
         scenario.outages.len(),
-        scenario.strays.len(),
+        scenario.injected.len(),
         scenario.calls.len(),
     ]
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Subset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         for (name, places) in LISTS.iter().zip(&self.places) {
@@ -137,11 +137,11 @@ impl fmt::Display for Part {
     }
 }
 
-impl FromStr for Part {
+impl FromStr for Subset {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut part = Self::default();
+        let mut subset = Self::default();
         for word in text.split('/').filter(|word| *word != NOTHING) {
             let (name, ranges) = word.split_once('=').ok_or_else(|| explain(word))?;
             let list = LISTS.iter().position(|list| *list == name);
@@ -149,12 +149,12 @@ impl FromStr for Part {
             for range in ranges.split(',') {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 let number = |text: &str| text.parse::<u16>().map_err(|_| explain(word));
-                part.places[list].extend(number(first)?.into()..=usize::from(number(last)?));
+                subset.places[list].extend(number(first)?.into()..=usize::from(number(last)?));
             }
-            part.places[list].sort_unstable();
-            part.places[list].dedup();
+            subset.places[list].sort_unstable();
+            subset.places[list].dedup();
         }
-        Ok(part)
+        Ok(subset)
     }
 }
 
@@ -172,13 +172,13 @@ mod tests {
     #[test]
     fn a_part_is_read_as_it_is_written() {
         for text in ["nothing", "calls=0,3-7", "rules=1/hosts=0-1/calls=2"] {
-            let part: Part = text.parse().unwrap();
-            assert_eq!(part.to_string(), text);
+            let subset: Subset = text.parse().unwrap();
+            assert_eq!(subset.to_string(), text);
         }
-        let part: Part = "calls=7,3,4/calls=5".parse().unwrap();
-        assert_eq!(part.to_string(), "calls=3-5,7");
+        let subset: Subset = "calls=7,3,4/calls=5".parse().unwrap();
+        assert_eq!(subset.to_string(), "calls=3-5,7");
         for text in ["", "calls", "call=1", "calls=x", "calls=1-", "calls=-1"] {
-            assert!(text.parse::<Part>().is_err(), "{text}");
+            assert!(text.parse::<Subset>().is_err(), "{text}");
         }
     }
 
@@ -186,24 +186,24 @@ mod tests {
     fn all_of_a_scenario_is_the_scenario_and_less_is_less() {
         let scenario = (0..).map(Scenario::from_seed).find(|s| s.rules.len() > 2);
         let scenario = scenario.expect("some have rules");
-        let whole = Part::whole(&scenario).of(&scenario);
+        let whole = Subset::whole(&scenario).of(&scenario);
         assert_eq!(
             (&whole.rules, &whole.calls),
             (&scenario.rules, &scenario.calls)
         );
-        let part: Part = "rules=1/calls=0,9999".parse().unwrap();
-        let rest = part.of(&scenario);
+        let subset: Subset = "rules=1/calls=0,9999".parse().unwrap();
+        let rest = subset.of(&scenario);
         assert_eq!(rest.rules, scenario.rules[1..2]);
         assert_eq!(rest.calls, scenario.calls[..1]);
         assert!(rest.host_faults.is_empty());
-        assert_eq!(rest.part, Some(part.clone()));
-        assert_eq!(Part::whole(&scenario).check(&scenario), Ok(()));
-        let said = part.check(&scenario).unwrap_err();
+        assert_eq!(rest.subset, Some(subset.clone()));
+        assert_eq!(Subset::whole(&scenario).check(&scenario), Ok(()));
+        let said = subset.check(&scenario).unwrap_err();
         let last = scenario.calls.len() - 1;
         assert!(said.contains("not have all of calls"), "{said}");
         assert!(said.contains(&format!("calls=0-{last}")), "{said}");
-        let base: Part = "rules=0,2,5/calls=4".parse().unwrap();
-        let inner: Part = "rules=1-2/calls=0".parse().unwrap();
+        let base: Subset = "rules=0,2,5/calls=4".parse().unwrap();
+        let inner: Subset = "rules=1-2/calls=0".parse().unwrap();
         assert_eq!(inner.within(&base).to_string(), "rules=2,5/calls=4");
     }
 }

@@ -6,7 +6,7 @@ use starling_ethernet::{Drop, Received};
 use starling_io::{Ecn, Source};
 
 use super::host::NO_HOST;
-use super::{Departure, Fabric, Happening, HostId};
+use super::{Departure, Event, Fabric, HostId};
 use crate::faults::{Corruption, checksum, flip_bits};
 use crate::net::{End, Framing, Origin, Packet, PacketId, Payload};
 use crate::trace::DropCause;
@@ -94,7 +94,7 @@ impl Fabric {
             if !self.network.has_room(state.node, now_ns, len) {
                 state.waits_for_room = true;
                 let room_ns = self.network.room_at_ns(state.node, len);
-                self.events.push(room_ns, Happening::Room(from));
+                self.events.push(room_ns, Event::Room(from));
                 break;
             }
             state.ring.pop_front();
@@ -134,15 +134,15 @@ impl Fabric {
             }
         }
         if !self.rules.is_empty() {
-            let fate = self.rules.judge(&mut self.rng, now_ns, Some(from), to);
-            if let Some(cause) = fate.dropped {
+            let effect = self.rules.apply(&mut self.rng, now_ns, Some(from), to);
+            if let Some(cause) = effect.dropped {
                 return self.drop_packet(cause, id);
             }
             let packet = self.packets.get_mut(id);
-            if fate.marked {
+            if effect.marked {
                 packet.mark();
             }
-            if fate.misrouted {
+            if effect.misrouted {
                 // To anybody but its sender.
                 let step = 1 + self.rng.below(self.hosts.len() as u64 - 1);
                 let wrong = (u64::from(from.0) + step) % self.hosts.len() as u64;
@@ -150,20 +150,19 @@ impl Fabric {
                 packet.seal(from);
                 self.counters.misrouted += 1;
             }
-            self.counters.delayed += u64::from(fate.delay_ns > 0);
-            due_ns += fate.delay_ns;
-            packet.tail_ns += fate.delay_ns;
-            for extra_ns in fate.copies {
+            self.counters.delayed += u64::from(effect.delay_ns > 0);
+            due_ns += effect.delay_ns;
+            packet.tail_ns += effect.delay_ns;
+            for extra_ns in effect.copies {
                 self.counters.duplicated += 1;
                 let mut copy = self.packets.get(id).clone();
                 copy.tail_ns += extra_ns;
                 let copy = self.packets.put(copy);
-                self.events
-                    .push(due_ns + extra_ns, Happening::Arrival(copy));
+                self.events.push(due_ns + extra_ns, Event::Arrival(copy));
             }
-            self.corrupt(fate.corruption, from, id);
+            self.corrupt(effect.corruption, from, id);
         }
-        self.events.push(due_ns, Happening::Arrival(id));
+        self.events.push(due_ns, Event::Arrival(id));
     }
 
     /// Has the interceptor treat a datagram that is due at `due_ns`. When it arrives, ns; `None` if
@@ -184,7 +183,7 @@ impl Fabric {
         for _ in 1..treatment.copies {
             let copy = self.packets.get(id).clone();
             let copy = self.packets.put(copy);
-            self.events.push(due_ns, Happening::Arrival(copy));
+            self.events.push(due_ns, Event::Arrival(copy));
         }
         (treatment.copies > 0).then_some(due_ns)
     }
@@ -228,7 +227,7 @@ impl Fabric {
             Ok(moved) => {
                 packet.next = moved.to;
                 packet.tail_ns = moved.tail_ns;
-                self.events.push(moved.due_ns, Happening::Arrival(id));
+                self.events.push(moved.due_ns, Event::Arrival(id));
             }
             Err(cause) => self.drop_packet(cause, id),
         }
@@ -245,7 +244,7 @@ impl Fabric {
         if !self.hosts[to.0 as usize].running {
             if let (true, Some(sender)) = (self.config.port_unreachable, from) {
                 let at_ns = now_ns + self.config.link.propagation_ns;
-                let unreachable = Happening::Unreachable { sender, peer: to };
+                let unreachable = Event::Unreachable { sender, peer: to };
                 self.events.push(at_ns, unreachable);
             }
             return self.drop_packet(DropCause::HostDown, id);

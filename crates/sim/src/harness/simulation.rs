@@ -7,12 +7,12 @@ use std::rc::Rc;
 use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
 use super::protocols::Protocols;
-use super::{CallPlan, Failure, HostFaultKind, MS, Outcomes, Sabotage, Scenario};
-use crate::check::{Remains, Violation, frames, no_overflow};
+use super::{CallPlan, Failure, HostFaultKind, MS, Outcomes, PlantedBug, Scenario};
+use crate::check::{Leftovers, Violation, frames, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 
 /// Steps after which a run is taken for one that goes on for ever.
-const MOST_STEPS: u64 = 4_000_000;
+const MAX_STEPS: u64 = 4_000_000;
 
 /// What a run without a broken promise was like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,26 +31,26 @@ pub struct Report {
 
 /// Runs a scenario.
 pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
-    run_sabotaged(scenario, None)
+    run_with_bug(scenario, None)
 }
 
 /// Runs a scenario with a deliberate bug in it.
-pub fn run_sabotaged(
+pub fn run_with_bug(
     scenario: &Scenario,
-    sabotage: Option<Sabotage>,
+    planted_bug: Option<PlantedBug>,
 ) -> Result<Report, Box<Failure>> {
     let fabric = Rc::new(RefCell::new(Fabric::new(scenario.fabric.clone())));
-    if sabotage == Some(Sabotage::ChecksumIgnored) {
+    if planted_bug == Some(PlantedBug::ChecksumIgnored) {
         fabric.borrow_mut().ignore_checksums();
     }
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let ids = scenario.lay_out(&mut fabric.borrow_mut());
+        let ids = scenario.add_hosts(&mut fabric.borrow_mut());
         if scenario.endpoints {
-            let endpoints = Endpoints::new(&fabric, scenario, sabotage, ids);
-            return World::new(&fabric, scenario, endpoints).run();
+            let endpoints = Endpoints::new(&fabric, scenario, planted_bug, ids);
+            return Simulation::new(&fabric, scenario, endpoints).run();
         }
-        let protocols = Protocols::new(&fabric, scenario, sabotage, ids);
-        World::new(&fabric, scenario, protocols).run()
+        let protocols = Protocols::new(&fabric, scenario, planted_bug, ids);
+        Simulation::new(&fabric, scenario, protocols).run()
     }));
     let result = result.unwrap_or_else(|payload| Err(Violation::of_panic(payload)));
     let fabric = fabric.borrow();
@@ -64,7 +64,7 @@ pub fn run_sabotaged(
         }),
         Err(violation) => Err(Box::new(Failure {
             scenario: scenario.clone(),
-            sabotage,
+            planted_bug,
             violation,
             at_ns: fabric.now_ns(),
             recent: fabric.trace().recent(KEPT_ENTRIES).copied().collect(),
@@ -74,7 +74,7 @@ pub fn run_sabotaged(
 
 /// A worker of one incarnation of a host, which is busy until then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Busy {
+pub(super) struct BusyWorker {
     pub(super) host: HostId,
     pub(super) incarnation: u32,
     pub(super) worker: usize,
@@ -82,7 +82,7 @@ pub(super) struct Busy {
 }
 
 /// What runs on the hosts of a scenario, with the books that are kept of it.
-pub(super) trait Population {
+pub(super) trait HostSet {
     /// `host` is to make a call when its plan says so.
     fn call(&mut self, host: HostId, plan: CallPlan);
 
@@ -93,10 +93,10 @@ pub(super) trait Population {
     fn probe(&mut self, host: HostId, channel: usize, at_ns: u64);
 
     /// One turn of `host`. Returns workers that began something.
-    fn turn(&mut self, host: HostId) -> Result<Vec<Busy>, Violation>;
+    fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation>;
 
     /// A worker's time is over. Returns workers that began something.
-    fn finish(&mut self, _: Busy) -> Vec<Busy> {
+    fn finish(&mut self, _: BusyWorker) -> Vec<BusyWorker> {
         Vec::new()
     }
 
@@ -116,7 +116,7 @@ pub(super) trait Population {
     fn open_calls(&self) -> usize;
 
     /// Whether every probe has ended.
-    fn is_heard(&self) -> bool;
+    fn all_probes_ended(&self) -> bool;
 
     /// Sessions that `host` serves.
     fn served(&self, host: HostId) -> usize;
@@ -125,7 +125,7 @@ pub(super) trait Population {
     fn known(&self, host: HostId) -> usize;
 
     /// What each host still holds.
-    fn remains(&self) -> Vec<Remains>;
+    fn leftovers(&self) -> Vec<Leftovers>;
 
     /// How the calls ended, all of which have: no buffer of theirs may be missing.
     fn outcomes(&self) -> Result<Outcomes, Violation>;
@@ -133,11 +133,11 @@ pub(super) trait Population {
 
 /// What an alarm of the fabric means.
 #[derive(Clone, Copy)]
-enum Alarm {
+enum Timer {
     Fault(usize),
     Restart(HostId),
-    Stray(usize),
-    Worker(Busy),
+    Inject(usize),
+    Worker(BusyWorker),
     /// Looks whether the current phase is over.
     Tick,
 }
@@ -154,21 +154,21 @@ enum Phase {
     Close { until_ns: u64 },
 }
 
-struct World<'a, P> {
+struct Simulation<'a, P> {
     scenario: &'a Scenario,
     fabric: SharedFabric,
-    population: P,
-    alarms: Vec<Alarm>,
+    host_set: P,
+    alarms: Vec<Timer>,
     phase: Phase,
     tick_ns: u64,
 }
 
-impl<'a, P: Population> World<'a, P> {
-    fn new(fabric: &SharedFabric, scenario: &'a Scenario, population: P) -> Self {
+impl<'a, P: HostSet> Simulation<'a, P> {
+    fn new(fabric: &SharedFabric, scenario: &'a Scenario, host_set: P) -> Self {
         let mut world = Self {
             scenario,
             fabric: fabric.clone(),
-            population,
+            host_set,
             alarms: Vec::new(),
             phase: Phase::Load,
             tick_ns: (scenario.heal_ns / 8).max(MS),
@@ -181,66 +181,66 @@ impl<'a, P: Population> World<'a, P> {
     fn plan(&mut self) {
         for call in &self.scenario.calls {
             let client = self.scenario.channels[call.channel].client;
-            self.population.call(client, call.clone());
+            self.host_set.call(client, call.clone());
         }
         for (index, channel) in self.scenario.channels.iter().enumerate() {
             if let Some(at_ns) = channel.close_at_ns {
-                self.population.close(channel.client, index, at_ns);
+                self.host_set.close(channel.client, index, at_ns);
             }
         }
         for (index, fault) in self.scenario.host_faults.iter().enumerate() {
-            self.alarm(fault.at_ns, Alarm::Fault(index));
+            self.set_timer(fault.at_ns, Timer::Fault(index));
         }
-        for (index, stray) in self.scenario.strays.iter().enumerate() {
-            self.alarm(stray.at_ns, Alarm::Stray(index));
+        for (index, datagram) in self.scenario.injected.iter().enumerate() {
+            self.set_timer(datagram.at_ns, Timer::Inject(index));
         }
-        self.alarm(self.scenario.heal_ns, Alarm::Tick);
+        self.set_timer(self.scenario.heal_ns, Timer::Tick);
     }
 
     fn run(mut self) -> Result<Outcomes, Violation> {
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let step = self.fabric.borrow_mut().step();
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
                 Some(Step::Turn(host)) => {
                     // Before anybody reads what should not have been taken.
                     frames(self.fabric.borrow().counters())?;
-                    let busy = self.population.turn(host)?;
+                    let busy = self.host_set.turn(host)?;
                     self.await_workers(busy);
                 }
-                Some(Step::Alarm(word)) => {
+                Some(Step::Timer(word)) => {
                     if self.ring(self.alarms[word as usize])? {
                         return self.end();
                     }
                 }
             }
         }
-        let text = format!("{MOST_STEPS} steps and no end");
+        let text = format!("{MAX_STEPS} steps and no end");
         Err(Violation::new("progress", text))
     }
 
-    fn await_workers(&mut self, busy: Vec<Busy>) {
+    fn await_workers(&mut self, busy: Vec<BusyWorker>) {
         for busy in busy {
-            self.alarm(busy.until_ns, Alarm::Worker(busy));
+            self.set_timer(busy.until_ns, Timer::Worker(busy));
         }
     }
 
     /// True if the run is over.
-    fn ring(&mut self, alarm: Alarm) -> Result<bool, Violation> {
-        match alarm {
-            Alarm::Fault(index) => self.strike(index),
-            Alarm::Restart(host) => self.population.restart(host),
-            Alarm::Stray(index) => {
-                let stray = &self.scenario.strays[index];
+    fn ring(&mut self, set_timer: Timer) -> Result<bool, Violation> {
+        match set_timer {
+            Timer::Fault(index) => self.strike(index),
+            Timer::Restart(host) => self.host_set.restart(host),
+            Timer::Inject(index) => {
+                let datagram = &self.scenario.injected[index];
                 let source = "192.0.2.1:9".parse().expect("an address");
                 let mut fabric = self.fabric.borrow_mut();
-                fabric.inject(stray.at_ns, source, stray.to, stray.bytes.clone());
+                fabric.inject(datagram.at_ns, source, datagram.to, datagram.bytes.clone());
             }
-            Alarm::Worker(busy) => {
-                let busy = self.population.finish(busy);
+            Timer::Worker(busy) => {
+                let busy = self.host_set.finish(busy);
                 self.await_workers(busy);
             }
-            Alarm::Tick => return self.tick(),
+            Timer::Tick => return self.tick(),
         }
         Ok(false)
     }
@@ -251,38 +251,38 @@ impl<'a, P: Population> World<'a, P> {
         let now_ns = self.now_ns();
         match fault.kind {
             HostFaultKind::Crash { for_ns } => {
-                self.population.crash(host);
-                self.alarm(now_ns + for_ns, Alarm::Restart(host));
+                self.host_set.crash(host);
+                self.set_timer(now_ns + for_ns, Timer::Restart(host));
             }
             HostFaultKind::Drain { for_ns } => {
-                self.population.drain(host, now_ns);
-                self.alarm(now_ns + for_ns, Alarm::Restart(host));
+                self.host_set.drain(host, now_ns);
+                self.set_timer(now_ns + for_ns, Timer::Restart(host));
             }
-            kind => kind.befall(&mut self.fabric.borrow_mut(), host),
+            kind => kind.apply_to(&mut self.fabric.borrow_mut(), host),
         }
     }
 
     /// Checks deadlines, and goes on to the next phase when this one is over.
     fn tick(&mut self) -> Result<bool, Violation> {
         let now_ns = self.now_ns();
-        self.population.check_overdue(now_ns)?;
-        let quiet = self.population.open_calls() == 0;
+        self.host_set.check_overdue(now_ns)?;
+        let quiet = self.host_set.open_calls() == 0;
         match self.phase {
             Phase::Load if quiet && now_ns > self.scenario.heal_ns => {
-                self.population.outcomes()?;
+                self.host_set.outcomes()?;
                 for (channel, plan) in self.scenario.channels.iter().enumerate() {
-                    self.population.probe(plan.client, channel, now_ns);
+                    self.host_set.probe(plan.client, channel, now_ns);
                 }
                 self.phase = Phase::Probe;
             }
-            Phase::Probe if quiet && self.population.is_heard() => {
+            Phase::Probe if quiet && self.host_set.all_probes_ended() => {
                 let until_ns = now_ns + 2 * self.scenario.forgetting_ns();
                 self.phase = Phase::Keep { until_ns };
             }
             Phase::Keep { until_ns } if now_ns >= until_ns => {
                 self.check_acquaintance()?;
                 for (channel, plan) in self.scenario.channels.iter().enumerate() {
-                    self.population.close(plan.client, channel, now_ns);
+                    self.host_set.close(plan.client, channel, now_ns);
                 }
                 let retention = self.scenario.hosts.iter();
                 let retention = retention.map(|config| config.response_retention_ns).max();
@@ -292,17 +292,17 @@ impl<'a, P: Population> World<'a, P> {
             Phase::Close { until_ns } if now_ns >= until_ns => return Ok(true),
             Phase::Load | Phase::Probe | Phase::Keep { .. } | Phase::Close { .. } => {}
         }
-        self.alarm(now_ns + self.tick_ns, Alarm::Tick);
+        self.set_timer(now_ns + self.tick_ns, Timer::Tick);
         Ok(false)
     }
 
     /// Servers have no sessions that their clients do not know.
     fn check_acquaintance(&self) -> Result<(), Violation> {
         for host in (0..self.scenario.hosts.len() as u32).map(HostId) {
-            let (served, known) = (self.population.served(host), self.population.known(host));
+            let (served, known) = (self.host_set.served(host), self.host_set.known(host));
             let unknown = served.saturating_sub(known) as u64;
             let counts = vec![("sessions that no client knows", unknown)];
-            Remains {
+            Leftovers {
                 host: host.0,
                 counts,
             }
@@ -312,10 +312,10 @@ impl<'a, P: Population> World<'a, P> {
     }
 
     fn end(&self) -> Result<Outcomes, Violation> {
-        let outcomes = self.population.outcomes()?;
+        let outcomes = self.host_set.outcomes()?;
         frames(self.fabric.borrow().counters())?;
-        for remains in self.population.remains() {
-            remains.check()?;
+        for leftovers in self.host_set.leftovers() {
+            leftovers.check()?;
         }
         if self.scenario.is_faultless() && self.scenario.is_survivable() {
             no_overflow(self.fabric.borrow().counters())?;
@@ -327,9 +327,9 @@ impl<'a, P: Population> World<'a, P> {
         self.fabric.borrow().now_ns()
     }
 
-    fn alarm(&mut self, at_ns: u64, alarm: Alarm) {
-        self.alarms.push(alarm);
+    fn set_timer(&mut self, at_ns: u64, set_timer: Timer) {
+        self.alarms.push(set_timer);
         let word = self.alarms.len() as u64 - 1;
-        self.fabric.borrow_mut().alarm(at_ns, word);
+        self.fabric.borrow_mut().set_timer(at_ns, word);
     }
 }

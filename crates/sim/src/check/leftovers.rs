@@ -6,14 +6,14 @@ use super::Violation;
 
 /// What an endpoint still holds, by its own account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remains {
+pub struct Leftovers {
     /// Whose account it is.
     pub host: u32,
     /// What is counted, and how many there are.
     pub counts: Vec<(&'static str, u64)>,
 }
 
-impl Remains {
+impl Leftovers {
     /// Of a protocol whose device knows so many peers; of nothing, if its host is down.
     pub(crate) fn of(host: u32, process: Option<(&Protocol, usize)>) -> Self {
         let mut counts = Vec::new();
@@ -50,13 +50,13 @@ mod tests {
 
     #[test]
     fn a_leaked_session_is_found() {
-        let mut remains = Remains {
+        let mut leftovers = Leftovers {
             host: 1,
             counts: vec![("sessions", 0), ("peers", 0)],
         };
-        assert_eq!(remains.check(), Ok(()));
-        remains.counts[1].1 = 2;
-        let found = remains.check().unwrap_err();
+        assert_eq!(leftovers.check(), Ok(()));
+        leftovers.counts[1].1 = 2;
+        let found = leftovers.check().unwrap_err();
         assert_eq!(found.detail, "host 1 still has 2 peers");
     }
 }
