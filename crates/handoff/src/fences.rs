@@ -1,10 +1,10 @@
-//! A pair of fences, of which one costs nothing and the other interrupts every core.
+//! Asymmetric fences: the light fence costs nothing, the heavy fence interrupts every core.
 //!
-//! Two threads that each store and then look at what the other stored both need a full fence in
-//! between, or both may miss the other's store (Dekker's pattern). If one of them does it a million
-//! times a second and the other one when it falls asleep, the latter can pay for both:
-//! `membarrier(2)` with `PRIVATE_EXPEDITED` has every core that runs a thread of this process
-//! execute a full fence. The frequent side is left with a fence for the compiler.
+//! Two threads each store a value and then load the other's (Dekker's pattern). Both need a full
+//! fence in between, or both may miss the other's store. Here the dispatcher does this a million
+//! times a second, and a worker only when it goes to sleep. So the worker pays for both: with
+//! `membarrier(2)` and `PRIVATE_EXPEDITED`, every core that runs a thread of this process executes a
+//! full fence. The dispatcher needs only a compiler fence.
 
 #[cfg(not(any(loom, miri)))]
 use std::sync::OnceLock;
@@ -14,21 +14,21 @@ use rustix::thread::MembarrierCommand;
 
 use crate::sync::atomic::{Ordering, fence};
 
-/// Which kind of pair there is: without `membarrier`, two real fences.
+/// The kind of pair: with `membarrier`, or two full fences without it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fences {
     asymmetric: bool,
 }
 
 impl Fences {
-    /// The best that this kernel lets the process have.
+    /// The best pair that this kernel allows.
     pub(crate) fn new() -> Self {
         Self {
             asymmetric: register(),
         }
     }
 
-    /// The one that works everywhere.
+    /// The pair that works everywhere.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn symmetric() -> Self {
         Self { asymmetric: false }
@@ -44,14 +44,14 @@ impl Fences {
         fence(Ordering::SeqCst);
     }
 
-    /// For the rare side. False if it failed, so that [`Self::light`] was not paid for.
+    /// For the rare side. False: it failed, and there is no order with [`Self::light`].
     pub(crate) fn heavy(self) -> bool {
         fence(Ordering::SeqCst);
         !self.asymmetric || interrupt_all()
     }
 }
 
-/// Prepares the process; whether the kernel has what it takes.
+/// Registers the process. False: the kernel has no such `membarrier`.
 #[cfg(not(any(loom, miri)))]
 fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();

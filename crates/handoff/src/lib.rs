@@ -1,28 +1,28 @@
-//! Handing items from one thread to workers and back, at the price of a cache line each way.
+//! Handing items from one thread to workers and back, at the cost of one cache line each way.
 //!
 //! ```text
-//!  the thread that hands over                         workers
+//!  dispatch thread                                     workers
 //!
-//!            give ─▶ ┌ given: 8 slots, a line ──┐ ─▶ take ─▶ ItemGuard (reads and writes the item)
-//!   Dispatcher             │          mailbox            │             │ dropped, by a return or a panic
-//!       poll_returned ◀─ └ done:  8 slots, a line ──┘ ◀───────────┘
+//!              push ─▶ ┌ given: 8 slots, a line ─┐ ─▶ take ─▶ ItemGuard (reads, writes the item)
+//!  Dispatcher          │         mailbox         │                │ dropped by a return or a panic
+//!     poll_returned ◀─ └ done:  8 slots, a line ─┘ ◀──────────────┘
 //! ```
 //!
-//! A queue with indices for head and tail moves three lines from core to core for an item: either
-//! index and the slot. Here a slot says by itself whether it is full, no index is shared, and the
-//! slots of a mailbox share a line; so a line moves once each way for up to eight items, with plain
-//! stores on the side that hands over. That thread knows which slots are free, because whatever it
-//! gives comes back to it: it never looks at one to find out.
+//! A queue with a head index and a tail index moves three lines from core to core for each item:
+//! both indices and the slot. Here a slot itself says whether it is full, no index is shared, and
+//! the slots of a mailbox share a line. So one line moves each way for up to eight items, with plain
+//! stores in the dispatch thread. That thread knows which slots are free, because every item comes
+//! back to it: it never reads a slot to find out.
 //!
-//! Any worker may take from any mailbox, so what is in that of one that blocks need not wait for it; when
-//! they look into others' mailboxes is up to them. Workers without work sleep, and [`Sleepers`] has them
-//! woken with no fence on the side that hands over.
+//! Any worker may take from any mailbox, so the items of a worker that blocks need not wait for it.
+//! When a worker looks into the mailboxes of others is up to the worker. Workers without work sleep;
+//! [`Sleepers`] lets the dispatch thread wake them without a fence.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mailbox`] | the slots, and who owns an item at which time |
-//! | [`sleepers`] | who sleeps, and how nobody sleeps through what was given to it |
-//! | [`fences`] | the fence that is cheap for the one side and expensive for the other |
+//! | [`mailbox`] | the slots, and the owner of an item at each time |
+//! | [`sleepers`] | which workers sleep, and how none sleeps while it has an item |
+//! | [`fences`] | the fence that is cheap for one side and expensive for the other |
 
 #![allow(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
@@ -36,7 +36,7 @@ mod sleepers;
 pub use mailbox::{Dispatcher, ItemGuard, Mailboxes, Returned, SLOTS, dispatcher};
 pub use sleepers::Sleepers;
 
-/// The atomics of the standard library, or loom's, which tries all that they may do.
+/// The atomics of the standard library, or loom's, which try all orders that are allowed.
 mod sync {
     #[cfg(loom)]
     pub(crate) use loom::sync::{Arc, atomic};

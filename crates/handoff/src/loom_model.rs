@@ -1,15 +1,14 @@
-//! Every interleaving of a dispatcher with its workers; with one that sleeps, those with at most three
-//! preemptions.
+//! Every interleaving of a dispatcher with its workers. With a worker that sleeps, those
+//! interleavings with at most three preemptions.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p starling-handoff --lib --release loom
 //! ```
 //!
-//! The code under test is the one that runs, over loom's atomics. Items are cells that loom guards,
-//! so that an access that no slot orders is found, not only one that goes wrong; and loom tells of
-//! items that are never dropped. It knows no `membarrier`, so the sleepers are checked with the two
-//! real fences that stand where there is none; that one `membarrier` does as well is the kernel's
-//! promise.
+//! The code under test is the code that ships, over loom's atomics. Items are cells that loom guards:
+//! loom finds an access that no slot orders, even if it does no harm, and items that are never
+//! dropped. Loom has no `membarrier`, so the sleepers are checked with two full fences. That
+//! `membarrier` is as strong is the kernel's promise.
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
@@ -17,7 +16,7 @@ use loom::thread;
 
 use crate::{Dispatcher, ItemGuard, Mailboxes, Sleepers, dispatcher};
 
-/// An item whose every access loom sees, and which it misses if it leaks.
+/// An item whose accesses loom sees, and whose leak loom reports.
 struct Item {
     number: UnsafeCell<u64>,
     _alive: Arc<()>,
@@ -32,12 +31,12 @@ impl Item {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes meanwhile.
         self.number.with(|number| unsafe { *number })
     }
 
     fn add(&self, more: u64) {
-        // SAFETY: loom checks that nobody else has access meanwhile.
+        // SAFETY: loom checks that no other thread has access meanwhile.
         self.number.with_mut(|number| unsafe { *number += more });
     }
 }
@@ -110,7 +109,7 @@ fn loom_two_workers_do_not_take_the_same_item() {
 
 /// The end of either side, at any moment: loom reports what was not dropped.
 #[test]
-fn loom_nothing_leaks_when_the_desk_goes_away() {
+fn loom_no_item_leaks_when_the_dispatcher_is_dropped() {
     loom::model(|| {
         let (mut dispatcher, mailboxes) = dispatcher::<Item>(1);
         dispatcher.push(0, Item::new(0));
@@ -126,7 +125,7 @@ fn loom_nothing_leaks_when_the_desk_goes_away() {
     });
 }
 
-/// Until it has run `many` items, by turns awake and asleep.
+/// Runs `many` items, by turns awake and asleep.
 fn work_and_sleep(mailboxes: &Mailboxes<Item>, sleepers: &Sleepers, bell: &Notify, many: u64) {
     for _ in 0..many {
         let taken = loop {
@@ -143,9 +142,9 @@ fn work_and_sleep(mailboxes: &Mailboxes<Item>, sleepers: &Sleepers, bell: &Notif
 
 /// A wake-up that is lost would leave the worker parked for ever: loom reports the deadlock.
 #[test]
-fn loom_a_worker_that_sleeps_is_woken() {
+fn loom_a_sleeping_worker_is_woken_for_an_item() {
     let mut model = loom::model::Builder::new();
-    // All interleavings would take hours: those in which each thread is interrupted now and then.
+    // All interleavings would take hours.
     model.preemption_bound = Some(3);
     model.check(|| {
         let (mut dispatcher, mailboxes) = dispatcher::<Item>(1);

@@ -1,18 +1,18 @@
-//! The slots of each worker, and who owns an item at which time.
+//! The mailboxes of workers: their slots, and the owner of an item at each time.
 //!
-//! A slot's two words are pointers. An item is owned by
+//! A slot has two words; each holds a pointer to an item.
 //!
-//! | who | while |
+//! | owner of an item | time |
 //! |---|---|
-//! | whoever calls [`Dispatcher::push`] | before that |
-//! | the slot | its pointer is in `given` |
-//! | a [`ItemGuard`] | after the exchange that took the pointer out of `given` |
-//! | the slot | its pointer is in `done`, with the *phase* that is due |
-//! | whoever called [`Dispatcher::poll_returned`] | after that |
+//! | the caller of [`Dispatcher::push`] | before the call |
+//! | the slot | while its pointer is in `given` |
+//! | an [`ItemGuard`] | after the exchange that took the pointer out of `given` |
+//! | the slot | while its pointer is in `done`, with the *phase* that is due |
+//! | the caller of [`Dispatcher::poll_returned`] | after the call |
 //!
-//! The phase is the pointer's lowest bit, and another one each time that a slot is used. So the dispatcher
-//! knows what it has seen of `done` already without writing there: that line goes to the dispatcher and
-//! never has to be fetched back.
+//! The phase is the pointer's lowest bit. It flips each time that a slot is used. So the dispatcher
+//! knows which pointers in `done` it has seen already, without writing there: that line moves to the
+//! dispatcher and never has to be fetched back.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,14 +24,14 @@ use starling_prefetch::prefetch_lines;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-/// Items that a mailbox has room for: as many as there are pointers in a cache line. (Under loom fewer,
-/// as it tries whatever each of them may hold.)
+/// Items that a mailbox has room for: the pointers in a cache line. Under loom fewer, because loom
+/// tries each value that each of them may hold.
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// All slots of a mailbox, a bit for each.
+/// All slots of a mailbox, one bit each.
 const ALL: u8 = u8::MAX >> (8 - SLOTS);
 
-/// The bit of a pointer that says in which phase its slot is.
+/// The bit of a pointer that holds the phase of its slot.
 const PHASE: usize = 1;
 
 type Slots<T> = CachePadded<[AtomicPtr<T>; SLOTS]>;
@@ -39,7 +39,7 @@ type Slots<T> = CachePadded<[AtomicPtr<T>; SLOTS]>;
 struct Mailbox<T> {
     given: Slots<T>,
     done: Slots<T>,
-    /// The phases that the dispatcher still waited for when it was dropped, a bit for each slot.
+    /// The phases that the dispatcher still waited for when it was dropped, one bit for each slot.
     due: AtomicU8,
 }
 
@@ -58,7 +58,7 @@ fn without_phase<T>(pointer: *mut T) -> *mut T {
 struct Shared<T>(Box<[Mailbox<T>]>);
 
 impl<T> Drop for Shared<T> {
-    /// Items that were never taken, or never taken back.
+    /// Drops the items that were never taken, or never polled.
     fn drop(&mut self) {
         for mailbox in &self.0 {
             let due = mailbox.due.load(Ordering::Relaxed);
@@ -68,8 +68,9 @@ impl<T> Drop for Shared<T> {
                 let is_due = phase_of(done) == due >> slot & 1;
                 for pointer in [Some(given), is_due.then_some(done)].into_iter().flatten() {
                     if !pointer.is_null() {
-                        // SAFETY: it is from `Box::into_raw`, and nobody else has it: it is in one
-                        // of the two words, not seen by the dispatcher, and nobody is left to take it.
+                        // SAFETY: the pointer is from `Box::into_raw`, and it has no other owner: it
+                        // is in one of the two words, the dispatcher has not seen it, and no thread
+                        // is left to take it.
                         drop(unsafe { Box::from_raw(without_phase(pointer)) });
                     }
                 }
@@ -78,7 +79,7 @@ impl<T> Drop for Shared<T> {
     }
 }
 
-/// A dispatcher for so many mailboxes, and the mailboxes as workers see them.
+/// Makes a dispatcher with `mailboxes` mailboxes, and the workers' side of the mailboxes.
 pub fn dispatcher<T: Send>(mailboxes: usize) -> (Dispatcher<T>, Mailboxes<T>) {
     const {
         assert!(
@@ -97,20 +98,20 @@ pub fn dispatcher<T: Send>(mailboxes: usize) -> (Dispatcher<T>, Mailboxes<T>) {
     let dispatcher = Dispatcher {
         states: vec![MailboxState::default(); mailboxes].into(),
         active: vec![0; mailboxes.div_ceil(64)].into(),
-        look: Look::default(),
+        pass: Pass::default(),
         shared: Arc::clone(&shared),
     };
     (dispatcher, Mailboxes(shared))
 }
 
-/// What the dispatcher knows of a mailbox.
+/// The dispatcher's state of a mailbox.
 #[derive(Clone, Debug)]
 struct MailboxState {
-    /// Slots with an item that has not come back, a bit for each.
+    /// Slots with an item that has not come back, one bit each.
     busy: u8,
-    /// Laps of those; of the others, of the next item.
+    /// For busy slots the phase of their item, for the others the phase of the next item.
     phases: u8,
-    /// Where the next item goes, if that is free.
+    /// The slot of the next item, if it is free.
     next: u8,
 }
 
@@ -118,27 +119,27 @@ impl Default for MailboxState {
     fn default() -> Self {
         Self {
             busy: 0,
-            // Not that of a null pointer.
+            // A null pointer has the other phase.
             phases: u8::MAX,
             next: 0,
         }
     }
 }
 
-/// How far [`Dispatcher::poll_returned`] is in its look at all mailboxes.
+/// The position of [`Dispatcher::poll_returned`] in its pass over all mailboxes.
 #[derive(Debug, Default)]
-struct Look {
+struct Pass {
     mailbox: usize,
-    /// Slots of the mailbox whose items have come back and are not taken yet.
+    /// Slots of the last mailbox whose items have come back and are not handed out yet.
     found: u8,
 }
 
-/// The side that hands over. Belongs to one thread.
+/// The side that pushes items to workers. Belongs to one thread.
 pub struct Dispatcher<T> {
     states: Box<[MailboxState]>,
-    /// Mailboxes with a busy slot, a bit for each.
+    /// Mailboxes with a busy slot, one bit each.
     active: Box<[u64]>,
-    look: Look,
+    pass: Pass,
     shared: Arc<Shared<T>>,
 }
 
@@ -150,29 +151,29 @@ impl<T> fmt::Debug for Dispatcher<T> {
     }
 }
 
-/// An item that came back, and the place that is free now.
+/// An item that came back, and the slot that is free now.
 #[derive(Debug)]
 pub struct Returned<T> {
-    /// The mailbox that it was given to, whoever took it.
+    /// The mailbox that it was pushed to, whichever worker took it.
     pub mailbox: usize,
-    /// What [`Dispatcher::push`] returned.
+    /// The slot that [`Dispatcher::push`] returned.
     pub slot: usize,
     /// The item.
     pub item: Box<T>,
 }
 
 impl<T: Send> Dispatcher<T> {
-    /// Puts an item into a mailbox; returns its slot. A worker that looks takes those of one mailbox in
-    /// the order that they were given in, as long as nobody else takes from it.
+    /// Puts an item into a mailbox; returns its slot. A worker that alone takes from a mailbox gets
+    /// the items in the order in which they were pushed.
     ///
     /// # Panics
-    /// If [`SLOTS`] items of the mailbox have not come back.
+    /// [`SLOTS`] items of the mailbox have not come back.
     #[inline]
     pub fn push(&mut self, mailbox: usize, item: Box<T>) -> usize {
         let state = &mut self.states[mailbox];
         let free = ALL & !state.busy;
         assert!(free != 0, "mailbox {mailbox} has no free slot");
-        // The first one at or after `next`, and around.
+        // The first free slot at or after `next`, and around.
         let after = free & u8::MAX << state.next;
         let slot = if after == 0 { free } else { after }.trailing_zeros() as usize;
         state.next = (slot as u8 + 1) % SLOTS as u8;
@@ -180,42 +181,43 @@ impl<T: Send> Dispatcher<T> {
         self.active[mailbox / 64] |= 1 << (mailbox % 64);
         let phase = usize::from(state.phases >> slot & 1);
         let pointer = Box::into_raw(item).map_addr(|address| address | phase);
-        // Release: whoever takes it sees the item as it is now. Empty before, as what was there
-        // had come back, for which it was taken out first.
+        // Release: the worker that takes the item sees it as it is now. The word was empty: the
+        // item that was there has come back, and for that it was taken out first.
         self.shared.0[mailbox].given[slot].store(pointer, Ordering::Release);
         slot
     }
 
-    /// An item that came back. Looks at each mailbox once; `None` ends the look, and the next call
-    /// begins another one. All that is found in a mailbox comes from one look at its line.
+    /// An item that came back. The calls make a pass over all mailboxes; `None` ends the pass, and
+    /// the next call begins another. All items of a mailbox come from one read of its line.
     #[inline]
     pub fn poll_returned(&mut self) -> Option<Returned<T>> {
-        while self.look.found == 0 {
+        while self.pass.found == 0 {
             let Some(mailbox) = self.next_active() else {
-                self.look.mailbox = 0;
+                self.pass.mailbox = 0;
                 return None;
             };
-            self.look = Look {
+            self.pass = Pass {
                 mailbox: mailbox + 1,
-                found: self.look_at(mailbox),
+                found: self.returned_slots(mailbox),
             };
         }
         let (mailbox, slot) = (
-            self.look.mailbox - 1,
-            self.look.found.trailing_zeros() as usize,
+            self.pass.mailbox - 1,
+            self.pass.found.trailing_zeros() as usize,
         );
         let bit = 1 << slot;
-        self.look.found &= !bit;
+        self.pass.found &= !bit;
         let state = &mut self.states[mailbox];
         state.busy &= !bit;
         state.phases ^= bit;
         if state.busy == 0 {
             self.active[mailbox / 64] &= !(1 << (mailbox % 64));
         }
-        // Relaxed: `look_at` has loaded the same pointer.
+        // Relaxed: `returned_slots` has loaded the same pointer.
         let pointer = self.shared.0[mailbox].done[slot].load(Ordering::Relaxed);
-        // SAFETY: from `Box::into_raw` in `push`. Its phase is the one that was due, so a `ItemGuard` has
-        // given up the item, and it was not taken back before: then another phase would be due.
+        // SAFETY: the pointer is from `Box::into_raw` in `push`. Its phase is the one that was due,
+        // so an `ItemGuard` has given up the item. The item was not polled before: then another
+        // phase would be due.
         let item = unsafe { Box::from_raw(without_phase(pointer)) };
         Some(Returned {
             mailbox,
@@ -224,7 +226,8 @@ impl<T: Send> Dispatcher<T> {
         })
     }
 
-    /// Asks for the lines in which items come back, to be looked at a little later.
+    /// Prefetches the lines in which items come back. To be called shortly before
+    /// [`Dispatcher::poll_returned`].
     #[inline]
     pub fn prefetch(&self) {
         for (index, word) in self.active.iter().enumerate() {
@@ -237,10 +240,10 @@ impl<T: Send> Dispatcher<T> {
         }
     }
 
-    /// The first mailbox at or after the one that is to be looked at next that has something.
+    /// The next mailbox of the pass that has a busy slot.
     #[inline]
     fn next_active(&self) -> Option<usize> {
-        let from = self.look.mailbox;
+        let from = self.pass.mailbox;
         let mut mask = u64::MAX << (from % 64);
         for (index, word) in self.active.iter().enumerate().skip(from / 64) {
             if word & mask != 0 {
@@ -253,13 +256,13 @@ impl<T: Send> Dispatcher<T> {
 
     /// The slots whose items have come back.
     #[inline]
-    fn look_at(&self, mailbox: usize) -> u8 {
+    fn returned_slots(&self, mailbox: usize) -> u8 {
         let state = &self.states[mailbox];
         let (mut busy, mut found) = (state.busy, 0);
         while busy != 0 {
             let slot = busy.trailing_zeros() as usize;
             busy &= busy - 1;
-            // Acquire: what was done to the item is seen by who takes it back.
+            // Acquire: this thread sees what the worker did to the item.
             let pointer = self.shared.0[mailbox].done[slot].load(Ordering::Acquire);
             if !pointer.is_null() && phase_of(pointer) == state.phases >> slot & 1 {
                 found |= 1 << slot;
@@ -271,7 +274,7 @@ impl<T: Send> Dispatcher<T> {
 }
 
 impl<T> Drop for Dispatcher<T> {
-    /// What is given or comes back from now on is dropped with the last of the [`Mailboxes`].
+    /// Items that are pushed or come back from now on are dropped with the last [`Mailboxes`].
     fn drop(&mut self) {
         for (mailbox, state) in self.shared.0.iter().zip(&self.states) {
             // Ordered before the drop of `Shared` by the reference count.
@@ -280,7 +283,7 @@ impl<T> Drop for Dispatcher<T> {
     }
 }
 
-/// The mailboxes as workers see them.
+/// The workers' side of the mailboxes.
 pub struct Mailboxes<T>(Arc<Shared<T>>);
 
 impl<T> Clone for Mailboxes<T> {
@@ -296,14 +299,14 @@ impl<T> fmt::Debug for Mailboxes<T> {
 }
 
 impl<T: Send> Mailboxes<T> {
-    /// Takes an item out of a mailbox. Who always takes from one mailbox, alone, and passes the slot
-    /// after that of its last item as `first`, gets them in order.
+    /// Takes an item out of a mailbox. `first` is the slot that is looked at first. A worker that
+    /// alone takes from a mailbox, and passes the slot after its last item's, gets them in order.
     #[inline]
     pub fn take(&self, mailbox: usize, first: usize) -> Option<ItemGuard<'_, T>> {
         let slots = &self.0.0[mailbox];
         for index in 0..SLOTS {
             let slot = (first + index) % SLOTS;
-            // A look first: an exchange would take the line away from the dispatcher in any case.
+            // A load first: an exchange would take the line from the dispatcher in any case.
             if slots.given[slot].load(Ordering::Relaxed).is_null() {
                 continue;
             }
@@ -321,24 +324,25 @@ impl<T: Send> Mailboxes<T> {
         None
     }
 
-    /// Whether nobody has to take anything out of a mailbox.
+    /// Whether a mailbox has no item to take.
     pub fn is_empty(&self, mailbox: usize) -> bool {
         let mut slots = self.0.0[mailbox].given.iter();
         slots.all(|slot| slot.load(Ordering::Relaxed).is_null())
     }
 }
 
-/// An item that a worker has. Goes back to the dispatcher when it is dropped, also by a panic.
+/// An item that a worker has taken. Dropping the guard returns the item to the dispatcher, also
+/// during a panic.
 pub struct ItemGuard<'a, T> {
     back: &'a AtomicPtr<T>,
-    /// With its phase.
+    /// With the phase of the item.
     pointer: *mut T,
     slot: usize,
     item: PhantomData<&'a mut T>,
 }
 
 impl<T> ItemGuard<'_, T> {
-    /// Its slot.
+    /// The slot of the item.
     pub fn slot(&self) -> usize {
         self.slot
     }
@@ -355,8 +359,8 @@ impl<T> Deref for ItemGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: from `Box::into_raw`, and this is the only one who has it until the drop: the
-        // exchange in `take` gave the pointer to nobody else.
+        // SAFETY: the pointer is from `Box::into_raw`, and this guard is its only owner until the
+        // drop: the exchange in `take` gave the pointer to no other thread.
         unsafe { &*without_phase(self.pointer) }
     }
 }
@@ -372,12 +376,12 @@ impl<T> DerefMut for ItemGuard<'_, T> {
 impl<T> Drop for ItemGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Release: see `Dispatcher::look_at`.
+        // Release: see `Dispatcher::returned_slots`.
         self.back.store(self.pointer, Ordering::Release);
     }
 }
 
-/// Lines of an item that are asked for when it has come back.
+/// Lines of an item that are prefetched when it has come back.
 const ITEM_LINES: usize = 4;
 
 #[cfg(all(test, not(loom)))]

@@ -1,15 +1,15 @@
-//! Who sleeps, so that whoever has something for them knows without a fence.
+//! Which workers sleep. The dispatcher learns this without a fence, as in an event count.
 //!
 //! ```text
-//!   gives something                       falls asleep
-//!   ---------------                       ------------
+//!   the dispatcher pushes an item         a worker goes to sleep
+//!   -----------------------------         ----------------------
 //!   the item is in its slot               asleep[me] := true, count += 1
 //!   (light fence)                         (heavy fence)
-//!   count > 0? look who, and wake one     anything in a slot? do not sleep
+//!   count > 0? find a sleeper, wake it    an item in a slot? do not sleep
 //! ```
 //!
-//! One of the two sees the other's store: see [`fences`](crate::fences). While nobody sleeps, the
-//! giving side reads one line that nobody writes.
+//! One of the two sees the other's store: see [`fences`](crate::fences). While all workers are
+//! awake, the dispatcher reads one line that no thread writes.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crossbeam_utils::CachePadded;
 use crate::fences::Fences;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Which of so many threads sleep, or are about to and look for the last time.
+/// Which threads sleep, or are about to sleep and look for items for the last time.
 pub struct Sleepers {
     count: CachePadded<AtomicUsize>,
     asleep: Box<[CachePadded<AtomicBool>]>,
@@ -49,8 +49,8 @@ impl Sleepers {
         }
     }
 
-    /// Whether anybody sleeps who may have missed what this thread has just given. A full fence
-    /// has been executed if so.
+    /// Whether a thread sleeps that may have missed the item that this thread has just pushed. If
+    /// so, this call has executed a full fence.
     #[inline]
     pub fn any(&self) -> bool {
         self.fences.light();
@@ -61,21 +61,21 @@ impl Sleepers {
         true
     }
 
-    /// Has a thread that sleeps counted as awake: the caller wakes it. False if it does not sleep
-    /// or somebody else wakes it.
+    /// Marks a sleeping thread as awake: the caller must wake it. False: it does not sleep, or
+    /// another thread wakes it.
     #[inline]
     pub fn mark_awake(&self, thread: usize) -> bool {
         let asleep = &self.asleep[thread];
         asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Release)
     }
 
-    /// The same for the first one of several.
+    /// As [`Sleepers::mark_awake`], for the first of several threads that sleeps.
     pub fn mark_one_awake(&self, mut threads: Range<usize>) -> Option<usize> {
         threads.find(|thread| self.mark_awake(*thread))
     }
 
-    /// Falls asleep, unless `look` finds something. `park` returns once the thread was called; its
-    /// argument is false if the kernel refused to order this sleep with what others give, so that
+    /// Goes to sleep, unless `look` finds an item. `park` returns once the thread was woken. Its
+    /// argument is false if the kernel refused the heavy fence: then a wake-up may be missed, and
     /// `park` must return after a while by itself.
     pub fn sleep<R>(
         &self,
@@ -83,9 +83,9 @@ impl Sleepers {
         look: impl FnOnce() -> Option<R>,
         park: impl FnOnce(bool),
     ) -> Option<R> {
-        // An exchange, which comes after a call of the sleep before that is late: see `call`.
+        // An exchange: it is ordered after a late `mark_awake` of the sleep before.
         self.asleep[thread].swap(true, Ordering::Acquire);
-        // Release: who sees the count sees, after its full fence, who it is.
+        // Release: a thread that sees the count sees, after its full fence, which thread sleeps.
         self.count.fetch_add(1, Ordering::Release);
         let ordered = self.fences.heavy();
         let found = look();
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleeper_is_called_once() {
+    fn a_sleeper_is_woken_once() {
         for fences in [Fences::new(), Fences::symmetric()] {
             let sleepers = Sleepers::with(2, fences);
             assert!(!sleepers.any());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_something_does_not_sleep() {
+    fn a_thread_that_finds_an_item_does_not_sleep() {
         let sleepers = Sleepers::new(1);
         let found = sleepers.sleep(0, || Some(7), |_| panic!("it should not sleep"));
         assert_eq!(found, Some(7));

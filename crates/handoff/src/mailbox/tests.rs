@@ -26,7 +26,7 @@ impl Drop for Counted {
 }
 
 #[test]
-fn items_are_taken_in_order_lap_after_lap() {
+fn items_are_taken_in_order_in_every_phase() {
     let (mut dispatcher, mailboxes) = dispatcher(2);
     let (mut next, mut first) = (0_u64, 0);
     for round in 0..100 {
@@ -74,7 +74,7 @@ fn a_slot_that_does_not_come_back_stops_no_other() {
 }
 
 #[test]
-fn one_look_finds_what_is_there_and_ends() {
+fn one_pass_polls_every_returned_item_and_ends() {
     let (mut dispatcher, mailboxes) = dispatcher::<u64>(70);
     for mailbox in [0, 63, 64, 69] {
         dispatcher.push(mailbox, Box::new(mailbox as u64));
@@ -84,7 +84,7 @@ fn one_look_finds_what_is_there_and_ends() {
     dispatcher.prefetch();
     let found = std::iter::from_fn(|| dispatcher.poll_returned()).map(|back| *back.item);
     assert_eq!(found.collect::<Vec<_>>(), [0, 63, 64, 69]);
-    // A mailbox that the look has passed is for the next one.
+    // A mailbox that the pass is beyond is for the next pass.
     drop(mailboxes.take(0, 0));
     drop(mailboxes.take(69, 0));
     assert_eq!(dispatcher.poll_returned().map(|back| back.mailbox), Some(0));
@@ -105,7 +105,7 @@ fn one_look_finds_what_is_there_and_ends() {
 
 #[test]
 #[should_panic(expected = "mailbox 0 has no free slot")]
-fn a_seat_has_so_many_slots() {
+fn a_push_beyond_the_slots_of_a_mailbox_panics() {
     let (mut dispatcher, mailboxes) = dispatcher(1);
     for _ in 0..SLOTS {
         dispatcher.push(0, Box::new(0_u64));
@@ -116,7 +116,7 @@ fn a_seat_has_so_many_slots() {
 }
 
 #[test]
-fn a_panic_of_who_took_an_item_gives_it_back() {
+fn a_panic_of_a_worker_returns_its_item() {
     let (mut dispatcher, mailboxes) = dispatcher(1);
     dispatcher.push(0, Box::new(1_u64));
     let panic = catch_unwind(AssertUnwindSafe(|| {
@@ -128,9 +128,9 @@ fn a_panic_of_who_took_an_item_gives_it_back() {
     assert_eq!(dispatcher.poll_returned().map(|back| *back.item), Some(2));
 }
 
-/// In each state that an item can be in, with phases of both kinds.
+/// Items in each state, in both phases.
 #[test]
-fn whoever_is_left_drops_what_is_left() {
+fn the_last_side_drops_the_items_that_are_left() {
     let count = Arc::default();
     for phases in 0..4 {
         let (mut dispatcher, mailboxes) = dispatcher(2);
@@ -172,9 +172,9 @@ enum Step {
     TakeBack,
 }
 
-/// Steps in any order, against queues.
+/// Steps in any order, compared with queues.
 #[test]
-fn random_steps_agree_with_a_model() {
+fn random_steps_agree_with_a_queue_model() {
     const MAILBOXES: usize = 3;
     bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
         let (mut dispatcher, mailboxes) = dispatcher(MAILBOXES);
@@ -216,7 +216,7 @@ fn random_steps_agree_with_a_model() {
                 }
             }
         }
-        // Two looks: one may be under way.
+        // Two passes: one may be under way.
         for _ in 0..2 {
             while let Some(back) = dispatcher.poll_returned() {
                 done.retain(|number| *number != *back.item);
@@ -228,7 +228,7 @@ fn random_steps_agree_with_a_model() {
 
 /// Two workers that take from both mailboxes; every item is changed once and comes back once.
 #[test]
-fn between_threads_nothing_is_lost_or_doubled() {
+fn no_item_is_lost_or_doubled_between_threads() {
     let many = if cfg!(miri) { 200 } else { 20_000 };
     let (mut dispatcher, mailboxes) = dispatcher::<u64>(2);
     std::thread::scope(|scope| {
