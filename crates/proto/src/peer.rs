@@ -1,9 +1,9 @@
-//! Peer endpoints: which incarnation is there, and whether it is alive.
+//! Peers: the incarnation of each, and whether it is alive.
 //!
-//! Liveness is a matter of endpoints, not of sessions: one silent peer with ten thousand sessions
-//! is asked once. Clients ask (ping); whatever arrives from the peer's current incarnation is an
-//! answer. A server hears its clients' pings and drops a client that is silent for longer than
-//! the client itself would tolerate.
+//! Liveness belongs to peers, not to sessions: a silent peer with ten thousand sessions is pinged
+//! once. Clients ping; any frame from the peer's current incarnation is an answer. A server receives
+//! its clients' pings, and drops a client that is silent for longer than the client itself would
+//! tolerate.
 
 use std::collections::VecDeque;
 
@@ -18,8 +18,8 @@ pub(crate) struct Peer {
     pub(crate) pinged_at: u64,
     /// Pings since it was last heard.
     pub(crate) unanswered: u32,
-    /// What the pong has to say that ends the doubt whether it still knows this endpoint; zero: no
-    /// doubt. Anything else that arrives may have been on its way for long.
+    /// The number of the pong that ends a suspicion. While it is not zero, the peer is suspected to
+    /// have dropped this endpoint. Any other frame may have been on its way for long.
     pub(crate) awaited_pong: u64,
     /// The client session that was opened last, as far as it is known.
     pub(crate) newest: SessionId,
@@ -32,7 +32,7 @@ pub(crate) struct Peers {
     list: Vec<Peer>,
 }
 
-/// How a session refers to its peer's counters.
+/// Which of a peer's counters a session counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
@@ -103,7 +103,7 @@ impl Peers {
         }
     }
 
-    /// Something arrived from the peer's current incarnation.
+    /// A datagram arrived from the peer's current incarnation.
     #[inline]
     pub(crate) fn record_heard(&mut self, peer: PeerId, now: u64) {
         if let Some(peer) = self.list.get_mut(peer.0 as usize) {
@@ -112,7 +112,7 @@ impl Peers {
         }
     }
 
-    /// This endpoint itself was away for `gap_ns`: the peers' silence in that time means nothing.
+    /// This endpoint itself was away for `gap_ns`: silence in that time does not count.
     pub(crate) fn discount_absence(&mut self, gap_ns: u64) {
         for peer in &mut self.list {
             peer.heard_at += gap_ns;
@@ -143,7 +143,7 @@ impl Peers {
 }
 
 impl Peer {
-    /// The peer is incarnation `token` from now on; returns the one that it was.
+    /// The peer is incarnation `token` from now on; returns the former incarnation.
     pub(crate) fn become_incarnation(&mut self, token: u32) -> u32 {
         std::mem::replace(&mut self.token, token)
     }

@@ -1,6 +1,6 @@
 //! The server side: sessions that others opened to this endpoint.
 //!
-//! It only answers: it keeps no timers for requests and sends nothing again unasked.
+//! A server only answers: it keeps no timers for requests and repeats nothing unless a client asks.
 
 mod claimed;
 mod credits;
@@ -26,10 +26,10 @@ use crate::{
 use session::ServerSession;
 use slot::{Large, Phase, Slot};
 
-/// A client that sends a large request or fetches a large response is heard of within this time,
-/// whatever is lost.
+/// A client that sends a large request or fetches a large response sends a frame within this time,
+/// even if some are lost.
 const ACTIVE_NS: u64 = 250_000_000;
-/// A response of so many bytes is never refused: what tells the client of a refusal is one.
+/// A response of up to this many bytes is always kept: a status that reports a refusal is one.
 const ALWAYS_KEPT: usize = 16 << 10;
 
 pub(crate) struct Server {
@@ -42,19 +42,19 @@ pub(crate) struct Server {
     reclaim_at: usize,
     /// Where the audit of idle sessions continues.
     audit_at: usize,
-    /// Slots that have to say what arrived.
+    /// Slots with a credit return (CR) to send.
     credit_return_queue: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
     blocked: VecDeque<SessionId>,
-    /// Requests of which parts arrived, and some that are over.
+    /// Requests that are being reassembled, and some that have ended.
     receiving: VecDeque<(SessionId, u8, u64)>,
-    /// Responses that are kept for a limited time, by when it is over. A slot is in it once.
+    /// Responses that are kept for a limited time, ordered by its end. A slot is in it once.
     retention_queue: VecDeque<(u64, SessionId, u8)>,
     /// New sessions are refused.
     pub(crate) draining: bool,
-    /// Peers below this one were told that this endpoint is shut down.
+    /// Peers below this number were told that this endpoint is shut down.
     announced_to: u32,
-    /// What workers claim, if they do.
+    /// The requests that workers have claimed, if workers claim any.
     claims: Option<Arc<Claims>>,
 }
 
@@ -119,7 +119,8 @@ impl Server {
         Some(request)
     }
 
-    /// A whole request that is copied out of the receive buffer, or that workers might have had.
+    /// A whole request off the fast path: it is copied out of the receive buffer, or workers may
+    /// claim requests, too.
     pub(crate) fn handle_request_slow_path<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -162,7 +163,7 @@ impl Server {
             return;
         }
         shared.stats.duplicates += 1;
-        // Each is best effort: the client asks again.
+        // Each answer is best effort: the client asks again.
         match slot.phase {
             Phase::Idle => {}
             Phase::Receiving | Phase::Executing => {
@@ -178,7 +179,7 @@ impl Server {
         }
     }
 
-    /// The client does not want an answer any more.
+    /// The client cancels a request.
     pub(crate) fn handle_cancel<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -268,8 +269,8 @@ impl Server {
         Ok(())
     }
 
-    /// Answers with what does not fit one packet, or has more memory than a slot keeps for good,
-    /// or with a buffer of its own if it is not to be the slot's last one.
+    /// Answers with a response that does not fit one packet, or that has more memory than a slot
+    /// keeps, or without the preallocated response of the slot if that is turned off.
     #[cold]
     fn respond_bulky<S: FrameSink>(
         &mut self,
@@ -312,7 +313,7 @@ impl Server {
         Ok(())
     }
 
-    /// The sink was full: the response waits for the next flush.
+    /// The sink is full: the response waits for the next flush.
     #[cold]
     fn defer(&mut self, shared: &mut Shared, id: SessionId, slot: u8) {
         let session = self.sessions.get_mut(id).expect("checked before");
@@ -321,7 +322,7 @@ impl Server {
         block(&mut self.blocked, session, id);
     }
 
-    /// Does what is due. Cheap when nothing is.
+    /// Does what is due. Cheap when nothing is due.
     #[inline]
     pub(crate) fn flush<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         if !self.blocked.is_empty() {
@@ -372,7 +373,7 @@ impl Server {
         }
     }
 
-    /// One credit return for each slot that fragments arrived for, however many.
+    /// Sends one credit return for each slot that fragments arrived for, however many arrived.
     #[cold]
     fn send_credit_returns<S: FrameSink>(&mut self, sink: &mut S) {
         for _ in 0..self.credit_return_queue.len() {
@@ -384,7 +385,7 @@ impl Server {
             };
             let slot = &mut session.slots[usize::from(index)];
             slot.credit_return_due = false;
-            // Once the request is complete, its response says so.
+            // A complete request needs none: its response says that it arrived.
             if slot.phase != Phase::Receiving {
                 continue;
             }
@@ -399,11 +400,11 @@ impl Server {
         }
     }
 
-    /// Sees to it that there is memory to keep a response of `len` bytes: forgets, oldest first,
-    /// those of clients that do not fetch them. `false`: the memory is full of what is wanted.
+    /// Makes room to keep a response of `len` bytes: drops responses that their clients do not
+    /// fetch, oldest first. `false`: the memory is full of responses that clients want.
     fn retain(&mut self, shared: &mut Shared, now: u64, len: usize) -> bool {
         let limit = shared.config.retained_bytes;
-        // Each once: those that stay go to the back, and come to the front in their new order.
+        // Each response once: those that stay go to the back of the queue.
         for _ in 0..self.retention_queue.len() {
             if shared.retained + len <= limit {
                 break;
@@ -435,7 +436,7 @@ impl Server {
         fits
     }
 
-    /// Forgets large responses that were kept long enough for any client that lives.
+    /// Drops large responses that were kept long enough for any client that is alive.
     #[cold]
     fn expire_responses(&mut self, shared: &mut Shared, now: u64) {
         while let Some(&(until, id, index)) = self.retention_queue.front() {
@@ -463,17 +464,17 @@ impl Server {
         }
     }
 
-    /// Whether something found the sink full, or was not flushed yet.
+    /// Whether frames found the sink full, or wait for the next flush.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.blocked.is_empty() || !self.credit_return_queue.is_empty()
     }
 
-    /// When `flush` has something to do next because of the time.
+    /// When the next kept response expires.
     pub(crate) fn poll_timer(&self) -> Option<u64> {
         self.retention_queue.front().map(|(until, ..)| *until)
     }
 
-    /// Sessions that found the sink full, and slots that have to say what arrived.
+    /// Sessions that found the sink full, and slots with a credit return to send.
     pub(crate) fn queue_lengths(&self) -> (usize, usize) {
         (self.blocked.len(), self.credit_return_queue.len())
     }
@@ -483,7 +484,7 @@ impl Server {
         self.granted
     }
 
-    /// Requests that handlers have not answered yet.
+    /// Requests that handlers have not answered.
     pub(crate) fn executing(&self) -> usize {
         self.sessions
             .iter()
@@ -492,10 +493,10 @@ impl Server {
             .count()
     }
 
-    /// Whether a client may still want (more of) a response. It does until it said that all of
-    /// one arrived, or said nothing at all for `quiet_ns`, and until what found the sink full has
+    /// Whether a client may still want a response, or more of one. It may until it acknowledged the
+    /// response, or sent nothing for `quiet_ns`; and until frames that found the sink full have
     /// left. A response of one packet is never acknowledged by itself: over a device that loses
-    /// nothing, that it left is enough.
+    /// nothing it counts as delivered when it has left.
     pub(crate) fn has_undelivered(&self, shared: &Shared, now: u64, quiet_ns: u64) -> bool {
         self.sessions.iter().any(|(_, session)| {
             session.pending != 0
@@ -509,7 +510,7 @@ impl Server {
     }
 }
 
-/// Nobody waits for a response.
+/// Counts a response that no client waits for.
 #[cold]
 fn stale(shared: &mut Shared) -> RespondReason {
     shared.stats.responses_unwanted += 1;

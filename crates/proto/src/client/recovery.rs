@@ -167,7 +167,7 @@ impl Client {
     }
 }
 
-/// Sends again what is outstanding in a slot; returns whether the session has to be outcome.
+/// Sends again what is outstanding in a slot. Returns whether the session has pending packets now.
 fn retransmit<S: FrameSink>(
     rfr_queue: &mut std::collections::VecDeque<(SessionId, u8)>,
     session: &mut ClientSession,

@@ -1,5 +1,5 @@
-//! Requests that workers claimed ([`crate::Claims`]): what they did becomes the server's state, as
-//! if it had received and answered the requests itself.
+//! Requests that workers claimed ([`crate::Claims`]): the server's state becomes what it would be if
+//! the server had received and answered them itself.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Server {
         claims
     }
 
-    /// A session of this handle begins.
+    /// A session begins: workers may claim its requests.
     pub(super) fn open_claims(&self, id: SessionId) {
         if let Some(claims) = &self.claims {
             let session = self.sessions.get(id).expect("just opened");
@@ -33,7 +33,7 @@ impl Server {
         }
     }
 
-    /// A session is over: who runs a request of it that only a worker knows of is to be told.
+    /// A session is over. An event tells of requests that a worker runs and has not reported yet.
     pub(super) fn close_claims(&self, shared: &mut Shared, id: SessionId, session: &ServerSession) {
         let Some(claims) = &self.claims else {
             return;
@@ -46,8 +46,8 @@ impl Server {
         });
     }
 
-    /// Claims the request of a frame for the dispatcher. If a worker has it or a later one, the
-    /// slot says so afterwards.
+    /// Claims the request of a frame for the dispatcher. If a worker has claimed it or a later one,
+    /// the slot's number says so afterwards.
     pub(crate) fn claim(&mut self, shared: &mut Shared, now: u64, peer: PeerId, frame: &Frame<'_>) {
         let Some(claims) = &self.claims else {
             return;
@@ -62,8 +62,7 @@ impl Server {
         }
     }
 
-    /// Takes note of a request that a worker claimed: it is being executed, as far as anybody
-    /// waits for it. False: nobody does.
+    /// Records a request that a worker claimed: it is being executed. False: no client waits for it.
     pub(crate) fn handle_claimed_request(
         &mut self,
         shared: &mut Shared,
@@ -86,14 +85,14 @@ impl Server {
         let slot = &mut session.slots[index];
         let is_wanted = slot.number == id.number && slot.phase == Phase::Executing;
         if is_wanted {
-            // Also if a copy came to the dispatcher first, which knew of no mark.
+            // Also if a copy without a mark reached the dispatcher first.
             slot.flags |= claim.flags();
         }
         is_wanted
     }
 
-    /// Takes note of the answer that a worker sent: `message`, for which its claim had a head. It is
-    /// kept as an answer of this endpoint's own.
+    /// Records the response that a worker sent: `message`, for which its claim gave a head. It is
+    /// kept like a response of this endpoint itself.
     pub(crate) fn handle_claimed_response(
         &mut self,
         shared: &mut Shared,
@@ -108,7 +107,7 @@ impl Server {
         let session = self.sessions.get_mut(claim.id().session());
         let slot = &mut session.expect("adopted").slots[usize::from(claim.id().slot())];
         slot.phase = Phase::Done;
-        // Sent again, it would be as late as it was.
+        // The flags are those that the worker sent, so a repetition is the same frame.
         slot.flags = slot.flags_of_answer(now, Prefix::NONE.ext);
         slot.store(message);
         shared.stats.responses_sent += 1;
@@ -127,14 +126,13 @@ impl ServerSession {
         }
     }
 
-    /// The highest request numbers of its slots.
+    /// The highest request number of each slot.
     fn numbers(&self) -> impl Iterator<Item = RequestNumber> {
         let number = |index| self.slots.get(index).map_or(0, |slot| slot.number);
         (0..self.slots.count()).map(number)
     }
 
-    /// Request `number` in a slot was claimed: if it is one that the slot does not know of, a
-    /// worker has it.
+    /// Request `number` in a slot was claimed. If it is above the slot's number, a worker has it.
     fn record_claim(&mut self, shared: &mut Shared, now: u64, index: usize, number: RequestNumber) {
         let slot = &mut self.slots[index];
         if number <= slot.number {

@@ -1,21 +1,20 @@
 //! Credits: how many packets each client may have on the way to this endpoint.
 //!
-//! eRPC splits its receive queue evenly and for good (NSDI'19, section 4.3.1). Here the queue's
-//! places are shared by demand: a session always has one credit; more are lent to whoever says
-//! that it has more to send, and taken back from sessions that are idle when others are short.
-//! A credit counts as given until the client has confirmed that it came down, or did not although
-//! it was asked for long.
+//! eRPC splits its receive queue evenly and for good (NSDI'19, section 4.3.1). Here the places of the
+//! queue are shared by demand. A session always has one credit. A session that has more to send
+//! gets more. Idle sessions return theirs when others are short. A credit counts as granted until
+//! the client confirms its return, or has ignored the demand for long.
 
 use super::Server;
 use crate::shared::Shared;
 use crate::wire::{Frame, Limit};
 use crate::{FrameSink, PeerId, SessionId};
 
-/// A session without traffic for this long can be asked for its credits.
+/// Credits can be revoked from a session without traffic for this long.
 const IDLE_NS: u64 = 1_000_000;
-/// What a client was told of its credits and has not answered for this long is told again.
+/// A credit frame that is not acknowledged for this long is sent again.
 pub(super) const REPEAT_NS: u64 = 1_000_000;
-/// Places looked at for one demand.
+/// Session places searched for one demand.
 const SEARCH: usize = 64;
 
 impl Server {
@@ -24,7 +23,7 @@ impl Server {
         shared.config.rx_queue_datagrams * shared.config.overcommit
     }
 
-    /// Credits for a new session that could use `wanted`; `None` if not even one is left.
+    /// Credits for a new session that could use `wanted`. `None`: not one credit is left.
     pub(super) fn first_grant(&self, shared: &Shared, wanted: u16) -> Option<u16> {
         let left = Self::credit_limit(shared).saturating_sub(self.granted);
         // The last quarter is kept for sessions that come later.
@@ -65,8 +64,8 @@ impl Server {
         }
     }
 
-    /// A new session finds no credit left: whoever has more than one is asked to share. Returns
-    /// whether that can help, so that the client should ask again.
+    /// A new session finds no credit left: credits are revoked from a session with more than one.
+    /// Returns whether that can help, so that the client should ask again.
     pub(super) fn make_room<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -80,7 +79,7 @@ impl Server {
         can_help
     }
 
-    /// Asks sessions without traffic since `idle_since` to come down to one credit.
+    /// Tells sessions without traffic since `idle_since` to return all credits but one.
     fn revoke<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -101,8 +100,8 @@ impl Server {
                 continue;
             }
             if session.revoking && now - session.revoked_at >= shared.config.keepalive_ns {
-                // Asked again and again by now: it is deaf, or means to keep them. What it sends
-                // beyond its credits is no worse than what anybody may send.
+                // The client was told repeatedly and does not answer, or does not want to. Packets
+                // that it sends beyond its credits are no worse than those of any other sender.
                 session.revoking = false;
                 missing = missing.saturating_sub(usize::from(session.granted - 1));
                 self.granted -= usize::from(session.granted - 1);
@@ -128,7 +127,7 @@ impl Server {
         }
     }
 
-    /// A client has come down to (or up to) what it was told.
+    /// A client confirms its credits.
     pub(crate) fn handle_credit_ack(
         &mut self,
         shared: &mut Shared,
@@ -150,7 +149,7 @@ impl Server {
             return;
         }
         session.acked_number = session.acked_number.max(number);
-        // All that it was told since then is to come down.
+        // Every credit frame since then lowers the credits.
         if number < session.revoke_number || !session.revoking {
             return;
         }

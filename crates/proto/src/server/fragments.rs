@@ -1,5 +1,5 @@
-//! Messages of several packets: parts of requests as they arrive, and parts of responses as clients
-//! ask for them.
+//! Messages of several packets: fragments of requests as they arrive, and fragments of responses as
+//! clients ask for them.
 
 use super::slot::{Large, Phase};
 use super::{ACTIVE_NS, Server, block};
@@ -8,11 +8,11 @@ use crate::transfer::{ReceiveWindow, fragment_count};
 use crate::wire::{Fragment, Frame, RequestForResponse, flags};
 use crate::{Body, FrameSink, Incoming, PeerId, Rejection, SessionId};
 
-/// Requests looked at when there is no memory for another one.
+/// Requests searched for unused memory when there is none for another request.
 const SEARCHED: usize = 64;
 
 impl Server {
-    /// A part of a request.
+    /// A fragment of a request.
     pub(crate) fn handle_request_fragment<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -107,7 +107,7 @@ impl Server {
         let number = frame.header.number;
         let session = self.sessions.get_mut(id).expect("the caller has it");
         if total > shared.config.max_total() {
-            // Every fragment of it says so: the slot need not know.
+            // Every fragment of it is rejected so: the slot need not remember.
             session.push_reject(index, number, Rejection::TooLarge, sink);
             return false;
         }
@@ -117,7 +117,7 @@ impl Server {
             self.handle_duplicate(shared, id, index, number, sink);
             return false;
         }
-        // Nobody waits for the former one.
+        // No client waits for the former request of the slot.
         let slot = &mut session.slots[index];
         slot.release_memory(shared);
         slot.phase = Phase::Over;
@@ -141,8 +141,8 @@ impl Server {
         true
     }
 
-    /// Promises memory for a request of `total` bytes. If there is none left, that of requests of
-    /// which nothing arrives any more is used: a claim costs a client one packet.
+    /// Promises memory for a request of `total` bytes. If none is left, the memory of requests whose
+    /// fragments stopped arriving is used: a promise costs a client only one packet.
     fn promise_memory<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -150,7 +150,7 @@ impl Server {
         total: u32,
         sink: &mut S,
     ) -> bool {
-        // Two looks for each that is added keep the list from growing with what is over.
+        // Two entries are checked for each that is added, so entries that are over do not pile up.
         let mut looks = self.receiving.len().min(2);
         let mut promised = shared.reserve(total);
         if !promised {
@@ -177,7 +177,7 @@ impl Server {
         promised
     }
 
-    /// Sees to it that memory can be promised for `total` bytes to who else needs it.
+    /// Makes room so that `total` bytes can be promised to the client side.
     pub(crate) fn make_memory<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// The client wants parts of a response.
+    /// A request for response: the client wants fragments of a response, or acknowledges all.
     pub(crate) fn handle_request_for_response<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -221,7 +221,7 @@ impl Server {
         let slot = &mut session.slots[index];
         match slot.phase {
             Phase::Done if rfr.want == 0 => {
-                // All of it arrived.
+                // All fragments arrived.
                 slot.release_memory(shared);
                 slot.phase = Phase::Over;
             }

@@ -1,4 +1,4 @@
-//! The server side: opening and closing sessions.
+//! How sessions open at the server (connect, challenge, accept, refuse), and how a client closes one.
 
 use super::Server;
 use super::session::ServerSession;
@@ -13,7 +13,7 @@ use crate::wire::{
 use crate::{Event, FrameSink, PeerId, Refusal, SessionId, SinkError, Source};
 
 impl Server {
-    /// Someone wants a session. Nothing is kept before the address is proven.
+    /// A client wants a session. No state is kept before the cookie proves the address.
     pub(crate) fn handle_connect<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -48,15 +48,15 @@ impl Server {
         }
         let peer = match source {
             Source::Peer(peer) => Some(peer),
-            // It may be a peer already: a stranger can be the source of several datagrams of one
-            // burst, and all of them still call it one.
+            // It may be a peer already: several datagrams of one burst may come from an unknown
+            // peer, and all of them still say so.
             Source::Unknown(address) => sink.accept_peer(address),
         };
         let incumbent = peer.and_then(|peer| shared.peers.get(peer));
         let incumbent = incumbent.map_or(0, |peer| peer.token);
         if matches!(source, Source::Unknown(_)) && incumbent != 0 && incumbent != token {
-            // The cookie says nothing of the one who is there: it may be of a former life. Who
-            // means it asks again, as a peer.
+            // The cookie proves nothing about the incarnation that is known: it may be a cookie of a
+            // former one. An honest client asks again, as a peer.
             shared.stats.frames_stale += 1;
             return;
         }
@@ -71,7 +71,7 @@ impl Server {
                 let accept = self.accept(shared, id);
                 self.send_accept(shared, id, accept, sink);
             }
-            // The client asks again; there is a credit then.
+            // The client asks again; a credit is free then.
             Ok(None) => {}
             Err(refusal) => {
                 shared.stats.sessions_refused += 1;
@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    /// The session that the connect is about, a new one if there is none yet. `None`: not yet.
+    /// The session that the connect is about: an existing or a new one. `None`: not yet.
     fn find_or_admit<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -118,7 +118,7 @@ impl Server {
         if self.draining {
             return Err(Refusal::ShuttingDown);
         }
-        // A device that has lost the peer already says that it takes nothing.
+        // A device that has removed the peer reports a width of zero.
         let width = datagram_width(sink, peer).min(connect.max_datagram as usize);
         if width < MIN_DATAGRAM {
             let bytes = width as u32;
@@ -144,7 +144,7 @@ impl Server {
         let width = self.check_connect(peer, connect, sink)?;
         let token = shared.peers.get(peer).map_or(0, |peer| peer.token);
         if token != 0 && token != connect.token {
-            // The client was restarted: what its earlier life held is nobody's.
+            // The client was restarted: the sessions of its former incarnation end.
             self.drop_peer(shared, peer);
         }
         let limit = shared.config.max_sessions as u32;
@@ -231,7 +231,7 @@ impl Server {
         let session = self.sessions.get(id).expect("the caller has it");
         let body = accept.to_bytes();
         let head = Header::control(Kind::Accept, session.remote).to_bytes(body.len());
-        // A client that misses it asks again.
+        // A client that does not receive it asks again.
         if sink
             .push(session.peer, &session.preamble(), &head, &body, &[])
             .is_err()
@@ -240,7 +240,7 @@ impl Server {
         }
     }
 
-    /// The client is done with a session.
+    /// The client closes a session.
     pub(crate) fn handle_close<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -264,8 +264,8 @@ impl Server {
         }
     }
 
-    /// Tells all clients that this endpoint is shut down, as far as there is room; says whether
-    /// all were told. Who misses it finds out by the silence.
+    /// Tells all clients that this endpoint is shut down, as far as the device has room. Returns
+    /// whether all were told. A client that does not receive it notices the silence.
     pub(crate) fn announce_shutdown<S: FrameSink>(
         &mut self,
         shared: &Shared,
@@ -289,7 +289,7 @@ impl Server {
         true
     }
 
-    /// Answers a frame for a session that is not there.
+    /// Answers a frame for an unknown session.
     #[cold]
     pub(super) fn reset<S: FrameSink>(
         &self,

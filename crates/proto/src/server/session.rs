@@ -7,7 +7,7 @@
 //!    └──first fragment──▶ Receiving ─┘   └──cancel──▶ Over ┘
 //!  and from each of them back to the start with a request of a higher number
 //! ```
-//! Numbers only grow, so no request is ever handed out twice, whatever arrives again.
+//! Numbers only grow, so no request is ever handed over twice, whatever arrives again.
 
 use super::credits::REPEAT_NS;
 use super::slot::{Large, Phase, Slot};
@@ -28,13 +28,13 @@ use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SessionId, S
 /// ```text
 ///  0                        32               64                         128            256
 /// ┌────────────────────────┬────────────────┬──────────────────────────┬──────────────┐
-/// │ whose, where to, when  │ slot 0: number │ slot 0: a small response │ all the rest │
+/// │ handle, peer, times    │ slot 0: number │ slot 0: a small response │ all the rest │
 /// └────────────────────────┴────────────────┴──────────────────────────┴──────────────┘
 /// ```
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerSession {
-    /// With the round that requests have: see [`RequestId`].
+    /// Includes the round that request ids have: see [`RequestId`].
     pub(crate) handle: SessionHandle,
     pub(crate) peer: PeerId,
     /// The client's number of this session.
@@ -45,24 +45,24 @@ pub(crate) struct ServerSession {
     pub(crate) token: u32,
     pub(crate) active_at: u64,
     pub(crate) slots: Slots<Slot>,
-    /// The client was asked to come down to one credit, first at `revoked_at`.
+    /// The client was told to return all credits but one, first at `revoked_at`.
     pub(crate) revoking: bool,
     pub(crate) blocked: bool,
-    /// Credits that the client has, as far as this side knows; never too few.
+    /// Credits that the client has at most.
     pub(crate) granted: u16,
     /// Credits that the client said it can use.
     pub(crate) wanted: u16,
     pub(crate) fragment: u32,
-    /// Largest message that the client takes.
+    /// Largest message that the client accepts.
     pub(crate) max_message: u32,
     pub(crate) revoked_at: u64,
     pub(crate) credit_number: u64,
-    /// The highest credit frame that the client has answered, and when the last one was sent.
+    /// The highest credit frame that the client has acknowledged, and when the last one was sent.
     pub(crate) acked_number: u64,
     pub(crate) credit_sent_at: u64,
-    /// The first one of those that asked it to come down.
+    /// The number of the first credit frame that lowered the credits.
     pub(crate) revoke_number: u64,
-    /// When the client was last asked whether it still has the session.
+    /// When the session's accept was last repeated, to learn whether the client has the session.
     pub(crate) audited_at: u64,
     /// Slots with a response (or parts of one) that found the sink full.
     pub(crate) pending: u64,
@@ -125,7 +125,7 @@ impl ServerSession {
         sink: &mut S,
     ) -> Result<(), SinkError> {
         let entry = &self.slots[slot];
-        // Only a response that is kept is sent: its memory is the slot's until the next request.
+        // Only a stored response is sent: its memory belongs to the slot until the next request.
         debug_assert_eq!(
             entry.phase,
             Phase::Done,
@@ -162,7 +162,7 @@ impl ServerSession {
             total: len as u32,
             index,
         };
-        // The others answer requests for response, which are small.
+        // Later fragments answer requests for response, which are small and are not echoed.
         let flags = if index == 0 {
             entry.flags
         } else {
@@ -200,7 +200,7 @@ impl ServerSession {
         0
     }
 
-    /// Says what arrived of the request in `slot`, or that it is being executed.
+    /// Sends a credit return: what arrived of the request in `slot`, or that it is being executed.
     pub(crate) fn push_credit_return<S: FrameSink>(
         &self,
         slot: usize,
@@ -230,8 +230,8 @@ impl ServerSession {
         push_rare(sink, self.peer, &self.preamble(), &head, &body, &[])
     }
 
-    /// Says that the request numbered `number` in `slot` will have no response, best effort: a
-    /// client that misses it asks again.
+    /// Sends a reject: request `number` in `slot` will have no response. Best effort: a client that
+    /// does not receive it asks again.
     pub(crate) fn push_reject<S: FrameSink>(
         &self,
         slot: usize,
@@ -249,8 +249,8 @@ impl ServerSession {
         let _ = push_rare(sink, self.peer, &self.preamble(), &head, &body, &[]);
     }
 
-    /// There is no memory for the request numbered `number` in `slot`. It will never be run, though
-    /// it may come again when there is: the client may have been told by then.
+    /// There is no memory for request `number` in `slot`. It is never run, even if it arrives again
+    /// when there is memory: the client may have the reject by then.
     pub(crate) fn give_up<S: FrameSink>(
         &mut self,
         shared: &mut Shared,
@@ -265,8 +265,7 @@ impl ServerSession {
         self.push_reject(slot, number, Rejection::NoMemory, sink);
     }
 
-    /// Whether the client has not answered for long what it was last told of its credits: that or
-    /// the answer was lost.
+    /// Whether the last credit frame is unacknowledged for long: it or the answer was lost.
     pub(crate) fn credit_is_unheard(&self, now: u64) -> bool {
         self.acked_number < self.credit_number && now - self.credit_sent_at >= REPEAT_NS
     }
@@ -287,11 +286,11 @@ impl ServerSession {
             number: self.credit_number,
         }
         .to_bytes(body.len());
-        // A client that misses more credits asks again, one that misses fewer is asked again.
+        // If it is lost: a client that needs more credits asks again, and a demand is repeated.
         let _ = push_rare(sink, self.peer, &self.preamble(), &head, &body, &[]);
     }
 
-    /// This session's handle, for requests.
+    /// The id of the request in a slot.
     pub(crate) fn request_id(&self, id: SessionId, slot: usize) -> RequestId {
         RequestId::new(id, self.handle.round, slot as u8, self.slots[slot].number)
     }

@@ -14,14 +14,14 @@ pub(crate) enum Phase {
     Idle,
     /// Some fragments of the request arrived.
     Receiving,
-    /// The handler has it.
+    /// The handler runs it.
     Executing,
     /// Answered; the response is kept for a client that missed it.
     Done,
-    /// Answered or cancelled, and nothing is kept.
+    /// Answered or cancelled, and no response is kept.
     Over,
-    /// Some fragments arrived, but there was no memory for it, or others needed it while no more
-    /// came. It was not run, and is not.
+    /// Some fragments arrived, but there was no memory for the request, or other requests got the
+    /// memory while no more fragments came. It was not run, and never is.
     GivenUp,
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct Slot {
     /// Fragments that the request had; zero for one of a single packet.
     pub(crate) fragments: u32,
     pub(crate) phase: Phase,
-    /// Those of the response. With [`flags::LATE`] it comes from a later turn than the request:
-    /// its RTT is not the network's. Before there is one, [`flags::ECHO`] if a mark is to be
+    /// The flags of the response. [`flags::LATE`]: it comes from a later turn than the request, so
+    /// its RTT is not the network's. Before there is a response: [`flags::ECHO`] if a mark must be
     /// echoed, and [`flags::LATE`] if a worker claimed the request.
     pub(crate) flags: u8,
     /// A credit return is due at the next flush.
     pub(crate) credit_return_due: bool,
-    /// Is in the list of responses that are kept for a limited time.
+    /// The slot is in the queue of responses that are kept for a limited time.
     pub(crate) in_retention_queue: bool,
     inline: InlineMessage,
 }
@@ -115,7 +115,7 @@ impl Slot {
         self.flags & (flags::ECHO | flags::LATE) | ext | late
     }
 
-    /// Keeps a response that is contiguous, and leaves an empty buffer.
+    /// Stores a contiguous response, and leaves an empty buffer.
     #[inline]
     pub(crate) fn store(&mut self, response: &mut Msgbuf) {
         debug_assert!(response.tail().is_empty());

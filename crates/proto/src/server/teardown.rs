@@ -1,5 +1,5 @@
-//! How sessions end at the server: with their clients, by their silence, or because a client has
-//! given one up.
+//! How sessions end at the server: with their client, by its silence, or because the client has
+//! dropped the session.
 
 use super::Server;
 use super::slot::Phase;
@@ -7,7 +7,7 @@ use crate::peer::Role;
 use crate::shared::Shared;
 use crate::{Event, FrameSink, PeerId, SessionId};
 
-/// Places looked at in one audit of idle sessions.
+/// Session places checked in one audit of idle sessions.
 const AUDITED: usize = 64;
 
 impl Server {
@@ -31,7 +31,7 @@ impl Server {
         shared
             .peers
             .release(session.peer, Role::Server, &mut shared.events);
-        // What waited for nothing but its time would wake an endpoint that is idle.
+        // Entries of the queue whose session is over would wake an idle endpoint.
         while let Some((_, id, _)) = self.retention_queue.front()
             && self.sessions.get(*id).is_none()
         {
@@ -61,8 +61,8 @@ impl Server {
         }
     }
 
-    /// Repeats the accept of sessions that have been idle for long. A client that has given one
-    /// up, and whose close did not get through, answers with a close; one that has it does nothing.
+    /// Repeats the accept of sessions that have been idle for long. A client that has dropped the
+    /// session, and whose close was lost, answers with a close. A client that has it does nothing.
     pub(crate) fn audit<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let limit = silence_limit_ns(shared);
         for _ in 0..AUDITED.min(self.sessions.places()) {
@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// Silence after which a client, or what it knows of a session, is in doubt.
+/// Silence after which a client is suspected to be dead, or to have dropped a session.
 fn silence_limit_ns(shared: &Shared) -> u64 {
     2 * shared.config.peer_timeout_ns + shared.config.keepalive_ns
 }
