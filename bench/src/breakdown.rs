@@ -1,5 +1,5 @@
-//! Where each nanosecond of a small read goes: table I of RAMCloud's report on low-latency
-//! Ethernet (its section 5), for each device, as a suite.
+//! The time of a small read, stage by stage: table I of RAMCloud's report on low-latency Ethernet
+//! (its section 5), for each device, as a suite.
 //!
 //! ```text
 //!  client   marshal │ transport │ I/O                                          I/O │ transport │ dispatch │ unmarshal │ return
@@ -7,23 +7,23 @@
 //!  server                             I/O │ transport │ ... handler ... │ transport │ I/O
 //! ```
 //!
-//! Both sides take time stamps at the boundaries ([`starling_io::Mark`], and in the application's
-//! own code) of a counter that they share, as they run on one host. The loops are compiled for it:
-//! with the clock that ships the marks are nothing. The server's stamps are asked of it by another
-//! call after each block of reads.
+//! Both sides read a counter at the boundaries of the stages ([`starling_io::Mark`], and in the
+//! application's own code); they share it, as they run on one host. The event loops are compiled
+//! with these marks for the suite only: the clock that ships ignores marks. The client fetches the
+//! server's stamps by another call after each block of reads.
 //!
-//! A stamp takes time too, some 10 ns. How long all of a call's take is seen by taking none in
-//! every other block; an equal part of that is taken off each stage. What was taken off is a figure
-//! of its own, and the sum of what is left stands beside the round trip of the calls without
-//! stamps: it is less if a stage was shorter than its stamp seemed to be.
+//! A stamp takes time too, some 10 ns. Every other block is measured without stamps; the difference
+//! is the cost of all stamps of a call, and an equal part of it is subtracted from each stage. That
+//! cost is a figure of its own. The sum of the stages has a row beside the round trip of calls
+//! without stamps: it is less if a stage was shorter than its stamps seemed to be.
 //!
-//! Of all calls the middle half is taken, by duration, and of these the mean of each stage: means
-//! add up, medians do not, and the middle half of the calls is what the median is about.
+//! The figures are the means over the middle half of the calls, by duration: means add up, medians
+//! do not, and the middle half surrounds the median.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `stage` | the stages, and how stamps are cut into them |
-//! | `stamps` | the clock that stamps |
+//! | [`stage`] | the stages, and how they follow from stamps |
+//! | `stamps` | the clock that takes stamps |
 //! | `client`, `server` | the two sides |
 
 mod client;
@@ -40,14 +40,14 @@ use crate::process::begin_server;
 use client::Measured;
 use stage::{Stage, Stages};
 
-/// Bytes of a key, of which a read's request consists (RAMCloud's are 30).
+/// Bytes of a key, which is a read's request (30 as in RAMCloud).
 const KEY_BYTES: usize = 30;
 
 /// Bytes of a value, as in RAMCloud's table.
 const VALUE_BYTES: usize = 100;
 
-/// Records of the store: so few that they stay in the nearest cache, for it is not the store that
-/// is measured. A stamp does not wait for loads, so what one takes would show in a later stage.
+/// Records of the store: so few that they stay in the first cache, since the suite does not measure
+/// the store. A stamp does not wait for loads, so a cache miss would count for a later stage.
 const RECORDS: usize = 16;
 
 /// Calls between two requests for the server's stamps.
@@ -60,12 +60,12 @@ fn key(number: usize) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Starling on a device.
+/// Starling over a device.
 pub(crate) fn benchmark<I: Device>() -> Benchmark {
     Benchmark::new(I::SCHEME, "starling", "", measure::<I>)
 }
 
-/// Runs the process of the role that this module has. `None`: it is another's.
+/// Runs the process of this module's role. `None`: the role is another module's.
 pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
     (role == server::ROLE)
         .then(|| begin_server(role, arguments).and_then(|rest| server::serve(&rest)))
@@ -75,7 +75,7 @@ fn measure<I: Device>(context: &Context) -> Result<Sample, BenchError> {
     Ok(sample(client::measure::<I>(context)?))
 }
 
-/// The figures of one round, in ns.
+/// The figures of one repetition, in ns.
 fn sample(measured: Measured) -> Sample {
     let Measured {
         mut plain,
@@ -85,7 +85,7 @@ fn sample(measured: Measured) -> Sample {
     let whole = |stages: &Stages| stages.iter().sum::<u64>();
     let stamped = middle_half(&mut stamped, whole);
     let plain = mean(middle_half(&mut plain, |ticks| *ticks), |ticks| *ticks);
-    // The stamp at a call's end is taken in either case.
+    // The stamp at a call's end is taken in all blocks.
     let stamps: u8 = Stage::ALL.into_iter().map(Stage::stamps).sum();
     let cost = ((mean(stamped, whole) - plain) / f64::from(stamps - 1)).max(0.0);
     let stages = Stage::ALL.map(|stage| {
@@ -100,7 +100,7 @@ fn sample(measured: Measured) -> Sample {
     sample
 }
 
-/// The calls that are neither among the shortest quarter nor among the longest.
+/// The calls without the shortest quarter and the longest quarter.
 fn middle_half<T>(calls: &mut [T], whole: impl Fn(&T) -> u64) -> &[T] {
     calls.sort_unstable_by_key(whole);
     let quarter = calls.len() / 4;
@@ -115,7 +115,7 @@ fn mean<T>(calls: &[T], ticks: impl Fn(&T) -> u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Calls of 18 equal stages, but for the stamps: 10 ticks each.
+    /// Calls of 18 stages that are equal except for the stamps, 10 ticks each.
     fn measured() -> Measured {
         let stages = Stage::ALL.map(|stage| 100 + 10 * u64::from(stage.stamps()));
         Measured {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stamps_take_is_taken_off_and_the_sum_is_the_round_trip() {
+    fn the_cost_of_stamps_is_subtracted_and_the_sum_is_the_round_trip() {
         for (metric, ns) in sample(measured()) {
             let expected = match metric {
                 Metric::Stage(_) => 50.0,
@@ -138,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_is_not_the_round_trip_is_seen() {
+    fn a_sum_that_differs_from_the_round_trip_shows() {
         let mut measured = measured();
         for stages in &mut measured.stamped {
-            // A stage that seems to have taken less than its stamp, and one that makes up for it.
+            // One stage seems shorter than its stamp, another one longer by as much.
             stages[0] -= 108;
             stages[1] += 108;
         }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_never_takes_less_than_nothing() {
+    fn a_stage_is_never_negative() {
         let mut measured = measured();
         measured.stamped = vec![[3; Stage::ALL.len()]; 2];
         measured.plain = vec![13; 2];
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_half_leaves_out_a_quarter_on_either_side() {
+    fn the_middle_half_leaves_out_a_quarter_on_each_side() {
         let mut calls = [9, 1, 1000, 3, 5, 7, 2, 4];
         assert_eq!(middle_half(&mut calls, |ticks| *ticks), [3, 4, 5, 7]);
         assert_eq!(middle_half(&mut [8], |ticks| *ticks), [8]);
     }
 
     #[test]
-    fn a_role_of_somebody_else_is_left_to_them() {
+    fn an_unknown_role_is_left_to_other_modules() {
         assert!(serve("somebody-else", &[]).is_none());
     }
 }

@@ -1,16 +1,15 @@
-//! Starling in its own suites, through the raw interface of an endpoint: calls with a
-//! continuation, inline handlers, one thread on either side that polls without end.
+//! Starling's benchmarks through the raw interface of an endpoint: calls with a continuation,
+//! inline handlers, one thread on each side that polls without end.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `device` | the devices, and how an endpoint is made on one: all that depends on the device |
-//! | `settings` | what the suites change of an endpoint's configuration |
+//! | `settings` | what the suites change in an endpoint's configuration |
 //! | `server` | the server's process |
-//! | `caller` | a client's endpoint and the check of its answers; one call at a time |
+//! | `caller` | a client's endpoint, which checks its answers; one call at a time |
 //! | `load` | many calls in flight, on any number of sessions |
-//! | `dispatch` | what a worker costs the thread that dispatches |
+//! | `dispatch` | what a worker costs the dispatch thread |
 //! | `interference` | short requests beside long ones |
-//! | `memory` | what an idle session costs, measured from outside |
+//! | `memory` | the memory of an idle session, measured from outside |
 
 pub(crate) mod caller;
 mod dispatch;
@@ -39,18 +38,18 @@ use settings::{Factor, Settings};
 /// Sizes of the batches that requests are issued in (eRPC, section 6.2, figure 4).
 const BATCHES: [u64; 3] = [1, 3, 11];
 
-/// Requests that a worker has at a time.
+/// Requests at a worker at a time, at most.
 const DEPTHS: [u8; 3] = [1, 2, 8];
 
 /// The size of the batches in the suite of factors, as in eRPC's table 3.
 const FACTORS_BATCH: u64 = 3;
 
-/// Requests a second in the suite of interference: a third of what one thread can do that is client
+/// Requests a second in the suite `interference`: a third of the rate of one thread that is client
 /// and server, without bundling.
 const UDP_RATE: f64 = 40_000.0;
 
-/// The same over shared memory, where the long requests, not the short ones, are what a thread has
-/// to do: a fifth of the time of who runs them.
+/// The same over shared memory, where the long requests are most of the work: a fifth of the time
+/// of the thread that runs them.
 const SHM_RATE: f64 = 400_000.0;
 
 /// Starling's benchmarks of a suite, on each device of this host.
@@ -121,12 +120,12 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
             benchmarks
         }
         Suite::Breakdown => vec![breakdown::benchmark::<I>()],
-        // Theirs differ by more than the device.
+        // Their benchmarks differ by more than the device.
         Suite::Dispatch | Suite::Slo | Suite::Interference => vec![],
     }
 }
 
-/// Workers that have more or less at a time, and wait for it in one way or the other.
+/// Workers of several depths and idle policies.
 fn workers() -> Vec<Benchmark> {
     let usual = WorkerConfig::new(1, 1).idle;
     let idle = [("spin", Idle::Spin), ("adaptive", usual)];
@@ -154,7 +153,7 @@ fn rate<I: Device>(case: &str, settings: &Settings, shape: Shape) -> Benchmark {
 /// compare one with.
 fn sessions<I: Device>(sessions: usize) -> Vec<Benchmark> {
     let case = format!("sessions={sessions}");
-    // All 60 have to fit the slots of however many sessions there are.
+    // All 60 requests have to fit into the slots of the sessions.
     let settings = if sessions as u64 * u64::from(Settings::default().slots) < IN_FLIGHT {
         Settings::one_session()
     } else {
@@ -188,8 +187,8 @@ mod tests {
     }
 
     #[test]
-    fn both_planes_take_part_in_every_suite() {
-        // That of workers is not about a device, and that of tails has an ideal beside.
+    fn every_suite_has_the_same_benchmarks_over_udp_and_shm() {
+        // The suites of workers are not about a device.
         for suite in Suite::ALL
             .into_iter()
             .filter(|suite| !matches!(suite, Suite::Dispatch | Suite::Slo | Suite::Interference))
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_say_what_varies() {
+    fn a_case_names_what_varies() {
         assert_eq!(names(Suite::Rtt), ["starling/udp", "starling/shm"]);
         assert_eq!(
             names(Suite::Rate)[..4],
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_of_somebody_else_is_left_to_them() {
+    fn an_unknown_role_is_left_to_other_modules() {
         assert!(serve("somebody-else", &[]).is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! Floors: the least that any program could pay for an exchange, measured with the shortest program
 //! that makes it. And two other systems that need no library: one TCP stream, and copying memory.
 //!
-//! A floor has no protocol. It does not notice a lost message, does not know its peer, and has a fixed
-//! number of messages in flight.
+//! A floor has no protocol. It does not notice a lost message, does not know its peer, and has a
+//! fixed number of messages in flight.
 
 pub mod cache_line;
 pub mod memcpy;

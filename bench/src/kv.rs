@@ -1,4 +1,4 @@
-//! The key-value load: YCSB's workloads, and a model that knows every right answer.
+//! The key-value load: YCSB's workloads, and a model that checks every answer.
 //!
 //! ```text
 //!             poll                  call, any system
@@ -9,10 +9,10 @@
 //!    verdict, latency
 //! ```
 //!
-//! [`load::Load`] does no I/O and reads no clock: whoever drives it, over Starling or over gRPC,
-//! takes the next operation, makes the call, and hands the answer back. The operations are the
-//! same for the same seed whatever carries them, as far as answers come back in the same order.
-//! [`drive`] is the process around it.
+//! [`load::Load`] does no I/O and reads no clock: a client, over Starling or over gRPC, takes the
+//! next operation, makes the call, and hands the answer back. The operations are the same for the
+//! same seed over all systems, if answers arrive in the same order. [`drive`] is the process around
+//! it.
 //!
 //! The workloads follow "Benchmarking Cloud Serving Systems with YCSB" (SoCC'10), table 2.
 

@@ -40,7 +40,8 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// The latency, in ns, that `percent` of the recorded ones do not exceed; 0 for an empty histogram.
+    /// The latency, in ns, that `percent` of the recorded ones do not exceed; 0 for an empty
+    /// histogram.
     pub fn percentile(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent)
     }
@@ -72,8 +73,8 @@ pub struct LatencyTimer {
 }
 
 impl LatencyTimer {
-    /// A timer; call [`LatencyTimer::start`] before the first operation. The first timer of a process
-    /// takes some time to calibrate the processor's counter.
+    /// A timer; call [`LatencyTimer::start`] before the first operation. The first timer of a
+    /// process takes some time to calibrate the processor's counter.
     pub fn new() -> Self {
         Self {
             clock: quanta::Clock::new(),

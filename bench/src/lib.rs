@@ -1,11 +1,11 @@
 //! Benchmarks of Starling, of the floor below it, and of other systems.
 //!
 //! A *suite* answers one question, such as how long a call takes or how many calls complete in a
-//! second, with several [`Benchmark`]s: Starling on each device; the *floor* of each device, which is
-//! the least that any program could pay for the same exchange; and systems that people use today.
-//! Their repetitions are interleaved (A B C, A B C, ...), because the speed of a virtual machine
-//! changes from one second to the next. A figure is the median of its repetitions, and only figures
-//! of one run are compared.
+//! second, with several [`Benchmark`]s: Starling on each device; the *floor* of each device, which
+//! is the least that any program could pay for the same exchange; and systems that people use
+//! today. Their repetitions are interleaved (A B C, A B C, ...), because the speed of a virtual
+//! machine changes from one second to the next. A figure is the median of its repetitions, and only
+//! figures of one run are compared.
 //!
 //! ```text
 //!  this process, core 0                              child process, core 1

@@ -5,7 +5,7 @@ use crate::breakdown::stage::Stage;
 /// The figures of one repetition of a benchmark.
 pub type Sample = Vec<(Metric, f64)>;
 
-/// What a figure measures. The unit follows from it.
+/// What a figure measures; it determines the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
     /// Median latency, ns.
@@ -22,26 +22,26 @@ pub enum Metric {
     Memory,
     /// The highest load, of capacity, at which the 99th percentile is within ten service times.
     ThroughputUnderSlo,
-    /// The same, in percent of the ideal's.
+    /// [`Metric::ThroughputUnderSlo`], in percent of the ideal's.
     OfIdeal,
-    /// The 99th percentile at a load of so many tenths of capacity, in mean service times.
+    /// The 99th percentile at a load of some tenths of capacity, in mean service times.
     Tail {
         /// 1 to 9.
         tenths: u8,
     },
-    /// How much longer than they asked for workers held requests, ns.
+    /// How much longer than asked for workers held requests, ns.
     HeldLonger,
-    /// Processor time of a server, in percent of a core's, where it was most.
+    /// Processor time of a server, in percent of one core, in the run that used most.
     Busy,
-    /// Time of a thread that something costs, ns.
+    /// Time of the dispatch thread for each request, ns.
     Cost,
-    /// What a stage of a call takes, ns.
+    /// The time of a stage of a call, ns.
     Stage(Stage),
-    /// All stages of a call together, ns.
+    /// The sum of all stages of a call, ns.
     StagesSum,
-    /// The same call without stamps, ns.
+    /// The round trip of a call without stamps, ns.
     RoundTrip,
-    /// What the stamps of a call take, ns. In none of the others.
+    /// The time of the stamps of a call, ns. No other figure includes it.
     Stamps,
 }
 
@@ -102,7 +102,7 @@ impl Metric {
         }
     }
 
-    /// How many steps of a unit a figure is rounded to: finer than any figure is known.
+    /// Figures are rounded to this part of a unit, which is finer than their precision.
     pub fn steps(self) -> f64 {
         match self {
             Self::ThroughputUnderSlo => 1e4,

@@ -181,8 +181,8 @@ impl RoleProcess {
         self.child.id()
     }
 
-    /// Processor time since its start, user and system together, in ns; in steps of the kernel's tick
-    /// (10 ms). 0 if it has ended.
+    /// Processor time since its start, user and system together, in ns; in steps of the kernel's
+    /// tick (10 ms). 0 if it has ended.
     pub fn cpu_ns(&self) -> u64 {
         std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
             .ok()

@@ -1,7 +1,7 @@
 //! One figure of a benchmark, and its form for programs.
 //!
-//! `starling bench --json`, `starling sim run --json` and `starling demo --json` print one JSON object
-//! a line, all with the same keys:
+//! `starling bench --json`, `starling sim run --json` and `starling demo --json` print one JSON
+//! object a line, all with the same keys:
 //!
 //! | key | value | example |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | `repetitions` | how many there were; 1 for the simulator, whose runs are deterministic | `5` |
 //! | `paper` | simulator only: the paper's figure, in rows that have one | `18.0` |
 //!
-//! `suite`, `system`, `scheme`, `case` and `metric` together name a row: no two rows of a run have all
-//! five in common. In rows of the scheme `shm` the case ends with the cores' [`Placement`], so the
-//! same benchmark may have rows of several cases.
+//! `suite`, `system`, `scheme`, `case` and `metric` together name a row: no two rows of a run have
+//! all five in common. In rows of the scheme `shm` the case ends with the cores' [`Placement`], so
+//! the same benchmark may have rows of several cases.
 //!
 //! [`Placement`]: crate::placement::Placement
 

@@ -36,8 +36,8 @@ pub struct Plan {
 /// Runs benchmarks and returns their rows, in the order of `benchmarks`.
 ///
 /// For a benchmark that depends on the cores' placement, a cache line's round trip is measured just
-/// before and just after. It decides the placement that the row's case ends with. It has a row of its
-/// own, of the system `raw`, whose case ends with `ping-pong`.
+/// before and just after. It decides the placement that the row's case ends with. It has a row of
+/// its own, of the system `raw`, whose case ends with `ping-pong`.
 pub fn run(
     suite: &'static str,
     mut benchmarks: Vec<Benchmark>,

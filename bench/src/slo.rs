@@ -1,22 +1,21 @@
-//! How much a server of 16 workers can take before its tail is too long, end to end: the simulated
-//! scenario `slo` (after RPCValet, ASPLOS 2019, figures 2 and 9) with a real server.
+//! The load at which the tail latency of a server with 16 workers becomes too long, end to end: the
+//! simulated scenario `slo` (after RPCValet, ASPLOS 2019, figures 2 and 9) with a real server.
 //!
 //! ```text
 //!  core 0                                       core 1
 //!  arrivals ─▶ 89 endpoints ══ device ══▶ endpoint ─▶ jbsq ─▶ 16 workers that sleep
 //!     │         (a flow each)                                     │
-//!     └──── when each was to be sent ─▶ latency ◀── answer ◀──────┘
+//!     └──── when each was due ────────▶ latency ◀── answer ◀──────┘
 //! ```
 //!
-//! A worker holds a request by sleeping, so that two cores stand for as many as there are workers:
-//! what is compared is who runs what, not how fast a core is. Requests are sent when the arrivals
-//! say so, whether or not others were answered, and a latency begins when its request was to be
-//! sent. Each round has arrivals of its own; within a round all systems, and the ideal, get the
-//! same.
+//! A worker holds a request by sleeping, so that two cores stand for as many as there are workers.
+//! The suite compares dispatch policies, not the speed of cores. Requests are sent when they are
+//! due, whether or not others were answered, and a latency begins when its request was due. Each
+//! repetition has other arrivals; within a repetition all policies, and the ideal, get the same.
 //!
-//! Requests are told apart by whom they come from. Numbers of peers count up, which
-//! [`starling_endpoint::jbsq`] spreads most evenly when their count is a number of Fibonacci: of 89
-//! each worker has five or six.
+//! A flow is the requests of one peer. Peers have consecutive numbers, which
+//! [`starling_endpoint::jbsq`] spreads most evenly over workers if there is a Fibonacci number of
+//! them: of 89 each worker has five or six.
 
 mod client;
 mod server;
@@ -38,18 +37,18 @@ use crate::process::begin_server;
 /// Workers of the server.
 const WORKERS: usize = 16;
 
-/// Mean time that a worker holds a request, ns: long beside what a request costs the server's core
-/// (some 50 us with all system calls and five changes of threads), so that this core is not what
-/// limits the rate, and beside how late a sleep ends (about as much).
+/// Mean time that a worker holds a request, ns: long compared with the processor time of a request
+/// on the server's core (some 50 us with all system calls and five context switches), so that this
+/// core does not limit the rate, and compared with how late a sleep ends (about as much).
 const MEAN_NS: f64 = 4_000_000.0;
 
-/// Endpoints of the client, each of which is a flow of its own to the server.
+/// Endpoints of the client; each is a flow to the server.
 const FLOWS: usize = 89;
 
-/// A shorter run says nothing of a server's processor time, which is counted in steps of 10 ms.
-const LONG_ENOUGH: Duration = Duration::from_millis(250);
+/// The shortest run whose processor time is measured: the kernel counts it in steps of 10 ms.
+const MIN_CPU_PERIOD: Duration = Duration::from_millis(250);
 
-/// How finely the limit is looked for.
+/// How finely the limit is searched.
 const SEARCH: Search = Search {
     steps: 10,
     halvings: 3,
@@ -58,15 +57,15 @@ const SEARCH: Search = Search {
 
 /// How a server hands requests to its workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct System {
-    /// As RPCValet calls it: queues, by workers that take from each.
+pub(crate) struct Policy {
+    /// RPCValet's name: queues x workers of each.
     name: &'static str,
     mode: Mode,
-    /// The device hands out, and not the endpoint's thread.
+    /// The device hands out requests, not the dispatch thread.
     steered: bool,
 }
 
-impl System {
+impl Policy {
     const fn of(name: &'static str, mode: Mode) -> Self {
         Self {
             name,
@@ -76,63 +75,63 @@ impl System {
     }
 
     fn find(name: &str) -> Option<Self> {
-        let mut all = SYSTEMS.into_iter().chain([STEERED]);
+        let mut all = POLICIES.into_iter().chain([STEERED]);
         all.find(|known| known.name == name)
     }
 }
 
-/// What any device can do.
-const SYSTEMS: [System; 3] = [
-    System::of("1x16", Mode::SingleQueue),
-    System::of("4x4", Mode::Grouped(4)),
-    System::of("16x1", Mode::Partitioned),
+/// The policies of any device.
+const POLICIES: [Policy; 3] = [
+    Policy::of("1x16", Mode::SingleQueue),
+    Policy::of("4x4", Mode::Grouped(4)),
+    Policy::of("16x1", Mode::Partitioned),
 ];
 
-/// A single queue in effect, too, by a device that can: AF_XDP.
-const STEERED: System = System {
+/// A single queue in effect, kept by a device that can steer: AF_XDP.
+const STEERED: Policy = Policy {
     steered: true,
-    ..System::of("steered", Mode::SingleQueue)
+    ..Policy::of("steered", Mode::SingleQueue)
 };
 
-/// The ideal, and Starling on the devices within this host.
+/// The ideal, and Starling over the devices within this host.
 pub(crate) fn benchmarks() -> Vec<Benchmark> {
     let ideals = Service::ALL.map(|service| {
-        let mut round = 0;
+        let mut repetition = 0;
         Benchmark::new(
             "model",
             "ideal",
             service.name(),
             move |context: &Context| {
-                round += 1;
-                Ok(ideal(service, context.seconds, round))
+                repetition += 1;
+                Ok(ideal(service, context.seconds, repetition))
             },
         )
     });
     let mut benchmarks = Vec::from(ideals);
-    benchmarks.extend(on::<ShmIo, ShmIo>(&SYSTEMS));
-    benchmarks.extend(on::<UdpIo, UdpIo>(&SYSTEMS));
+    benchmarks.extend(on::<ShmIo, ShmIo>(&POLICIES));
+    benchmarks.extend(on::<UdpIo, UdpIo>(&POLICIES));
     benchmarks
 }
 
-/// Starling over a veth pair. Only one device can have an interface's queue, so the clients, of
-/// which there are many, have the kernel's sockets.
+/// Starling over a veth pair. An interface's queue belongs to one device at a time, so the clients,
+/// of which there are many, use the kernel's sockets.
 pub(crate) fn benchmarks_over_veth() -> Vec<Benchmark> {
-    on::<XdpIo, UdpIo>(&[&SYSTEMS[..], &[STEERED]].concat())
+    on::<XdpIo, UdpIo>(&[&POLICIES[..], &[STEERED]].concat())
 }
 
-fn on<S: Device, C: Device>(systems: &[System]) -> Vec<Benchmark> {
+fn on<S: Device, C: Device>(policies: &[Policy]) -> Vec<Benchmark> {
     let cases = Service::ALL
         .into_iter()
-        .flat_map(|service| systems.iter().map(move |&system| (service, system)));
+        .flat_map(|service| policies.iter().map(move |&policy| (service, policy)));
     cases
-        .map(|(service, system)| {
-            let case = format!("{}/{}", service.name(), system.name);
-            let mut round = 0;
+        .map(|(service, policy)| {
+            let case = format!("{}/{}", service.name(), policy.name);
+            let mut repetition = 0;
             let benchmark = Benchmark::new(S::SCHEME, SYSTEM, case, move |context| {
-                round += 1;
-                measure::<S, C>(context, service, system, round)
+                repetition += 1;
+                measure::<S, C>(context, service, policy, repetition)
             });
-            // Sleeps take milliseconds: they do not ask how far a cache line has to go.
+            // Requests take milliseconds, so cache misses between the cores do not matter.
             benchmark.in_any_placement()
         })
         .collect()
@@ -144,7 +143,7 @@ pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), Bench
         .then(|| begin_server(role, arguments).and_then(|rest| server::serve(&rest)))
 }
 
-/// Requests of a load's run, which takes `seconds`; some, however short it is.
+/// Requests of a run of `seconds` at a load; at least four.
 fn requests(load: f64, seconds: f64) -> usize {
     let per_second = 1e9 / MEAN_NS * WORKERS as f64 * load;
     ((per_second * seconds) as usize).max(4)
@@ -176,10 +175,10 @@ fn sample((limit, points): (f64, Vec<(f64, f64)>)) -> Sample {
 fn measure<S: Device, C: Device>(
     context: &Context,
     service: Service,
-    system: System,
+    policy: Policy,
     seed: u64,
 ) -> Result<Sample, BenchError> {
-    let arguments = [S::SCHEME, system.name, context.network.server()];
+    let arguments = [S::SCHEME, policy.name, context.network.server()];
     let server = context.launcher.start(server::ROLE, &arguments)?;
     let mut client = client::Client::<C>::connect(context.network.client(), server.address())?;
     let mut busy: f64 = 0.0;
@@ -188,7 +187,7 @@ fn measure<S: Device, C: Device>(
         let (begin_ns, begin) = (server.cpu_ns(), Instant::now());
         let tail_ns = client.run(arrivals, requests(load, context.seconds))?;
         let (used_ns, took) = (server.cpu_ns() - begin_ns, begin.elapsed());
-        if took > LONG_ENOUGH {
+        if took > MIN_CPU_PERIOD {
             busy = busy.max(used_ns as f64 / took.as_nanos() as f64);
         }
         Ok::<_, BenchError>(tail_ns / MEAN_NS)
@@ -196,7 +195,7 @@ fn measure<S: Device, C: Device>(
     let limit = found.0;
     let ideal = ideal(service, context.seconds, seed)[0].1;
     let mut sample = sample(found);
-    // What is above the grid's last step is not told apart, of either.
+    // Neither limit is known above the grid's last step.
     sample.push((Metric::OfIdeal, 100.0 * limit / ideal));
     sample.push((Metric::HeldLonger, client.held_longer_ns()));
     if busy > 0.0 {
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ideal_gets_what_a_system_gets_and_takes_nearly_all() {
+    fn the_ideal_gets_the_same_requests_and_its_limit_is_near_capacity() {
         let figures = ideal(Service::Fixed, 0.5, 1);
         let (metric, limit) = figures[0];
         assert_eq!(metric, Metric::ThroughputUnderSlo);
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_say_the_distribution_and_who_hands_out() {
+    fn a_case_names_the_distribution_and_the_policy() {
         let names: Vec<String> = benchmarks().iter().map(ToString::to_string).collect();
         assert_eq!(names[0], "ideal/model fixed");
         assert_eq!(names[5], "starling/shm fixed/1x16");
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn some_requests_come_of_any_time() {
+    fn a_run_has_at_least_four_requests() {
         assert_eq!(requests(0.5, 1.0), 2000);
         assert_eq!(requests(0.1, 0.0), 4);
     }

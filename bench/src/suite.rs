@@ -18,30 +18,30 @@ pub enum Suite {
     Rate,
     /// How fast large requests go: 64 KiB, 1 MiB and 8 MiB with a 32-byte reply, one at a time.
     Large,
-    /// What sessions cost: the rate over 1, 100 and 20,000 of them, [`crate::floor::IN_FLIGHT`]
-    /// calls in flight that take turns over all of them, and the memory that an idle one takes on
-    /// either side.
+    /// The cost of sessions: the rate over 1, 100 and 20,000 of them, with
+    /// [`crate::floor::IN_FLIGHT`] calls in flight that rotate over all sessions, and the memory of
+    /// an idle session on each side.
     Sessions,
-    /// What each of the common-case optimisations is worth: the rate with all of them on, then
-    /// with each of them off in turn, and without congestion control (eRPC, NSDI'19, table 3).
-    /// The paper's multi-packet receive queue has no equivalent: it saves descriptors that a
-    /// network card reads, and neither a socket nor a ring in shared memory has any.
+    /// The gain of each common-case optimisation: the rate with all of them on, then with each of
+    /// them off in turn, and without congestion control (eRPC, NSDI'19, table 3). The paper's
+    /// multi-packet receive queue has no equivalent: it saves descriptors that a network card
+    /// reads, and neither a socket nor a ring in shared memory has descriptors.
     Factors,
-    /// Where the time of a small read goes, on client and server: see [`crate::breakdown`].
+    /// The time of a small read, stage by stage: see [`crate::breakdown`].
     Breakdown,
-    /// What it costs the dispatch thread to have a worker run a handler (RPCValet, ASPLOS'19, has
+    /// The dispatch thread's cost of a request that a worker runs (RPCValet, ASPLOS'19, has
     /// hardware for it).
     Dispatch,
-    /// How much 16 workers can take within a tail of ten service times, end to end, by who hands
-    /// requests to them (RPCValet, ASPLOS'19, figures 2 and 9): see the module `slo`.
+    /// The load that 16 workers sustain with a tail latency of ten service times, end to end, for
+    /// each dispatch policy (RPCValet, ASPLOS'19, figures 2 and 9): see the module `slo`.
     Slo,
-    /// Whether 1% of long requests make the short ones late: without them, with a worker that runs
-    /// them, and with the dispatch thread (eRPC, NSDI'19, section 7.2).
+    /// Whether 1% of long requests delay the short ones: without long requests, with a worker that
+    /// runs them, and with the dispatch thread that does (eRPC, NSDI'19, section 7.2).
     Interference,
 }
 
 impl Suite {
-    /// Every suite, in the order that they are run in.
+    /// Every suite, in the order in which `all` runs them.
     pub const ALL: [Self; 9] = [
         Self::Rtt,
         Self::Rate,
@@ -73,19 +73,21 @@ impl Suite {
     pub fn about(self) -> &'static str {
         match self {
             Self::Rtt => "latency of one 32-byte call at a time",
-            Self::Rate => "32-byte calls per second, one thread on either side",
+            Self::Rate => "32-byte calls per second, one thread on each side",
             Self::Large => "throughput of 64 KiB, 1 MiB and 8 MiB requests",
-            Self::Sessions => "rate over 1, 100 and 20000 sessions, and bytes of an idle session",
+            Self::Sessions => {
+                "rate over 1, 100 and 20000 sessions, and the memory of an idle session"
+            }
             Self::Factors => "rate in batches of 3, with each optimisation off in turn",
-            Self::Dispatch => "what a worker costs the thread that dispatches, for each request",
-            Self::Slo => "how much 16 workers can take within a tail of ten service times",
+            Self::Dispatch => "what a worker costs the dispatch thread, for each request",
+            Self::Slo => "load of 16 workers with a tail latency of ten service times",
             Self::Interference => "latency of short requests beside 1% that take 50 us",
-            Self::Breakdown => "where the time of a read of 100 bytes goes, stage by stage",
+            Self::Breakdown => "the time of a read of 100 bytes, stage by stage",
         }
     }
 }
 
-/// The case of a benchmark that moves `bytes` at a time: `64KiB`, `8MiB`.
+/// The case of a benchmark with messages of `bytes` bytes: `64KiB`, `8MiB`.
 pub fn size_case(bytes: usize) -> String {
     if bytes >= 1 << 20 {
         format!("{}MiB", bytes >> 20)
@@ -109,7 +111,7 @@ impl FromStr for Suite {
             .find(|suite| suite.name() == name)
             .ok_or_else(|| {
                 let names = Self::ALL.map(Self::name).join(", ");
-                format!("there is no such suite; there are {names}")
+                format!("no suite has this name; the suites are {names}")
             })
     }
 }

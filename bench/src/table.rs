@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::metric::Metric;
 use crate::row::Row;
 
-/// The rows of one suite as a table: a line for each benchmark, a column for each metric, the spread
-/// of the repetitions in brackets.
+/// The rows of one suite as a table: a line for each benchmark, a column for each metric, the
+/// spread of the repetitions in brackets.
 pub fn render(rows: &[Row]) -> String {
     let metrics: BTreeSet<Metric> = rows.iter().map(|row| row.metric).collect();
     let mut header: Vec<String> = ["system", "scheme", "case"].map(String::from).to_vec();
@@ -101,8 +101,8 @@ pub fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Pads cells to equal widths: the first three columns to the left, the others, which are figures, to
-/// the right.
+/// Pads cells to equal widths: the first three columns to the left, the others, which are figures,
+/// to the right.
 pub fn align(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -1,10 +1,10 @@
-//! Benchmarks over a veth pair: client and server are each in a network namespace of its own, which
-//! this process makes and which go with it. It is the smallest network with a path through a driver,
-//! and the only one on which AF_XDP can be compared with anything here.
+//! Benchmarks over a veth pair: client and server each have a network namespace, which this process
+//! makes and which end with it. It is the smallest network with a path through a driver, and the
+//! only one on a single host on which AF_XDP can be compared with other devices.
 //!
-//! The interfaces are those of [`starling_netns`]. While a benchmark of AF_XDP runs, they have an XDP
-//! program; while another does, they have none, for it would cost that one its offloads. What it costs
-//! TCP is measured, too: that is the TCP which an interface has left on which Starling runs.
+//! The interfaces are those of [`starling_netns`]. During a benchmark of AF_XDP they have an XDP
+//! program. During other benchmarks they have none, because it would take their offloads away. TCP
+//! is also measured with the program: that is TCP's throughput on an interface that Starling uses.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,30 +20,21 @@ use crate::floor::{tcp, udp, xdp};
 use crate::slo;
 use crate::suite::{LARGE_BYTES, Suite, size_case};
 
-/// What an ordinary network takes in a packet, in bytes.
+/// The MTU of ordinary networks, in bytes.
 const USUAL_MTU: u32 = 1500;
 
-/// Packet sizes, in bytes, that large requests are measured with: the usual one, that of networks
-/// that large requests go over, and about the largest that a device takes.
+/// MTUs, in bytes, that large requests are measured with: the usual one, that of jumbo frames, and
+/// about the largest that a device supports.
 const MTUS: [u32; 3] = [USUAL_MTU, 9000, 57_000];
 
-/// Makes the network that most of them are measured over, unless it is there. That says nothing of
-/// AF_XDP: it takes CAP_SYS_ADMIN and `ip` of iproute2, which devices do not need.
-///
-/// # Errors
-/// The text says what failed.
-pub fn prepare() -> Result<(), String> {
-    pair(USUAL_MTU).map(drop)
-}
-
-/// Whether there can be such benchmarks here, and if not, why.
+/// Whether benchmarks over a veth pair can run here, and if not, why.
 pub fn is_possible() -> Result<(), String> {
     let pair = pair(USUAL_MTU)?;
     let bind = || XdpIo::bind("xdp://va/0.0.0.0:0", XdpConfig::default()).map(drop);
     starling_netns::inside(&pair.a, bind).map_err(|error| error.to_string())
 }
 
-/// The benchmarks of a suite that are on a veth pair.
+/// The benchmarks of a suite over a veth pair.
 pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     let mut benchmarks = endpoint::on::<XdpIo>(suite);
     match suite {
@@ -79,7 +70,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
             };
             return MTUS.into_iter().flat_map(of_mtu).collect();
         }
-        // What these ask depends on the device only by its speed.
+        // Their results depend on the device only by its speed.
         Suite::Sessions | Suite::Factors | Suite::Dispatch | Suite::Interference => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
@@ -88,7 +79,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     benchmarks.into_iter().map(over).collect()
 }
 
-/// The peers of large requests: a TCP stream for each size.
+/// Large requests over TCP: a stream for each size.
 fn streams() -> Vec<Benchmark> {
     let waiting = tcp::Waiting::Polling;
     let stream = |size| {
@@ -99,8 +90,7 @@ fn streams() -> Vec<Benchmark> {
     LARGE_BYTES.map(stream).into()
 }
 
-/// Measures while both interfaces have a device of AF_XDP, and so its program: what they are like then
-/// for everyone else.
+/// Measures while both interfaces have a device of AF_XDP, and so its program.
 fn beside_devices(mut measure: Measure) -> Measure {
     Box::new(move |context| {
         let pair = context.launcher.pair();
@@ -113,7 +103,7 @@ fn beside_devices(mut measure: Measure) -> Measure {
     })
 }
 
-/// A benchmark with one more word in its case.
+/// The benchmark with one more word in its case.
 fn named(word: &str, benchmark: Benchmark) -> Benchmark {
     let case = format!("{} {word}", benchmark.case);
     Benchmark {
@@ -129,7 +119,7 @@ fn named_all(word: &str, benchmarks: Vec<Benchmark>) -> Vec<Benchmark> {
         .collect()
 }
 
-/// Has a benchmark be measured over a pair of this MTU.
+/// The benchmark, measured over a pair of this MTU.
 fn over(mtu: u32, benchmark: Benchmark) -> Benchmark {
     let mut measure = benchmark.measure;
     let measure = move |context: &Context| {
@@ -150,7 +140,7 @@ fn over(mtu: u32, benchmark: Benchmark) -> Benchmark {
     }
 }
 
-/// The pair of this MTU, which is made when it is first asked for.
+/// The pair of this MTU; the first call makes it.
 fn pair(mtu: u32) -> Result<Arc<Pair>, String> {
     static PAIRS: Mutex<Vec<(u32, Arc<Pair>)>> = Mutex::new(Vec::new());
     let mut pairs = PAIRS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_say_what_they_were_measured_over() {
+    fn a_case_names_the_network() {
         let names =
             |suite| -> Vec<String> { benchmarks(suite).iter().map(ToString::to_string).collect() };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The client: one read at a time, in blocks with stamps and without by turns.
+//! The client: one read at a time, in blocks that alternate between stamps and no stamps.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ const PLACES: Places = Places {
     taken: place::TAKEN,
 };
 
-/// Calls of a block that are not counted: caches are cold after its beginning.
+/// The first calls of a block, which do not count: caches are cold.
 const COLD: usize = BLOCK / 8;
 
 /// The most calls whose stages are kept.
@@ -34,13 +34,13 @@ const CALLS: usize = 200_000;
 
 type Clock = Stamping<{ place::COUNT }>;
 
-/// A client's endpoint and the one session.
+/// A client's endpoint and its session.
 struct Reader<I: Device> {
     endpoint: Endpoint<I, Clock>,
     watch: Clock,
     session: SessionId,
     got: ContinuationId,
-    /// The first thing that went wrong.
+    /// The first error.
     failure: Rc<RefCell<Option<String>>>,
     options: CallOptions,
     number: usize,
@@ -86,7 +86,7 @@ impl<I: Device> Reader<I> {
         request.set_key(&key);
         self.watch.stamp(place::MARSHALLED);
         self.watch.expect_sending();
-        // So small a message is all in one piece.
+        // A message of this size is in one piece.
         let (body, _) = request.parts();
         self.call(GET, body, self.got)?;
         self.watch.stamp_always(place::OVER);
@@ -121,7 +121,7 @@ impl<I: Device> Reader<I> {
     }
 }
 
-/// What is wrong with an answer: its tag is the record's number.
+/// The error in an answer; its tag is the record's number.
 fn is_wrong(done: &Completion<'_>) -> Option<String> {
     let response = match &done.result {
         Ok(response) => response,
@@ -134,18 +134,18 @@ fn is_wrong(done: &Completion<'_>) -> Option<String> {
     }
 }
 
-/// What was measured, in ticks. Where a call's whole time is given, it has that of one stamp in it.
+/// The measurements, in ticks. The time of a whole call includes one stamp.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
-    /// Calls with no stamps but at their beginning and end.
+    /// Calls with stamps at their beginning and end only.
     pub(super) plain: Vec<u64>,
     /// Calls with stamps.
     pub(super) stamped: Vec<Stages>,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     pub(super) ns_of_tick: f64,
 }
 
-/// Reads, and where the time of each went.
+/// Makes reads and takes their stages.
 pub(super) fn measure<I: Device>(context: &Context) -> Result<Measured, BenchError> {
     let wait = BusyWait::on(context.cores);
     let arguments = [I::SCHEME, wait.name(), context.network.server()];
@@ -195,7 +195,7 @@ pub(super) fn measure<I: Device>(context: &Context) -> Result<Measured, BenchErr
 }
 
 impl Measured {
-    /// Adds a block, of which the server told `bytes`.
+    /// Adds a block; `bytes` are the server's stamps of it.
     fn add(
         &mut self,
         stamped: bool,
@@ -210,7 +210,7 @@ impl Measured {
         }
         let theirs = parse(bytes).filter(|theirs| theirs.len() == BLOCK);
         let theirs =
-            theirs.ok_or_else(|| failed("the server's stamps are not those of the calls"))?;
+            theirs.ok_or_else(|| failed("the server's stamps do not belong to the calls"))?;
         for (ours, theirs) in ours.iter().zip(&theirs[COLD..]) {
             let stages = cut(ours, theirs)
                 .ok_or_else(|| failed("the time stamp counters of the two cores disagree"))?;
@@ -220,7 +220,7 @@ impl Measured {
     }
 }
 
-/// Rows of a server's stamps. `None`: these bytes are no whole rows.
+/// The rows of a server's stamps. `None`: the bytes are not whole rows.
 fn parse(bytes: &[u8]) -> Option<Vec<server::Row>> {
     let (stamps, rest) = bytes.as_chunks::<8>();
     let stamps: Vec<u64> = stamps.iter().map(|b| u64::from_le_bytes(*b)).collect();
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_whole_or_not_at_all() {
+    fn only_whole_rows_are_parsed() {
         let row: server::Row = std::array::from_fn(|n| n as u64 + 7);
         let bytes: Vec<u8> = [row, row]
             .iter()

@@ -1,4 +1,4 @@
-//! The server: a read of a small record, and what it stamped of the last ones.
+//! The server: reads of small records, and the stamps of the last ones.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::floor::BusyWait;
 use crate::process::announce;
 use starling_sample_services::api::kv::{GetRequest, GetResponse};
 
-/// Role of the server; its arguments are the device, how to wait, and the host.
+/// Role of the server; its arguments are the scheme, [`BusyWait::name`], and the host.
 pub(super) const ROLE: &str = "breakdown-server";
 
 /// Reads a record.
@@ -106,7 +106,7 @@ fn register<I: Device>(endpoint: &mut Endpoint<I, Clock>, watch: Clock) {
         GET,
         Handler::inline(move |_, request, mut reply| {
             watch.stamp(place::ENTERED);
-            // As generated servers do it.
+            // The same steps as in generated servers.
             if let Err(error) = validate(GetRequest::LAYOUT, request.body()) {
                 return reply.status(Status::invalid_argument(error.to_string()));
             }
@@ -121,7 +121,7 @@ fn register<I: Device>(endpoint: &mut Endpoint<I, Clock>, watch: Clock) {
                 response.set_found(true);
                 response.set_value(value);
             }
-            // So small a message is all in one piece.
+            // A message of this size is in one piece.
             (*reply.buffer(), _) = arena.into_parts();
             reply.ok();
             watch.stamp(place::MARSHALLED);

@@ -1,6 +1,6 @@
-//! The stages of a call, and how the time stamps of its two sides are cut into them.
+//! The stages of a call, and how they follow from the time stamps of its two sides.
 
-/// The client's stamps of one call, in the order of time but for `SENT` and `RECEIVING`.
+/// The client's stamps of one call, in order of time, except that `SENT` and `RECEIVING` may swap.
 pub(super) mod client {
     pub(crate) const BEGUN: usize = 0;
     pub(crate) const MARSHALLED: usize = 1;
@@ -12,7 +12,7 @@ pub(super) mod client {
     pub(crate) const ENTERED: usize = 7;
     pub(crate) const UNMARSHALLED: usize = 8;
     pub(crate) const OVER: usize = 9;
-    /// How many there are.
+    /// The number of stamps.
     pub(crate) const COUNT: usize = 10;
 }
 
@@ -27,23 +27,22 @@ pub(super) mod server {
     pub(crate) const MARSHALLED: usize = 6;
     pub(crate) const SENDING: usize = 7;
     pub(crate) const SENT: usize = 8;
-    /// How many there are.
+    /// The number of stamps.
     pub(crate) const COUNT: usize = 9;
 }
 
-/// What a call does, one thing after the other. Together the stages are the call: each begins
-/// where the one before it ends.
+/// A stage of a call. Together the stages are the call: each begins where the one before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// The client builds the request.
     ClientMarshal,
-    /// Its endpoint and protocol: slot, credit, headers, the way into the open datagram.
+    /// Its endpoint and protocol: slot, credit, headers, the copy into the open datagram.
     ClientTransportOut,
-    /// Its device sends: the system call, or the publication in the ring. Ends early if the server
-    /// has the datagram before the client is done with it.
+    /// Its device sends: the system call, or the write into the ring. Ends early if the server
+    /// receives the datagram before the client has returned from sending.
     ClientSend,
-    /// From the end of sending to the server's device being asked: the kernel, the cache line, and
-    /// the part of a turn that the server's loop is not at its device.
+    /// From the end of sending to the server's poll of its device: the kernel, the cache line, and
+    /// the part of the server's turn outside the device.
     RequestWay,
     /// The server's device finds the datagram.
     ServerReceive,
@@ -57,8 +56,8 @@ pub enum Stage {
     Handler,
     /// The server builds the response.
     ServerMarshal,
-    /// Its protocol, from the end of the handler to the device: the way into the datagram, and
-    /// the end of the turn.
+    /// Its protocol, from the end of the handler to the device: the copy into the datagram, and the
+    /// end of the turn.
     ServerTransportOut,
     /// As [`Stage::ClientSend`].
     ServerSend,
@@ -72,12 +71,12 @@ pub enum Stage {
     ClientDispatch,
     /// The response is validated, and its value read.
     ClientUnmarshal,
-    /// Back to who made the call: the end of the turn.
+    /// Back to the caller: the end of the turn.
     ClientReturn,
 }
 
 impl Stage {
-    /// All of them, in the order of time.
+    /// All of them, in order of time.
     pub const ALL: [Self; 18] = [
         Self::ClientMarshal,
         Self::ClientTransportOut,
@@ -123,7 +122,7 @@ impl Stage {
         }
     }
 
-    /// Where it happens. `None`: between the two.
+    /// The side that it runs on. `None`: between the two.
     pub fn side(self) -> Option<Side> {
         match self {
             Self::RequestWay | Self::ResponseWay => None,
@@ -139,7 +138,7 @@ impl Stage {
         }
     }
 
-    /// What kind of work it is.
+    /// Its kind of work.
     pub fn kind(self) -> Kind {
         match self {
             Self::ClientMarshal
@@ -159,7 +158,7 @@ impl Stage {
         }
     }
 
-    /// Stamps that are taken while it lasts, and lengthen it. On its way a message is alone.
+    /// Stamps that are taken during it and lengthen it. There are none between the sides.
     pub(super) fn stamps(self) -> u8 {
         u8::from(!matches!(self, Self::RequestWay | Self::ResponseWay))
     }
@@ -168,9 +167,9 @@ impl Stage {
 /// One end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who makes the call.
+    /// The caller.
     Client,
-    /// Who answers it.
+    /// The server.
     Server,
 }
 
@@ -179,9 +178,9 @@ pub enum Side {
 pub enum Kind {
     /// Building messages, validating and reading them.
     Marshal,
-    /// The session protocol and the datagrams' building.
+    /// The session protocol, and building datagrams.
     Transport,
-    /// The device's sending and receiving.
+    /// Sending and receiving by the device.
     Io,
     /// Between the devices.
     Way,
@@ -218,8 +217,8 @@ impl Kind {
 /// The stages of one call, in ticks of the counter that both sides read.
 pub(super) type Stages = [u64; Stage::ALL.len()];
 
-/// Cuts a call into stages. `None`: the stamps contradict one another, as those of two counters
-/// that disagree do.
+/// The stages of a call. `None`: the stamps contradict one another, as stamps of two counters that
+/// disagree do.
 pub(super) fn cut(
     at_client: &[u64; client::COUNT],
     at_server: &[u64; server::COUNT],
@@ -258,9 +257,10 @@ pub(super) fn cut(
     ])
 }
 
-/// From one device to the other: sending, on its way, receiving. The two sides overlap: a datagram
-/// may be there before its sender is back from the system call, and a loop may have asked its
-/// device before there was anything. What overlaps counts once, for the stage that was first.
+/// From one device to the other: sending, on its way, receiving. The two sides may overlap: a
+/// datagram may arrive before its sender returns from the system call, and a poll of the receiver's
+/// device may begin before the datagram is there. Overlapping time counts once, for the earlier
+/// stage.
 fn passage([sending, sent]: [u64; 2], [receiving, received]: [u64; 2]) -> Option<[u64; 3]> {
     if received < sending || sent < sending || received < receiving {
         return None;
@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn the_stages_are_the_differences_in_the_order_of_time() {
+    fn stages_are_the_differences_of_stamps_in_order_of_time() {
         let (client, server) = call();
         let expected: Vec<u64> = (1..=18).collect();
         assert_eq!(cut(&client, &server).unwrap().to_vec(), expected);
     }
 
     #[test]
-    fn stages_add_up_to_the_call_however_sending_and_receiving_overlap() {
+    fn stages_add_up_to_the_call_for_any_overlap_of_sending_and_receiving() {
         let (client, server) = call();
         let total = client[client::OVER] - client[client::BEGUN];
         let sending = client[client::SENDING];
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_received_before_it_is_sent_is_no_call() {
+    fn a_call_received_before_it_was_sent_is_refused() {
         let (mut client, server) = call();
         client[client::SENDING] = server[server::RECEIVED] + 1;
         assert_eq!(cut(&client, &server), None);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_has_a_name_of_its_own() {
+    fn every_stage_has_another_name() {
         let names: std::collections::BTreeSet<&str> =
             Stage::ALL.iter().map(|stage| stage.name()).collect();
         assert_eq!(names.len(), Stage::ALL.len());

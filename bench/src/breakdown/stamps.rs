@@ -1,14 +1,14 @@
 //! Time stamps, and the clock that takes them.
 //!
-//! An event loop tells its clock where in a turn it is ([`Clock::mark`]). The clock that ships does
-//! nothing with it, so what is measured here is the very loop that ships, compiled once more.
+//! An event loop calls [`Clock::mark`] at points of a turn. The clock that ships ignores it; this
+//! one takes a stamp. The measured loop is the code that ships, compiled with another clock.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use starling_io::{Clock, Mark, MonotonicClock};
 
-/// Where a side keeps the stamps of the loop.
+/// The indices of the loop's stamps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) sending: usize,
@@ -25,7 +25,7 @@ pub(super) struct Stamping<const N: usize> {
     shared: Rc<Shared<N>>,
 }
 
-/// How far a call is: loops flush in turns that have nothing to send, too.
+/// The state of a call: loops flush in turns without anything to send, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     None,
@@ -56,7 +56,7 @@ impl<const N: usize> Stamping<N> {
         }
     }
 
-    /// Whether a call was sent since this was asked last.
+    /// Whether a call was sent since the last call of this.
     #[inline]
     pub(super) fn take_sent(&self) -> bool {
         let sent = self.shared.call.get() == Call::Sent;
@@ -70,18 +70,18 @@ impl<const N: usize> Stamping<N> {
         self.shared.stamps.each_ref().map(Cell::get)
     }
 
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     pub(super) fn ns_of_tick(&self) -> f64 {
         const TICKS: u64 = 1 << 32;
         self.shared.counter.delta_as_nanos(0, TICKS) as f64 / TICKS as f64
     }
 
-    /// Whether stamps are taken from now on.
+    /// Turns stamps on or off.
     pub(super) fn take_stamps(&self, taken: bool) {
         self.shared.takes_stamps.set(taken);
     }
 
-    /// The time of the counter goes to place `at`, if stamps are taken.
+    /// Takes stamp number `at`, if stamps are on.
     #[inline(always)]
     pub(super) fn stamp(&self, at: usize) {
         if self.shared.takes_stamps.get() {
@@ -89,13 +89,13 @@ impl<const N: usize> Stamping<N> {
         }
     }
 
-    /// The same in any case.
+    /// Takes stamp number `at`, whether stamps are on or off.
     #[inline(always)]
     pub(super) fn stamp_always(&self, at: usize) {
         self.shared.stamps[at].set(self.shared.counter.raw());
     }
 
-    /// The next sending is that of the call.
+    /// Declares that the next send is the call's.
     #[inline(always)]
     pub(super) fn expect_sending(&self) {
         self.shared.call.set(Call::ToBeSent);
@@ -143,7 +143,7 @@ mod tests {
     };
 
     #[test]
-    fn only_the_first_sending_of_a_call_is_stamped() {
+    fn only_the_first_send_of_a_call_has_a_stamp() {
         let clock = Stamping::<5>::new(PLACES);
         clock.take_stamps(true);
         clock.mark(Mark::Sending);
@@ -154,7 +154,7 @@ mod tests {
         assert!(!clock.take_sent());
         clock.mark(Mark::Sent);
         assert!(clock.take_sent());
-        assert!(!clock.take_sent(), "told once");
+        assert!(!clock.take_sent(), "reported once");
         let first = clock.stamps();
         assert!(0 < first[0] && first[0] <= first[1]);
         clock.mark(Mark::Sending);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_are_taken_when_asked_for() {
+    fn stamps_are_taken_only_when_turned_on() {
         let clock = Stamping::<5>::new(PLACES);
         clock.stamp(0);
         assert_eq!(clock.stamps(), [0; 5]);

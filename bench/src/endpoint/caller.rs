@@ -9,7 +9,7 @@ use starling_endpoint::{CallOptions, Completion, ContinuationId, Msgbuf, Session
 use super::server::{self, ECHO, SINK};
 use super::settings::Settings;
 use crate::benchmark::Context;
-use crate::device::{Device, Raw, endpoint, failed};
+use crate::device::{Device, Raw, SYSTEM, endpoint, failed};
 use crate::error::BenchError;
 use crate::floor::{BusyWait, Period, SMALL_BYTES};
 use crate::latency::LatencyTimer;
@@ -34,40 +34,45 @@ pub(super) fn small(number: u64) -> [u8; SMALL_BYTES] {
     message
 }
 
-/// What large requests consist of.
+/// Every byte of a large request.
 const FILLING: u8 = 7;
 
-/// The first thing that went wrong with any call, set by continuations.
+/// The first error of any call, set by continuations.
 #[derive(Clone, Default)]
 pub(crate) struct Failure(Rc<RefCell<Option<BenchError>>>);
 
 impl Failure {
-    /// Compares an answer with the right one; false if it is another one or none.
+    /// Compares an answer with the expected one; false if it differs or is a status.
     #[inline]
-    pub(super) fn check(&self, scheme: &'static str, done: &Completion<'_>, right: &[u8]) -> bool {
-        let good = matches!(&done.result, Ok(response) if response.body() == right);
-        if !good {
-            self.put_answer(scheme, done);
+    pub(super) fn check(
+        &self,
+        scheme: &'static str,
+        done: &Completion<'_>,
+        expected: &[u8],
+    ) -> bool {
+        let is_right = matches!(&done.result, Ok(response) if response.body() == expected);
+        if !is_right {
+            self.record_answer(scheme, done);
         }
-        good
+        is_right
     }
 
     #[cold]
-    pub(crate) fn put_answer(&self, scheme: &'static str, done: &Completion<'_>) {
+    pub(crate) fn record_answer(&self, scheme: &'static str, done: &Completion<'_>) {
         let error = match &done.result {
             Err(status) => failed(status),
             Ok(response) => BenchError::WrongEcho {
                 scheme,
-                system: super::SYSTEM,
+                system: SYSTEM,
                 what: format!("call {} was answered with {:?}", done.tag, response.body()),
             },
         };
-        self.put(error);
+        self.record(error);
     }
 
     /// Keeps an error, if it is the first.
     #[cold]
-    pub(super) fn put(&self, error: BenchError) {
+    pub(super) fn record(&self, error: BenchError) {
         self.0.borrow_mut().get_or_insert(error);
     }
 
@@ -98,23 +103,23 @@ impl<I: Device> Caller<I> {
         self.endpoint.connect(&address).map_err(failed)
     }
 
-    /// Calls that ended, since the endpoint was made.
+    /// Calls that have ended.
     #[inline]
     pub(super) fn completions(&self) -> u64 {
         self.endpoint.stats().completions
     }
 
-    /// One turn.
+    /// One turn of the endpoint's event loop.
     #[inline]
-    pub(super) fn turn(&mut self) -> Result<(), BenchError> {
+    pub(super) fn poll(&mut self) -> Result<(), BenchError> {
         self.endpoint.poll().map_err(failed)?;
         self.wait.pause();
         Ok(())
     }
 }
 
-/// One call at a time, on one session.
-struct OneByOne<I: Device> {
+/// A client with one call at a time, on one session.
+struct Sequential<I: Device> {
     caller: Caller<I>,
     session: SessionId,
     echoed: ContinuationId,
@@ -123,7 +128,7 @@ struct OneByOne<I: Device> {
     number: u64,
 }
 
-impl<I: Device> OneByOne<I> {
+impl<I: Device> Sequential<I> {
     fn connect(
         address: &str,
         settings: Settings,
@@ -137,8 +142,8 @@ impl<I: Device> OneByOne<I> {
         });
         let failure = caller.failure.clone();
         let sunk = caller.endpoint.register_continuation(move |_, done| {
-            let right = server::receipt(done.tag as usize, FILLING, FILLING);
-            failure.check(I::SCHEME, &done, &right);
+            let expected = server::receipt(done.tag as usize, FILLING, FILLING);
+            failure.check(I::SCHEME, &done, &expected);
         });
         Ok(Self {
             session: caller.connect(address)?,
@@ -170,7 +175,7 @@ impl<I: Device> OneByOne<I> {
         self.finish()
     }
 
-    /// A large call; the request is sent from where it is.
+    /// A large call. The request is sent without a copy.
     fn sink(&mut self, request: &Bytes) -> Result<(), BenchError> {
         let header = vec![0; self.options.header_len()];
         let message = Msgbuf::from_parts(header, Some(request.clone()));
@@ -182,12 +187,12 @@ impl<I: Device> OneByOne<I> {
         self.finish()
     }
 
-    /// Turns until the call is over.
+    /// Polls until the call has ended.
     #[inline]
     fn finish(&mut self) -> Result<(), BenchError> {
         let before = self.caller.completions();
         while self.caller.completions() == before {
-            self.caller.turn()?;
+            self.caller.poll()?;
         }
         Ok(())
     }
@@ -197,7 +202,7 @@ impl<I: Device> OneByOne<I> {
 pub(super) fn latencies<I: Device>(context: &Context) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
-    let mut client = OneByOne::<I>::connect(
+    let mut client = Sequential::<I>::connect(
         server.address(),
         settings,
         BusyWait::on(context.cores),
@@ -225,7 +230,7 @@ pub(super) fn latencies<I: Device>(context: &Context) -> Result<Sample, BenchErr
 pub(super) fn throughput<I: Device>(context: &Context, size: usize) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
-    let mut client = OneByOne::<I>::connect(
+    let mut client = Sequential::<I>::connect(
         server.address(),
         settings,
         BusyWait::on(context.cores),
@@ -235,7 +240,7 @@ pub(super) fn throughput<I: Device>(context: &Context, size: usize) -> Result<Sa
     let request = memory.make(size, |room| room.fill(FILLING));
     let mut run = |period: Period| {
         let mut count = 0;
-        // However short the period, something has to come of it.
+        // Even the shortest period has a result.
         while !period.is_over() || count == 0 {
             client.sink(&request)?;
             client.caller.failure.take()?;
@@ -254,11 +259,11 @@ mod tests {
 
     use super::*;
 
-    /// A client in this thread, of a server in another that answers `calls` requests.
+    /// Runs a client in this thread with a server in another, which answers `calls` requests.
     fn with_server(
         calls: u64,
         register: fn(&mut Raw<UdpIo>),
-        client: impl FnOnce(&mut OneByOne<UdpIo>),
+        client: impl FnOnce(&mut Sequential<UdpIo>),
     ) {
         let settings = Settings::default();
         let wait = BusyWait::from_name("yield").unwrap();
@@ -274,7 +279,7 @@ mod tests {
                     .unwrap();
             });
             let address = address.recv().unwrap();
-            client(&mut OneByOne::connect(&address, settings, wait, "127.0.0.1").unwrap());
+            client(&mut Sequential::connect(&address, settings, wait, "127.0.0.1").unwrap());
         });
     }
 

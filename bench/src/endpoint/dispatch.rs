@@ -1,13 +1,14 @@
-//! What it costs the dispatch thread to hand a request over to a worker and to take it back.
+//! What it costs the dispatch thread to hand a request to a worker and to take it back.
 //!
-//! Client and server share one thread, the worker has the other core. The pool that ships is asked
-//! through a wrapper that reads the processor's counter before and after; what a reading takes is
-//! measured just before and taken off. Only what the pool does is counted: choosing the worker
-//! (`jbsq`), and the way there and back through the caches of two cores. Copying the request and
-//! sending the answer are done for any handler that does not answer at once.
+//! Client and server share one thread, the worker has the other core. A wrapper around the pool
+//! that ships reads the processor's counter before and after each call of the pool; the cost of a
+//! reading is measured just before and subtracted. Only the pool's work counts: choosing the worker
+//! (`jbsq`), and the transfer through the caches of two cores and back. Copying the request and
+//! sending the answer do not: every handler that does not answer at once needs them.
 //!
-//! The rate is that of whole calls, the client's part and the readings of the counter included: what
-//! the pool leaves to others to wait for (the lines of a request that comes back) is in it.
+//! The rate is that of whole calls, with the client's part and the readings of the counter. It
+//! includes cache misses that the pool leaves to its caller, such as those of a request that comes
+//! back.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -40,21 +41,21 @@ struct Spent {
     completed: Cell<u64>,
 }
 
-/// A pool, and how long it takes.
-struct Timed {
+/// A pool whose calls are timed.
+struct TimedPool {
     pool: ThreadPool,
     counter: quanta::Clock,
     spent: Rc<Spent>,
 }
 
-impl Timed {
+impl TimedPool {
     fn add_since(&self, begun: u64) {
         let ticks = self.counter.raw().wrapping_sub(begun);
         self.spent.ticks.set(self.spent.ticks.get() + ticks);
     }
 }
 
-impl Dispatch for Timed {
+impl Dispatch for TimedPool {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
         let begun = self.counter.raw();
         let result = self.pool.submit(job);
@@ -65,7 +66,7 @@ impl Dispatch for Timed {
     fn poll(&mut self) -> Option<Box<Job>> {
         let begun = self.counter.raw();
         let job = self.pool.poll();
-        // To have found nothing is how the thread spends its idle time.
+        // Polls that find nothing are the thread's idle time, and do not count.
         if job.is_some() {
             self.add_since(begun);
             self.spent.completed.set(self.spent.completed.get() + 1);
@@ -82,7 +83,7 @@ impl Dispatch for Timed {
     }
 }
 
-/// What a reading of the counter adds to what is between two of them, in ticks: the median.
+/// What a reading of the counter adds to an interval between two of them, in ticks: the median.
 fn reading(counter: &quanta::Clock) -> u64 {
     let mut gaps: [u64; 1001] = std::array::from_fn(|_| {
         let begun = counter.raw();
@@ -92,8 +93,8 @@ fn reading(counter: &quanta::Clock) -> u64 {
     gaps[gaps.len() / 2]
 }
 
-/// What the pool takes of the dispatch thread for each request, with at most `depth` of them with
-/// the worker, which waits for more in the way of `idle`.
+/// The dispatch thread's time for each request, with at most `depth` requests at the worker, whose
+/// idle policy is `idle`.
 pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, BenchError> {
     let settings = Settings::one_session();
     let address = format!("shm://starling-bench-dispatch-{}", std::process::id());
@@ -106,14 +107,14 @@ pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, B
     server.register_worker(ECHO, Arc::new(echo));
     let mut config = WorkerConfig::new(1, 1024);
     (config.depth, config.idle) = (depth, idle);
-    // A thread begins on the core of whoever starts it.
+    // A thread starts on the core of the thread that starts it.
     pin_thread(context.cores.server)?;
     let pool = ThreadPool::new(&config, &MonotonicClock::new(), &waker).map_err(failed);
     pin_thread(context.cores.client)?;
     let spent = Rc::new(Spent::default());
     let counter = quanta::Clock::new();
     let reading = reading(&counter);
-    server.set_dispatch(Box::new(Timed {
+    server.set_dispatch(Box::new(TimedPool {
         pool: pool?,
         counter: counter.clone(),
         spent: Rc::clone(&spent),
@@ -128,7 +129,7 @@ pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, B
         while !period.is_over() || spent.completed.get() == completed {
             for _ in 0..TURNS {
                 server.poll().map_err(failed)?;
-                caller.turn()?;
+                caller.poll()?;
             }
             caller.failure.take()?;
         }
@@ -148,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_calls_that_did_something_count() {
+    fn polls_that_find_nothing_do_not_count() {
         let device = ShmIo::client(ShmConfig::default()).expect("a device");
         let config = WorkerConfig::new(1, 1);
         let pool = ThreadPool::new(&config, &MonotonicClock::new(), &device.waker());
         let spent = Rc::new(Spent::default());
-        let mut timed = Timed {
+        let mut timed = TimedPool {
             pool: pool.expect("a thread"),
             counter: quanta::Clock::new(),
             spent: Rc::clone(&spent),

@@ -1,7 +1,7 @@
 //! Many small calls in flight, on any number of sessions.
 //!
-//! Requests are issued in batches: when the last response to a batch has come, the next batch is
-//! issued in its place (eRPC, section 6.2). Sessions take turns, a request each.
+//! Requests are issued in batches: when the last response of a batch arrives, the next batch takes
+//! its position (eRPC, section 6.2). Requests go to the sessions in rotation.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,16 +17,16 @@ use crate::error::BenchError;
 use crate::floor::{BusyWait, IN_FLIGHT, Period};
 use crate::metric::{Metric, Sample};
 
-/// Turns between two readings of the clock.
+/// Turns of the event loop between two readings of the clock.
 const TURNS: usize = 64;
 
-/// The form of a load.
+/// The parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Sessions, all with the same server.
     pub(super) sessions: usize,
-    /// Requests of a batch. As many batches are in flight as do not exceed [`IN_FLIGHT`]
-    /// requests: 55 of them in batches of 11.
+    /// Requests of a batch. The batches in flight have at most [`IN_FLIGHT`] requests together: 55
+    /// in batches of 11.
     pub(super) batch: u64,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn open<I: Device>(
     address: &str,
     count: usize,
 ) -> Result<Vec<SessionId>, BenchError> {
-    // Of these calls only: a load may be going on.
+    // Counts these calls only: a load may be running.
     let answered = Rc::new(Cell::new(0));
     let (failure, counter) = (caller.failure.clone(), Rc::clone(&answered));
     let opened = caller.endpoint.register_continuation(move |_, done| {
@@ -65,25 +65,25 @@ pub(super) fn open<I: Device>(
                 .map_err(failed)?;
             sessions.push(session);
         }
-        caller.turn()?;
+        caller.poll()?;
         caller.failure.take()?;
     }
     Ok(sessions)
 }
 
-/// Batches in flight, at most. A call's tag is a number that no other call has, times this, plus
-/// the place of its batch.
-const PLACES: u64 = 64;
+/// Batches in flight, at most. A call's tag is a unique number, times this, plus the position of
+/// its batch.
+const POSITIONS: u64 = 64;
 
-const _: () = assert!(IN_FLIGHT <= PLACES);
+const _: () = assert!(IN_FLIGHT <= POSITIONS);
 
-/// What issues the requests.
+/// Issues the requests.
 struct Issuer {
     sessions: Vec<SessionId>,
-    /// Whose turn it is.
-    turn: usize,
+    /// The session of the next call.
+    next: usize,
     number: u64,
-    /// For each batch in flight, the responses that it still waits for.
+    /// For each batch in flight, the responses that are still missing.
     missing: Vec<u64>,
     batch: u64,
     options: CallOptions,
@@ -94,7 +94,7 @@ impl Issuer {
     fn new(sessions: Vec<SessionId>, batch: u64) -> Self {
         Self {
             sessions,
-            turn: 0,
+            next: 0,
             number: 0,
             missing: vec![0; (IN_FLIGHT / batch) as usize],
             batch,
@@ -106,27 +106,27 @@ impl Issuer {
     /// The session of the next call.
     #[inline]
     fn session(&mut self) -> SessionId {
-        let session = self.sessions[self.turn];
-        self.turn += 1;
-        if self.turn == self.sessions.len() {
-            self.turn = 0;
+        let session = self.sessions[self.next];
+        self.next += 1;
+        if self.next == self.sessions.len() {
+            self.next = 0;
         }
         session
     }
 
-    /// Issues a batch in the place of one that is over.
+    /// Issues a batch at the position of one that has ended.
     #[inline]
     fn issue<I: Device>(
         &mut self,
         calls: &mut Calls<'_, I>,
-        place: usize,
+        position: usize,
     ) -> Result<(), BenchError> {
         let continuation = self.continuation.expect("it is registered by now");
-        self.missing[place] = self.batch;
+        self.missing[position] = self.batch;
         for _ in 0..self.batch {
             let session = self.session();
             self.number += 1;
-            let tag = self.number * PLACES + place as u64;
+            let tag = self.number * POSITIONS + position as u64;
             let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&small(tag));
             calls
                 .call(session, ECHO, &self.options, build, continuation, tag)
@@ -135,16 +135,16 @@ impl Issuer {
         Ok(())
     }
 
-    /// Takes in a response; true if it was the last of its batch.
+    /// Counts a response; true if it was the last of its batch.
     #[inline]
-    fn is_last(&mut self, place: usize) -> bool {
-        self.missing[place] -= 1;
-        self.missing[place] == 0
+    fn handle_response(&mut self, position: usize) -> bool {
+        self.missing[position] -= 1;
+        self.missing[position] == 0
     }
 }
 
-/// Sets [`IN_FLIGHT`] calls going; from then on the endpoint's turns keep them up. A batch with a
-/// call that fails is the last one in its place.
+/// Starts [`IN_FLIGHT`] calls; from then on the endpoint's turns keep that many in flight. A batch
+/// with a call that fails is the last one at its position.
 pub(super) fn start<I: Device>(
     caller: &mut Caller<I>,
     sessions: Vec<SessionId>,
@@ -153,19 +153,19 @@ pub(super) fn start<I: Device>(
     let issuer = Rc::new(RefCell::new(Issuer::new(sessions, batch)));
     let (failure, shared) = (caller.failure.clone(), Rc::clone(&issuer));
     let continuation = caller.endpoint.register_continuation(move |calls, done| {
-        let place = (done.tag % PLACES) as usize;
+        let position = (done.tag % POSITIONS) as usize;
         let issuer = &mut *shared.borrow_mut();
         if failure.check(I::SCHEME, &done, &small(done.tag))
-            && issuer.is_last(place)
-            && let Err(error) = issuer.issue(calls, place)
+            && issuer.handle_response(position)
+            && let Err(error) = issuer.issue(calls, position)
         {
-            failure.put(error);
+            failure.record(error);
         }
     });
     let issuer = &mut *issuer.borrow_mut();
     issuer.continuation = Some(continuation);
     let calls = &mut caller.endpoint.context();
-    (0..issuer.missing.len()).try_for_each(|place| issuer.issue(calls, place))
+    (0..issuer.missing.len()).try_for_each(|position| issuer.issue(calls, position))
 }
 
 /// Rate of small calls.
@@ -187,13 +187,13 @@ pub(super) fn rate<I: Device>(
     Ok(vec![(Metric::Rate, rate)])
 }
 
-/// Keeps a load up for some time; returns its rate.
+/// Runs a load for some time; returns its rate.
 pub(super) fn run<I: Device>(caller: &mut Caller<I>, period: Period) -> Result<f64, BenchError> {
     let begin = caller.completions();
     // Even the shortest period has a result.
     while !period.is_over() || caller.completions() == begin {
         for _ in 0..TURNS {
-            caller.turn()?;
+            caller.poll()?;
         }
         caller.failure.take()?;
     }
@@ -208,7 +208,7 @@ mod tests {
     use crate::device::endpoint;
     use crate::endpoint::server::register;
 
-    /// Sets a load going on endpoints that one thread turns, until `calls` are over.
+    /// Runs a load until `calls` have ended.
     fn run_for(calls: u64, sessions: usize, batch: u64) -> (Caller<UdpIo>, u64) {
         let settings = Settings::one_session();
         let (ready, address) = std::sync::mpsc::channel();
@@ -230,7 +230,7 @@ mod tests {
         let sessions = open(&mut caller, &address, sessions).unwrap();
         start(&mut caller, sessions, batch).unwrap();
         while caller.completions() < calls {
-            caller.turn().unwrap();
+            caller.poll().unwrap();
             caller.failure.take().unwrap();
         }
         drop(stop);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_take_turns_and_each_was_used_once() {
+    fn requests_go_to_all_sessions_and_the_limit_in_flight_holds() {
         let (caller, requests) = run_for(500, 100, 1);
         assert_eq!(caller.endpoint.calls_outstanding() as u64, IN_FLIGHT);
         assert!(requests >= 500);
@@ -254,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn turns_and_batches_are_counted() {
+    fn a_batch_ends_with_its_last_response() {
         let mut issuer = Issuer::new(vec![], 3);
         assert_eq!(issuer.missing.len(), 20);
         issuer.missing[1] = 3;
         assert_eq!(
-            [1, 1, 1].map(|place| issuer.is_last(place)),
+            [1, 1, 1].map(|position| issuer.handle_response(position)),
             [false, false, true]
         );
     }

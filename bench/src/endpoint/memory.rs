@@ -1,4 +1,4 @@
-//! What an idle session costs: by how much the anonymous memory of a client's and of a server's
+//! The memory of an idle session: how much the anonymous memory of a client's and of a server's
 //! process grows with sessions that are opened and used once.
 //!
 //! ```text
@@ -8,13 +8,13 @@
 //!    read /proc/PID/smaps_rollup
 //!    "open" ──────────────▶  more sessions, a call each ───────▶
 //!          ◀──────── open ─  stops
-//!    read it again: the difference is theirs
+//!    read again: the difference is the sessions'
 //! ```
 //!
-//! The first sessions are there to have every buffer of a busy endpoint there before.
-//! Anonymous memory is heap and stacks. It does not have the rings of shared memory, which belong
-//! to the pair of processes, however many sessions they have. The processes are new, so that no
-//! memory that an earlier measurement gave back is taken for free.
+//! The first sessions make the endpoint allocate every buffer of a busy endpoint beforehand.
+//! Anonymous memory is heap and stacks. Rings in shared memory are not part of it: they belong to
+//! the pair of processes, whatever the number of its sessions. The processes are new, so sessions
+//! cannot reuse memory that an earlier measurement freed.
 
 use std::io::BufRead;
 
@@ -31,17 +31,17 @@ use crate::floor::{BusyWait, IN_FLIGHT, Period};
 use crate::metric::{Metric, Sample};
 use crate::process::announce;
 
-/// Role of the client's process; its arguments are the device, how to wait, the server's address
-/// and the number of sessions.
+/// Role of the client's process; its arguments are the scheme, [`BusyWait::name`], the server's
+/// address and the number of sessions.
 pub(super) const ROLE: &str = "starling-sessions";
 
-/// What the client's process is told, and what it says when it has done it.
+/// The request to the client's process, and its answer.
 const OPEN: &str = "open";
 
 /// How long the first sessions are used, in seconds.
 const WARM_UP_SECONDS: f64 = 0.05;
 
-/// Whose memory.
+/// The process whose memory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -78,9 +78,9 @@ pub(super) fn of_session<I: Device>(
     };
     let before = anonymous_bytes(pid)?;
     client.write_line(OPEN)?;
-    let said = client.read_line()?;
-    if said != OPEN {
-        return Err(client.unexpected(&said));
+    let answer = client.read_line()?;
+    if answer != OPEN {
+        return Err(client.unexpected(&answer));
     }
     let grown = anonymous_bytes(pid)?.saturating_sub(before);
     Ok(vec![(Metric::Memory, grown as f64 / sessions as f64)])
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anonymous_memory_is_read_from_the_kernels_table() {
+    fn anonymous_memory_is_read_from_smaps_rollup() {
         let text = "Rss:  900 kB\nAnonymous:           12 kB\nSwap: 0 kB\n";
         assert_eq!(parse_anonymous(text), Some(12 * 1024));
         assert_eq!(parse_anonymous("Rss: 900 kB\n"), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_role_wants_to_know_how_many() {
+    fn the_role_refuses_arguments_without_a_number_of_sessions() {
         assert!(hold(&[]).is_err());
         let arguments = ["udp", "spin", "udp://127.0.0.1:1", "some"].map(String::from);
         assert!(hold(&arguments).is_err());

@@ -1,4 +1,5 @@
-//! The server's process: two methods with inline handlers, polled without end.
+//! The server's process: two methods with inline handlers, in an endpoint that is polled without
+//! end.
 
 use starling_endpoint::{Handler, MethodId};
 use starling_io_shm::ShmIo;
@@ -11,13 +12,14 @@ use crate::error::BenchError;
 use crate::floor::{BusyWait, SMALL_BYTES};
 use crate::process::announce;
 
-/// Role of the server; its arguments are the device, how to wait, the settings, and the host.
+/// Role of the server; its arguments are the scheme, [`BusyWait::name`], the settings, and the
+/// host.
 pub(super) const ROLE: &str = "starling-server";
 
-/// Answers with what it was sent.
+/// Answers with the request.
 pub(super) const ECHO: MethodId = MethodId(1);
 
-/// Takes a message of any size, and answers with 32 bytes: see [`receipt`].
+/// Receives a message of any size, and answers with 32 bytes: see [`receipt`].
 pub(super) const SINK: MethodId = MethodId(2);
 
 /// The answer to a large request: its length, then its first and its last byte.
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_role_wants_a_plane_how_to_wait_and_settings() {
+    fn the_role_refuses_arguments_without_scheme_wait_settings_and_host() {
         assert!(serve(&[]).is_err());
         for arguments in [
             ["rdma", "spin", "8,32,nothing", "127.0.0.1"],

@@ -1,5 +1,5 @@
-//! What the suites change of an endpoint's configuration; everything else is as users get it.
-//! Client and server are set alike: the client's process tells the server's by its arguments.
+//! What the suites change in an endpoint's configuration; everything else is the default. Client
+//! and server have the same settings: the server's process gets them as an argument.
 
 use starling_endpoint::EndpointConfig;
 use starling_proto::Congestion;
@@ -17,7 +17,7 @@ pub(super) enum Factor {
     ZeroCopyRequests,
     /// One reading of the clock for all datagrams of a burst.
     BatchedTimestamps,
-    /// Congestion control itself: not an optimisation, but the price of having it.
+    /// Congestion control itself: not an optimisation, but its absence shows its cost.
     CongestionControl,
 }
 
@@ -63,12 +63,12 @@ pub(super) struct Settings {
     pub(super) slots: u16,
     /// Packets outstanding on a session.
     pub(super) credits: u16,
-    /// What is turned off.
+    /// The optimisation that is off.
     pub(super) off: Option<Factor>,
 }
 
 impl Default for Settings {
-    /// What users get.
+    /// The defaults.
     fn default() -> Self {
         let config = EndpointConfig::default().protocol;
         Self {
@@ -80,8 +80,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// One session that has all requests in flight: as many slots as there can be, and a credit
-    /// for each.
+    /// For one session with all requests in flight: the most slots, and a credit for each.
     pub(super) fn one_session() -> Self {
         Self {
             slots: 64,
@@ -106,7 +105,7 @@ impl Settings {
         format!("{},{},{off}", self.slots, self.credits)
     }
 
-    /// The opposite of [`Self::to_argument`].
+    /// The inverse of [`Self::to_argument`].
     pub(super) fn from_argument(argument: &str) -> Option<Self> {
         let mut parts = argument.split(',');
         let (slots, credits, off) = (parts.next()?, parts.next()?, parts.next()?);
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_learns_the_settings_by_its_argument() {
+    fn settings_survive_the_way_through_an_argument() {
         let factors = Factor::ALL.map(|off| Settings {
             off: Some(off),
             ..Settings::one_session()
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_factor_changes_the_configuration_in_its_own_way() {
+    fn each_factor_changes_the_configuration_differently() {
         let base = Settings::default().config();
         assert_eq!(base, EndpointConfig::default());
         let changed = Factor::ALL.map(|off| {

@@ -1,8 +1,8 @@
 //! Large transfers over one TCP stream, with an application's answer to each request.
 //!
 //! A request is its bytes alone; the server knows the size and answers with 32 bytes once it has
-//! read them all. One request is outstanding at a time, as in all benchmarks of the suite. There are
-//! two variants: both sides block, as ordinary programs do, or both poll, as Starling does.
+//! read them all. One request is outstanding at a time, as in all benchmarks of the suite. There
+//! are two variants: both sides block, as ordinary programs do, or both poll, as Starling does.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -19,8 +19,8 @@ const TRIES: u32 = 1000;
 
 type Message = [u8; SMALL_BYTES];
 
-/// The echo server: answers the client that sends the first datagram. Its arguments are `BusyWait::name` and the
-/// host to bind.
+/// The echo server: answers the client that sends the first datagram. Its arguments are
+/// `BusyWait::name` and the host to bind.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
         [name, host] => BusyWait::from_name(name).map(|wait| (wait, host)),
@@ -110,8 +110,8 @@ impl Client {
         Ok(())
     }
 
-    /// Receives one answer if there is one. Loopback neither loses nor reorders the datagrams of one
-    /// thread while the receive buffer has room.
+    /// Receives one answer if there is one. Loopback neither loses nor reorders the datagrams of
+    /// one thread while the receive buffer has room.
     #[inline]
     fn try_receive(&mut self) -> Result<bool, BenchError> {
         let mut message = [0; SMALL_BYTES];

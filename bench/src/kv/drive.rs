@@ -1,16 +1,17 @@
-//! A load generator as a process: runs on request, progress and figures as lines.
+//! A load generator as a process. It gets requests for runs, and prints progress and figures as
+//! lines.
 //!
 //! ```text
 //!   LoadProcess (parent)                 drive (child, on the client's core)
 //!        │ ◀──── ready ADDRESS ───────────── connected
 //!        │ ───── run A 1.5 ───────────────▶
-//!        │ ◀──── at 12345 ────────────────── calls so far, some times a second
+//!        │ ◀──── at 12345 ────────────────── calls so far, ten times a second
 //!        │ ◀──── done {"calls": ...} ─────── or: wrong MESSAGE, and the process ends
 //!        ⋮
 //!      drop: closes standard input ───────▶ ends
 //! ```
 //!
-//! A generator lives through all workloads, since its model knows what it wrote before.
+//! A generator lives through all workloads, because its model has the state of all earlier writes.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead};
@@ -28,20 +29,20 @@ use crate::error::BenchError;
 use crate::latency::Latencies;
 use crate::process::{Launcher, RoleProcess, announce};
 
-/// How often a run tells where it stands, per second.
-const TOLD_PER_SECOND: f64 = 10.0;
+/// Progress reports of a run per second.
+const REPORTS_PER_SECOND: f64 = 10.0;
 
 /// Makes calls on one system.
 pub trait KvClient {
-    /// Makes the calls that `load` asks for until it has no more, and waits for all answers.
-    /// The load is shared so that tasks can have it; nothing of it is kept beyond the run.
+    /// Makes the calls of `load` until it has no more, and waits for all answers. The load is
+    /// shared with tasks during the run only.
     fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError>;
 
-    /// Waits for `future` in between, and keeps the connection alive.
+    /// Waits for `future` between runs, and keeps the connection alive.
     fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError>;
 }
 
-/// Tells the time since it was started.
+/// Measures the time since its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     begin: Instant,
@@ -61,27 +62,27 @@ impl Stopwatch {
     }
 }
 
-/// The clock of one run. A client asks it for the time before each [`Load::poll`] and each
-/// `handle_*`, and calls [`Run::turn`] once in a while.
+/// The clock of one run. A client reads it before each [`Load::poll`] and each `handle_*`, and
+/// calls [`Run::handle_time`] now and then.
 pub struct Run<'a> {
     stopwatch: Stopwatch,
     seconds: f64,
-    next_told: f64,
-    tell: &'a mut dyn FnMut(u64),
+    next_report: f64,
+    report: &'a mut dyn FnMut(u64),
 }
 
 impl<'a> Run<'a> {
     /// A run that begins now.
-    pub fn new(seconds: f64, tell: &'a mut dyn FnMut(u64)) -> Self {
+    pub fn new(seconds: f64, report: &'a mut dyn FnMut(u64)) -> Self {
         Self {
             stopwatch: Stopwatch::start(),
             seconds,
-            next_told: 0.0,
-            tell,
+            next_report: 0.0,
+            report,
         }
     }
 
-    /// Its clock, for tasks that have it to themselves.
+    /// A copy of its clock, for tasks.
     pub fn stopwatch(&self) -> Stopwatch {
         self.stopwatch
     }
@@ -92,24 +93,25 @@ impl<'a> Run<'a> {
         self.stopwatch.now_ns()
     }
 
-    /// Stops the load when its time is over, and tells how far it is, both at `now_ns`.
+    /// Stops the load when its time is over, and reports progress when that is due, both at
+    /// `now_ns`.
     #[inline]
-    pub fn turn(&mut self, now_ns: u64, load: &mut Load) {
+    pub fn handle_time(&mut self, now_ns: u64, load: &mut Load) {
         let now = now_ns as f64 / 1e9;
         if now >= self.seconds {
             load.stop();
         }
-        if now >= self.next_told {
-            self.next_told = now + 1.0 / TOLD_PER_SECOND;
-            (self.tell)(load.calls());
+        if now >= self.next_report {
+            self.next_report = now + 1.0 / REPORTS_PER_SECOND;
+            (self.report)(load.calls());
         }
     }
 }
 
-/// What one run came to.
+/// The figures of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFigures {
-    /// Calls that were answered, and answered right.
+    /// Calls with a correct answer.
     pub calls: u64,
     /// From the first call to the last answer, in ns.
     pub elapsed_ns: u64,
@@ -119,7 +121,7 @@ pub struct RunFigures {
     pub latencies_ns: Vec<u64>,
 }
 
-/// Percentiles that a run reports: the whole distribution, finer towards its tail.
+/// The percentiles that a run reports: the whole distribution, finer towards its tail.
 pub const PERCENTILES: [f64; 16] = [
     0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.75, 99.9, 99.95, 99.99, 99.999,
     100.0,
@@ -146,7 +148,7 @@ impl RunFigures {
     /// If `percentile` is not one of them.
     pub fn latency_ns(&self, percentile: f64) -> u64 {
         let index = PERCENTILES.iter().position(|&p| p == percentile);
-        self.latencies_ns[index.expect("one of the percentiles that are reported")]
+        self.latencies_ns[index.expect("one of the reported percentiles")]
     }
 
     fn to_json(&self) -> String {
@@ -179,9 +181,9 @@ impl RunFigures {
 pub struct Settings {
     /// Records that the store holds at the start.
     pub records: u64,
-    /// Decides the operations.
+    /// The seed of the operations.
     pub seed: u64,
-    /// Operations at a time.
+    /// Operations in flight.
     pub in_flight: u32,
 }
 
@@ -195,7 +197,7 @@ impl Settings {
         ]
     }
 
-    /// The opposite of [`Settings::to_arguments`].
+    /// The inverse of [`Settings::to_arguments`].
     pub fn from_arguments(role: &str, arguments: &[String]) -> Result<Self, BenchError> {
         let parsed: Option<Vec<u64>> = arguments.iter().map(|text| text.parse().ok()).collect();
         match parsed.as_deref() {
@@ -212,8 +214,8 @@ impl Settings {
     }
 }
 
-/// The life of a load generator's process: announces `address` and makes the runs that standard
-/// input asks for until it ends.
+/// The main function of a load generator's process: announces `address`, then makes the runs that
+/// standard input asks for until it ends.
 pub fn drive(
     client: &mut impl KvClient,
     address: &str,
@@ -245,7 +247,7 @@ pub fn drive(
     Ok(())
 }
 
-/// Lines come in a thread of their own, so that this one can look after its connection.
+/// A thread reads standard input, so that this one can keep its connection alive.
 fn lines_of_stdin() -> Result<mpsc::UnboundedReceiver<io::Result<String>>, BenchError> {
     let (sender, receiver) = mpsc::unbounded();
     std::thread::Builder::new()
@@ -279,14 +281,14 @@ fn run(
     workload: Workload,
     seconds: f64,
 ) -> Result<RunFigures, BenchError> {
-    // Caches and connections warm up unrecorded.
+    // The warm-up of caches and connections does not count.
     load.borrow_mut().switch_to(workload);
     client.drive(load, &mut Run::new(seconds / 10.0, &mut |_| ()))?;
     load.borrow_mut().take_latencies();
     load.borrow_mut().switch_to(workload);
     let cpu_before_ns = own_cpu_ns();
-    let mut tell = |calls| println!("at {calls}");
-    let mut run = Run::new(seconds, &mut tell);
+    let mut report = |calls| println!("at {calls}");
+    let mut run = Run::new(seconds, &mut report);
     client.drive(load, &mut run)?;
     let elapsed_ns = run.now_ns();
     let cpu_ns = own_cpu_ns() - cpu_before_ns;
@@ -320,8 +322,8 @@ impl LoadProcess {
         Ok(Self { process })
     }
 
-    /// One run: some warm-up, then `seconds` of calls. `progress` hears the number of calls so
-    /// far. An answer that was wrong is [`BenchError::Process`] with the model's verdict.
+    /// One run: a warm-up, then `seconds` of calls. `progress` gets the number of calls so far. A
+    /// wrong answer is [`BenchError::Process`] with the model's error.
     pub fn run(
         &mut self,
         workload: Workload,
@@ -361,7 +363,7 @@ mod tests {
     impl KvClient for Local {
         fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
             let load = &mut *load.borrow_mut();
-            // A bound of its own: the clock may stand still.
+            // A bound of its own: the run is longer than any test.
             for _ in 0..100 {
                 let now = run.now_ns();
                 let Some((ticket, op)) = load.poll(now) else {
@@ -379,7 +381,7 @@ mod tests {
                     other => panic!("not in workload A: {other:?}"),
                 }
                 .expect("the load stays within the store's bounds")?;
-                run.turn(now, load);
+                run.handle_time(now, load);
             }
             load.stop();
             Ok(())
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_go_through_arguments() {
+    fn settings_survive_the_way_through_arguments() {
         let settings = Settings {
             records: 1000,
             seed: 7,
@@ -449,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_are_not_figures_are_refused() {
+    fn text_that_is_not_figures_is_refused() {
         assert_eq!(RunFigures::from_json("nonsense"), None);
         assert_eq!(RunFigures::from_json("{}"), None);
     }

@@ -1,4 +1,4 @@
-//! The load: which operation comes next, and whether its answer was right.
+//! The load: draws the next operation, and checks its answer with the model.
 
 use super::model::{Model, Moment, WrongAnswer};
 use super::random::{Random, Zipf};
@@ -6,11 +6,11 @@ use super::workload::{Kind, Workload};
 use crate::latency::Latencies;
 use starling_sample_services::kv::record::{self, Key, Value};
 
-/// The skew of YCSB's Zipf distribution.
+/// The exponent of YCSB's Zipf distribution.
 pub const THETA: f64 = 0.99;
 
 /// The longest scan of YCSB E, in records.
-pub const SCAN_AT_MOST: u64 = 100;
+pub const MAX_SCAN: u64 = 100;
 
 /// Keys of one [`Op::MultiGet`].
 pub const MULTI_GET_KEYS: usize = 8;
@@ -18,49 +18,49 @@ pub const MULTI_GET_KEYS: usize = 8;
 /// One call to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// To be answered with [`Load::handle_get`].
+    /// Its answer goes to [`Load::handle_get`].
     Get {
         /// The key.
         key: Key,
     },
-    /// To be answered with [`Load::handle_put`].
+    /// Its answer goes to [`Load::handle_put`].
     Put {
         /// The key.
         key: Key,
         /// The value.
         value: Value,
     },
-    /// To be answered with [`Load::handle_delete`].
+    /// Its answer goes to [`Load::handle_delete`].
     Delete {
         /// The key.
         key: Key,
     },
-    /// To be answered with [`Load::handle_scan`].
+    /// Its answer goes to [`Load::handle_scan`].
     Scan {
         /// The first key.
         start: Key,
         /// The most records.
         limit: u32,
     },
-    /// To be answered with [`Load::handle_multi_get`].
+    /// Its answer goes to [`Load::handle_multi_get`].
     MultiGet {
         /// The keys.
         keys: [Key; MULTI_GET_KEYS],
     },
 }
 
-/// Ties an answer to its operation. Valid until the answer has been handled.
+/// Matches an answer with its operation. Valid until the answer has been handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
 impl Ticket {
-    /// A number below the load's limit of operations in flight, of no other ticket in flight.
+    /// A number below the limit of operations in flight; no other ticket in flight has it.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// An operation in flight, with what the model knew when it was issued.
+/// An operation in flight, with the model's knowledge at its issue.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Get {
@@ -99,7 +99,7 @@ impl Expected {
         }
     }
 
-    /// The version that this operation writes to record `id`, if it does.
+    /// The version that this operation writes to record `id`, if it writes there.
     fn writes(&self, id: u64) -> Option<u32> {
         match *self {
             Self::Put {
@@ -119,7 +119,7 @@ struct InFlight {
     issued_at_ns: u64,
 }
 
-/// Issues the operations of a workload, a limited number at a time, and judges the answers.
+/// Issues the operations of a workload, a limited number at a time, and checks the answers.
 pub struct Load {
     workload: Workload,
     model: Model,
@@ -147,7 +147,7 @@ impl Load {
         }
     }
 
-    /// Goes on with another workload; the store stays as it is.
+    /// Continues with another workload on the same records.
     ///
     /// # Panics
     /// If operations are in flight.
@@ -157,7 +157,7 @@ impl Load {
         self.stopped = false;
     }
 
-    /// No operation is in flight.
+    /// Whether no operation is in flight.
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.in_flight.len()
     }
@@ -167,7 +167,7 @@ impl Load {
         self.stopped = true;
     }
 
-    /// What was recorded since the last call of this: the latency of every operation that ended.
+    /// The latencies of all operations that ended since the last call of this.
     pub fn take_latencies(&mut self) -> Latencies {
         std::mem::take(&mut self.latencies)
     }
@@ -202,7 +202,7 @@ impl Load {
         Some((Ticket(ticket), op))
     }
 
-    /// One of the initial records, by their popularity.
+    /// One of the initial records, by popularity.
     fn draw(&mut self) -> u64 {
         self.zipf.draw(&mut self.random)
     }
@@ -241,7 +241,7 @@ impl Load {
 
     fn scan(&mut self) -> (Expected, Op) {
         let start = record::place(self.draw());
-        let limit = 1 + self.random.below(SCAN_AT_MOST) as u32;
+        let limit = 1 + self.random.below(MAX_SCAN) as u32;
         let began = self.model.begin_scan();
         let expected = Expected::Scan {
             start,
@@ -319,7 +319,7 @@ impl Load {
                 existed,
             } => {
                 self.model.end_write(id, oldest);
-                // A write issued since may have been there first.
+                // A write issued since may have taken effect first.
                 let alone = self.model.issued(id) == version;
                 if alone && existed.is_some_and(|existed| existed != said) {
                     let key = record::key(id);
@@ -395,7 +395,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that answers right, with a handle on what it answers.
+    /// A server with a correct store.
     struct Server {
         store: Store,
     }
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_store_passes_every_workload_in_any_order_of_execution() {
+    fn a_correct_store_passes_every_workload_in_any_order_of_execution() {
         const RECORDS: u64 = 200;
         for seed in 0..20 {
             let server = Server::new(RECORDS);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_loses_a_write_is_caught() {
+    fn a_lost_write_is_detected() {
         let server = Server::new(10);
         let mut load = Load::new(10, Workload::A, 1, 1);
         let mut lost = false;
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_and_answers_make_room() {
+    fn the_limit_in_flight_holds_until_an_answer_arrives() {
         let mut load = Load::new(10, Workload::C, 1, 2);
         let (first, _) = load.poll(0).unwrap();
         let (second, _) = load.poll(0).unwrap();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_another_kind_or_number_are_wrong() {
+    fn an_answer_of_another_kind_or_length_is_wrong() {
         let mut load = Load::new(10, Workload::C, 1, 1);
         let (ticket, _) = load.poll(0).unwrap();
         assert_eq!(
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_issues_the_same_operations() {
+    fn the_same_seed_gives_the_same_operations() {
         let ops = |seed| {
             let mut load = Load::new(100, Workload::All, seed, 50);
             std::iter::from_fn(|| load.poll(0))

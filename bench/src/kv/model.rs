@@ -1,4 +1,4 @@
-//! What the store may answer.
+//! The model of the store: decides which answers are possible.
 //!
 //! Every write of a record has a version, counted from 1 in the order of issue; removals count
 //! too. Writes in flight at the same time may take effect in either order, so the model keeps for
@@ -23,10 +23,10 @@ use starling_sample_services::kv::record::{
     FIRST_VERSION, id_at, key_at, place, place_of, version_of,
 };
 
-/// An answer that no right store can give.
+/// An answer that a correct store cannot give.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrongAnswer {
-    /// A record that must be there was not.
+    /// A record that must exist was not found.
     #[error("key {key}: not found, but write {floor} had ended before the call began")]
     Missing {
         /// The key.
@@ -77,19 +77,19 @@ pub enum WrongAnswer {
     /// An answer with more or fewer parts than asked for.
     #[error("{what}: {expected} expected, got {got}")]
     Count {
-        /// What is counted.
+        /// The parts that are counted.
         what: &'static str,
-        /// How many were asked for.
+        /// The requested number.
         expected: usize,
-        /// How many came; of a surplus only the first is counted.
+        /// The received number; of a surplus only the first is counted.
         got: usize,
     },
-    /// A removal said that the record was there, or that it was not, and the opposite is true.
+    /// A removal's answer about the record's existence is wrong.
     #[error("key {key}: a removal said existed = {said}")]
     Existed {
         /// The key.
         key: String,
-        /// What it said.
+        /// The answer.
         said: bool,
     },
     /// An answer of another kind than the operation.
@@ -122,17 +122,17 @@ struct Row<'a> {
     value: &'a [u8],
 }
 
-/// A moment in the model's history, for reads of many records.
+/// A point in the model's history, for scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
-/// The records that the store holds, as far as that can be known.
+/// The possible contents of the store.
 #[derive(Debug)]
 pub struct Model {
     states: Vec<State>,
-    /// The places of all records ever written.
+    /// The positions of all records ever written.
     places: BTreeSet<u64>,
-    /// Floors before they rose, newest last, kept while a scan in flight may need them.
+    /// The floors before they rose, newest last, kept while a scan in flight may need them.
     risen: VecDeque<(u64, u32)>,
     /// The moment of `risen[0]`.
     risen_from: Moment,
@@ -157,12 +157,12 @@ impl Model {
         }
     }
 
-    /// How many records were ever written; the next new one has this number.
+    /// The number of records ever written, which is the number of the next new one.
     pub fn records(&self) -> u64 {
         self.states.len() as u64
     }
 
-    /// A write is issued; returns its version. `id` is at most [`Model::records`].
+    /// Issues a write; returns its version. `id` is at most [`Model::records`].
     pub(crate) fn begin_put(&mut self, id: u64) -> u32 {
         if id == self.records() {
             self.states.push(State::default());
@@ -173,8 +173,8 @@ impl Model {
         state.issued
     }
 
-    /// A removal is issued. Returns its version, and whether it must find the record; `None` if
-    /// either can be.
+    /// Issues a removal. Returns its version, and whether it must find the record; `None`: both are
+    /// possible.
     pub(crate) fn begin_delete(&mut self, id: u64) -> (u32, Option<bool>) {
         let state = &mut self.states[id as usize];
         let existed = (state.floor == state.issued).then_some(state.removed != state.issued);
@@ -183,7 +183,7 @@ impl Model {
         (state.issued, existed)
     }
 
-    /// A write or removal has ended. `oldest` is the oldest version of the record that was in
+    /// Ends a write or removal. `oldest` is the oldest version of the record that was in
     /// flight when this one was issued, itself included.
     pub(crate) fn end_write(&mut self, id: u64, oldest: u32) {
         let state = &mut self.states[id as usize];
@@ -200,12 +200,12 @@ impl Model {
         self.states[id as usize].issued
     }
 
-    /// A read is issued; returns the floor for [`Model::check`].
+    /// Issues a read; returns the floor for [`Model::check`].
     pub(crate) fn floor(&self, id: u64) -> u32 {
         self.states[id as usize].floor
     }
 
-    /// Judges what a read found.
+    /// Checks the answer to a read.
     pub(crate) fn check(
         &self,
         id: u64,
@@ -215,7 +215,7 @@ impl Model {
         let state = self.states[id as usize];
         let key = || name(place(id));
         let Some(bytes) = found else {
-            // Only the last removal matters: an earlier one in the window is below it.
+            // Only the last removal matters: earlier ones are older than it.
             if state.removed >= floor {
                 return Ok(());
             }
@@ -237,14 +237,14 @@ impl Model {
         }
     }
 
-    /// A scan is issued.
+    /// Issues a scan.
     pub(crate) fn begin_scan(&mut self) -> Moment {
         let now = Moment(self.risen_from.0 + self.risen.len() as u64);
         self.scans.push_back(now);
         now
     }
 
-    /// Judges what a scan found, and forgets it. `began` is of [`Model::begin_scan`].
+    /// Checks the answer to a scan and ends it. `began` is of [`Model::begin_scan`].
     pub(crate) fn end_scan<'a>(
         &mut self,
         began: Moment,
@@ -252,7 +252,7 @@ impl Model {
         limit: usize,
         found: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     ) -> Result<(), WrongAnswer> {
-        let verdict = self.check_scan(began, start, limit, found);
+        let result = self.check_scan(began, start, limit, found);
         let index = self.scans.iter().position(|&scan| scan == began);
         self.scans
             .remove(index.expect("a scan ends once, after it began"));
@@ -263,7 +263,7 @@ impl Model {
         self.risen
             .drain(..(keep_from.0 - self.risen_from.0) as usize);
         self.risen_from = keep_from;
-        verdict
+        result
     }
 
     fn check_scan<'a>(
@@ -274,7 +274,7 @@ impl Model {
         found: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     ) -> Result<(), WrongAnswer> {
         let risen = self.risen.range((began.0 - self.risen_from.0) as usize..);
-        // A handful of floors rise during a scan: looking through them beats any index.
+        // Few floors rise during a scan: a linear search beats an index.
         let floor_then = |id, floor_now| {
             let before = risen.clone().find(|(risen, _)| *risen == id);
             before.map_or(floor_now, |&(_, floor)| floor)
@@ -307,8 +307,8 @@ impl Model {
                 value,
             });
         }
-        // Neighbours in order are strangers in `states`, so each of these is a cache miss. With
-        // nothing in between they overlap.
+        // Neighbours in key order are far apart in `states`, so each of these loads is a cache
+        // miss. Without other work in between, the misses overlap.
         for row in &mut rows {
             row.floor = self.floor(row.id);
         }
@@ -330,7 +330,7 @@ impl Model {
             self.check(row.id, floor_then(row.id, row.floor), Some(row.value))?;
         }
         if count < limit {
-            // The scan says that it reached the end.
+            // A scan below its limit has reached the end.
             known.try_for_each(must_be_absent)?;
         }
         Ok(())

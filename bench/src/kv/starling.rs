@@ -53,11 +53,11 @@ impl KvClient for Client {
         for _ in 0..self.in_flight {
             self.endpoint.spawn_local(Rc::clone(&job).work());
         }
-        let over = || {
-            run.turn(run.now_ns(), &mut load.borrow_mut());
+        let is_over = || {
+            run.handle_time(run.now_ns(), &mut load.borrow_mut());
             job.working.get() == 0
         };
-        self.endpoint.run_until(over).map_err(failed)?;
+        self.endpoint.run_until(is_over).map_err(failed)?;
         job.error.take().map_or(Ok(()), Err)
     }
 
@@ -66,14 +66,14 @@ impl KvClient for Client {
     }
 }
 
-/// What the tasks of one run share.
+/// The state that the tasks of one run share.
 struct Job {
     stub: Stub<LocalChannel>,
     load: Rc<RefCell<Load>>,
     time: Stopwatch,
-    /// Tasks that are not over.
+    /// Tasks that have not ended.
     working: Cell<u32>,
-    /// The first thing that went wrong.
+    /// The first error.
     error: RefCell<Option<BenchError>>,
 }
 

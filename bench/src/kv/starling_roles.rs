@@ -1,7 +1,7 @@
 //! `kv.Kv` over Starling as a server's and a load generator's process.
 //!
-//! Both ends have room for all operations in flight on their one session, and are otherwise as
-//! they come: they spin for a moment when there is nothing to do and then sleep.
+//! Both ends have room for all operations in flight on their one session. Everything else is the
+//! default: idle threads spin for a moment and then sleep.
 
 use starling::{EndpointConfig, Server};
 
@@ -12,14 +12,13 @@ use crate::error::BenchError;
 use crate::process::{announce, begin_client, begin_server};
 use starling_sample_services::kv;
 
-/// Role of the server; its arguments are an address to bind and the number of records that it
-/// holds at the start.
+/// Role of the server; its arguments are an address to bind and the number of its initial records.
 pub const KV_SERVER: &str = "starling-kv";
 
 /// Role of the load generator; its arguments are the server's address and [`Settings`].
 pub const KV_CLIENT: &str = "starling-kv-load";
 
-/// The most operations in flight that go at once rather than queue: a session's most slots.
+/// The most operations in flight that do not queue: the most slots of a session.
 pub const SLOTS: u16 = 64;
 
 /// Runs the process of a role of this module. `None`: the role is not one of them.

@@ -1,4 +1,4 @@
-//! What a workload is made of.
+//! YCSB's workloads: mixes of operations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use super::random::Random;
 pub enum Kind {
     /// Reads one record.
     Get,
-    /// Writes a record that is there.
+    /// Overwrites a record.
     Update,
-    /// Writes a record that was never there.
+    /// Writes a new record.
     Insert,
-    /// Reads some records in order.
+    /// Reads several records in order.
     Scan,
     /// Removes a record.
     Delete,
@@ -33,12 +33,12 @@ pub enum Workload {
     C,
     /// YCSB E, "short ranges": 95 % scans of 1 to 100 records, 5 % inserts.
     E,
-    /// Not of YCSB: every method of the service, a sixth for each kind of operation.
+    /// Not of YCSB: every method of the service, a sixth of the operations for each kind.
     All,
 }
 
 impl Workload {
-    /// YCSB's, in their order.
+    /// YCSB's workloads, in their order.
     pub const YCSB: [Self; 4] = [Self::A, Self::B, Self::C, Self::E];
 
     /// Its letter; `all` for [`Workload::All`].
@@ -63,7 +63,7 @@ impl Workload {
         }
     }
 
-    /// Shares of the kinds, in percent and summed up: the last is 100.
+    /// The kinds with their cumulative shares, in percent: the last is 100.
     fn shares(self) -> &'static [(u64, Kind)] {
         match self {
             Self::A => &[(50, Kind::Get), (100, Kind::Update)],
@@ -108,7 +108,7 @@ impl FromStr for Workload {
             .into_iter()
             .chain([Self::All])
             .find(|workload| workload.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| "there is no such workload; there are A, B, C, E and all".into())
+            .ok_or_else(|| "no workload has this name; the workloads are A, B, C, E and all".into())
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mixes_are_as_described() {
+    fn the_kinds_of_operation_have_the_documented_shares() {
         for (workload, kind, percent) in [
             (Workload::A, Kind::Get, 50.0),
             (Workload::A, Kind::Update, 50.0),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_are_found_by_name() {
+    fn a_workload_is_found_by_its_name() {
         assert_eq!("a".parse(), Ok(Workload::A));
         assert_eq!("all".parse(), Ok(Workload::All));
         assert!("D".parse::<Workload>().is_err());

@@ -14,9 +14,9 @@ use crate::endpoint::caller::Failure;
 use crate::error::BenchError;
 use crate::latency::Latencies;
 
-/// How long to sleep after a look at all endpoints: a small part of a service time. To look without
-/// end would take a core that the kernel takes away from real-time processes for a while.
-const NAP: Duration = Duration::from_micros(20);
+/// How long to sleep after polling all endpoints: a small part of a service time. The kernel takes
+/// the core away from a real-time process that polls without end.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// An endpoint with its session.
 struct Flow<I: Device> {
@@ -25,17 +25,17 @@ struct Flow<I: Device> {
     done: ContinuationId,
 }
 
-/// What is known of a run's requests.
-struct Book {
+/// The requests of a run.
+struct RunState {
     begin: Instant,
     requests: Vec<Arrival>,
-    /// Requests that do not count: the queues are not full yet.
+    /// The first requests, which do not count: the queues are not full yet.
     skipped: usize,
     latencies: Latencies,
     answered: usize,
 }
 
-/// How long requests were held, of all runs.
+/// The time that workers held requests beyond what was asked for, over all runs.
 #[derive(Default)]
 struct Held {
     longer_ns: u64,
@@ -44,12 +44,12 @@ struct Held {
 
 pub(super) struct Client<I: Device> {
     flows: Vec<Flow<I>>,
-    book: Rc<RefCell<Book>>,
+    state: Rc<RefCell<RunState>>,
     held: Rc<RefCell<Held>>,
     failure: Failure,
 }
 
-impl Book {
+impl RunState {
     fn new(count: usize) -> Self {
         Self {
             begin: Instant::now(),
@@ -66,19 +66,19 @@ impl Book {
 }
 
 impl<I: Device> Client<I> {
-    /// All flows, with a session each that is open.
+    /// Connects all flows; each has one open session.
     pub(super) fn connect(host: &str, address: &str) -> Result<Self, BenchError> {
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
             .map_err(|error| BenchError::io("setting the timer slack")(error.into()))?;
-        // A server of AF_XDP is reached by sockets, too.
+        // Clients reach a server of AF_XDP by ordinary sockets, too.
         let address = address.replace("xdp://vb/", "udp://");
         let mut client = Self {
             flows: Vec::with_capacity(FLOWS),
-            book: Rc::new(RefCell::new(Book::new(0))),
+            state: Rc::new(RefCell::new(RunState::new(0))),
             held: Rc::default(),
             failure: Failure::default(),
         };
-        // One after the other: their numbers at the server count up.
+        // One after the other, so that they have consecutive numbers at the server.
         for flow in 0..FLOWS {
             let mut endpoint = endpoint::<I>(I::client(host), config())?;
             let done = client.continuation(&mut endpoint);
@@ -100,23 +100,23 @@ impl<I: Device> Client<I> {
     }
 
     fn continuation(&self, endpoint: &mut Raw<I>) -> ContinuationId {
-        let (book, held, failure) = (
-            Rc::clone(&self.book),
+        let (state, held, failure) = (
+            Rc::clone(&self.state),
             Rc::clone(&self.held),
             self.failure.clone(),
         );
         endpoint.register_continuation(move |_, done| {
-            let book = &mut *book.borrow_mut();
+            let state = &mut *state.borrow_mut();
             let index = done.tag as usize;
-            let asked_ns = book.requests[index].service_ns;
+            let asked_ns = state.requests[index].service_ns;
             let Some(held_ns) = answer(&done).filter(|held_ns| *held_ns >= asked_ns) else {
-                failure.put_answer(I::SCHEME, &done);
+                failure.record_answer(I::SCHEME, &done);
                 return;
             };
-            book.answered += 1;
-            if index >= book.skipped {
-                let latency_ns = book.now_ns() - book.requests[index].at_ns;
-                book.latencies.record(latency_ns);
+            state.answered += 1;
+            if index >= state.skipped {
+                let latency_ns = state.now_ns() - state.requests[index].at_ns;
+                state.latencies.record(latency_ns);
             }
             let held = &mut *held.borrow_mut();
             held.longer_ns += held_ns - asked_ns;
@@ -124,17 +124,17 @@ impl<I: Device> Client<I> {
         })
     }
 
-    /// Sends `count` requests when they arrive, waits for their answers, and returns the 99th
+    /// Sends `count` requests when they are due, waits for their answers, and returns the 99th
     /// percentile of their latencies, ns.
     pub(super) fn run(
         &mut self,
         arrivals: impl Iterator<Item = Arrival>,
         count: usize,
     ) -> Result<f64, BenchError> {
-        *self.book.borrow_mut() = Book::new(count);
+        *self.state.borrow_mut() = RunState::new(count);
         let mut arrivals = arrivals.take(count).peekable();
-        while self.book.borrow().answered < count {
-            let now_ns = self.book.borrow().now_ns();
+        while self.state.borrow().answered < count {
+            let now_ns = self.state.borrow().now_ns();
             while let Some(arrival) = arrivals.next_if(|arrival| arrival.at_ns <= now_ns) {
                 self.send(arrival)?;
             }
@@ -142,14 +142,14 @@ impl<I: Device> Client<I> {
                 flow.endpoint.poll().map_err(failed)?;
             }
             self.failure.take()?;
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        Ok(self.book.borrow().latencies.percentile(99.0) as f64)
+        Ok(self.state.borrow().latencies.percentile(99.0) as f64)
     }
 
     fn send(&mut self, arrival: Arrival) -> Result<(), BenchError> {
         let tag = {
-            let requests = &mut self.book.borrow_mut().requests;
+            let requests = &mut self.state.borrow_mut().requests;
             requests.push(arrival);
             requests.len() - 1
         };
@@ -164,14 +164,14 @@ impl<I: Device> Client<I> {
             .map_err(failed)
     }
 
-    /// How much longer than they asked for requests were held, ns, on average.
+    /// How much longer than asked for workers held requests, ns, on average.
     pub(super) fn held_longer_ns(&self) -> f64 {
         let held = self.held.borrow();
         held.longer_ns as f64 / held.requests.max(1) as f64
     }
 }
 
-/// How long a request was held, as its answer says.
+/// The time that a worker held a request, by the answer.
 fn answer(done: &Completion<'_>) -> Option<u64> {
     let body = done.result.as_ref().ok()?.body();
     Some(u64::from_le_bytes(body.try_into().ok()?))
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_is_answered_and_late_ones_count_from_when_they_were_due() {
+    fn every_request_is_answered_and_its_latency_begins_when_it_was_due() {
         // All at once: two workers have to hold ten each.
         let arrivals = (0..20).map(|flow| Arrival {
             at_ns: 0,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_having_been_held_is_wrong() {
+    fn an_answer_to_a_request_that_was_not_held_is_wrong() {
         let lies: WorkerHandler = Arc::new(|_, reply| {
             reply.buffer().extend_from_slice(&7_u64.to_le_bytes());
         });

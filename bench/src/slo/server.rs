@@ -1,4 +1,4 @@
-//! The server's process: one endpoint, and workers that sleep for as long as a request says.
+//! The server's process: one endpoint, and workers that sleep for the time that a request asks for.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
-use super::{FLOWS, System, WORKERS};
+use super::{FLOWS, Policy, WORKERS};
 use crate::device::{Device, endpoint, failed};
 use crate::error::BenchError;
 use crate::process::announce;
 
-/// Role of the server; its arguments are the device, the system, and the host.
+/// Role of the server; its arguments are the scheme, the policy, and the host.
 pub(super) const ROLE: &str = "starling-slo-server";
 
-/// Holds a worker for so many ns (8 bytes), and answers with how many it were.
+/// Holds a worker for a number of ns (8 bytes), and answers with the time that it took, ns.
 pub(super) const HOLD: MethodId = MethodId(1);
 
-/// Requests that a flow may have with the server: more than come before the tail is too long.
+/// Requests of a flow at the server, at most: more than it has when the tail becomes too long.
 const SLOTS: u16 = 64;
 
-/// What both sides are configured with. All threads of a side have one core, so that none spins.
+/// The configuration of both sides. All threads of a side share one core, so none may spin.
 pub(super) fn config() -> EndpointConfig {
     let mut config = EndpointConfig {
         idle: Idle::Block,
@@ -36,15 +36,15 @@ pub(super) fn config() -> EndpointConfig {
 /// The server.
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     let parsed = match arguments {
-        [scheme, system, host] => {
-            System::find(system).map(|system| (scheme.as_str(), system, host))
+        [scheme, policy, host] => {
+            Policy::find(policy).map(|policy| (scheme.as_str(), policy, host))
         }
         _ => None,
     };
     match parsed {
-        Some((UdpIo::SCHEME, system, host)) => serve_on::<UdpIo>(system, host),
-        Some((ShmIo::SCHEME, system, host)) => serve_on::<ShmIo>(system, host),
-        Some((XdpIo::SCHEME, system, host)) => serve_on::<XdpIo>(system, host),
+        Some((UdpIo::SCHEME, policy, host)) => serve_on::<UdpIo>(policy, host),
+        Some((ShmIo::SCHEME, policy, host)) => serve_on::<ShmIo>(policy, host),
+        Some((XdpIo::SCHEME, policy, host)) => serve_on::<XdpIo>(policy, host),
         _ => Err(BenchError::BadRoleArguments {
             role: ROLE.into(),
             why: "expected a scheme, QUEUESxWORKERS or `steered`, and a host".into(),
@@ -52,15 +52,15 @@ pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
     }
 }
 
-fn serve_on<I: Device>(system: System, host: &str) -> Result<(), BenchError> {
-    // Threads begin with what the one that starts them has: all sleeps end on time.
+fn serve_on<I: Device>(policy: Policy, host: &str) -> Result<(), BenchError> {
+    // Threads inherit it: all sleeps end on time.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
         .map_err(|error| BenchError::io("setting the timer slack")(error.into()))?;
     let mut endpoint = endpoint::<I>(I::server(host), config())?;
     endpoint.register_worker(HOLD, Arc::new(hold));
     let mut config = WorkerConfig::new(WORKERS, FLOWS * usize::from(SLOTS));
     config.idle = Idle::Block;
-    (config.mode, config.steered) = (system.mode, system.steered);
+    (config.mode, config.steered) = (policy.mode, policy.steered);
     endpoint.start_workers(&config).map_err(failed)?;
     announce(&endpoint.local_address())?;
     endpoint.run_until(|_| false).map_err(failed)
@@ -68,7 +68,7 @@ fn serve_on<I: Device>(system: System, host: &str) -> Result<(), BenchError> {
 
 pub(super) fn hold(request: &mut WorkerRequest, reply: &mut WorkerReply) {
     let begin = Instant::now();
-    // What is no number is answered at once, which the client takes for wrong.
+    // A body that is no number is answered at once, which the client reports as wrong.
     if let Ok(asked) = request.body().try_into() {
         std::thread::sleep(Duration::from_nanos(u64::from_le_bytes(asked)));
     }

@@ -167,7 +167,7 @@ async fn worker(
         let next = {
             let Shared { load, run } = &mut *shared.borrow_mut();
             let now_ns = run.now_ns();
-            run.turn(now_ns, load);
+            run.handle_time(now_ns, load);
             load.poll(now_ns)
         };
         let Some((ticket, op)) = next else {

@@ -9,7 +9,7 @@
 //!    │    protobuf ─▶ message ─▶ JSON
 //! ```
 //!
-//! Nothing is known of the service beforehand: the server describes it.
+//! The command knows nothing of the service beforehand: the server describes it.
 
 mod describe;
 mod json;
@@ -34,8 +34,8 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where another
-    /// process has the first queue (IFNAME and queue are of this host).
+    /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where
+    /// another process has the first queue (IFNAME and queue are of this host).
     address: String,
     /// What to call: pkg.Service/Method. With pkg.Service, prints its methods; with nothing, the
     /// server's services.
@@ -72,7 +72,7 @@ Examples, with `starling serve kv` in another terminal:
   echo '{\"limit\": 3}' | starling call shm://kv kv.Kv/Scan -";
 
 /// The longest request that is read, in bytes of JSON.
-const REQUEST_AT_MOST: u64 = 256 << 20;
+const MAX_REQUEST: u64 = 256 << 20;
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -120,18 +120,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     output::print(&json::response(&method.output(), &response)?)
 }
 
-/// What the request's argument stands for.
+/// The request's text: the argument itself, or the input that it names.
 fn text_of(argument: &str) -> Result<String, CliError> {
     let mut text = String::new();
     let (path, read) = match argument.strip_prefix('@') {
         Some(path) => {
             let file = std::fs::File::open(path);
-            let read = file.and_then(|file| file.take(REQUEST_AT_MOST).read_to_string(&mut text));
+            let read = file.and_then(|file| file.take(MAX_REQUEST).read_to_string(&mut text));
             (path, read)
         }
         None if argument == "-" => {
             let stdin = std::io::stdin().lock();
-            let read = stdin.take(REQUEST_AT_MOST).read_to_string(&mut text);
+            let read = stdin.take(MAX_REQUEST).read_to_string(&mut text);
             ("standard input", read)
         }
         None => return Ok(argument.into()),
@@ -155,10 +155,10 @@ fn find(pool: &DescriptorPool, service: &str, method: &str) -> Result<MethodDesc
     Err(Status::unimplemented(error).into())
 }
 
-/// A connection to the server, with what is left of the time.
+/// A connection to the server, with the deadline of the whole command.
 struct Session {
     endpoint: Endpoint,
-    /// For the call itself, which no generated client makes.
+    /// For the call itself: there is no generated client of its service.
     session: SessionId,
     reflection: ReflectionClient<LocalChannel>,
     deadline: Instant,
@@ -183,7 +183,7 @@ impl Session {
         })
     }
 
-    fn left(&self) -> Duration {
+    fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
@@ -195,7 +195,7 @@ impl Session {
     }
 
     fn list(&mut self) -> Result<Response<ListServicesResponse>, CliError> {
-        let options = CallOptions::with_timeout(self.left());
+        let options = CallOptions::with_timeout(self.remaining());
         let request = ListServicesRequest::new();
         let call = self.reflection.list_services_with(&request, &options);
         self.wait(call)
@@ -226,7 +226,7 @@ impl Session {
         }
         let mut request = DescribeServiceRequest::new();
         request.set_name(service);
-        let options = CallOptions::with_timeout(self.left());
+        let options = CallOptions::with_timeout(self.remaining());
         let call = self.reflection.describe_service_with(&request, &options);
         let described = self.wait(call)?;
         let set = described.message().file_descriptor_set();
@@ -248,7 +248,7 @@ impl Session {
         }
         let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
         let options = starling_endpoint::CallOptions {
-            timeout: Some(self.left()),
+            timeout: Some(self.remaining()),
             encoding: Encoding::Protobuf,
             stream: None,
             metadata: self.metadata.clone(),
@@ -264,7 +264,7 @@ impl Session {
     }
 }
 
-/// Begins a session. Only an address that cannot work is an error here.
+/// Opens a session. A server that cannot be reached shows when the first call ends.
 fn connect(endpoint: &mut Endpoint, address: &str) -> Result<SessionId, CliError> {
     let opened = if let Some(raw) = endpoint.raw_udp() {
         raw.connect(address)
@@ -272,7 +272,7 @@ fn connect(endpoint: &mut Endpoint, address: &str) -> Result<SessionId, CliError
         raw.connect(address)
     } else {
         let raw = endpoint.raw_xdp();
-        raw.expect("no plane has other devices").connect(address)
+        raw.expect("there are no other devices").connect(address)
     };
     opened.map_err(|error| match error {
         OpenError::Device(error) if error.fault == Fault::Caller => CliError::Device(error),
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_need_a_unit_and_a_sense() {
+    fn a_duration_needs_a_unit_and_a_plausible_value() {
         assert_eq!(parse_duration("1s"), Ok(Duration::from_secs(1)));
         assert_eq!(parse_duration("1.5ms"), Ok(Duration::from_micros(1500)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));

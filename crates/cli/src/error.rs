@@ -1,4 +1,4 @@
-//! Why a subcommand failed, and the exit status that it has then.
+//! Errors of subcommands, and their exit status.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use starling_sim::harness::Failure;
 #[cfg(feature = "lab")]
 use starling_sim::scenario::ScenarioFailure;
 
-/// Added to the number of a status.
+/// The exit status of a call that ended with a status: this plus the code.
 const STATUS_BASE: u8 = 64;
 
-/// An error, in words for whoever typed the command.
+/// An error of a subcommand.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[cfg(feature = "lab")]
@@ -27,9 +27,9 @@ pub(crate) enum CliError {
     /// A run of the demo failed, or an answer was wrong.
     #[error("{what}: {error}")]
     Demo {
-        /// Which run.
+        /// The run.
         what: String,
-        /// What happened.
+        /// The error.
         error: BenchError,
     },
     #[cfg(feature = "lab")]
@@ -40,7 +40,7 @@ pub(crate) enum CliError {
     /// A named scenario broke a promise.
     #[error(transparent)]
     Scenario(#[from] ScenarioFailure),
-    /// What was typed cannot be meant.
+    /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
     /// Starling could not be set up.
@@ -52,15 +52,15 @@ pub(crate) enum CliError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] IoError),
-    /// A server was told to end and still had calls to finish.
+    /// A server was told to end, and calls were left after the drain timeout.
     #[error("the server ended before all of its calls were finished")]
     NotDrained,
     /// The operating system refused something.
     #[error("{attempt}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file could not be read or written.
@@ -68,11 +68,11 @@ pub(crate) enum CliError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     #[cfg(feature = "lab")]
-    /// Plots cannot be written there.
+    /// Plots cannot be written to a directory.
     #[error(
         "plots cannot be written to {}: {source}; name another directory with --svg, or use --json",
         directory.display()
@@ -80,27 +80,27 @@ pub(crate) enum CliError {
     PlotDirectory {
         /// The directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Standard output took no more.
+    /// Standard output cannot be written to.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
-    /// A device that has to work does not.
+    /// A device that has to work does not work.
     #[error("{0}: does not work here; the findings marked `bad` say why, and what to do")]
     DevicesLack(String),
-    /// The path of this program, which has to start itself, is unknown.
+    /// This program has to start itself, and its path is unknown.
     #[error("finding the path of this program: {0}")]
     OwnPath(#[source] io::Error),
 }
 
 impl CliError {
-    /// The reader of standard output went away, as `head` does.
+    /// Whether the reader of standard output has closed it, as `head` does.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// What this process ends with.
+    /// The exit status of this process.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) | Self::Starling(starling::Error::Address(_)) => ExitCode::from(2),

@@ -43,7 +43,7 @@ Exit status:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serves an echo or a key-value store, to try things on.
+    /// Serves an echo or a key-value store, for trials.
     Serve(serve::Arguments),
     /// Calls any method of any server with JSON, or lists the services and methods of a server.
     Call(call::Arguments),
@@ -84,8 +84,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line without what is hidden: completions would offer that, too.
-fn for_people() -> clap::Command {
+/// The command line without hidden subcommands, which completions would offer too.
+fn visible() -> clap::Command {
     let all = Cli::command();
     let subcommands: Vec<_> = all
         .get_subcommands()
@@ -100,11 +100,11 @@ fn for_people() -> clap::Command {
 /// The completion script for a shell.
 fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut for_people(), "starling", &mut script);
+    clap_complete::generate(shell, &mut visible(), "starling", &mut script);
     let mut script = String::from_utf8(script).expect("our command line is text");
     if shell == Shell::Fish {
-        // The generator leaves out what stands without an option, and fish offers files then.
-        for subcommand in for_people().get_subcommands() {
+        // The generator leaves positional values out, and fish offers files then.
+        for subcommand in visible().get_subcommands() {
             for argument in subcommand.get_positionals() {
                 let values = argument.get_possible_values();
                 let values: Vec<_> = values.iter().map(|value| value.get_name()).collect();
@@ -115,7 +115,7 @@ fn completions(shell: Shell) -> String {
                         subcommand.get_name(),
                         values.join(" ")
                     )
-                    .expect("a string takes all");
+                    .expect("writing to a string cannot fail");
                 }
             }
         }
@@ -133,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn completions_offer_what_the_help_shows() {
-        let offered = for_people();
+    fn completions_offer_the_subcommands_of_the_help() {
+        let offered = visible();
         let names: Vec<_> = offered.get_subcommands().map(|c| c.get_name()).collect();
         let lab: &[&str] = match cfg!(feature = "lab") {
             true => &["demo", "bench", "sim"],

@@ -1,4 +1,4 @@
-//! `starling serve`: a server to try things on.
+//! `starling serve`: a server with a sample service, for trials.
 
 use std::io;
 use std::io::Write as _;
@@ -14,19 +14,19 @@ use starling_sample_services::{echo, kv};
 use crate::error::CliError;
 use crate::output;
 
-/// How long a server that was told to end may take to finish its calls.
+/// How long a server may take to finish its calls after it was told to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often to look whether a dispatch thread has failed.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often to check whether a dispatch thread has failed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Where to listen unless told otherwise.
+/// The default of `--address`.
 const ADDRESS: &str = "udp://127.0.0.1:9000";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// What to serve.
+    /// The service.
     service: Service,
     /// Where to listen; may be repeated. Port 0 is any free port.
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
@@ -36,11 +36,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
     /// Has the network interface hand plain requests to the workers by itself (`xdp://` only; at
-    /// most 63 workers). Plain is what has neither timeout nor metadata and fits one packet: none of
-    /// what `starling call` sends.
+    /// most 63 workers). Plain is what has neither timeout nor metadata and fits one packet: none
+    /// of what `starling call` sends.
     #[arg(long, requires = "workers")]
     steered: bool,
-    /// What the dispatch threads do when there is nothing to do.
+    /// The idle policy of the dispatch threads.
     #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
     idle: IdleName,
     /// Records of 16-byte keys and 64-byte values that the key-value store holds at the start.
@@ -54,9 +54,9 @@ Prints a line `listening on ADDRESS` for each address, of AF_XDP with the mode b
 mode)`), and serves until SIGINT (Ctrl-C) or SIGTERM. Then it refuses new calls and finishes those
 that it has, for at most 5 seconds. A second signal ends it at once.
 
-At the end, and at SIGUSR1, it prints for each dispatch thread what its endpoint and its device have
-done and dropped: all counts that are not zero, by the names that the documents of
-`starling::Stats` and `starling::DeviceReport` explain.
+At the end, and at SIGUSR1, it prints for each dispatch thread what its endpoint, its session protocol
+and its device have done and dropped: all counts that are not zero. The documentation of
+`starling::Stats`, `starling::ProtocolStats` and `starling::DeviceReport` explains their names.
 
 A server at udp://0.0.0.0 or udp://[::] answers from the address that this host's routes pick for
 the client. Clients that use another address of this host, such as a second one of an interface,
@@ -106,28 +106,27 @@ impl From<IdleName> for Idle {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let server = prepare(arguments)?;
-    // Filling the store takes long if it is to hold much: until it is done, a signal ends the
-    // process as it ends any other.
-    let wishes = on_signals()?;
+    // Loading many records takes long. Until it is done, a signal ends the process in the usual way.
+    let requests = on_signals()?;
     let mut server = server.spawn()?;
     let mut lines: Vec<_> = server
         .stats()
         .iter()
         .map(|stats| format!("listening on {}\n", name_of(stats)))
         .collect();
-    // The threads of one address.
+    // Threads of one address share a line.
     lines.dedup();
     output::print(&lines.concat())?;
     while server.is_serving() {
-        match wishes.recv_timeout(LOOK_EVERY) {
-            Ok(Wish::Counts) => {
+        match requests.recv_timeout(CHECK_INTERVAL) {
+            Ok(SignalRequest::Counts) => {
                 if let Err(error) = output::print(&counts(&server.stats())) {
-                    // Nobody may be listening any more, here or there. To serve does not need that.
-                    let _ = writeln!(std::io::stderr(), "cannot say what was served: {error}");
+                    // The readers of both outputs may be gone; the server goes on without them.
+                    let _ = writeln!(std::io::stderr(), "cannot print the counts: {error}");
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Wish::End) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(SignalRequest::End) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     if server.is_serving() {
@@ -141,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
 }
 
-/// The address of a thread, and the mode that its device works in.
+/// The address of a thread, and the mode of its device.
 fn name_of(stats: &ThreadStats) -> String {
     match stats.device.mode {
         Some(mode) => format!("{} ({mode} mode)", stats.address),
@@ -149,7 +148,7 @@ fn name_of(stats: &ThreadStats) -> String {
     }
 }
 
-/// What threads have done and dropped.
+/// The counts of threads, as text.
 fn counts(threads: &[ThreadStats]) -> String {
     let list = |counts: &[(&str, u64)]| {
         let some = counts.iter().filter(|(_, count)| *count > 0);
@@ -163,9 +162,10 @@ fn counts(threads: &[ThreadStats]) -> String {
     };
     let block = |stats: &ThreadStats| {
         format!(
-            "{}\n  endpoint: {}\n  device: {}\n",
+            "{}\n  endpoint: {}\n  protocol: {}\n  device: {}\n",
             name_of(stats),
             list(&stats.endpoint.counts()),
+            list(&stats.protocol.counts()),
             list(&stats.device.counts)
         )
     };
@@ -175,7 +175,7 @@ fn counts(threads: &[ThreadStats]) -> String {
 /// The server with its addresses and its store, not yet serving.
 fn prepare(arguments: &Arguments) -> Result<Server, CliError> {
     let mut builder = Server::builder().idle(arguments.idle.into());
-    // Addresses first: one that is taken is an error before the store is filled.
+    // Addresses first: one that is in use is an error before the store is loaded.
     for address in &arguments.address {
         builder = builder.bind(address)?;
     }
@@ -199,14 +199,14 @@ fn prepare(arguments: &Arguments) -> Result<Server, CliError> {
     Ok(builder.build()?)
 }
 
-/// What a signal asks for.
-enum Wish {
+/// The meaning of a signal.
+enum SignalRequest {
     Counts,
     End,
 }
 
-/// Gets what signals ask for. The second one that is to end the process does.
-fn on_signals() -> Result<mpsc::Receiver<Wish>, CliError> {
+/// Receives signals. The second one that asks for the end ends the process at once.
+fn on_signals() -> Result<mpsc::Receiver<SignalRequest>, CliError> {
     let system = |attempt| move |source: io::Error| CliError::System { attempt, source };
     let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]);
     let mut signals = signals.map_err(system("listening to signals"))?;
@@ -216,14 +216,14 @@ fn on_signals() -> Result<mpsc::Receiver<Wish>, CliError> {
         .spawn(move || {
             let mut is_ending = false;
             for signal in signals.forever() {
-                let wish = match signal {
-                    SIGUSR1 => Wish::Counts,
+                let request = match signal {
+                    SIGUSR1 => SignalRequest::Counts,
                     _ if is_ending => std::process::exit(1),
-                    _ => Wish::End,
+                    _ => SignalRequest::End,
                 };
-                is_ending |= matches!(wish, Wish::End);
-                // Nobody listens any more when the server is already on its way out.
-                let _ = sender.send(wish);
+                is_ending |= matches!(request, SignalRequest::End);
+                // Nothing receives it once the server is ending.
+                let _ = sender.send(request);
             }
         })
         .map_err(system("starting a thread"))?;

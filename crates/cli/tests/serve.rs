@@ -35,7 +35,7 @@ fn a_server_says_what_it_has_done_when_asked_and_at_the_end() {
     };
     let counts = |serve: &mut Serve, name: &str| -> u64 {
         assert_eq!(serve.line(), address);
-        let lines = [serve.line(), serve.line()].join(", ");
+        let lines = [serve.line(), serve.line(), serve.line()].join(", ");
         let [_, count] = lines.split_once(name).expect(&lines).into();
         let digits = count.trim_start().split(',').next().expect("a count");
         digits.parse().expect(&lines)
@@ -50,8 +50,44 @@ fn a_server_says_what_it_has_done_when_asked_and_at_the_end() {
     assert_eq!(counts(&mut serve, " requests "), 2 * first);
 }
 
+/// A datagram with one empty frame of a kind, from a source that no session is open with: see
+/// PROTOCOL.md, sections of the preamble and of the frame header.
+fn datagram_of_unknown_peer(kind: u8) -> [u8; 24] {
+    let mut datagram = [0; 24];
+    (datagram[0], datagram[1], datagram[8]) = (0x5a, 1, kind);
+    datagram
+}
+
 #[test]
-fn a_server_serves_although_nobody_hears_what_it_says() {
+fn dropped_frames_are_among_the_printed_counts() {
+    const CANCEL: u8 = 7;
+    const CONNECT: u8 = 9;
+    let mut serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "3"]);
+    let address = serve.addresses[0].clone();
+    let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let server = address.strip_prefix("udp://").expect(&address);
+    for kind in [CONNECT, CANCEL, CANCEL] {
+        let datagram = datagram_of_unknown_peer(kind);
+        client.send_to(&datagram, server).unwrap();
+    }
+    // The server reads what came before this call first.
+    let output = run(&["call", &address, "kv.Kv/Scan", r#"{"limit": 1}"#]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serve.signal("TERM");
+    assert_eq!(serve.wait().code(), Some(0));
+    assert_eq!(serve.line(), address);
+    let [_, protocol, _] = [serve.line(), serve.line(), serve.line()];
+    for count in ["frames_malformed 1", "frames_stale 2"] {
+        let mut counts = protocol.trim_start_matches("  protocol: ").split(", ");
+        assert!(
+            counts.any(|printed| printed == count),
+            "{count}: {protocol}"
+        );
+    }
+}
+
+#[test]
+fn a_server_goes_on_after_the_reader_of_its_output_is_gone() {
     let mut serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "3"]);
     let address = serve.addresses[0].clone();
     serve.hang_up();

@@ -57,6 +57,6 @@ pub use starling_call::{
     CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
     Status, StreamPosition, Unsent, header,
 };
-pub use starling_proto::{Msgbuf, Secrets, SessionError, SessionId};
+pub use starling_proto::{Msgbuf, Secrets, SessionError, SessionId, Stats as ProtocolStats};
 pub use stats::{Stats, Turn};
 pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest, jbsq};

@@ -52,3 +52,34 @@ pub struct Stats {
     /// Peers found dead.
     pub peers_failed: u64,
 }
+
+impl Stats {
+    /// All counts, by the names of the fields.
+    pub fn counts(&self) -> [(&'static str, u64); 17] {
+        macro_rules! named {
+            ($($field:ident),*) => {{
+                let Self { $($field),* } = *self;
+                [$((stringify!($field), $field)),*]
+            }};
+        }
+        named!(
+            datagrams_dropped,
+            frames_malformed,
+            frames_stale,
+            requests_sent,
+            responses_received,
+            retransmissions,
+            marks,
+            requests_received,
+            duplicates,
+            responses_sent,
+            responses_unwanted,
+            sink_full,
+            sessions_refused,
+            challenges,
+            credits_revoked,
+            resets_searched,
+            peers_failed
+        )
+    }
+}

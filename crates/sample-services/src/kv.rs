@@ -26,7 +26,8 @@ pub struct KvService {
     store: Store,
 }
 
-/// The service on a store with the first `records` records of [`record::initial`], ready to be added to a server.
+/// The service on a store with the first `records` records of [`record::initial`], ready to be
+/// added to a server.
 pub fn server(records: u64) -> KvServer<KvService> {
     KvServer::new(KvService {
         store: Store::with_initial(records),

@@ -78,6 +78,7 @@ impl<I: Plane> Core<I> {
         ThreadStats {
             address: self.raw.local_address(),
             endpoint: *self.raw.stats(),
+            protocol: *self.raw.protocol().stats(),
             device: self.raw.io().report(),
         }
     }

@@ -145,8 +145,8 @@
 //!
 //! # What is going on
 //!
-//! [`ServerHandle::stats`] and [`Channel::stats`] say what a thread has done ([`Stats`]), and what its
-//! device has counted: which datagrams were dropped and why, what took the slow path, and in which
+//! [`ServerHandle::stats`] and [`Channel::stats`] say what a thread has done ([`Stats`]), what its
+//! session protocol has done and dropped ([`ProtocolStats`]), and what its device has counted: which datagrams were dropped and why, what took the slow path, and in which
 //! mode an interface works ([`DeviceReport`], which has a table of the names). `starling serve` prints
 //! the same.
 //!
@@ -193,8 +193,8 @@ pub use options::CallOptions;
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Caller, Registrar, Service};
 pub use starling_endpoint::{
-    Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, Sleep, Stats,
-    Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
+    Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, ProtocolStats,
+    Sleep, Stats, Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
 };
 pub use starling_io::{DeviceReport, Fault, IoError, MessageMemory, Wake};
 pub use starling_message::{Bytes, Message, MessageView};

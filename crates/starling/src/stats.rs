@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use starling_endpoint::Stats;
+use starling_endpoint::{ProtocolStats, Stats};
 use starling_io::{DeviceReport, Wake};
 
 /// What one thread's endpoint and its device have done.
@@ -22,6 +22,8 @@ pub struct ThreadStats {
     pub address: String,
     /// What the endpoint did.
     pub endpoint: Stats,
+    /// What its session protocol did, and which frames it dropped.
+    pub protocol: ProtocolStats,
     /// What the device is, and has counted.
     pub device: DeviceReport,
 }

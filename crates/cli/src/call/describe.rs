@@ -1,4 +1,4 @@
-//! A service for people: its methods, and the messages that they take.
+//! A service in the notation of `.proto` files: its methods and their messages.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ pub(super) fn find(pool: &DescriptorPool, service: &str) -> Result<ServiceDescri
     })
 }
 
-/// What a service's methods take and give, by name.
+/// The types of a service's requests and responses, by name.
 #[derive(Default)]
 struct Types {
     messages: BTreeMap<String, MessageDescriptor>,
@@ -88,7 +88,7 @@ fn write_message(message: &MessageDescriptor, text: &mut String) {
 }
 
 impl Types {
-    /// A message and all that it is made of.
+    /// Adds a message and the types of its fields.
     fn collect(&mut self, message: MessageDescriptor) {
         let name = message.full_name().to_string();
         if self.messages.insert(name, message.clone()).is_some() {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_not_there_is_an_error() {
+    fn an_unknown_service_is_an_error() {
         let pool = DescriptorPool::decode(REFLECTION_SERVICE.file_descriptor_set).unwrap();
         assert!(service(&pool, "kv.Kv").is_err());
     }

@@ -21,7 +21,7 @@ pub(super) fn request(descriptor: &MessageDescriptor, json: &str) -> Result<Vec<
         let path = track.path();
         let name = descriptor.full_name();
         match (path.to_string().as_str(), found(descriptor, &path)) {
-            // What broke off is of no field.
+            // JSON that ends early is an error of no field.
             ("." | "?", _) => wrong(format!("{name}: {error}; it has {}", fields(descriptor))),
             (path, Found::Value(takes)) => {
                 wrong(format!("field {path} of {name} takes {takes}: {error}"))
@@ -38,15 +38,15 @@ pub(super) fn request(descriptor: &MessageDescriptor, json: &str) -> Result<Vec<
     Ok(message.encode_to_vec())
 }
 
-/// What a path in a message leads to.
+/// The target of a path in a message.
 enum Found {
-    /// A value that takes this.
+    /// A value, with a description of its type.
     Value(Cow<'static, str>),
-    /// No field of this message.
+    /// No field: the message does not have it.
     Nothing(MessageDescriptor),
 }
 
-/// Follows the path from a message to what was wrong in it.
+/// Follows the path from a message to the wrong part.
 fn found(descriptor: &MessageDescriptor, path: &Path) -> Found {
     let mut message = descriptor.clone();
     let mut field: Option<FieldDescriptor> = None;
@@ -82,7 +82,7 @@ fn found(descriptor: &MessageDescriptor, path: &Path) -> Found {
     }
 }
 
-/// What one value of the field is.
+/// The type of one value of the field.
 fn value_kind(field: &FieldDescriptor) -> Kind {
     match field.kind() {
         Kind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),
@@ -90,7 +90,7 @@ fn value_kind(field: &FieldDescriptor) -> Kind {
     }
 }
 
-/// A type as JSON shows it, by protobuf's mapping.
+/// A type, as protobuf's JSON mapping represents it.
 fn takes(kind: &Kind) -> Cow<'static, str> {
     let text = match kind {
         Kind::Double | Kind::Float => "a number, \"NaN\", \"Infinity\" or \"-Infinity\"",
@@ -117,7 +117,7 @@ fn takes(kind: &Kind) -> Cow<'static, str> {
     text.into()
 }
 
-/// The fields of a message with their types, for who got one wrong.
+/// The fields of a message with their types, for an error text.
 fn fields(message: &MessageDescriptor) -> String {
     let all = message.fields();
     let names = all.map(|field| format!("{} ({})", field.name(), describe::type_of(&field)));
@@ -128,7 +128,7 @@ fn fields(message: &MessageDescriptor) -> String {
     names.join(", ")
 }
 
-/// A response in protobuf encoding as JSON for people, fields that are not set included.
+/// A response in protobuf encoding as indented JSON, with fields that are not set.
 pub(super) fn response(descriptor: &MessageDescriptor, bytes: &[u8]) -> Result<String, CliError> {
     let malformed =
         |error: String| Status::internal(format!("the server's response is malformed: {error}"));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_request_names_the_field() {
+    fn an_error_in_a_request_names_the_field() {
         let cases = [
             (
                 "kv.ScanRequest",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_request_names_what_the_field_takes() {
+    fn an_error_in_a_request_names_the_type_of_the_field() {
         for (message, json, expected) in [
             (
                 "Scalars",
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_none_is_the_servers_fault() {
+    fn a_malformed_response_is_the_servers_fault() {
         let error = response(&descriptor("kv.ScanRequest"), &[0xff]).unwrap_err();
         assert!(matches!(error, CliError::Status(_)), "{error}");
     }

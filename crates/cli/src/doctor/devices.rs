@@ -1,4 +1,4 @@
-//! What each plane finds on this host, and what it would give.
+//! What the facts about the host mean for each device.
 
 use starling_io_udp::UdpConfig;
 use starling_io_xdp::{
@@ -8,7 +8,7 @@ use starling_io_xdp::{
 use super::host::Host;
 use super::report::{Finding, Findings};
 
-/// What an Ethernet interface has if nobody said otherwise.
+/// The default MTU of an Ethernet interface.
 const USUAL_MTU: usize = 1500;
 
 /// Bytes of IPv4's and UDP's headers.
@@ -73,10 +73,10 @@ pub(super) fn udp(host: &Host, interfaces: &[Interface]) -> Findings {
 pub(super) fn shm(host: &Host) -> Findings {
     let mut all = Findings::new("shm");
     if host.is_at_least(KernelVersion(4, 16)) {
-        all.ok("membarrier: who sleeps pays for being woken, not who sends");
+        all.ok("membarrier: a thread that goes to sleep pays for wake-ups, not the sender");
     } else {
         all.note(
-            "no membarrier in this kernel: each send has to look whether the peer sleeps",
+            "no membarrier in this kernel: each send has to check whether the peer sleeps",
             "use Linux 4.16 or later",
         );
     }
@@ -87,12 +87,12 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
     let mut all = Findings::new("xdp");
     if !host.is_at_least(OLDEST_KERNEL) {
         all.bad(
-            "this kernel does not know all that the XDP program needs",
+            "this kernel lacks features that the XDP program needs",
             format!("use Linux {OLDEST_KERNEL} or later, or udp://"),
         );
     } else if !host.is_at_least(LARGE_FRAMES_KERNEL) {
         all.note(
-            "no frames above a page in this kernel: MTUs up to 3,400 bytes or so",
+            "no frames larger than a page in this kernel: MTUs up to about 3,400 bytes",
             format!("use Linux {LARGE_FRAMES_KERNEL} or later for jumbo frames"),
         );
     }
@@ -101,7 +101,7 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
         ("CAP_NET_ADMIN", host.has("CAP_NET_ADMIN")),
         ("CAP_NET_RAW", host.has("CAP_NET_RAW")),
         ("CAP_BPF", may("CAP_BPF")),
-        // Without it the kernel's verifier does not take the program.
+        // Without it the kernel's verifier rejects the program.
         ("CAP_PERFMON", may("CAP_PERFMON")),
     ]
     .into_iter()
@@ -161,7 +161,7 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
         let queues = match interface.queues {
             1 => "1 queue: one device".into(),
             queues => format!(
-                "{queues} queues: a device on each, and what comes by one without goes the slow way"
+                "{queues} queues: a device on each; datagrams of a queue without one take the slow path"
             ),
         };
         format!(
@@ -193,10 +193,10 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
         Some(Occupant::Unknown { id }) => {
             return Finding::note(
                 about(&format!(
-                    "an XDP program, {id}, is on it, and whose may not be seen: without \
-                     CAP_SYS_ADMIN no device can be made"
+                    "an XDP program, {id}, is on it, and its owner cannot be determined: without \
+                     CAP_SYS_ADMIN no device can be opened"
                 )),
-                "look as root; if it is Starling's, run the processes that share it as root, too",
+                "run the doctor as root; if the program is Starling's, run the processes that share it as root, too",
             );
         }
     }
@@ -231,7 +231,7 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
             ),
             "use a card whose driver has XDP for more",
         ),
-        None => Finding::ok(about("its driver's modes are seen when a device is made")),
+        None => Finding::ok(about("the driver's modes show when a device is opened")),
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     use super::super::report::Level;
     use super::*;
 
-    fn powerless() -> Host {
+    fn unprivileged() -> Host {
         Host {
             release: "6.18.0".into(),
             version: Some(KernelVersion(6, 18)),
@@ -267,7 +267,7 @@ mod tests {
         Host {
             capabilities: u64::MAX,
             memlock: None,
-            ..powerless()
+            ..unprivileged()
         }
     }
 
@@ -305,14 +305,14 @@ mod tests {
         let ok = of_level(&xdp(&host, &interfaces), Level::Ok);
         assert!(
             ok.contains(
-                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each, and what comes by one without goes the slow way; driver mode"
+                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each; datagrams of a queue without one take the slow path; driver mode"
             ),
             "{ok}"
         );
     }
 
     #[test]
-    fn a_driver_that_cuts_the_frames_of_a_large_mtu_is_told() {
+    fn a_driver_without_multi_buffer_limits_the_mtu() {
         let with = |multi_buffer| {
             let mut jumbo = interface();
             jumbo.mtu = 9000;
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_with_starling_on_it_is_fine() {
+    fn an_interface_that_starling_uses_is_ok() {
         let mut used = interface();
         used.program = Some(Occupant::Starling);
         let findings = xdp(&root(), &[used]);
@@ -346,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_without_rights_lacks_is_named_with_its_remedy() {
-        let host = powerless();
+    fn missing_rights_are_named_with_their_remedy() {
+        let host = unprivileged();
         let bad = of_level(&xdp(&host, &[interface()]), Level::Bad);
         assert!(
             bad.contains("CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON missing"),
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_memory_to_be_locked_depends_on_the_largest_mtu() {
-        let mut host = powerless();
+        let mut host = unprivileged();
         host.memlock = Some(10 << 20);
         let mut jumbo = interface();
         jumbo.mtu = 9000;
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_is_told_what_it_lacks() {
+    fn an_old_kernel_lacks_features_by_version() {
         let host = Host {
             version: Some(KernelVersion(4, 9)),
             ..root()
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_that_cannot_be_used_say_why() {
+    fn an_interface_that_cannot_be_used_has_a_reason() {
         let without = |change: fn(&mut Interface)| {
             let mut interface = interface();
             change(&mut interface);
@@ -423,7 +423,10 @@ mod tests {
         let version = without(|i| i.program = Some(Occupant::OtherVersion { id: 7 }));
         assert!(version.contains("another version of Starling"), "{version}");
         let unknown = without(|i| i.program = Some(Occupant::Unknown { id: 7 }));
-        assert!(unknown.contains("whose may not be seen"), "{unknown}");
+        assert!(
+            unknown.contains("its owner cannot be determined"),
+            "{unknown}"
+        );
         let vlans = without(|i| i.vlans = 2);
         assert!(vlans.contains("2 VLANs on it"), "{vlans}");
         assert!(vlans.contains("rxvlan off"), "{vlans}");

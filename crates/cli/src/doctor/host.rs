@@ -1,4 +1,4 @@
-//! What the system says of itself: read from `/proc` and `/sys`, nothing is tried.
+//! Facts about the host, read from `/proc` and `/sys`.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 use starling_io_xdp::KernelVersion;
 
-/// Capabilities that some plane can use, and their numbers (capabilities(7)).
+/// Capabilities that devices use, and their numbers (capabilities(7)).
 const CAPABILITIES: [(&str, u32); 6] = [
     ("CAP_NET_ADMIN", 12),
     ("CAP_NET_RAW", 13),
@@ -16,7 +16,7 @@ const CAPABILITIES: [(&str, u32); 6] = [
     ("CAP_BPF", 39),
 ];
 
-/// What was found out. What a system does not say is `None`.
+/// Facts about the host. `None`: the system does not report it.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) release: String,
@@ -25,13 +25,13 @@ pub(super) struct Host {
     pub(super) cores: usize,
     /// The set of capabilities, as a mask.
     pub(super) capabilities: u64,
-    /// Bytes of memory that the process may lock; none: as many as there are.
+    /// Bytes of memory that the process may lock; `None`: no limit.
     pub(super) memlock: Option<u64>,
-    /// Bytes of memory that can be had.
+    /// Bytes of available memory.
     pub(super) memory: Option<u64>,
-    /// Pages of 2 MiB: free, and all.
+    /// Huge pages of 2 MiB: free ones, and all.
     pub(super) hugepages: Option<(u64, u64)>,
-    /// The most bytes that a socket's receive queue may have (`net.core.rmem_max`).
+    /// The largest receive buffer of a socket, in bytes (`net.core.rmem_max`).
     pub(super) rmem_max: Option<u64>,
 }
 
@@ -60,13 +60,13 @@ impl Host {
         found.is_some_and(|(_, bit)| self.capabilities & (1 << bit) != 0)
     }
 
-    /// Whether the kernel is of this version or later; true if it says nothing of its version.
+    /// Whether the kernel has this version or a later one; true if its version is unknown.
     pub(super) fn is_at_least(&self, version: KernelVersion) -> bool {
         self.version.is_none_or(|own| own >= version)
     }
 }
 
-/// The effective capabilities in `/proc/self/status`; none if it does not say.
+/// The effective capabilities in `/proc/self/status`; none if the line is missing.
 fn capabilities(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_tells_something() {
+    fn this_host_has_cores_a_version_and_memory() {
         let host = Host::read();
         assert!(host.cores >= 1);
         assert!(host.version.is_some(), "{host:?}");

@@ -1,4 +1,4 @@
-//! Findings, for people and for programs.
+//! Findings, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use serde_json::json;
 pub(super) enum Level {
     /// As it should be.
     Ok,
-    /// The plane works, but could do more.
+    /// The device works, but could do more.
     Note,
-    /// The plane does not work.
+    /// The device does not work.
     Bad,
 }
 
@@ -25,7 +25,7 @@ impl Level {
     }
 }
 
-/// One thing that was found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) level: Level,
@@ -59,7 +59,7 @@ impl Finding {
     }
 }
 
-/// All findings about one plane, or about the host.
+/// All findings about one device, or about the host.
 #[derive(Clone, Debug)]
 pub(super) struct Findings {
     pub(super) about: &'static str,
@@ -81,7 +81,7 @@ impl Findings {
         self.all.push(finding);
     }
 
-    /// Adds what came of calls.
+    /// Adds the result of calls.
     pub(super) fn add_trial(&mut self, finding: Finding) {
         self.tried = true;
         self.add(finding);
@@ -103,7 +103,7 @@ impl Findings {
         self.all.iter()
     }
 
-    /// The worst of them.
+    /// The worst level of all findings.
     pub(super) fn level(&self) -> Level {
         let levels = self.iter().map(|finding| finding.level);
         levels.max().unwrap_or(Level::Ok)
@@ -115,8 +115,8 @@ impl Findings {
             (_, Level::Bad, _) => ": does not work here",
             (_, Level::Note, true) => ": works, but could do more",
             (_, Level::Ok, true) => ": works",
-            (_, Level::Note, false) => ": nothing stands in its way, but it could do more",
-            (_, Level::Ok, false) => ": nothing stands in its way",
+            (_, Level::Note, false) => ": should work, but could do more",
+            (_, Level::Ok, false) => ": should work",
         };
         let mut text = format!("{}{verdict}\n", self.about);
         for finding in self.iter() {
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_worst_finding_is_the_verdict() {
         let mut findings = Findings::new("udp");
-        assert_eq!(findings.text(), "udp: nothing stands in its way\n");
+        assert_eq!(findings.text(), "udp: should work\n");
         findings.note("small buffers", "enlarge them");
         findings.add_trial(Finding::ok("calls"));
         assert_eq!(findings.level(), Level::Note);
@@ -166,7 +166,7 @@ udp: works, but could do more
     }
 
     #[test]
-    fn programs_get_a_line_for_each() {
+    fn json_has_a_line_for_each_finding() {
         let mut findings = Findings::new("shm");
         findings.ok("fine");
         findings.bad("broken", "mend it");

@@ -59,8 +59,8 @@ pub(crate) struct Arguments {
     /// Where the latency plot goes.
     #[arg(long, value_name = "FILE", default_value = SVG)]
     svg: PathBuf,
-    /// Prints one JSON object per line, with the keys of `starling bench --json`: `suite` is `demo`,
-    /// `case` is the workload.
+    /// Prints one JSON object per line, with the keys of `starling bench --json`: `suite` is
+    /// `demo`, `case` is the workload.
     #[arg(long)]
     json: bool,
 }
