@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::chunks::Chunks;
+use crate::chunk_accounting::ChunkAccounting;
 use crate::drops::WorkerSockets;
 use crate::ring::Descriptor;
 use crate::steering_map::SteeringEntry;
@@ -28,13 +28,13 @@ pub(crate) struct Exchange {
     /// Chunks that workers answered in, and that the kernel has sent.
     pub(crate) answered: ArrayQueue<u64>,
     pub(crate) sockets: WorkerSockets,
-    pub(crate) chunks: Arc<Chunks>,
+    pub(crate) chunks: Arc<ChunkAccounting>,
     pub(crate) padding: Padding,
 }
 
 impl Exchange {
     /// For so many chunks and workers.
-    pub(crate) fn new(all: usize, chunks: Arc<Chunks>, workers: usize) -> Self {
+    pub(crate) fn new(all: usize, chunks: Arc<ChunkAccounting>, workers: usize) -> Self {
         Self {
             handed_over: ArrayQueue::new(all),
             answered: ArrayQueue::new(all),

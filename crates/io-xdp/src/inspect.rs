@@ -4,12 +4,12 @@
 use std::io;
 
 use crate::channels;
-use crate::device::{ETHERNET, IPV4_UDP, max_frame};
+use crate::frame_size::{ETHERNET, IPV4_UDP, max_frame};
 use crate::kernel::{KernelVersion, LARGE_FRAMES_KERNEL};
 use crate::netlink::{Link, Netlink};
-use crate::program;
+use crate::program::{self, Occupant};
 use crate::socket::Mode;
-use crate::umem::Cut;
+use crate::umem::UmemLayout;
 
 /// The kernel's name of what tells an interface's XDP features (Linux 6.3).
 const FAMILY: &str = "netdev";
@@ -40,28 +40,6 @@ pub struct Interface {
     pub vlans: usize,
     /// What its driver can do. None: the kernel does not say, being older than 6.3.
     pub features: Option<Features>,
-}
-
-/// The XDP program on an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Occupant {
-    /// That of other devices of this version, which one more can share.
-    Starling,
-    /// That of another version of Starling; with it, no device can be made.
-    OtherVersion {
-        /// Its number, as `bpftool` knows it.
-        id: u32,
-    },
-    /// One that is not Starling's; with it, no device can be made.
-    Other {
-        /// Its number.
-        id: u32,
-    },
-    /// Who asks may not see whose it is (CAP_SYS_ADMIN or CAP_NET_ADMIN is missing).
-    Unknown {
-        /// Its number.
-        id: u32,
-    },
 }
 
 /// What a driver can do.
@@ -99,7 +77,7 @@ impl Interface {
         let by_driver = (self.features).is_none_or(|driver| !driver.driver || driver.multi_buffer);
         let frame = match by_kernel && by_driver {
             true => whole,
-            false => whole.min(Cut::new(whole, 0, 0).rx_room()),
+            false => whole.min(UmemLayout::new(whole, 0, 0).rx_room()),
         };
         frame.saturating_sub(ETHERNET + IPV4_UDP)
     }

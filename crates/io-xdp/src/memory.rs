@@ -45,7 +45,7 @@ struct Ranges {
 
 impl Messages {
     pub(crate) fn new(umem: Arc<Umem>) -> Self {
-        let chunks = umem.cut.message_chunks as u32;
+        let chunks = umem.layout.message_chunks as u32;
         Self(Arc::new(Inner {
             umem,
             out: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
@@ -59,21 +59,21 @@ impl Messages {
 
     /// Where in the packet memory these bytes are, if they are part of a message that is made there.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<usize> {
-        let cut = &self.0.umem.cut;
+        let layout = &self.0.umem.layout;
         let at = (bytes.as_ptr() as u64).checked_sub(self.0.umem.start())? as usize;
         let end = at.checked_add(bytes.len())?;
-        let first = cut.chunk_at(at.checked_sub(cut.message_start())?);
+        let first = layout.chunk_at(at.checked_sub(layout.message_start())?);
         // While it is being written, only who writes has it, and may write on.
         let is_made = self.0.made.get(first)?.load(Ordering::Acquire);
-        (is_made && end <= cut.bytes()).then_some(at)
+        (is_made && end <= layout.bytes()).then_some(at)
     }
 
     /// The device will describe these bytes to the kernel, a descriptor for each chunk. For its
     /// sending half alone, as is the next one.
     pub(crate) fn lend(&self, at: usize, len: usize) -> u32 {
-        let cut = &self.0.umem.cut;
-        let first = cut.chunk_at(at - cut.message_start());
-        let last = cut.chunk_at(at - cut.message_start() + len - 1);
+        let layout = &self.0.umem.layout;
+        let first = layout.chunk_at(at - layout.message_start());
+        let last = layout.chunk_at(at - layout.message_start() + len - 1);
         for out in &self.0.out[first..=last] {
             // Who writes alone needs no more than a store.
             out.store(out.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -83,9 +83,9 @@ impl Messages {
 
     /// The descriptor that had this address came back. False if none was out.
     pub(crate) fn take_back(&self, address: usize) -> bool {
-        let cut = &self.0.umem.cut;
-        let chunk = address.checked_sub(cut.message_start());
-        let Some(out) = chunk.and_then(|at| self.0.out.get(cut.chunk_at(at))) else {
+        let layout = &self.0.umem.layout;
+        let chunk = address.checked_sub(layout.message_start());
+        let Some(out) = chunk.and_then(|at| self.0.out.get(layout.chunk_at(at))) else {
             return false;
         };
         let count = out.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Messages {
 
     /// As many as [`Messages::lend`] said were never described, and will not be.
     pub(crate) fn take_all_back(&self, at: usize, chunks: u32) {
-        let chunk = self.0.umem.cut.chunk;
+        let chunk = self.0.umem.layout.chunk;
         for index in 0..chunks as usize {
             let was_out = self.take_back(at + index * chunk);
             debug_assert!(was_out, "it was lent");
@@ -137,12 +137,12 @@ impl Messages {
 
 impl PacketMemory for Messages {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
-        let cut = &self.0.umem.cut;
-        if len == 0 || len > cut.chunk * cut.message_chunks {
+        let layout = &self.0.umem.layout;
+        if len == 0 || len > layout.chunk * layout.message_chunks {
             return None;
         }
         let message = Message {
-            chunks: self.take(len.div_ceil(cut.chunk) as u32)?,
+            chunks: self.take(len.div_ceil(layout.chunk) as u32)?,
             memory: self.clone(),
             len,
         };
@@ -169,8 +169,8 @@ struct Message {
 
 impl Message {
     fn at(&self) -> usize {
-        let cut = &self.memory.0.umem.cut;
-        cut.message_start() + self.chunks.start as usize * cut.chunk
+        let layout = &self.memory.0.umem.layout;
+        layout.message_start() + self.chunks.start as usize * layout.chunk
     }
 
     fn set_made(&self, is_made: bool) {
@@ -203,12 +203,12 @@ impl Drop for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::umem::Cut;
+    use crate::umem::UmemLayout;
 
     /// Room for four chunks of 2048 bytes.
     fn memory() -> Messages {
-        let cut = Cut::new(1514, 64, 64).with_messages(4 * 2048);
-        Messages::new(Arc::new(Umem::new(cut).expect("some memory")))
+        let layout = UmemLayout::new(1514, 64, 64).with_messages(4 * 2048);
+        Messages::new(Arc::new(Umem::new(layout).expect("some memory")))
     }
 
     fn make(memory: &Messages, len: usize, byte: u8) -> Option<Bytes> {
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(memory.lend(at, 1048), 1, "to the end of its chunk");
         drop(message);
         assert!(make(&memory, 3 * 2048, 2).is_none());
-        let chunk = |n: usize| memory.0.umem.cut.message_start() + n * 2048;
+        let chunk = |n: usize| memory.0.umem.layout.message_start() + n * 2048;
         for (address, out) in [(at, 3), (chunk(2), 2), (chunk(1), 1)] {
             assert!(memory.take_back(address));
             assert_eq!(memory.out(), out);
@@ -262,7 +262,7 @@ mod tests {
         assert!(other.find(&message).is_none());
         assert!(memory.find(&[0; 64]).is_none());
         // SAFETY: nobody uses the slot.
-        let slot = unsafe { memory.0.umem.bytes(memory.0.umem.cut.tx_start(), 64) };
+        let slot = unsafe { memory.0.umem.bytes(memory.0.umem.layout.tx_start(), 64) };
         assert!(memory.find(slot).is_none(), "a slot is no message");
     }
 

@@ -33,15 +33,15 @@ use starling_io::Wake;
 use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};
 
 /// How often some of the cache is compared with the kernel's tables.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
 /// How many entries are compared each time.
-const LOOK_AT: usize = 256;
+const REFRESH_COUNT: usize = 256;
 /// All are compared when routes have changed, at most this often: a routing protocol may change
 /// thousands at a time.
 const ROUTES_EVERY: Duration = Duration::from_millis(100);
 
-/// Ways that wait for the thread to ask for them; what is beyond is found when it compares.
-const WANTED: usize = 4096;
+/// TransmitPolicy that wait for the thread to ask for them; what is beyond is found when it compares.
+const MAX_REQUESTED: usize = 4096;
 
 /// Bit of a hop's word that says that the other 48 are its hardware address.
 const KNOWN: u64 = 1 << 48;
@@ -57,23 +57,23 @@ pub(crate) struct Target {
 
 /// What is known of the way to a destination.
 #[derive(Debug)]
-pub(crate) struct Hop {
+pub(crate) struct NextHop {
     target: Target,
     /// Zero, or [`KNOWN`] and the hardware address of the next hop.
     word: AtomicU64,
     /// The router, or the destination itself; none while there is no route.
     next: Mutex<Option<IpAddr>>,
     /// The kernel was asked.
-    is_asked: AtomicBool,
+    was_looked_up: AtomicBool,
 }
 
-impl Hop {
+impl NextHop {
     pub(crate) fn new(target: Target) -> Self {
         Self {
             target,
             word: AtomicU64::new(0),
             next: Mutex::new(None),
-            is_asked: AtomicBool::new(false),
+            was_looked_up: AtomicBool::new(false),
         }
     }
 
@@ -90,8 +90,8 @@ impl Hop {
     }
 
     /// The kernel was asked at least once.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.is_asked.load(Ordering::Relaxed)
+    pub(crate) fn was_looked_up(&self) -> bool {
+        self.was_looked_up.load(Ordering::Relaxed)
     }
 
     /// The next hop. Who holds it is asking, or writing what was answered.
@@ -101,14 +101,14 @@ impl Hop {
 
     /// Asks the kernel. With `probe`, it is also told to see after a stale neighbour. Whoever else
     /// asks waits, so that what is written last was asked for last.
-    pub(crate) fn look(&self, netlink: &mut Netlink, probe: bool) {
+    pub(crate) fn refresh(&self, netlink: &mut Netlink, probe: bool) {
         let Target {
             interface,
             source,
             destination,
         } = self.target;
         let mut next = self.next();
-        self.is_asked.store(true, Ordering::Relaxed);
+        self.was_looked_up.store(true, Ordering::Relaxed);
         let route = netlink.route(destination, Some(source), interface);
         let route = route
             .ok()
@@ -132,7 +132,7 @@ fn word_of(mac: Option<Mac>) -> u64 {
 
 /// What ends a device: something is the matter with its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum InterfaceChange {
     /// It does not exist any more.
     Removed = 1,
     /// It has another hardware address: the program knows the old one, as do all frames.
@@ -142,51 +142,55 @@ pub(crate) enum End {
 }
 
 /// Whether a device's interface is there, as it was when the device was made.
-pub(crate) struct Presence {
+pub(crate) struct InterfaceState {
     interface: u32,
     mac: Mac,
     /// The device's largest IP packet, in bytes.
     largest: usize,
     /// Zero, or an [`End`].
-    end: AtomicU8,
+    change: AtomicU8,
     /// Of the device: a socket whose interface goes wakes nobody.
     waker: Arc<dyn Wake>,
 }
 
-impl Presence {
+impl InterfaceState {
     /// The device is of no use any more.
     #[inline]
-    pub(crate) fn is_ended(&self) -> bool {
-        self.end.load(Ordering::Relaxed) != 0
+    pub(crate) fn has_changed(&self) -> bool {
+        self.change.load(Ordering::Relaxed) != 0
     }
 
     /// Why.
-    pub(crate) fn end(&self) -> Option<End> {
-        [End::Removed, End::OtherMac, End::SmallerMtu]
-            .into_iter()
-            .find(|end| *end as u8 == self.end.load(Ordering::Relaxed))
+    pub(crate) fn change(&self) -> Option<InterfaceChange> {
+        [
+            InterfaceChange::Removed,
+            InterfaceChange::OtherMac,
+            InterfaceChange::SmallerMtu,
+        ]
+        .into_iter()
+        .find(|change| *change as u8 == self.change.load(Ordering::Relaxed))
     }
 
     /// What the interface is like now, so far as it matters.
-    fn compare(&self, link: &Link) -> Option<End> {
+    fn compare(&self, link: &Link) -> Option<InterfaceChange> {
         if link.mac != self.mac {
-            return Some(End::OtherMac);
+            return Some(InterfaceChange::OtherMac);
         }
-        (link.mtu < self.largest).then_some(End::SmallerMtu)
+        (link.mtu < self.largest).then_some(InterfaceChange::SmallerMtu)
     }
 
-    fn tell(&self, end: End) {
-        self.end.store(end as u8, Ordering::Relaxed);
+    fn notify(&self, change: InterfaceChange) {
+        self.change.store(change as u8, Ordering::Relaxed);
         self.waker.wake();
     }
 }
 
 #[derive(Default)]
 struct Table {
-    hops: HashMap<Target, Weak<Hop>>,
-    devices: Vec<Weak<Presence>>,
+    hops: HashMap<Target, Weak<NextHop>>,
+    devices: Vec<Weak<InterfaceState>>,
     /// What the thread is to ask for.
-    wanted: Vec<Weak<Hop>>,
+    requested: Vec<Weak<NextHop>>,
     /// It is to end.
     stop: bool,
 }
@@ -194,9 +198,9 @@ struct Table {
 /// The cache of one network namespace. Its thread ends with the last reference.
 pub(crate) struct Neighbours {
     table: Arc<Mutex<Table>>,
-    bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
     /// How many are asking the kernel, or about to.
-    pub(crate) asking: Arc<AtomicU32>,
+    pub(crate) lookups: Arc<AtomicU32>,
 }
 
 /// One cache for each network namespace, by the cookie that the kernel gives it.
@@ -211,100 +215,100 @@ impl Neighbours {
         if let Some(cache) = known.and_then(|(_, cache)| cache.upgrade()) {
             return Ok(cache);
         }
-        let cache = Arc::new(Self::start(LOOK_EVERY)?);
+        let cache = Arc::new(Self::start(REFRESH_EVERY)?);
         caches.push((cookie, Arc::downgrade(&cache)));
         Ok(cache)
     }
 
-    /// Starts the thread, which compares some of the cache each time `look_every` has passed.
-    fn start(look_every: Duration) -> io::Result<Self> {
+    /// Starts the thread, which compares some of the cache each time `refresh_every` has passed.
+    fn start(refresh_every: Duration) -> io::Result<Self> {
         let watcher = Watcher::new()?;
-        let (table, bell) = (Arc::clone(&watcher.table), Arc::clone(&watcher.bell));
-        let asking = Arc::clone(&watcher.asking);
+        let (table, doorbell) = (Arc::clone(&watcher.table), Arc::clone(&watcher.doorbell));
+        let lookups = Arc::clone(&watcher.lookups);
         std::thread::Builder::new()
             .name("starling-neigh".to_owned())
-            .spawn(move || watcher.run(look_every))?;
+            .spawn(move || watcher.run(refresh_every))?;
         Ok(Self {
             table,
-            bell,
-            asking,
+            doorbell,
+            lookups,
         })
     }
 
     /// The way to a destination, as the kernel knows it now; it is kept up to date as long as
     /// anybody holds it. Without a socket to ask by it is nowhere until the thread has asked.
-    pub(crate) fn hop(&self, target: Target, netlink: Option<&mut Netlink>) -> Arc<Hop> {
+    pub(crate) fn hop(&self, target: Target, netlink: Option<&mut Netlink>) -> Arc<NextHop> {
         let mut table = lock(&self.table);
         let place = table.hops.entry(target).or_default();
         if let Some(hop) = place.upgrade() {
             return hop;
         }
-        let hop = Arc::new(Hop::new(target));
+        let hop = Arc::new(NextHop::new(target));
         *place = Arc::downgrade(&hop);
         // It is asked for after it is in the table: no event is missed.
         match netlink {
             Some(netlink) => {
                 drop(table);
-                hop.look(netlink, false);
+                hop.refresh(netlink, false);
             }
             None => {
                 drop(table);
-                self.want(&hop);
+                self.request(&hop);
             }
         }
         hop
     }
 
     /// Has the thread ask for a way.
-    pub(crate) fn want(&self, hop: &Arc<Hop>) {
+    pub(crate) fn request(&self, hop: &Arc<NextHop>) {
         let mut table = lock(&self.table);
-        let is_first = table.wanted.is_empty();
-        if table.wanted.len() < WANTED {
-            table.wanted.push(Arc::downgrade(hop));
+        let is_first = table.requested.is_empty();
+        if table.requested.len() < MAX_REQUESTED {
+            table.requested.push(Arc::downgrade(hop));
         }
         drop(table);
         if is_first {
-            self.ring();
+            self.wake_thread();
         }
     }
 
     /// Somebody is asking the kernel, and may be waiting for it: so would whoever else asks.
-    pub(crate) fn is_asking(&self) -> bool {
-        self.asking.load(Ordering::Relaxed) > 0
+    pub(crate) fn is_looking_up(&self) -> bool {
+        self.lookups.load(Ordering::Relaxed) > 0
     }
 
-    /// Has the thread look what is wanted of it.
-    fn ring(&self) {
+    /// Has the thread look what is requested of it.
+    fn wake_thread(&self) {
         // The only possible error is that it is readable already.
-        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.doorbell, &1_u64.to_ne_bytes());
     }
 
     /// Whether an interface stays there as it is, with room for IP packets of `largest` bytes; when
     /// it does not, the waker is used.
-    pub(crate) fn presence(
+    pub(crate) fn interface_state(
         &self,
         link: &Link,
         largest: usize,
         waker: Arc<dyn Wake>,
-    ) -> Arc<Presence> {
-        let presence = Arc::new(Presence {
+    ) -> Arc<InterfaceState> {
+        let interface_state = Arc::new(InterfaceState {
             interface: link.index,
             mac: link.mac,
             largest,
-            end: AtomicU8::new(0),
+            change: AtomicU8::new(0),
             waker,
         });
         let mut table = lock(&self.table);
         table.devices.retain(|device| device.strong_count() > 0);
-        table.devices.push(Arc::downgrade(&presence));
-        presence
+        table.devices.push(Arc::downgrade(&interface_state));
+        interface_state
     }
 }
 
 impl Drop for Neighbours {
     fn drop(&mut self) {
         lock(&self.table).stop = true;
-        self.ring();
+        self.wake_thread();
     }
 }
 
@@ -330,9 +334,9 @@ pub(crate) fn check_route(route: io::Result<Route>, interface: u32) -> Result<Ro
 /// What the thread has.
 struct Watcher {
     table: Arc<Mutex<Table>>,
-    bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
     /// One while the thread does anything but wait.
-    asking: Arc<AtomicU32>,
+    lookups: Arc<AtomicU32>,
     events: Netlink,
     questions: Netlink,
     /// Where the next comparison begins.
@@ -351,8 +355,8 @@ impl Watcher {
             | libc::RTMGRP_IPV6_ROUTE;
         Ok(Self {
             table: Arc::default(),
-            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
-            asking: Arc::default(),
+            doorbell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            lookups: Arc::default(),
             events: Netlink::new(groups as u32)?,
             questions: Netlink::new(0)?,
             position: 0,
@@ -361,12 +365,12 @@ impl Watcher {
         })
     }
 
-    fn run(mut self, look_every: Duration) {
-        self.asking.fetch_add(1, Ordering::Relaxed);
-        let mut last_look = Instant::now();
+    fn run(mut self, refresh_every: Duration) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        let mut last_refresh = Instant::now();
         loop {
-            let pause = look_every.saturating_sub(last_look.elapsed());
-            let pause = pause.min(self.look_if_outdated(Instant::now()));
+            let pause = refresh_every.saturating_sub(last_refresh.elapsed());
+            let pause = pause.min(self.refresh_if_outdated(Instant::now()));
             let timeout = Timespec {
                 tv_sec: pause.as_secs() as i64,
                 tv_nsec: pause.subsec_nanos().into(),
@@ -374,38 +378,38 @@ impl Watcher {
             let events = self.events.as_fd();
             let mut fds = [
                 PollFd::from_borrowed_fd(events, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN),
             ];
-            self.asking.fetch_sub(1, Ordering::Relaxed);
+            self.lookups.fetch_sub(1, Ordering::Relaxed);
             // An error can only be a signal, and that ends a wait early.
             let _ = poll(&mut fds, Some(&timeout));
-            self.asking.fetch_add(1, Ordering::Relaxed);
+            self.lookups.fetch_add(1, Ordering::Relaxed);
             let [has_events, is_called] = [&fds[0], &fds[1]].map(|fd| !fd.revents().is_empty());
-            if is_called && !self.handle_call() {
+            if is_called && !self.handle_requests() {
                 return;
             }
             if has_events {
                 self.handle_events();
             }
-            if last_look.elapsed() >= look_every {
-                self.look_for_devices();
-                self.look_after_some();
-                last_look = Instant::now();
+            if last_refresh.elapsed() >= refresh_every {
+                self.check_interfaces();
+                self.refresh_some();
+                last_refresh = Instant::now();
             }
         }
     }
 
-    /// Asks for what is wanted. False: it is to end.
-    fn handle_call(&mut self) -> bool {
-        // Before the look at what is wanted: a call in the meantime is not lost.
-        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+    /// Asks for what is requested. False: it is to end.
+    fn handle_requests(&mut self) -> bool {
+        // Before the look at what is requested: a call in the meantime is not lost.
+        let _ = rustix::io::read(&*self.doorbell, &mut [0; 8]);
         let mut table = lock(&self.table);
-        let (wanted, stop) = (std::mem::take(&mut table.wanted), table.stop);
+        let (requested, stop) = (std::mem::take(&mut table.requested), table.stop);
         drop(table);
-        for hop in wanted.iter().filter_map(Weak::upgrade) {
-            // Who waited for long has wanted it several times.
-            if !hop.is_asked() {
-                hop.look(&mut self.questions, false);
+        for hop in requested.iter().filter_map(Weak::upgrade) {
+            // Who waited for long has requested it several times.
+            if !hop.was_looked_up() {
+                hop.refresh(&mut self.questions, false);
             }
         }
         !stop
@@ -416,7 +420,7 @@ impl Watcher {
             // Some were lost; with an interface go all of its neighbours, and the word of it is
             // the last.
             self.is_outdated = true;
-            return self.look_for_devices();
+            return self.check_interfaces();
         };
         let mut links_changed = false;
         for event in events {
@@ -438,7 +442,7 @@ impl Watcher {
                     let gone = parse_link(&event.body).map(|link| link.index);
                     for device in self.devices() {
                         if Some(device.interface) == gone {
-                            device.tell(End::Removed);
+                            device.notify(InterfaceChange::Removed);
                         }
                     }
                 }
@@ -449,13 +453,13 @@ impl Watcher {
             }
         }
         if links_changed {
-            self.look_for_devices();
+            self.check_interfaces();
         }
     }
 
     /// Compares all that there is, if it may be wrong and that was not done a moment ago. Returns how
     /// long it can wait.
-    fn look_if_outdated(&mut self, now: Instant) -> Duration {
+    fn refresh_if_outdated(&mut self, now: Instant) -> Duration {
         if !self.is_outdated {
             return Duration::MAX;
         }
@@ -467,33 +471,35 @@ impl Watcher {
         self.is_outdated = false;
         self.compared = Some(now);
         for hop in self.hops() {
-            hop.look(&mut self.questions, false);
+            hop.refresh(&mut self.questions, false);
         }
         Duration::MAX
     }
 
     /// Sees whether the devices' interfaces are still there and as they were, one by one: a list of
     /// all may lack some, if any come or go meanwhile.
-    fn look_for_devices(&mut self) {
+    fn check_interfaces(&mut self) {
         for device in self.devices() {
-            let end = match self.questions.link_of(device.interface) {
+            let change = match self.questions.link_of(device.interface) {
                 Ok(link) => device.compare(&link),
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Some(End::Removed),
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                    Some(InterfaceChange::Removed)
+                }
                 // The next look will tell.
                 Err(_) => None,
             };
-            if let Some(end) = end {
-                device.tell(end);
+            if let Some(change) = change {
+                device.notify(change);
             }
         }
     }
 
-    fn devices(&self) -> Vec<Arc<Presence>> {
+    fn devices(&self) -> Vec<Arc<InterfaceState>> {
         let table = lock(&self.table);
         table.devices.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn hops(&self) -> Vec<Arc<Hop>> {
+    fn hops(&self) -> Vec<Arc<NextHop>> {
         lock(&self.table)
             .hops
             .values()
@@ -502,7 +508,7 @@ impl Watcher {
     }
 
     /// Compares the next few with the kernel's tables, and forgets those that nobody holds.
-    fn look_after_some(&mut self) {
+    fn refresh_some(&mut self) {
         let mut table = lock(&self.table);
         table.hops.retain(|_, hop| hop.strong_count() > 0);
         drop(table);
@@ -510,10 +516,10 @@ impl Watcher {
         if hops.is_empty() {
             return;
         }
-        let count = LOOK_AT.min(hops.len());
+        let count = REFRESH_COUNT.min(hops.len());
         for offset in 0..count {
             let hop = &hops[(self.position + offset) % hops.len()];
-            hop.look(&mut self.questions, true);
+            hop.refresh(&mut self.questions, true);
         }
         self.position = (self.position + count) % hops.len();
     }

@@ -19,13 +19,17 @@ use rustix::mm::ProtFlags;
 use starling_ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use starling_io::{Fault, IoError};
 
-use crate::bpf::{self, Loaded};
-use crate::inspect::Occupant;
+use crate::bpf;
 use crate::netlink::{Link, Netlink};
 use crate::ring::Mapping;
 use crate::steering_map::{SOCKETS, SteeringEntry};
 
 mod errors;
+mod occupant;
+
+pub use occupant::Occupant;
+pub(crate) use occupant::occupant;
+use occupant::whose;
 
 use errors::{
     attach_error, join_error, load_error, occupied, other_version, refusal, system_error,
@@ -82,7 +86,7 @@ impl Program {
     ) -> Result<Self, IoError> {
         let attempt = format!("put the XDP program on interface {name}");
         let refused = |error| attach_error(&attempt, name, error);
-        let own = Own::load(&attempt)?;
+        let own = LoadedProgram::load(&attempt)?;
         for attempts in 0..TRIES {
             if attempts > 0 {
                 std::thread::sleep(RETRY);
@@ -124,7 +128,7 @@ impl Program {
         interface: &str,
         link: &Link,
         id: u32,
-        own: &Own,
+        own: &LoadedProgram,
         attempt: &str,
         generic: Option<bool>,
     ) -> Result<Option<Self>, IoError> {
@@ -258,34 +262,14 @@ const MAPS: [&str; 4] = ["queues", "sockets", "passed", "steering"];
 /// A hash of a program's instructions, which the kernel makes.
 type Tag = [u8; 8];
 
-/// Whose the program with this number is. `own`: the tag of this version's program, if it can be
-/// had, for what has its name.
-fn whose(id: u32, there: &Loaded, own: impl FnOnce() -> Option<Tag>) -> Occupant {
-    if there.name != NAME {
-        return Occupant::Other { id };
-    }
-    match own() {
-        Some(own) if own == there.tag => Occupant::Starling,
-        Some(_) => Occupant::OtherVersion { id },
-        None => Occupant::Unknown { id },
-    }
-}
-
-/// The same for who only looks.
-pub(crate) fn occupant(id: u32) -> Occupant {
-    let there = bpf::program(id).and_then(|program| bpf::program_info(program.as_fd()));
-    let own = || Own::load("load the program").ok().map(|own| own.tag);
-    there.map_or(Occupant::Unknown { id }, |there| whose(id, &there, own))
-}
-
 /// The program, loaded but attached to nothing.
-struct Own {
+struct LoadedProgram {
     program: OwnedFd,
     tag: Tag,
     maps: [OwnedFd; 4],
 }
 
-impl Own {
+impl LoadedProgram {
     fn load(attempt: &str) -> Result<Self, IoError> {
         Self::of_object(OBJECT, attempt)
     }

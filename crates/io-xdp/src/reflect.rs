@@ -51,7 +51,14 @@ impl Reflector {
     #[inline]
     pub fn reflect(&mut self) -> Result<usize, IoError> {
         let (rx, tx) = self.0.halves();
-        tx.reclaim_into(rx);
+        let start = tx.start();
+        tx.reclaim_all(|address| {
+            let is_of_rx = address < start;
+            if is_of_rx {
+                rx.refill(address);
+            }
+            is_of_rx
+        });
         let count = rx.ring().available().min(MAX_BURST as u32);
         let count = count.min(tx.ring().room(count));
         for index in 0..count {

@@ -9,42 +9,45 @@
 //!
 //! The chunks of a burst go back to the kernel when the next one is taken.
 
+mod misrouted;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use starling_ethernet::{Received, parse, swap_ends};
-use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, Source};
+use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx};
 use starling_io_udp::UdpRx;
 
-use crate::chunks::Chunks;
+use crate::chunk_accounting::ChunkAccounting;
 use crate::drops::{ByKernel, Counts};
 use crate::exchange::Exchange;
+use crate::peer_cache::{NOBODY, PeerCache};
+use crate::port_group::PortGroup;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
-use crate::senders::{NOBODY, Senders};
 use crate::shared::Shared;
-use crate::siblings::{Passage, Siblings, Stray};
+use misrouted::MisroutedCounts;
 
 /// After the program has passed something on, how many times the socket is asked in vain: the
 /// kernel's stack takes some microseconds to bring it there.
-const TRIES: u32 = 32;
+const POLLS: u32 = 32;
 
 /// How many bursts after the last time the socket is asked anyway.
-const ASK_EVERY: u32 = 1024;
+const POLL_SOCKET_EVERY: u32 = 1024;
 
 /// The receiving half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpRx {
     shared: Arc<Shared>,
     pub(crate) udp: UdpRx,
-    senders: Senders,
+    peers: PeerCache,
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     /// Chunks of the burst, to be given back.
     held: Vec<u64>,
     /// What all chunks are entered in at the end.
-    chunks: Arc<Chunks>,
+    chunks: Arc<ChunkAccounting>,
     /// Which chunks are in `held`.
     is_held: Box<[bool]>,
-    burst: [Place; MAX_BURST],
+    burst: [BurstEntry; MAX_BURST],
     burst_len: usize,
     /// The burst is one of the socket's.
     is_from_socket: bool,
@@ -53,31 +56,23 @@ pub struct XdpRx {
     passed: u64,
     /// What it was at first.
     passed_before: u64,
-    tries: u32,
-    until_asked: u32,
+    polls_left: u32,
+    until_poll: u32,
     pub(crate) counts: Counts,
     /// Datagrams that came by the ring, or from workers.
     by_ring: u64,
-    strays: Strays,
+    misrouted: MisroutedCounts,
     /// What goes between this half and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
     /// Other devices that have the port, if it is shared.
-    siblings: Option<Siblings>,
+    port_group: Option<PortGroup>,
     /// Where the datagrams of a burst are in that of the socket.
     order: [u8; MAX_BURST],
 }
 
-/// Datagrams that came to another device than the one whose peer has sent them.
-#[derive(Default)]
-struct Strays {
-    passed_on: u64,
-    lost: u64,
-    received: u64,
-}
-
 /// A datagram of the burst.
 #[derive(Clone, Copy)]
-struct Place {
+struct BurstEntry {
     memory: Memory,
     start: u32,
     len: u32,
@@ -95,22 +90,22 @@ impl XdpRx {
     pub(crate) fn new(
         shared: Arc<Shared>,
         udp: UdpRx,
-        senders: Senders,
+        peers: PeerCache,
         rx: Consumer<Descriptor>,
         mut fill: Producer<u64>,
     ) -> Self {
-        let cut = shared.umem.cut;
-        let room = fill.room(2 * cut.rx_chunks as u32) as usize;
-        assert!(room >= 2 * cut.rx_chunks, "see `Sizes`");
-        for chunk in 0..cut.rx_chunks {
-            fill.push((chunk * cut.chunk) as u64);
+        let layout = shared.umem.layout;
+        let room = fill.room(2 * layout.rx_chunks as u32) as usize;
+        assert!(room >= 2 * layout.rx_chunks, "see `Sizes`");
+        for chunk in 0..layout.rx_chunks {
+            fill.push((chunk * layout.chunk) as u64);
         }
         fill.publish();
         if fill.needs_wakeup() {
             // Since it was bound the driver found nothing to receive into.
             shared.socket.kick_rx();
         }
-        let nowhere = Place {
+        let nowhere = BurstEntry {
             memory: Memory::Packet,
             start: 0,
             len: 0,
@@ -120,37 +115,37 @@ impl XdpRx {
         let passed = shared.program.passed(shared.local.port());
         Self {
             udp,
-            senders,
+            peers,
             rx,
             fill,
             held: Vec::with_capacity(MAX_BURST),
-            chunks: Arc::new(Chunks::new(cut.rx_chunks)),
-            is_held: vec![false; cut.rx_chunks].into(),
+            chunks: Arc::new(ChunkAccounting::new(layout.rx_chunks)),
+            is_held: vec![false; layout.rx_chunks].into(),
             burst: [nowhere; MAX_BURST],
             burst_len: 0,
             is_from_socket: false,
             assembled: Vec::new(),
             passed,
             passed_before: passed,
-            tries: 0,
-            until_asked: ASK_EVERY,
+            polls_left: 0,
+            until_poll: POLL_SOCKET_EVERY,
             counts: Counts::default(),
             by_ring: 0,
-            strays: Strays::default(),
+            misrouted: MisroutedCounts::default(),
             exchange: None,
-            siblings: None,
+            port_group: None,
             order: std::array::from_fn(|index| index as u8),
             shared,
         }
     }
 
     /// From now on others may have the port, too.
-    pub(crate) fn share_port(&mut self, siblings: Siblings) {
-        self.siblings = Some(siblings);
+    pub(crate) fn share_port(&mut self, port_group: PortGroup) {
+        self.port_group = Some(port_group);
     }
 
     /// Where chunks are entered at the end.
-    pub(crate) fn chunks(&self) -> &Arc<Chunks> {
+    pub(crate) fn chunks(&self) -> &Arc<ChunkAccounting> {
         &self.chunks
     }
 
@@ -165,9 +160,9 @@ impl XdpRx {
         [
             ("rx_ring", self.by_ring),
             ("passed", passed.wrapping_sub(self.passed_before)),
-            ("strays_passed_on", self.strays.passed_on),
-            ("strays_received", self.strays.received),
-            ("strays_lost", self.strays.lost),
+            ("misrouted_forwarded", self.misrouted.forwarded),
+            ("misrouted_received", self.misrouted.received),
+            ("misrouted_lost", self.misrouted.lost),
         ]
     }
 
@@ -198,7 +193,7 @@ impl XdpRx {
     #[inline]
     pub(crate) fn refill(&mut self, address: u64) {
         self.fill
-            .push(address & !(self.shared.umem.cut.chunk as u64 - 1));
+            .push(address & !(self.shared.umem.layout.chunk as u64 - 1));
         self.fill.publish();
     }
 
@@ -213,14 +208,14 @@ impl XdpRx {
         }
         let exchange = self.exchange.as_ref();
         let handed_over = exchange.is_some_and(|exchange| !exchange.handed_over.is_empty());
-        let siblings = self.siblings.as_ref();
-        let passed_on = siblings.is_some_and(Siblings::has_received);
+        let port_group = self.port_group.as_ref();
+        let passed_on = port_group.is_some_and(PortGroup::has_received);
         handed_over || passed_on || self.udp.has_pending() || self.rx.available() > 0
     }
 
     /// The socket may have something.
-    pub(crate) fn ask_socket(&mut self) {
-        self.tries = self.tries.max(1);
+    pub(crate) fn poll_socket_soon(&mut self) {
+        self.polls_left = self.polls_left.max(1);
     }
 
     #[inline]
@@ -231,7 +226,7 @@ impl XdpRx {
         // There is room for all, if the kernel keeps its word; what there is none for waits.
         let room = self.fill.room(self.held.len() as u32) as usize;
         for chunk in self.held.drain(..room.min(self.held.len())) {
-            self.is_held[self.shared.umem.cut.chunk_at(chunk as usize)] = false;
+            self.is_held[self.shared.umem.layout.chunk_at(chunk as usize)] = false;
             self.fill.push(chunk);
         }
         self.fill.publish();
@@ -252,24 +247,24 @@ impl XdpRx {
         let passed = self.shared.program.passed(self.shared.local.port());
         if passed != self.passed {
             self.passed = passed;
-            self.tries = TRIES;
+            self.polls_left = POLLS;
         }
-        self.until_asked -= 1;
-        if self.until_asked == 0 {
-            self.until_asked = ASK_EVERY;
+        self.until_poll -= 1;
+        if self.until_poll == 0 {
+            self.until_poll = POLL_SOCKET_EVERY;
             return true;
         }
-        self.tries > 0 || self.udp.has_pending()
+        self.polls_left > 0 || self.udp.has_pending()
     }
 
     #[cold]
     fn receive_from_socket(&mut self) -> Result<usize, IoError> {
-        self.tries = self.tries.saturating_sub(1);
+        self.polls_left = self.polls_left.saturating_sub(1);
         self.burst_len = self.udp.rx_burst()?;
         self.is_from_socket = self.burst_len > 0;
         if self.burst_len > 0 {
             // There may be more behind it.
-            self.tries = self.tries.max(1);
+            self.polls_left = self.polls_left.max(1);
         }
         Ok(self.burst_len)
     }
@@ -337,11 +332,11 @@ impl XdpRx {
     /// The chunk is ours from now on; false if it is no chunk, or is ours already.
     #[inline]
     pub(crate) fn hold(&mut self, descriptor: Descriptor) -> bool {
-        let cut = self.shared.umem.cut;
-        let chunk = descriptor.address & !(cut.chunk as u64 - 1);
+        let layout = self.shared.umem.layout;
+        let chunk = descriptor.address & !(layout.chunk as u64 - 1);
         let end = descriptor.address - chunk + u64::from(descriptor.len);
-        let is_inside = end <= cut.chunk as u64;
-        let is_held = self.is_held.get_mut(cut.chunk_at(chunk as usize));
+        let is_inside = end <= layout.chunk as u64;
+        let is_held = self.is_held.get_mut(layout.chunk_at(chunk as usize));
         match is_held.filter(|is_held| is_inside && !**is_held) {
             Some(is_held) => {
                 *is_held = true;
@@ -400,7 +395,7 @@ impl XdpRx {
 
     #[inline]
     fn push(&mut self, received: Received, memory: Memory, frame: usize) {
-        self.burst[self.burst_len] = Place {
+        self.burst[self.burst_len] = BurstEntry {
             memory,
             start: (frame + received.start) as u32,
             len: received.len as u32,
@@ -408,49 +403,6 @@ impl XdpRx {
             ecn: received.ecn,
         };
         self.burst_len += 1;
-    }
-
-    /// What is from peers of siblings leaves the burst, and what they have passed on joins it.
-    fn mind_siblings(&mut self) {
-        let mut kept = 0;
-        for index in 0..self.burst_len {
-            self.order[index] = index as u8;
-            let Datagram { source, ecn, bytes } = self.datagram(index);
-            let passage = match (&self.siblings, source) {
-                (Some(siblings), Source::Unknown(from)) => siblings.pass_on(from, ecn, bytes),
-                _ => Passage::Nobodys,
-            };
-            match passage {
-                Passage::Nobodys => {
-                    self.order[kept] = index as u8;
-                    self.burst[kept] = self.burst[index];
-                    kept += 1;
-                }
-                Passage::Done => self.strays.passed_on += 1,
-                Passage::Lost => self.strays.lost += 1,
-            }
-        }
-        self.burst_len = kept;
-        if self.is_from_socket && kept > 0 {
-            // The next burst is none of the socket's.
-            return;
-        }
-        self.is_from_socket = false;
-        while self.burst_len < MAX_BURST {
-            let stray = self.siblings.as_ref().and_then(Siblings::receive);
-            let Some(Stray { source, ecn, bytes }) = stray else {
-                break;
-            };
-            self.strays.received += 1;
-            let received = Received {
-                source,
-                ecn,
-                start: 0,
-                len: bytes.len(),
-            };
-            self.push(received, Memory::Assembled, self.assembled.len());
-            self.assembled.extend_from_slice(&bytes);
-        }
     }
 }
 
@@ -473,8 +425,8 @@ impl PacketRx for XdpRx {
         if self.burst_len == 0 && !ring_first {
             self.receive_from_ring();
         }
-        if self.siblings.is_some() {
-            self.mind_siblings();
+        if self.port_group.is_some() {
+            self.exchange_misrouted();
         }
         if self.burst_len == 0 {
             // It may have stopped since chunks were given back, and waits for nobody.
@@ -497,7 +449,7 @@ impl PacketRx for XdpRx {
         let place = &self.burst[index];
         let (start, len) = (place.start as usize, place.len as usize);
         Datagram {
-            source: self.senders.source(place.source),
+            source: self.peers.source(place.source),
             ecn: place.ecn,
             bytes: match place.memory {
                 // SAFETY: its chunk is held until the next burst, which needs `self` alone.
@@ -524,112 +476,4 @@ impl Drop for XdpRx {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use starling_io::{PacketIo, PacketRx};
-    use starling_netns::{Pair, inside};
-
-    use super::*;
-    use crate::{XdpConfig, XdpIo};
-
-    /// A device in `b`, or a word of why not.
-    fn device(test: &str) -> Option<(Pair, XdpIo)> {
-        let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
-        let made = Pair::new().and_then(|pair| {
-            let device = inside(&pair.b, bind).map_err(|error| error.to_string());
-            Ok((pair, device?))
-        });
-        if let Err(problem) = &made {
-            println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-        }
-        made.ok()
-    }
-
-    #[test]
-    fn a_chunk_has_one_owner() {
-        let Some((_pair, mut device)) = device("a_chunk_has_one_owner") else {
-            return;
-        };
-        let rx = device.split().0;
-        let of = |address| Descriptor {
-            address,
-            len: 100,
-            options: 0,
-        };
-        assert!(rx.hold(of(256)));
-        assert!(!rx.hold(of(256)), "it is held");
-        assert!(!rx.hold(of(300)), "the same chunk");
-        let chunk = rx.shared.umem.cut.chunk as u64;
-        assert!(rx.hold(of(chunk + 256)));
-        assert!(!rx.hold(of(2 * chunk - 50)), "beyond its chunk");
-        let slots = rx.shared.umem.cut.tx_start() as u64;
-        for address in [slots, u64::MAX, u64::MAX - 100] {
-            assert!(!rx.hold(of(address)), "no chunk");
-        }
-        assert_eq!(rx.counts.drops().descriptor, 6);
-        rx.give_back();
-        assert!(rx.hold(of(256)), "it was given back");
-        // None of these came by the ring.
-        rx.chunks.subtract(3 + 6);
-    }
-
-    /// A dispatcher that sleeps must not keep from the kernel what it could receive into.
-    #[test]
-    fn what_workers_answered_in_is_received_into_before_a_sleep() {
-        let name = "what_workers_answered_in_is_received_into_before_a_sleep";
-        let Some((pair, mut device)) = device(name) else {
-            return;
-        };
-        // None of the datagrams here matches.
-        let table = starling_io::MatchTable {
-            value: [0xff; 16],
-            mask: [0xff; 16],
-            length_at: 0,
-            length_from: 0,
-            key_at: 0,
-        };
-        let steered = inside(&pair.b, || device.steer(1, 1, &table)).expect("a worker");
-        let rx = device.split().0;
-        let exchange = rx.exchange.clone().expect("there is a worker");
-        // Held as if a worker had received into it.
-        let chunk = rx.shared.umem.cut.chunk as u64;
-        assert!(exchange.answered.push(chunk).is_ok());
-        device.wait(Some(Duration::ZERO)).expect("a healthy device");
-        assert!(exchange.answered.is_empty());
-        // It did not come by a ring.
-        exchange.chunks.subtract(1);
-        drop(steered);
-    }
-
-    /// What this host sends to itself comes by the socket, as fast as it likes.
-    #[test]
-    fn a_flood_by_the_socket_leaves_the_ring_its_turn() {
-        let Some((pair, mut device)) = device("a_flood_by_the_socket_leaves_the_ring_its_turn")
-        else {
-            return;
-        };
-        starling_netns::run(&pair.b, "ip link set lo up").expect("every namespace has it");
-        let socket = |namespace| {
-            let bind = || std::net::UdpSocket::bind("0.0.0.0:0");
-            inside(namespace, bind).expect("a free port")
-        };
-        let (itself, other) = (socket(&pair.b), socket(&pair.a));
-        let address = device.local_socket_address();
-        for _ in 0..500 {
-            itself.send_to(b"by the socket", address).expect("a route");
-        }
-        device.wait(None).expect("a healthy device");
-        other.send_to(b"by the ring", address).expect("a route");
-        let mut bursts = 0;
-        loop {
-            let rx = device.split().0;
-            let count = rx.rx_burst().expect("a healthy device");
-            bursts += usize::from(count > 0);
-            if (0..count).any(|index| rx.datagram(index).bytes == b"by the ring") {
-                break;
-            }
-        }
-        assert!(bursts <= 4, "it came after {bursts} bursts");
-    }
-}
+mod tests;

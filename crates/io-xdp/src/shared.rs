@@ -6,11 +6,11 @@ use std::sync::Arc;
 use starling_ethernet::Mac;
 use starling_io::{Fault, IoError};
 
-use crate::neighbour::{End, Neighbours, Presence};
+use crate::neighbour::{InterfaceChange, InterfaceState, Neighbours};
 use crate::program::Program;
+use crate::queue_reservation::QueueReservation;
 use crate::socket::Socket;
 use crate::steering_map::SteeringEntry;
-use crate::taken::Taken;
 use crate::umem::Umem;
 
 /// Nothing here changes while the device lives.
@@ -19,7 +19,7 @@ pub(crate) struct Shared {
     pub(crate) program: Program,
     pub(crate) umem: Arc<Umem>,
     pub(crate) neighbours: Arc<Neighbours>,
-    pub(crate) presence: Arc<Presence>,
+    pub(crate) interface_state: Arc<InterfaceState>,
     /// Of the network namespace.
     pub(crate) namespace: u64,
     pub(crate) interface: String,
@@ -32,15 +32,16 @@ pub(crate) struct Shared {
     /// The largest payload of a datagram, in bytes.
     pub(crate) largest: usize,
     pub(crate) ecn: bool,
-    /// Behind the socket: who finds the queue taken by nobody of this process waits for the kernel.
-    pub(crate) _taken: Taken,
+    /// Dropped after the socket: whoever finds the queue taken, but by no device of this process, waits
+    /// for the kernel.
+    pub(crate) _reservation: QueueReservation,
 }
 
 impl Shared {
     /// Whether the interface is still there as it was.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), IoError> {
-        if self.presence.is_ended() {
+        if self.interface_state.has_changed() {
             return Err(self.gone());
         }
         Ok(())
@@ -54,16 +55,16 @@ impl Shared {
     /// The error of a device whose interface is not there any more, or not as it was.
     #[cold]
     pub(crate) fn gone(&self) -> IoError {
-        let (problem, remedy) = match self.presence.end() {
-            Some(End::Removed) | None => (
+        let (problem, remedy) = match self.interface_state.change() {
+            Some(InterfaceChange::Removed) | None => (
                 "it was removed",
                 "make it again, then a new endpoint on it (a server: start it again); this one is of no use any more",
             ),
-            Some(End::OtherMac) => (
+            Some(InterfaceChange::OtherMac) => (
                 "its hardware address was changed",
                 "make a new endpoint on it (a server: start it again); this one has the old address in all it sends",
             ),
-            Some(End::SmallerMtu) => (
+            Some(InterfaceChange::SmallerMtu) => (
                 "its MTU was lowered",
                 "make a new endpoint on it (a server: start it again), or raise the MTU first; this one sends larger frames",
             ),

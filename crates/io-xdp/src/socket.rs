@@ -17,8 +17,8 @@ use rustix::net::{bind, recv, send, socket_with};
 use starling_io::{Fault, IoError};
 
 use crate::kernel::CAPABILITIES;
+use crate::queue_reservation::{self, QueueId};
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
-use crate::taken;
 use crate::umem::{self, Umem};
 
 /// The kernel gives a queue and locked memory free some time after their socket was closed, in the
@@ -60,12 +60,9 @@ impl fmt::Display for Mode {
 
 /// Where and how a socket is bound.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct QueueBinding<'a> {
     pub(crate) interface: &'a str,
-    /// Of the network namespace.
-    pub(crate) namespace: u64,
-    pub(crate) index: u32,
-    pub(crate) queue: u32,
+    pub(crate) id: QueueId,
     /// What must be, if anything must.
     pub(crate) mode: Option<Mode>,
     /// The program is attached in generic mode.
@@ -120,7 +117,7 @@ impl Socket {
     /// and frames of several chunks if some are `large`. Plans with memory for messages are asked
     /// whether they are for zero-copy; `None`: that would be in vain.
     pub(crate) fn open(
-        place: &Place<'_>,
+        binding: &QueueBinding<'_>,
         large: bool,
         plan: impl Fn() -> Result<Plan, IoError>,
         plan_for_messages: impl Fn(bool) -> Option<Plan>,
@@ -128,13 +125,13 @@ impl Socket {
         type Flags = SocketAddrXdpFlags;
         let zero_copy = (
             Flags::XDP_ZEROCOPY,
-            place.mode.is_none_or(|m| m == Mode::ZeroCopy),
+            binding.mode.is_none_or(|m| m == Mode::ZeroCopy),
         );
-        let copy = (Flags::XDP_COPY, place.mode != Some(Mode::ZeroCopy));
+        let copy = (Flags::XDP_COPY, binding.mode != Some(Mode::ZeroCopy));
         let mut last = None;
         let mut usual = None;
         for (flags, wanted) in [zero_copy, copy] {
-            let possible = flags == Flags::XDP_COPY || !place.is_generic;
+            let possible = flags == Flags::XDP_COPY || !binding.is_generic;
             if !wanted || !possible {
                 continue;
             }
@@ -152,9 +149,9 @@ impl Socket {
                 let Some(Plan { umem, sizes }) = plan else {
                     continue;
                 };
-                let place = &Place {
-                    memory: umem.cut.bytes(),
-                    ..*place
+                let binding = &QueueBinding {
+                    memory: umem.layout.bytes(),
+                    ..*binding
                 };
                 // There may be memory enough without messages.
                 let is_spare = |error: &io::Error| {
@@ -164,9 +161,9 @@ impl Socket {
                 let flags = flags | multi | Flags::XDP_USE_NEED_WAKEUP;
                 let begun = Instant::now();
                 let result = loop {
-                    let result = Self::try_open(place, &umem, sizes, flags);
+                    let result = Self::try_open(binding, &umem, sizes, flags);
                     let passes = matches!(&result, Err((_, e)) if may_pass(e) && !is_spare(e));
-                    if !passes || begun.elapsed() >= patience(place) {
+                    if !passes || begun.elapsed() >= patience(binding) {
                         break result;
                     }
                     std::thread::sleep(RETRY);
@@ -174,18 +171,18 @@ impl Socket {
                 match result {
                     Ok((socket, rings)) => return Ok((socket, rings, umem)),
                     Err((step, error)) if is_final(&error) && !is_spare(&error) => {
-                        return Err(open_error(place, step, error));
+                        return Err(open_error(binding, step, error));
                     }
                     Err(failed) => last = Some(failed),
                 }
             }
         }
         let (step, error) = last.unwrap_or_else(|| ("bind", unsupported()));
-        Err(open_error(place, step, error))
+        Err(open_error(binding, step, error))
     }
 
     fn try_open(
-        place: &Place<'_>,
+        binding: &QueueBinding<'_>,
         umem: &Arc<Umem>,
         sizes: Sizes,
         flags: SocketAddrXdpFlags,
@@ -197,7 +194,7 @@ impl Socket {
         let registration = XdpUmemReg {
             addr: umem.start(),
             len: umem.len(),
-            chunk_size: umem.cut.chunk as u32,
+            chunk_size: umem.layout.chunk as u32,
             headroom: 0,
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
@@ -229,12 +226,12 @@ impl Socket {
                 .map_err(mapped)?,
             ),
         };
-        let address = SocketAddrXdp::new(flags, place.index, place.queue);
+        let address = SocketAddrXdp::new(flags, binding.id.interface, binding.id.queue);
         bind(&fd, &address).map_err(at("bind"))?;
         let options = sockopt::xdp_options(&fd).map_err(at("bind"))?;
         let mode = if options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY) {
             Mode::ZeroCopy
-        } else if place.is_generic {
+        } else if binding.is_generic {
             Mode::Generic
         } else {
             Mode::Driver
@@ -251,7 +248,7 @@ impl Socket {
     /// rings, and `entries` of each other ring.
     pub(crate) fn open_another(
         &self,
-        place: &Place<'_>,
+        binding: &QueueBinding<'_>,
         entries: u32,
     ) -> Result<(OwnedFd, WorkerRings), IoError> {
         let open = || {
@@ -273,13 +270,13 @@ impl Socket {
             };
             let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
             let address = SocketAddrXdpWithSharedUmem {
-                addr: SocketAddrXdp::new(flags, place.index, place.queue),
+                addr: SocketAddrXdp::new(flags, binding.id.interface, binding.id.queue),
                 shared_umem_fd: self.fd.as_fd(),
             };
             bind(&fd, &address).map_err(at("bind a worker's socket"))?;
             Ok((fd, rings))
         };
-        open().map_err(|(step, error)| open_error(place, step, error))
+        open().map_err(|(step, error)| open_error(binding, step, error))
     }
 
     /// Has the driver see the fill ring.
@@ -346,8 +343,8 @@ fn map(
 }
 
 /// How long what may pass is waited for.
-fn patience(place: &Place<'_>) -> Duration {
-    match taken::is_ours(place) {
+fn patience(binding: &QueueBinding<'_>) -> Duration {
+    match queue_reservation::is_reserved_here(binding.id) {
         true => DROPPED_WITHIN,
         false => RELEASED_WITHIN,
     }
@@ -396,17 +393,17 @@ fn is_final(error: &io::Error) -> bool {
         .is_some_and(|errno| final_ones.contains(&errno))
 }
 
-fn open_error(place: &Place<'_>, step: &str, error: io::Error) -> IoError {
-    let Place {
+fn open_error(binding: &QueueBinding<'_>, step: &str, error: io::Error) -> IoError {
+    let QueueBinding {
         interface,
-        queue,
+        id: QueueId { queue, .. },
         memory,
         ..
-    } = place;
+    } = binding;
     let errno = error.raw_os_error();
-    let is_own = errno == Some(libc::EBUSY) && taken::is_ours(place);
+    let is_own = errno == Some(libc::EBUSY) && queue_reservation::is_reserved_here(binding.id);
     let is_unsupported = matches!(errno, Some(libc::EOPNOTSUPP | libc::EINVAL));
-    let has_no_mode = place.mode.is_some() && is_unsupported;
+    let has_no_mode = binding.mode.is_some() && is_unsupported;
     let fault = match is_own || has_no_mode {
         true => Fault::Caller,
         false => Fault::Host,

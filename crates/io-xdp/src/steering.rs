@@ -67,7 +67,7 @@ impl XdpSteering {
             entry.taken[worker].store(0, Ordering::Relaxed);
             entry.completed[worker].store(0, Ordering::Relaxed);
         }
-        let room = shared.largest_frame.min(shared.umem.cut.rx_room());
+        let room = shared.largest_frame.min(shared.umem.layout.rx_room());
         entry.max_frame.store(room as u32, Ordering::Relaxed);
         entry.depth.store(depth.into(), Ordering::Relaxed);
         entry.workers.store(workers as u32, Ordering::Release);

@@ -6,8 +6,10 @@
 //! of large datagrams go by the kernel's socket, where that takes less. While the hardware address of
 //! a peer's next hop is unknown, all of its datagrams do, which makes the kernel find out.
 
-mod bulk;
+mod completion;
 mod gather;
+mod ring_or_socket;
+mod run;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,28 +18,25 @@ use starling_ethernet::{Mac, Template};
 use starling_io::{IoError, PacketTx, PeerId, TxError};
 use starling_io_udp::UdpTx;
 
-use crate::chunks::Chunks;
+use crate::chunk_accounting::ChunkAccounting;
 use crate::exchange::Exchange;
 use crate::memory::Messages;
-use crate::neighbour::{Hop, Target};
+use crate::neighbour::{NextHop, Target};
 use crate::netlink::Netlink;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
-use crate::rx::XdpRx;
 use crate::shared::Shared;
 use crate::socket::kick;
 use crate::umem::SLOT_MARGIN;
-use bulk::Outcome;
 use gather::Gathered;
+use run::RunOutcome;
+
+pub(crate) use ring_or_socket::TransmitPolicy;
 
 /// Index of a slot.
 type Slot = u16;
 
 /// No slot.
 const NONE: Slot = Slot::MAX;
-
-/// Datagrams that go to a peer by the kernel's socket before the device asks for the way itself: the
-/// thread that should have had no core for as long.
-const PATIENCE: u8 = 32;
 
 /// The sending half of an [`XdpIo`](crate::XdpIo).
 pub struct XdpTx {
@@ -60,24 +59,14 @@ pub struct XdpTx {
     /// Receive chunks that this half has given to the kernel, less those that came back to it.
     foreign: u32,
     /// What they are entered in at the end.
-    chunks: Arc<Chunks>,
+    chunks: Arc<ChunkAccounting>,
     /// Messages that lie in packet memory.
     messages: Messages,
-    ways: Ways,
+    policy: TransmitPolicy,
     /// Large datagrams that go by the ring before the socket is asked again.
-    resting: u32,
+    socket_rest: u32,
     /// Descriptors of messages that are queued or at the kernel.
     gathered: u32,
-}
-
-/// What is better than a copy by the ring.
-pub(crate) struct Ways {
-    /// The least that is gathered rather than copied, in bytes.
-    pub(crate) gather_from: usize,
-    /// The most descriptors of a frame.
-    pub(crate) max_parts: usize,
-    /// Runs of large datagrams go by the kernel's socket.
-    pub(crate) runs_by_socket: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -94,11 +83,11 @@ struct SlotState {
 
 struct Peer {
     template: Template,
-    hop: Arc<Hop>,
+    hop: Arc<NextHop>,
     /// The slot that frames are appended to.
     open: Slot,
     /// Frames that went by the socket before the kernel was asked for the way.
-    unasked: u8,
+    sends_unresolved: u8,
 }
 
 impl XdpTx {
@@ -108,14 +97,14 @@ impl XdpTx {
         netlink: Netlink,
         tx: Producer<Descriptor>,
         completion: Consumer<u64>,
-        chunks: Arc<Chunks>,
-        ways: Ways,
+        chunks: Arc<ChunkAccounting>,
+        policy: TransmitPolicy,
     ) -> Self {
-        let slots = shared.umem.cut.tx_slots;
+        let slots = shared.umem.layout.tx_slots;
         Self {
             messages: Messages::new(Arc::clone(&shared.umem)),
-            ways,
-            resting: 0,
+            policy,
+            socket_rest: 0,
             gathered: 0,
             shared,
             udp,
@@ -171,30 +160,8 @@ impl XdpTx {
                 .neighbours
                 .hop(target, now.then_some(&mut self.netlink)),
             open: NONE,
-            unasked: 0,
+            sends_unresolved: 0,
         });
-    }
-
-    /// The way is not known: asks for it if nobody else does. While somebody asks for another one,
-    /// the kernel may be answering nobody: then it goes on by the socket.
-    #[cold]
-    fn miss_hop(&mut self, id: PeerId) {
-        let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
-            return;
-        };
-        if peer.hop.is_asked() {
-            return;
-        }
-        peer.unasked += 1;
-        if peer.unasked >= PATIENCE {
-            peer.unasked = 0;
-            if self.shared.neighbours.is_asking() {
-                // There may have been too many others to remember.
-                self.shared.neighbours.want(&peer.hop);
-            } else {
-                peer.hop.look(&mut self.netlink, false);
-            }
-        }
     }
 
     /// Forgets a peer, and drops what waits to be sent to it.
@@ -226,8 +193,8 @@ impl XdpTx {
     /// Where the payload of a slot begins.
     #[inline]
     fn payload(&self, slot: Slot) -> usize {
-        let cut = &self.shared.umem.cut;
-        cut.tx_start() + usize::from(slot) * cut.slot() + SLOT_MARGIN
+        let layout = &self.shared.umem.layout;
+        layout.tx_start() + usize::from(slot) * layout.slot() + SLOT_MARGIN
     }
 
     #[inline]
@@ -256,76 +223,16 @@ impl XdpTx {
         &mut self.tx
     }
 
+    /// Where the slots begin. What lies before them is the receiving half's.
+    #[inline]
+    pub(crate) fn start(&self) -> u64 {
+        self.shared.umem.layout.tx_start() as u64
+    }
+
     /// So many receive chunks are in the ring now.
     #[inline]
     pub(crate) fn lend(&mut self, count: u32) {
         self.foreign = self.foreign.wrapping_add(count);
-    }
-
-    /// Takes back slots, and gives chunks that frames were sent back in to their owner.
-    #[inline]
-    pub(crate) fn reclaim_into(&mut self, rx: &mut XdpRx) {
-        let start = self.shared.umem.cut.tx_start() as u64;
-        self.reclaim_all(|address| {
-            let is_of_rx = address < start;
-            if is_of_rx {
-                rx.refill(address);
-            }
-            is_of_rx
-        });
-    }
-
-    /// Takes back the slots that the kernel is done with.
-    #[inline]
-    fn reclaim(&mut self) {
-        let Some(exchange) = self.exchange.clone() else {
-            return self.reclaim_all(|_| false);
-        };
-        let cut = self.shared.umem.cut;
-        self.reclaim_all(|address| {
-            let is_of_rx = address < cut.tx_start() as u64;
-            if is_of_rx {
-                // A worker answered in it. There is room: as much as there are chunks.
-                let pushed = exchange.answered.push(address & !(cut.chunk as u64 - 1));
-                debug_assert!(pushed.is_ok(), "a chunk came back twice");
-            }
-            is_of_rx
-        });
-    }
-
-    #[inline]
-    fn reclaim_all(&mut self, mut is_of_others: impl FnMut(u64) -> bool) {
-        let count = self.completion.available();
-        if count == 0 {
-            return;
-        }
-        let cut = self.shared.umem.cut;
-        for index in 0..count {
-            let address = self.completion.get(index);
-            if is_of_others(address) {
-                self.foreign = self.foreign.wrapping_sub(1);
-                continue;
-            }
-            let address = address as usize;
-            let slot = address
-                .checked_sub(cut.tx_start())
-                .map(|at| cut.slot_at(at));
-            let state = slot.and_then(|slot| self.slots.get_mut(slot));
-            let (Some(slot), Some(state)) = (slot, state) else {
-                let was_out = self.messages.take_back(address);
-                debug_assert!(was_out, "the kernel gave back {address}");
-                self.gathered -= u32::from(was_out);
-                continue;
-            };
-            debug_assert!(state.at_kernel > 0, "slot {slot} came back twice");
-            if state.at_kernel > 0 {
-                state.at_kernel -= 1;
-                if state.at_kernel == 0 {
-                    self.free.push(slot as Slot);
-                }
-            }
-        }
-        self.completion.release(count);
     }
 
     /// A free slot, if there is one or can be made one.
@@ -352,12 +259,12 @@ impl XdpTx {
             }
             if run > 0 && is_sent {
                 match self.send_run(done, run) {
-                    Outcome::Sent => {
+                    RunOutcome::Sent => {
                         done += run;
                         continue;
                     }
-                    Outcome::Later => break,
-                    Outcome::ByRing => {}
+                    RunOutcome::Later => break,
+                    RunOutcome::ByRing => {}
                 }
             }
             if !self.post(self.queue[done]) {
@@ -406,11 +313,11 @@ impl XdpTx {
         let peer = self.peers[peer as usize].as_mut();
         let peer = peer.expect("slots of closed peers are not in the queue");
         let headers = peer.template.len();
-        let cut = self.shared.umem.cut;
-        let base = cut.tx_start() + usize::from(slot) * cut.slot();
+        let layout = self.shared.umem.layout;
+        let base = layout.tx_start() + usize::from(slot) * layout.slot();
         let mut begin = base + SLOT_MARGIN - headers;
         let end = base + SLOT_MARGIN + len as usize;
-        let parts = cut.chunk_at(end - base - 1) + 1;
+        let parts = layout.chunk_at(end - base - 1) + 1;
         if (self.tx.room(parts as u32) as usize) < parts {
             return false;
         }
@@ -421,7 +328,7 @@ impl XdpTx {
             peer.open = NONE;
         }
         for part in 1..=parts {
-            let part_end = end.min(base + part * cut.chunk);
+            let part_end = end.min(base + part * layout.chunk);
             self.tx.push(Descriptor {
                 address: begin as u64,
                 len: (part_end - begin) as u32,
@@ -443,34 +350,10 @@ impl XdpTx {
             // Behind what is gathered there is at most one more descriptor.
             gathered => {
                 len + gathered as usize <= limit
-                    && SLOT_MARGIN + len <= self.shared.umem.cut.chunk
-                    && usize::from(state.gathered.chunks) + 2 <= self.ways.max_parts
+                    && SLOT_MARGIN + len <= self.shared.umem.layout.chunk
+                    && usize::from(state.gathered.chunks) + 2 <= self.policy.max_parts
             }
         }
-    }
-
-    /// A new slot for a peer. `None`: its next hop is not known, and the kernel's socket does it.
-    #[inline]
-    fn begin(&mut self, id: PeerId) -> Result<Option<Slot>, TxError> {
-        let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
-            return Err(TxError::Gone);
-        };
-        let Some(next_hop) = peer.hop.mac() else {
-            self.miss_hop(id);
-            return Ok(None);
-        };
-        let Some(slot) = self.take_slot() else {
-            return Err(TxError::Full);
-        };
-        self.slots[usize::from(slot)] = SlotState {
-            peer: id.0,
-            next_hop,
-            ..SlotState::default()
-        };
-        self.queue.push(slot);
-        let peer = self.peers[id.0 as usize].as_mut();
-        peer.expect("it was there").open = slot;
-        Ok(Some(slot))
     }
 
     /// Appends a frame by copying all of it.
@@ -532,7 +415,7 @@ impl PacketTx for XdpTx {
             preamble.len() + frame <= self.shared.largest,
             "a frame of {frame} bytes fits no datagram of this device"
         );
-        if tail.len() >= self.ways.gather_from
+        if tail.len() >= self.policy.gather_from
             && let Some(address) = self.messages.find(tail)
         {
             return self.gather(id, preamble, [head, body, tail], address);

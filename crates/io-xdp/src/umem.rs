@@ -34,7 +34,7 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// How the memory is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct UmemLayout {
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
     pub(crate) rx_chunks: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Cut {
     pub(crate) message_chunks: usize,
 }
 
-impl Cut {
+impl UmemLayout {
     /// For frames of up to `max_frame` bytes, received in `rx_chunks` and sent from `tx_slots`; no
     /// messages.
     pub(crate) fn new(max_frame: usize, rx_chunks: usize, tx_slots: usize) -> Self {
@@ -135,13 +135,13 @@ pub(crate) const SLOT_MARGIN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Umem {
     mapping: Mapping,
-    pub(crate) cut: Cut,
+    pub(crate) layout: UmemLayout,
 }
 
 impl Umem {
-    pub(crate) fn new(cut: Cut) -> io::Result<Self> {
+    pub(crate) fn new(layout: UmemLayout) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let len = cut.bytes().next_multiple_of(HUGE_PAGE);
+        let len = layout.bytes().next_multiple_of(HUGE_PAGE);
         let map = |len, flags| {
             // SAFETY: a new mapping wherever the kernel likes, of which nobody knows yet.
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }
@@ -152,7 +152,7 @@ impl Umem {
         let start = map(len, plain | huge).or_else(|_| map(len, plain))?;
         Ok(Self {
             mapping: Mapping::new(start.cast(), len),
-            cut,
+            layout,
         })
     }
 
@@ -162,7 +162,7 @@ impl Umem {
 
     /// The part that the kernel may put frames into or take them from.
     pub(crate) fn len(&self) -> u64 {
-        self.cut.bytes() as u64
+        self.layout.bytes() as u64
     }
 
     /// `len` bytes at `address`.
@@ -185,7 +185,7 @@ impl Umem {
     /// # Safety
     /// As above, and nobody else has a reference.
     #[inline]
-    #[allow(clippy::mut_from_ref)] // Chunks are given out one by one; the caller owns this one.
+    #[allow(clippy::mut_from_ref)] // ChunkAccounting are given out one by one; the caller owns this one.
     pub(crate) unsafe fn bytes_mut(&self, address: usize, len: usize) -> &mut [u8] {
         let start = self.mapping.at(address, len);
         // SAFETY: inside the mapping; the caller vouches for the rest.

@@ -12,13 +12,13 @@ use starling_ethernet::{Mac, Received, Template, parse};
 use starling_io::{Datagram, EventfdWaker, Fault, IoError, Wake, WorkerIo};
 
 use crate::exchange::Exchange;
+use crate::peer_cache::PeerCache;
 use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
-use crate::senders::Senders;
 use crate::shared::Shared;
 use crate::socket::kick;
 
 /// For so long a worker that has nothing believes that what is counted for it is still to come.
-const DOUBT: Duration = Duration::from_millis(2);
+const SUSPECT_AFTER: Duration = Duration::from_millis(2);
 
 /// One worker's part of an [`XdpIo`](crate::XdpIo).
 pub(crate) struct XdpWorker {
@@ -29,37 +29,37 @@ pub(crate) struct XdpWorker {
     socket: Arc<OwnedFd>,
     rx: Consumer<Descriptor>,
     tx: Producer<Descriptor>,
-    senders: Senders,
+    peers: PeerCache,
     current: Option<(Descriptor, Received)>,
     dispatcher: Arc<dyn Wake>,
     waker: Arc<EventfdWaker>,
     /// What was counted for it when it began to have nothing, and when that was.
-    doubted: Option<(u32, Instant)>,
+    suspect_since: Option<(u32, Instant)>,
 }
 
 /// What makes one.
-pub(crate) struct Parts {
+pub(crate) struct WorkerParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) index: usize,
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) rx: Consumer<Descriptor>,
     pub(crate) tx: Producer<Descriptor>,
-    pub(crate) senders: Senders,
+    pub(crate) peers: PeerCache,
     pub(crate) dispatcher: Arc<dyn Wake>,
     pub(crate) waker: Arc<EventfdWaker>,
 }
 
 impl XdpWorker {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts {
+    pub(crate) fn new(parts: WorkerParts) -> Self {
+        let WorkerParts {
             shared,
             exchange,
             index,
             socket,
             rx,
             tx,
-            senders,
+            peers,
             dispatcher,
             waker,
         } = parts;
@@ -70,16 +70,16 @@ impl XdpWorker {
             socket,
             rx,
             tx,
-            senders,
+            peers,
             current: None,
             dispatcher,
             waker,
-            doubted: None,
+            suspect_since: None,
         }
     }
 
     /// The dispatcher gets a chunk, whatever is in it.
-    fn give_away(&self, descriptor: Descriptor) {
+    fn give_to_dispatcher(&self, descriptor: Descriptor) {
         let pushed = self.exchange.handed_over.push(descriptor);
         assert!(pushed.is_ok(), "there is room for all chunks");
         self.dispatcher.wake();
@@ -87,17 +87,17 @@ impl XdpWorker {
 
     /// Where the chunk of a frame ends.
     fn chunk_end(&self, descriptor: Descriptor) -> u64 {
-        let chunk = self.shared.umem.cut.chunk as u64;
+        let chunk = self.shared.umem.layout.chunk as u64;
         (descriptor.address & !(chunk - 1)) + chunk
     }
 
     /// Sees to it that what is counted for a worker that has nothing is nothing. A frame for which
     /// the kernel had no chunk was counted, and somebody else may have written to the counts.
-    fn reconsider(&mut self) {
+    fn correct_counts(&mut self) {
         let entry = self.shared.steering_entry();
-        self.doubted = match (entry.outstanding(self.index), self.doubted) {
+        self.suspect_since = match (entry.outstanding(self.index), self.suspect_since) {
             (Some(taken), Some((before, since))) if taken == before => {
-                if since.elapsed() < DOUBT {
+                if since.elapsed() < SUSPECT_AFTER {
                     return;
                 }
                 self.exchange.forget(entry, self.index, taken);
@@ -119,7 +119,7 @@ impl WorkerIo for XdpWorker {
             let (address, len) = (descriptor.address as usize, descriptor.len as usize);
             let end = descriptor.address.checked_add(descriptor.len.into());
             let is_whole = end.is_some_and(|end| end <= self.chunk_end(descriptor))
-                && descriptor.address < self.shared.umem.cut.tx_start() as u64
+                && descriptor.address < self.shared.umem.layout.tx_start() as u64
                 && descriptor.options & CONTINUED == 0;
             if is_whole {
                 // SAFETY: the kernel gave the chunk to this socket, so it is this worker's.
@@ -130,7 +130,7 @@ impl WorkerIo for XdpWorker {
                 }
             }
             // The device knows what to do with it, and counts it.
-            self.give_away(descriptor);
+            self.give_to_dispatcher(descriptor);
             self.complete();
         }
         false
@@ -140,7 +140,7 @@ impl WorkerIo for XdpWorker {
         let (descriptor, received) = self.current.as_ref().expect("a datagram was received");
         let start = descriptor.address as usize + received.start;
         Datagram {
-            source: self.senders.source(received.source),
+            source: self.peers.source(received.source),
             ecn: received.ecn,
             // SAFETY: the chunk is this worker's until it is answered or handed over, which needs
             // `self` alone.
@@ -185,18 +185,18 @@ impl WorkerIo for XdpWorker {
 
     fn hand_over(&mut self) {
         let (descriptor, _) = self.current.take().expect("a datagram was received");
-        self.give_away(descriptor);
+        self.give_to_dispatcher(descriptor);
     }
 
     fn discard(&mut self) {
         let (descriptor, _) = self.current.take().expect("a datagram was received");
-        let chunk = self.chunk_end(descriptor) - self.shared.umem.cut.chunk as u64;
+        let chunk = self.chunk_end(descriptor) - self.shared.umem.layout.chunk as u64;
         let pushed = self.exchange.answered.push(chunk);
         assert!(pushed.is_ok(), "there is room for all chunks");
     }
 
     fn complete(&mut self) {
-        self.doubted = None;
+        self.suspect_since = None;
         self.exchange
             .complete(self.shared.steering_entry(), self.index);
     }
@@ -208,10 +208,10 @@ impl WorkerIo for XdpWorker {
             return Ok(());
         }
         kick(&self.socket, &self.tx).map_err(|_| self.shared.gone())?;
-        self.reconsider();
-        let in_doubt = self.doubted.is_some() || !self.tx.is_consumed();
-        let timeout = match in_doubt {
-            true => Some(timeout.map_or(DOUBT, |timeout| timeout.min(DOUBT))),
+        self.correct_counts();
+        let is_suspect = self.suspect_since.is_some() || !self.tx.is_consumed();
+        let timeout = match is_suspect {
+            true => Some(timeout.map_or(SUSPECT_AFTER, |timeout| timeout.min(SUSPECT_AFTER))),
             false => timeout,
         };
         let timeout = timeout.map(|duration| Timespec {
@@ -231,7 +231,7 @@ impl WorkerIo for XdpWorker {
             self.waker.drain();
         }
         match slept {
-            Ok(Some(0)) => self.reconsider(),
+            Ok(Some(0)) => self.correct_counts(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 return Err(IoError::from_os(
@@ -256,10 +256,10 @@ impl Drop for XdpWorker {
     fn drop(&mut self) {
         let _ = kick(&self.socket, &self.tx);
         if let Some((descriptor, _)) = self.current.take() {
-            self.give_away(descriptor);
+            self.give_to_dispatcher(descriptor);
         }
         for _ in 0..self.rx.available() {
-            self.give_away(self.rx.get(0));
+            self.give_to_dispatcher(self.rx.get(0));
             self.rx.release(1);
         }
         self.exchange.sockets.end(&self.socket);

@@ -165,7 +165,7 @@ fn of_ipv4() -> Vec<(Vec<u8>, Fate)> {
             Fate::Dropped(Reason::Source),
         ),
     ]);
-    // Senders that cannot be: this network, this host, many, all.
+    // PeerCache that cannot be: this network, this host, many, all.
     for first in [0, 127, 224, 240, 255] {
         let frame = with_header(&GOOD, &[(26, first)]);
         frames.push((frame, Fate::Dropped(Reason::Source)));
@@ -234,7 +234,7 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
         (&[(19, 22)], Reason::Truncated),
         (&[(18, 0xff)], Reason::Truncated),
         (&[(54, 0), (55, 0)], Reason::Source),
-        // Senders that cannot be: many, the device itself, this host, nobody.
+        // PeerCache that cannot be: many, the device itself, this host, nobody.
         (&[(22, 0xff)], Reason::Source),
         (&[(37, 2)], Reason::Source),
         (&[(22, 0), (23, 0)], Reason::Source),

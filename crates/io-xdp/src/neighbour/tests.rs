@@ -17,7 +17,7 @@ fn pair(test: &str) -> Option<Pair> {
 }
 
 /// What the thread is, to be moved on by hand, and a way from `va` that it looks after.
-fn watched(namespace: &File, source: &str, destination: &str) -> (Watcher, Arc<Hop>) {
+fn watched(namespace: &File, source: &str, destination: &str) -> (Watcher, Arc<NextHop>) {
     let (mut watcher, interface) = inside(namespace, || {
         let mut watcher = Watcher::new().expect("netlink");
         let interface = watcher.questions.link("va").expect("it is there").index;
@@ -28,11 +28,11 @@ fn watched(namespace: &File, source: &str, destination: &str) -> (Watcher, Arc<H
         source: source.parse().expect("an address"),
         destination: destination.parse().expect("an address"),
     };
-    let hop = Arc::new(Hop::new(target));
+    let hop = Arc::new(NextHop::new(target));
     let mut table = lock(&watcher.table);
     table.hops.insert(target, Arc::downgrade(&hop));
     drop(table);
-    hop.look(&mut watcher.questions, false);
+    hop.refresh(&mut watcher.questions, false);
     (watcher, hop)
 }
 
@@ -52,7 +52,7 @@ fn a_hop_is_known_or_not_at_all() {
         source: [127, 0, 0, 1].into(),
         destination: [127, 0, 0, 1].into(),
     };
-    let hop = Hop::new(target);
+    let hop = NextHop::new(target);
     assert_eq!(hop.mac(), None);
     let mac = [0xff, 1, 2, 3, 4, 0xfe];
     hop.put(Some(mac));
@@ -100,16 +100,16 @@ fn changes_of_routes_have_all_compared_now_and_then_and_nobody_probed() {
         hop.put(None);
     };
     let now = Instant::now();
-    assert_eq!(watcher.look_if_outdated(now), Duration::MAX);
+    assert_eq!(watcher.refresh_if_outdated(now), Duration::MAX);
     assert_eq!(hop.mac(), None, "nothing has changed");
     change(&mut watcher, "add");
-    assert_eq!(watcher.look_if_outdated(now), Duration::MAX);
+    assert_eq!(watcher.refresh_if_outdated(now), Duration::MAX);
     assert!(hop.mac().is_some());
     change(&mut watcher, "delete");
     change(&mut watcher, "add");
-    assert_eq!(watcher.look_if_outdated(now), ROUTES_EVERY);
+    assert_eq!(watcher.refresh_if_outdated(now), ROUTES_EVERY);
     assert_eq!(hop.mac(), None, "a moment ago");
-    watcher.look_if_outdated(now + ROUTES_EVERY);
+    watcher.refresh_if_outdated(now + ROUTES_EVERY);
     assert!(hop.mac().is_some());
     assert!(is_stale(&mut watcher, &hop), "nobody has asked it");
 }
@@ -139,7 +139,7 @@ fn the_thread_looks_up_a_wanted_hop_before_it_compares_any() {
 }
 
 /// Whether the kernel has not heard of the next hop for a while.
-fn is_stale(watcher: &mut Watcher, hop: &Hop) -> bool {
+fn is_stale(watcher: &mut Watcher, hop: &NextHop) -> bool {
     let next = hop.next().expect("a route");
     let known = watcher.questions.neighbour(hop.target.interface, next);
     known.expect("a neighbour").is_stale
@@ -175,16 +175,16 @@ fn a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used() {
             run(&pair.a, &stale).expect("root");
             is_stale(&mut watcher, &hop)
         });
-        hop.look(&mut watcher.questions, false);
+        hop.refresh(&mut watcher.questions, false);
         assert_eq!(hop.mac(), mac, "it may well be there");
-        watcher.look_after_some();
+        watcher.refresh_some();
         assert!(!is_stale(&mut watcher, &hop), "the kernel probes it");
         wait_until(|| {
             if shows(&pair.a, ends[1], "FAILED") {
                 // The other end did not run in time to answer.
                 run(&pair.a, &stale).expect("root");
             }
-            watcher.look_after_some();
+            watcher.refresh_some();
             watcher.handle_events();
             shows(&pair.a, ends[1], "REACHABLE")
         });
@@ -200,7 +200,7 @@ fn a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used() {
             if shows(&pair.a, ends[1], "REACHABLE") {
                 run(&pair.a, &stale).expect("root");
             }
-            watcher.look_after_some();
+            watcher.refresh_some();
             watcher.handle_events();
             if hop.mac().is_some() {
                 return false;
@@ -264,7 +264,7 @@ fn a_neighbour_that_failed_or_is_forgotten_is_not_used() {
             watcher.handle_events();
             assert_eq!(hop.mac(), None, "{end}");
             // Nor by whoever asks now.
-            hop.look(&mut watcher.questions, true);
+            hop.refresh(&mut watcher.questions, true);
             assert_eq!(hop.mac(), None, "{end}");
         }
     }

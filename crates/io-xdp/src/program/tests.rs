@@ -9,9 +9,9 @@ use super::*;
 use crate::{XdpConfig, XdpIo};
 
 /// Two namespaces, and the program; or a word of why not.
-fn loaded(test: &str) -> Option<(Pair, Own)> {
+fn loaded(test: &str) -> Option<(Pair, LoadedProgram)> {
     let made = Pair::new().and_then(|pair| {
-        let own = Own::load("load the program").map_err(|error| error.to_string())?;
+        let own = LoadedProgram::load("load the program").map_err(|error| error.to_string())?;
         Ok((pair, own))
     });
     if let Err(problem) = &made {
@@ -147,7 +147,8 @@ fn another_version_of_this_program_is_told_from_it_and_from_strangers() {
         .position(|instruction| instruction == pass);
     let at = at.expect("most packets are passed on");
     let object = [&OBJECT[..at], &drop, &OBJECT[at + 8..]].concat();
-    let other = Own::of_object(&object, "load another version").expect("as good as this one");
+    let other =
+        LoadedProgram::of_object(&object, "load another version").expect("as good as this one");
     let seen = |interface: &str| {
         let interfaces = crate::interfaces().expect("the kernel tells");
         let found = interfaces.into_iter().find(|found| found.name == interface);

@@ -4,7 +4,7 @@ use starling_io::{PacketIo, PacketRx, PacketTx};
 use starling_netns::{Pair, inside};
 
 use super::*;
-use crate::chunks::Chunks;
+use crate::chunk_accounting::ChunkAccounting;
 use crate::{XdpConfig, XdpIo};
 
 /// Datagrams that begin with a one, and have their length, counted from byte 8 on, in front of it.
@@ -23,7 +23,7 @@ const REST: [u8; 20] = [0; 20];
 #[test]
 fn a_worker_that_stays_at_one_thing_gets_nothing_more_until_it_is_done() {
     const DEPTH: u32 = 4;
-    let (entry, chunks) = (SteeringEntry::new(), Arc::new(Chunks::new(0)));
+    let (entry, chunks) = (SteeringEntry::new(), Arc::new(ChunkAccounting::new(0)));
     let exchange = Exchange::new(1, chunks, 3);
     let mut blocked = BlockedCheck::new(3);
     let mut check = || blocked.run(&entry, &exchange.padding, DEPTH);

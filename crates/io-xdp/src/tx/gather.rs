@@ -45,11 +45,12 @@ impl XdpTx {
             }
             false => (preamble.len(), true),
         };
-        let cut = &self.shared.umem.cut;
-        let parts = 2 + cut.chunk_at(address + tail.len() - 1) - cut.chunk_at(address);
+        let layout = &self.shared.umem.layout;
+        let parts = 2 + layout.chunk_at(address + tail.len() - 1) - layout.chunk_at(address);
         // A datagram more costs more than a copy.
-        let is_possible =
-            is_first && SLOT_MARGIN + front + copied <= cut.chunk && parts <= self.ways.max_parts;
+        let is_possible = is_first
+            && SLOT_MARGIN + front + copied <= layout.chunk
+            && parts <= self.policy.max_parts;
         if !is_possible {
             return self.copy(id, preamble, [head, body, tail]);
         }
@@ -96,8 +97,8 @@ impl XdpTx {
         let peer = self.peers[peer as usize].as_mut();
         let peer = peer.expect("slots of closed peers are not in the queue");
         let headers = peer.template.len();
-        let begin = self.shared.umem.cut.tx_start()
-            + usize::from(slot) * self.shared.umem.cut.slot()
+        let begin = self.shared.umem.layout.tx_start()
+            + usize::from(slot) * self.shared.umem.layout.slot()
             + SLOT_MARGIN
             - headers;
         let umem = &self.shared.umem;
@@ -115,7 +116,7 @@ impl XdpTx {
             len: front as u32,
             options: CONTINUED,
         });
-        let chunk = umem.cut.chunk;
+        let chunk = umem.layout.chunk;
         let mut at = gathered.address as usize;
         let end = at + gathered.len as usize;
         while at < end {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use starling_io::PacketIo;
 use starling_netns::{IPV4, Pair, inside};
 
+use super::ring_or_socket::SENDS_BEFORE_LOOKUP;
 use super::*;
 use crate::{XdpConfig, XdpIo};
 
@@ -37,8 +38,8 @@ fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
 }
 
 /// From now on the thread has heard nothing of the peer's way.
-fn forget(tx: &mut XdpTx, id: PeerId, target: &Target) -> Arc<Hop> {
-    let hop = Arc::new(Hop::new(*target));
+fn forget(tx: &mut XdpTx, id: PeerId, target: &Target) -> Arc<NextHop> {
+    let hop = Arc::new(NextHop::new(*target));
     let peer = tx.peers[id.0 as usize].as_mut();
     peer.expect("it was admitted").hop = Arc::clone(&hop);
     hop
@@ -59,7 +60,7 @@ fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
         let begun = Instant::now();
         loop {
             let hop = forget(tx, id, target);
-            send(tx, id, PATIENCE - 1);
+            send(tx, id, SENDS_BEFORE_LOOKUP - 1);
             assert_eq!(hop.mac(), None);
             send(tx, id, 1);
             if hop.mac().is_some() {
@@ -77,9 +78,9 @@ fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
     let name = "who_sends_does_not_wait_while_the_kernel_answers_nobody";
     unknown_way(name, |tx, id, target| {
         let hop = forget(tx, id, target);
-        let asking = Arc::clone(&tx.shared.neighbours.asking);
-        asking.fetch_add(1, Ordering::Relaxed);
-        let (asks, is_asking) = mpsc::channel();
+        let lookups = Arc::clone(&tx.shared.neighbours.lookups);
+        lookups.fetch_add(1, Ordering::Relaxed);
+        let (asks, is_looking_up) = mpsc::channel();
         let (answers, is_answered) = mpsc::channel::<()>();
         let asked = Arc::clone(&hop);
         let kernel = std::thread::spawn(move || {
@@ -87,8 +88,8 @@ fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
             asks.send(()).expect("somebody waits");
             let _ = is_answered.recv_timeout(HANG);
         });
-        is_asking.recv().expect("it asks");
-        send(tx, id, 4 * PATIENCE);
+        is_looking_up.recv().expect("it asks");
+        send(tx, id, 4 * SENDS_BEFORE_LOOKUP);
         assert_eq!(hop.mac(), None);
         assert!(!kernel.is_finished(), "nobody waited for it");
         drop(answers);
@@ -96,7 +97,7 @@ fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
         let begun = Instant::now();
         while hop.mac().is_none() {
             assert!(begun.elapsed() < HANG, "nobody asks");
-            send(tx, id, PATIENCE);
+            send(tx, id, SENDS_BEFORE_LOOKUP);
         }
         kernel.join().expect("no panic");
     });
@@ -125,12 +126,12 @@ fn what_the_socket_refuses_goes_by_the_ring() {
         tx.add_peer(other, SocketAddr::new(target.destination, 10), true);
         send_run(tx, other);
         assert_eq!(tx.sent, before + 5);
-        let resting = tx.resting;
-        assert!(resting > 100);
+        let socket_rest = tx.socket_rest;
+        assert!(socket_rest > 100);
         send_run(tx, id);
         assert_eq!(tx.sent, before + 10);
-        assert_eq!(tx.resting, resting - 5);
-        tx.resting = 0;
+        assert_eq!(tx.socket_rest, socket_rest - 5);
+        tx.socket_rest = 0;
         send_run(tx, id);
         assert_eq!(tx.sent, before + 10, "it takes runs");
     });

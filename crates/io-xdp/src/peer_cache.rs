@@ -10,9 +10,9 @@ use starling_io_udp::Directory;
 const CACHED: usize = 256;
 
 /// The directory as one thread sees it.
-pub(crate) struct Senders {
+pub(crate) struct PeerCache {
     directory: Directory,
-    /// Senders looked up lately, by a hash of their address.
+    /// PeerCache looked up lately, by a hash of their address.
     cache: Box<[Cell<LookUp>]>,
 }
 
@@ -30,7 +30,7 @@ type Key = [u64; 3];
 /// An address that no datagram comes from.
 pub(crate) const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
-impl Senders {
+impl PeerCache {
     pub(crate) fn new(directory: Directory) -> Self {
         // These entries are never hit.
         let nobody = LookUp {

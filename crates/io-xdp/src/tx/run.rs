@@ -9,22 +9,14 @@
 use std::io;
 
 use starling_io::PeerId;
-use starling_io_udp::UdpTx;
 
-use super::{NONE, SLOT_MARGIN, Slot, XdpTx};
-
-/// The least that a datagram of a run has, in bytes.
-const LEAST: usize = 1024;
-
-/// The least that several datagrams have together, and one alone, to go by the socket, in bytes.
-const TOGETHER: usize = 4 << 10;
-const ALONE: usize = 16 << 10;
+use super::{NONE, SLOT_MARGIN, XdpTx};
 
 /// Large datagrams that go by the ring when the socket has refused a run, before it is asked again.
 const REST: u32 = 256;
 
 /// What became of a run.
-pub(super) enum Outcome {
+pub(super) enum RunOutcome {
     Sent,
     /// The socket has no room: it waits, with all that is behind it.
     Later,
@@ -33,50 +25,8 @@ pub(super) enum Outcome {
 }
 
 impl XdpTx {
-    /// Bytes of a slot's payload.
-    #[inline]
-    fn payload_len(&self, slot: Slot) -> usize {
-        let state = &self.slots[usize::from(slot)];
-        (state.len + state.gathered.len) as usize
-    }
-
-    /// Datagrams at this place of the queue that are worth being sent by the socket together; zero,
-    /// if the ring is better.
-    #[inline]
-    pub(super) fn run_at(&mut self, index: usize) -> usize {
-        let segment = self.payload_len(self.queue[index]);
-        if segment < LEAST || !self.ways.runs_by_socket {
-            return 0;
-        }
-        if self.resting > 0 {
-            self.resting -= 1;
-            return 0;
-        }
-        self.run_of(index, segment)
-    }
-
-    fn run_of(&self, index: usize, segment: usize) -> usize {
-        let peer = self.slots[usize::from(self.queue[index])].peer;
-        let (max_count, max_bytes) = UdpTx::MAX_RUN;
-        let (mut total, mut count) = (segment, 1);
-        for &slot in self.queue[index + 1..].iter().take(max_count - 1) {
-            let len = self.payload_len(slot);
-            let is_of_run = self.slots[usize::from(slot)].peer == peer && len <= segment;
-            if !is_of_run || total + len > max_bytes {
-                break;
-            }
-            total += len;
-            count += 1;
-            if len < segment {
-                break;
-            }
-        }
-        let least = if count > 1 { TOGETHER } else { ALONE };
-        if total >= least { count } else { 0 }
-    }
-
     /// Sends a run by the socket.
-    pub(super) fn send_run(&mut self, index: usize, count: usize) -> Outcome {
+    pub(super) fn send_run(&mut self, index: usize, count: usize) -> RunOutcome {
         let Self {
             shared,
             udp,
@@ -86,10 +36,10 @@ impl XdpTx {
         } = self;
         let run = &queue[index..index + count];
         let peer = slots[usize::from(run[0])].peer;
-        let cut = &shared.umem.cut;
+        let layout = &shared.umem.layout;
         let parts = run.iter().flat_map(|&slot| {
             let state = &slots[usize::from(slot)];
-            let start = cut.tx_start() + usize::from(slot) * cut.slot() + SLOT_MARGIN;
+            let start = layout.tx_start() + usize::from(slot) * layout.slot() + SLOT_MARGIN;
             let gathered = &state.gathered;
             let (front, back) = match gathered.len {
                 0 => (state.len, 0),
@@ -111,12 +61,12 @@ impl XdpTx {
         if let Err(error) = udp.send_run(PeerId(peer), parts, count, segment) {
             match error.kind() {
                 // Others of this peer's may still be in there.
-                io::ErrorKind::WouldBlock => return Outcome::Later,
+                io::ErrorKind::WouldBlock => return RunOutcome::Later,
                 // It cuts nothing, ever.
-                io::ErrorKind::Unsupported => self.ways.runs_by_socket = false,
-                _ => self.resting = REST,
+                io::ErrorKind::Unsupported => self.policy.runs_by_socket = false,
+                _ => self.socket_rest = REST,
             }
-            return Outcome::ByRing;
+            return RunOutcome::ByRing;
         }
         for at in index..index + count {
             let slot = self.queue[at];
@@ -126,6 +76,6 @@ impl XdpTx {
                 peer.open = NONE;
             }
         }
-        Outcome::Sent
+        RunOutcome::Sent
     }
 }

@@ -20,7 +20,7 @@ use starling_io_udp::Directory;
 const INBOX: usize = 1024;
 
 /// A datagram on its way from one device to another.
-pub(crate) struct Stray {
+pub(crate) struct MisroutedDatagram {
     pub(crate) source: SocketAddr,
     pub(crate) ecn: Ecn,
     pub(crate) bytes: Box<[u8]>,
@@ -28,18 +28,18 @@ pub(crate) struct Stray {
 
 /// What became of a datagram that may be another device's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passage {
+pub(crate) enum ForwardOutcome {
     /// It is nobody else's.
-    Nobodys,
+    NoOwner,
     /// The other device has it.
-    Done,
+    Forwarded,
     /// The other device has no room: it is lost, and sent again.
     Lost,
 }
 
 struct Member {
     directory: Directory,
-    inbox: ArrayQueue<Stray>,
+    inbox: ArrayQueue<MisroutedDatagram>,
     waker: Arc<dyn Wake>,
 }
 
@@ -50,12 +50,12 @@ type Group = Mutex<Vec<Weak<Member>>>;
 static GROUPS: Mutex<Vec<(u64, SocketAddr, Weak<Group>)>> = Mutex::new(Vec::new());
 
 /// A device's place among those that share its port.
-pub(crate) struct Siblings {
+pub(crate) struct PortGroup {
     own: Arc<Member>,
     group: Arc<Group>,
 }
 
-impl Siblings {
+impl PortGroup {
     /// A device at `local`, which others of the same network namespace may have, too.
     pub(crate) fn join(
         namespace: u64,
@@ -88,26 +88,26 @@ impl Siblings {
     }
 
     /// Gives a datagram to the device whose peer has sent it.
-    pub(crate) fn pass_on(&self, source: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Passage {
+    pub(crate) fn forward(&self, source: SocketAddr, ecn: Ecn, bytes: &[u8]) -> ForwardOutcome {
         let members = lock(&self.group);
         let mut others = members
             .iter()
             .filter_map(Weak::upgrade)
             .filter(|member| !Arc::ptr_eq(member, &self.own));
         let Some(other) = others.find(|member| member.directory.find(source).is_some()) else {
-            return Passage::Nobodys;
+            return ForwardOutcome::NoOwner;
         };
         let bytes = bytes.into();
-        let pushed = other.inbox.push(Stray { source, ecn, bytes });
+        let pushed = other.inbox.push(MisroutedDatagram { source, ecn, bytes });
         other.waker.wake();
         match pushed {
-            Ok(()) => Passage::Done,
-            Err(_) => Passage::Lost,
+            Ok(()) => ForwardOutcome::Forwarded,
+            Err(_) => ForwardOutcome::Lost,
         }
     }
 
     /// What another device has passed on.
-    pub(crate) fn receive(&self) -> Option<Stray> {
+    pub(crate) fn receive(&self) -> Option<MisroutedDatagram> {
         self.own.inbox.pop()
     }
 
@@ -138,15 +138,15 @@ mod tests {
         let join = |device: UdpIo| {
             let control = device.into_parts().2;
             let local = SocketAddr::from(([127, 0, 0, 1], 0));
-            Siblings::join(u64::MAX, local, control.directory(), control.waker())
+            PortGroup::join(u64::MAX, local, control.directory(), control.waker())
         };
         let (own, other) = (join(own), join(other));
         let stranger = SocketAddr::from(([127, 0, 0, 1], 10));
-        let pass = |from| own.pass_on(from, Ecn::NotCapable, b"stray");
-        assert_eq!(pass(stranger), Passage::Nobodys);
-        assert!((0..INBOX).all(|_| pass(peer) == Passage::Done));
-        assert_eq!(pass(peer), Passage::Lost);
+        let forward = |from| own.forward(from, Ecn::NotCapable, b"stray");
+        assert_eq!(forward(stranger), ForwardOutcome::NoOwner);
+        assert!((0..INBOX).all(|_| forward(peer) == ForwardOutcome::Forwarded));
+        assert_eq!(forward(peer), ForwardOutcome::Lost);
         assert_eq!(other.receive().expect("it has some").source, peer);
-        assert_eq!(pass(peer), Passage::Done);
+        assert_eq!(forward(peer), ForwardOutcome::Forwarded);
     }
 }

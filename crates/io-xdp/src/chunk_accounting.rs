@@ -11,12 +11,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The sum of what the parts of a device know.
-pub(crate) struct Chunks {
+pub(crate) struct ChunkAccounting {
     all: u32,
     found: AtomicU32,
 }
 
-impl Chunks {
+impl ChunkAccounting {
     pub(crate) fn new(all: usize) -> Self {
         Self {
             all: all as u32,
@@ -35,7 +35,7 @@ impl Chunks {
     }
 }
 
-impl Drop for Chunks {
+impl Drop for ChunkAccounting {
     fn drop(&mut self) {
         debug_assert_eq!(
             *self.found.get_mut(),
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "are conserved")]
     fn one_that_is_nowhere_is_missed() {
-        let chunks = Chunks::new(64);
+        let chunks = ChunkAccounting::new(64);
         chunks.add(70);
         chunks.subtract(7);
     }

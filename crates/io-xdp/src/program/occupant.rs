@@ -1,0 +1,52 @@
+//! Whose the XDP program on an interface is.
+
+use std::os::fd::AsFd;
+
+use super::{LoadedProgram, NAME, Tag};
+use crate::bpf::{self, Loaded};
+
+/// The XDP program on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// That of other devices of this version, which one more can share.
+    Starling,
+    /// That of another version of Starling; with it, no device can be made.
+    OtherVersion {
+        /// Its number, as `bpftool` knows it.
+        id: u32,
+    },
+    /// One that is not Starling's; with it, no device can be made.
+    Other {
+        /// Its number.
+        id: u32,
+    },
+    /// Who asks may not see whose it is (CAP_SYS_ADMIN or CAP_NET_ADMIN is missing).
+    Unknown {
+        /// Its number.
+        id: u32,
+    },
+}
+
+/// Whose the program with this number is. `own`: the tag of this version's program, if it can be
+/// had, for what has its name.
+pub(super) fn whose(id: u32, there: &Loaded, own: impl FnOnce() -> Option<Tag>) -> Occupant {
+    if there.name != NAME {
+        return Occupant::Other { id };
+    }
+    match own() {
+        Some(own) if own == there.tag => Occupant::Starling,
+        Some(_) => Occupant::OtherVersion { id },
+        None => Occupant::Unknown { id },
+    }
+}
+
+/// The same for who only looks.
+pub(crate) fn occupant(id: u32) -> Occupant {
+    let there = bpf::program(id).and_then(|program| bpf::program_info(program.as_fd()));
+    let own = || {
+        LoadedProgram::load("load the program")
+            .ok()
+            .map(|own| own.tag)
+    };
+    there.map_or(Occupant::Unknown { id }, |there| whose(id, &there, own))
+}
