@@ -1,10 +1,10 @@
 //! The Internet checksum (RFC 1071): a one's complement sum of 16-bit words.
 //!
-//! The sum comes out right in whatever byte order the words are read, if it is stored in the same
-//! (section 2 of the RFC), so everything here is in the processor's own order: what is added comes
-//! from memory as it lies there, and the result goes back with `to_ne_bytes`. A few bytes are added
-//! eight at a time, each carry at the other end. Of many, carries are put off: 32 bits at a time are
-//! added to 64-bit sums, several side by side so that the compiler can use vector instructions.
+//! The byte order of the words does not matter if the sum is stored in the same order (section 2 of
+//! the RFC). So everything here is in the processor's own order: words come from memory as they lie
+//! there, and the result goes back with `to_ne_bytes`. Few bytes are added eight at a time, with
+//! end-around carry. For many, carries are deferred: words of 32 bits are added to several 64-bit sums
+//! side by side, so that the compiler can use vector instructions.
 
 /// Sums side by side.
 const LANES: usize = 8;
@@ -12,7 +12,7 @@ const LANES: usize = 8;
 /// Bytes that are added in one step.
 const STEP: usize = LANES * 4;
 
-/// From so many bytes on, sums side by side are worth being put together at the end.
+/// From so many bytes on, sums side by side are worth combining at the end.
 const MANY: usize = 256;
 
 /// The sum of `bytes`, in 34 bits. An odd last byte counts as if a zero followed it.
@@ -44,7 +44,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     total
 }
 
-/// The sum of all whole steps, and what is behind them.
+/// The sum of all whole steps, and the bytes after them.
 #[inline]
 fn sum_of_many(bytes: &[u8]) -> (u64, &[u8]) {
     let mut lanes = [0_u64; LANES];
@@ -57,7 +57,7 @@ fn sum_of_many(bytes: &[u8]) -> (u64, &[u8]) {
     (lanes.iter().sum(), steps.remainder())
 }
 
-/// What `bytes` add to the sum of others in front of them. Behind an odd number of these, each byte
+/// What `bytes` add to the sum of the bytes in front of them. After an odd number of these, each byte
 /// is in the other half of its word.
 #[inline]
 pub(crate) fn sum_behind(in_front: usize, bytes: &[u8]) -> u64 {
@@ -68,19 +68,19 @@ pub(crate) fn sum_behind(in_front: usize, bytes: &[u8]) -> u64 {
     }
 }
 
-/// What a 16-bit number, in the processor's order, adds to a sum of words in the network's.
+/// What a 16-bit number in the processor's order adds to a sum of words in network order.
 #[inline]
 pub(crate) fn word(value: u16) -> u64 {
     u64::from(value.to_be())
 }
 
-/// The upper and the lower half of a sum, added, the carry at the other end.
+/// The upper and the lower half of a sum, added with end-around carry.
 #[inline]
 fn halve(sum: u64) -> u32 {
     (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32
 }
 
-/// A sum as one word, its carries added to it.
+/// A sum as one word, with its carries added.
 #[inline]
 pub(crate) fn fold(sum: u64) -> u16 {
     let sum = halve(sum);
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The RFC's own way, word for word.
+    /// The sum word by word, as the RFC defines it.
     fn by_the_book(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {

@@ -1,7 +1,7 @@
 //! Ethernet frames with one UDP datagram: reading them and making them.
 //!
-//! Pure: bytes in, bytes or a reason out. No device, kernel or clock is needed, so the very code
-//! that an AF_XDP device runs can be run without root, and in a simulated network.
+//! Pure: bytes in, bytes or a reason out. It needs no device, kernel or clock. So the code of an
+//! AF_XDP device runs in tests without root, and in a simulated network.
 //!
 //! ```text
 //!        0          14                34        42
@@ -10,13 +10,14 @@
 //!  IPv6  │ Ethernet │ IP, no extension│ UDP     │ payload
 //! ```
 //!
-//! Whatever else there is (other protocols, options, fragments, VLAN tags) does not reach a device,
-//! for its program leaves it to the kernel; if it does, it is dropped and counted by [`Drop`].
+//! A device's XDP program leaves everything else to the kernel: other protocols, options, fragments,
+//! VLAN tags. If such a frame reaches a device after all, the device drops it and counts the reason,
+//! a [`Drop`].
 //!
 //! A UDP checksum may be *partial*: a sender on the same host, behind a veth pair, leaves it to a
-//! network card that never comes, and the field holds the folded sum of the pseudo header alone.
-//! Such a datagram never was on a wire; it is taken as it is, as the kernel does. From a wire, one
-//! damaged datagram in 65536 could pass as partial, as many as the checksum lets through anyway.
+//! network card, but there is none on the path. Then the field holds the folded sum of the pseudo
+//! header alone. Such a datagram never was on a wire, and is accepted, as the kernel does. From a
+//! wire, one damaged datagram in 65536 could pass as partial: as many as pass any checksum.
 
 mod checksum;
 
@@ -26,7 +27,7 @@ use starling_io::Ecn;
 
 use checksum::{fold, sum, sum_behind, word};
 
-/// A hardware address.
+/// A hardware (MAC) address.
 pub type Mac = [u8; 6];
 
 /// Bytes of Ethernet header.
@@ -38,7 +39,7 @@ const IPV6: usize = 40;
 /// Bytes of UDP header.
 const UDP: usize = 8;
 
-/// The longest headers of a frame, in bytes.
+/// The longest headers of an Ethernet frame, in bytes.
 pub const MAX_HEADERS: usize = ETHERNET + IPV6 + UDP;
 
 /// The Ethernet type of IPv4.
@@ -49,19 +50,19 @@ const PROTOCOL_UDP: u8 = 17;
 /// Version 4, five words.
 const IPV4_FIRST_BYTE: u8 = 0x45;
 const DO_NOT_FRAGMENT: [u8; 2] = [0x40, 0x00];
-/// How many routers a packet may cross: what Linux sends.
+/// How many routers a packet may cross. Linux sends the same.
 const HOPS: u8 = 64;
 /// The two low bits of the TOS byte or traffic class (RFC 3168, section 5).
 const ECN_MASK: u8 = 0b11;
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_CONGESTION: u8 = 0b11;
 
-/// Why a frame was dropped.
+/// Why an Ethernet frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Drop {
     /// It ends within its headers, or before its IP packet does.
     Truncated,
-    /// It is neither IPv4 nor IPv6, or its IP version is not what its Ethernet type says.
+    /// It is neither IPv4 nor IPv6, or its IP version contradicts its Ethernet type.
     NotIp,
     /// Its IP header has options.
     Options,
@@ -69,15 +70,15 @@ pub enum Drop {
     Fragment,
     /// It is not UDP, or has extension headers of IPv6.
     NotUdp,
-    /// The length in a UDP or IP header cannot be.
+    /// The length in a UDP or IP header is impossible.
     Length,
     /// The checksum of its IPv4 header is wrong.
     HeaderChecksum,
-    /// Its UDP checksum is wrong, or missing where there has to be one.
+    /// Its UDP checksum is wrong, or missing where one is required.
     UdpChecksum,
     /// It is for another address or port.
     NotOurs,
-    /// It comes from where no answer can go: port 0, a multicast or unspecified address.
+    /// No answer can go to its sender: port 0, a multicast or unspecified address.
     Source,
 }
 
@@ -86,12 +87,12 @@ impl Drop {
     pub const COUNT: usize = Self::Source as usize + 1;
 }
 
-/// A datagram within a frame.
+/// A datagram within an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Who sent it.
+    /// The sender.
     pub source: SocketAddr,
-    /// What queues on the way said.
+    /// What queues on the path have marked.
     pub ecn: Ecn,
     /// Where in the frame the payload begins.
     pub start: usize,
@@ -99,11 +100,11 @@ pub struct Received {
     pub len: usize,
 }
 
-/// Finds the datagram for `local` in `frame`, which came by the interface of this number: the scope of
-/// link-local senders, whatever address they send to.
+/// Finds the datagram for `local` in an Ethernet frame. `interface` is the number of the interface by
+/// which it came: the scope of link-local senders, whatever address they send to.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 #[inline]
 pub fn parse(frame: &[u8], local: &SocketAddr, interface: u32) -> Result<Received, Drop> {
     let (ethernet, packet) = frame
@@ -149,7 +150,7 @@ fn parse_ipv4(packet: &[u8], local: &SocketAddrV4) -> Result<Received, Drop> {
     if destination != *local.ip() {
         return Err(Drop::NotOurs);
     }
-    // As the kernel does: 0/8 and 127/8 are this host, 240/4 is nobody's.
+    // As the kernel does: 0/8 and 127/8 are this host, 240/4 is reserved.
     let is_nobody = matches!(source.octets()[0], 0 | 127 | 240..);
     if is_nobody || source.is_multicast() || source == *local.ip() {
         return Err(Drop::Source);
@@ -201,8 +202,8 @@ fn parse_ipv6(packet: &[u8], local: &SocketAddrV6, interface: u32) -> Result<Rec
     })
 }
 
-/// Sender's port and bytes of payload of a UDP datagram, `addresses` being the sum of those in the
-/// IP header.
+/// Sender's port and bytes of payload of a UDP datagram. `addresses` is the sum of the addresses in
+/// the IP header.
 #[inline]
 fn parse_udp(body: &[u8], addresses: u64, port: u16, may_lack: bool) -> Result<(u16, usize), Drop> {
     let header = body.first_chunk::<UDP>().ok_or(Drop::Length)?;
@@ -239,8 +240,8 @@ fn ecn_of(traffic_class: u8) -> Ecn {
     }
 }
 
-/// Has a frame go back where it came from: Ethernet, IP and port addresses change places. What is
-/// too short for that stays as it is.
+/// Turns an Ethernet frame back to its sender: the Ethernet addresses, IP addresses and ports change
+/// places. A frame that is too short for that stays as it is.
 #[inline]
 pub fn swap_ends(frame: &mut [u8]) {
     let Some((ethernet, packet)) = frame.split_first_chunk_mut::<ETHERNET>() else {
@@ -261,20 +262,20 @@ pub fn swap_ends(frame: &mut [u8]) {
     packet[udp..udp + 4].rotate_left(2);
 }
 
-/// The headers of all frames from one address to another, but for what differs from frame to
+/// The headers of all Ethernet frames from one address to another, without what differs from frame to
 /// frame: the next hop, lengths and checksums.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     bytes: [u8; MAX_HEADERS],
     len: u8,
-    /// Sum of the IPv4 header, length and checksum being zero.
+    /// Sum of the IPv4 header with zeros as length and checksum.
     ip_sum: u64,
-    /// Sum of addresses and protocol, and of the ports.
+    /// Sum of addresses, protocol and ports.
     udp_sum: u64,
 }
 
 impl Template {
-    /// Headers of frames that an interface with the hardware address `mac` sends.
+    /// Headers of Ethernet frames that an interface with the hardware address `mac` sends.
     ///
     /// # Panics
     /// If the addresses are of different families.
@@ -288,7 +289,7 @@ impl Template {
                 bytes[12..14].copy_from_slice(&ETHERTYPE_IPV4);
                 bytes[ip] = IPV4_FIRST_BYTE;
                 bytes[ip + 1] = traffic_class;
-                // The identification stays zero: nobody may fragment it (RFC 6864, section 4.1).
+                // The identification stays zero: no router may fragment it (RFC 6864, section 4.1).
                 bytes[ip + 6..ip + 8].copy_from_slice(&DO_NOT_FRAGMENT);
                 bytes[ip + 8] = HOPS;
                 bytes[ip + 9] = PROTOCOL_UDP;
@@ -331,7 +332,7 @@ impl Template {
         usize::from(self.len)
     }
 
-    /// Writes the headers at the start of `frame`, whose payload stands behind them.
+    /// Writes the headers at the start of `frame`. The payload follows them already.
     ///
     /// # Panics
     /// If the frame is shorter than its headers, or larger than an IP packet can be.
@@ -341,7 +342,7 @@ impl Template {
         self.write_headers(next_hop, headers, payload.len(), sum(payload));
     }
 
-    /// The same for a frame of which a part of the payload lies elsewhere: `gathered` comes before
+    /// The same for an Ethernet frame with a part of its payload elsewhere: `gathered` belongs before
     /// the last `behind` bytes of `frame`.
     ///
     /// # Panics

@@ -24,9 +24,9 @@ fn frame(from: &SocketAddr, to: &SocketAddr, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Checksums worked out by hand.
+/// The checksums were computed by hand.
 #[test]
-fn a_frame_is_byte_for_byte_what_the_standards_say() {
+fn a_frame_has_the_bytes_of_the_standards() {
     let (from, to) = (address("192.168.0.31:1024"), address("192.168.0.30:80"));
     let frame = frame(&from, &to, b"hi");
     let expected: [&[u8]; 4] = [
@@ -40,7 +40,7 @@ fn a_frame_is_byte_for_byte_what_the_standards_say() {
     assert_eq!(frame, expected.concat());
 }
 
-/// Two addresses of hosts on one link: of IPv4, of IPv6 known everywhere, or link-local.
+/// Two addresses of hosts on one link: of IPv4, of global IPv6, or link-local.
 fn any_ends() -> impl Strategy<Value = [SocketAddr; 2]> {
     let ends = (0..3_u8, any::<[u128; 2]>(), [1..=u16::MAX, 1..=u16::MAX]);
     ends.prop_map(|(kind, bits, ports)| {
@@ -163,7 +163,7 @@ fn any_bytes_are_read_without_harm() {
     });
 }
 
-/// A good frame with `change` made to it, and its checksums mended.
+/// A good Ethernet frame with a change, and its checksums corrected.
 fn changed(v6: bool, change: impl Fn(&mut Vec<u8>)) -> Result<Received, Drop> {
     let [a, b] = ends(v6);
     let mut frame = frame(&a, &b, b"payload.");
@@ -177,7 +177,7 @@ fn changed(v6: bool, change: impl Fn(&mut Vec<u8>)) -> Result<Received, Drop> {
 }
 
 #[test]
-fn each_reason_is_told_from_the_others() {
+fn each_reason_for_a_drop_is_distinguished() {
     let v4 = |at: usize, value: u8| changed(false, |frame| frame[at] = value);
     let v6 = |at: usize, value: u8| changed(true, |frame| frame[at] = value);
     assert!(
@@ -242,7 +242,7 @@ fn a_checksum_may_be_missing_in_ipv4_and_partial_in_both() {
 }
 
 #[test]
-fn a_frame_that_is_sent_back_is_good() {
+fn a_frame_with_swapped_ends_parses() {
     for v6 in [false, true] {
         let [a, b] = ends(v6);
         let mut frame = frame(&a, &b, b"there and back");
@@ -257,7 +257,7 @@ fn a_frame_that_is_sent_back_is_good() {
 }
 
 #[test]
-fn what_queues_said_is_read() {
+fn congestion_marks_are_read() {
     for (bits, ecn) in [
         (0, Ecn::NotCapable),
         (1, Ecn::Capable),
@@ -284,7 +284,7 @@ fn a_link_local_sender_has_the_scope_of_the_interface() {
 }
 
 #[test]
-fn a_checksum_of_zero_is_sent_as_its_other_form() {
+fn a_checksum_of_zero_is_sent_as_all_ones() {
     let [a, b] = ends(false);
     // The payload makes up for whatever the rest sums up to.
     let zero = frame(&a, &b, &[0, 0]);

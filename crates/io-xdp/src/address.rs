@@ -11,10 +11,13 @@ use crate::socket::Mode;
 /// The longest name of an interface, in bytes.
 const MAX_NAME: usize = 15;
 
-/// A parsed `xdp://ifname/host:port`, with what may follow: `?queue=N`, the queue of the interface;
-/// `?mode=MODE`, `zero-copy`, `driver` or `generic`; `?frames=N`, how many frames can be received
-/// until they are looked at, a power of two from 64 to 32768, which is what most of a device's locked
-/// memory is for. Several are joined by `&`.
+/// A parsed `xdp://ifname/host:port`, perhaps with options, joined by `&`:
+///
+/// | option | meaning |
+/// |---|---|
+/// | `queue=N` | the queue of the interface, counted from 0 |
+/// | `mode=MODE` | `zero-copy`, `driver` or `generic` |
+/// | `frames=N` | how many Ethernet frames can wait to be received, a power of two from 64 to 32768. Most of a device's locked memory is for them |
 ///
 /// ```
 /// use starling_io_xdp::{Mode, XdpAddress};
@@ -34,8 +37,8 @@ pub struct XdpAddress {
 }
 
 impl XdpAddress {
-    /// Parses an address. The interface is always one of this host; host and port are this end's
-    /// where a device is bound, and the other end's where a peer is opened.
+    /// Parses an address. The interface is always one of this host. Host and port are this end's when
+    /// a device is bound, and the other end's when a peer is opened.
     ///
     /// # Errors
     /// With [`Fault::Caller`], saying which part is wrong and what it should look like.
@@ -57,7 +60,7 @@ impl XdpAddress {
             && interface.bytes().all(is_name_byte)
             && !matches!(interface, "." | "..");
         if !is_name {
-            let problem = "what stands before the slash is no name of an interface";
+            let problem = "what is before the slash is no name of an interface";
             return Err(malformed(problem, form));
         }
         let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -72,54 +75,61 @@ impl XdpAddress {
             mode: None,
             frames: None,
         };
+        for option in options.split('&').filter(|_| rest.contains('?')) {
+            address
+                .set_option(option)
+                .map_err(|(problem, remedy)| malformed(&problem, remedy))?;
+        }
+        Ok(address)
+    }
+
+    /// Takes in an option. The error is a problem and a remedy.
+    fn set_option(&mut self, option: &str) -> Result<(), (String, &'static str)> {
+        let malformed = |problem: &str, remedy| (problem.to_owned(), remedy);
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
             text.parse::<u32>().ok().filter(|_| digits)
         };
-        for option in options.split('&').filter(|_| rest.contains('?')) {
-            let parts = option.split_once('=');
-            let is_twice = match parts {
-                Some(("queue", _)) => address.queue.is_some(),
-                Some(("mode", _)) => address.mode.is_some(),
-                Some(("frames", _)) => address.frames.is_some(),
-                _ => false,
-            };
-            if is_twice {
+        let parts = option.split_once('=');
+        let is_twice = match parts {
+            Some(("queue", _)) => self.queue.is_some(),
+            Some(("mode", _)) => self.mode.is_some(),
+            Some(("frames", _)) => self.frames.is_some(),
+            _ => false,
+        };
+        if is_twice {
+            return Err(malformed(
+                &format!("its option {option:?} is the second of its kind"),
+                "say each option once",
+            ));
+        }
+        match parts {
+            Some(("queue", queue)) => {
+                let queue = number(queue);
+                let remedy = "number queues from 0: ?queue=2";
+                let queue = queue.ok_or_else(|| malformed("its queue is not a number", remedy))?;
+                self.queue = Some(queue);
+            }
+            Some(("mode", mode)) => {
+                let known = [Mode::ZeroCopy, Mode::Driver, Mode::Generic];
+                let mode = known.into_iter().find(|known| known.to_string() == mode);
+                let remedy = "write mode=zero-copy, mode=driver or mode=generic";
+                self.mode = Some(mode.ok_or_else(|| malformed("there is no such mode", remedy))?);
+            }
+            Some(("frames", frames)) => {
+                let frames = number(frames).filter(|frames| is_ring(*frames));
+                let problem = "its frames are not a power of two from 64 to 32768";
+                let remedy = "write frames=1024, or leave it out for 4096";
+                self.frames = Some(frames.ok_or_else(|| malformed(problem, remedy))?);
+            }
+            _ => {
                 return Err(malformed(
-                    &format!("its option {option:?} is the second of its kind"),
-                    "say each option once",
+                    &format!("its option {option:?} is unknown"),
+                    "write ?queue=N, ?mode=MODE or ?frames=N, joined by &",
                 ));
             }
-            match parts {
-                Some(("queue", queue)) => {
-                    let queue = number(queue);
-                    let remedy = "number queues from 0: ?queue=2";
-                    let queue = queue.ok_or_else(|| malformed("its queue is no number", remedy))?;
-                    address.queue = Some(queue);
-                }
-                Some(("mode", mode)) => {
-                    let known = [Mode::ZeroCopy, Mode::Driver, Mode::Generic];
-                    let mode = known.into_iter().find(|known| known.to_string() == mode);
-                    let remedy = "write mode=zero-copy, mode=driver or mode=generic";
-                    address.mode =
-                        Some(mode.ok_or_else(|| malformed("there is no such mode", remedy))?);
-                }
-                Some(("frames", frames)) => {
-                    let frames = number(frames).filter(|frames| is_ring(*frames));
-                    let problem = "its frames are no power of two from 64 to 32768";
-                    let remedy = "write frames=1024, or leave it away for 4096";
-                    address.frames = Some(frames.ok_or_else(|| malformed(problem, remedy))?);
-                }
-                _ => {
-                    let problem = format!("its option {option:?} is none");
-                    return Err(malformed(
-                        &problem,
-                        "write ?queue=N, ?mode=MODE or ?frames=N, joined by &",
-                    ));
-                }
-            }
         }
-        Ok(address)
+        Ok(())
     }
 
     /// The name of the interface.
@@ -132,23 +142,23 @@ impl XdpAddress {
         &self.host
     }
 
-    /// The queue of the interface, counted from 0, if one is asked for; else it is the first.
+    /// The queue of the interface, counted from 0, if the address has one. The default is the first.
     pub fn queue(&self) -> Option<u32> {
         self.queue
     }
 
-    /// The mode, if one is asked for.
+    /// The mode, if the address has one.
     pub fn mode(&self) -> Option<Mode> {
         self.mode
     }
 
-    /// Frames that can be received until they are looked at, if it says how many: in place of
+    /// Ethernet frames that can wait to be received, if the address says how many. Overrides
     /// [`XdpConfig::rx_frames`](crate::XdpConfig::rx_frames).
     pub fn frames(&self) -> Option<u32> {
         self.frames
     }
 
-    /// The same on another queue.
+    /// The same address on another queue.
     pub fn on_queue(&self, queue: u32) -> Self {
         Self {
             queue: Some(queue),
@@ -156,7 +166,7 @@ impl XdpAddress {
         }
     }
 
-    /// The same without queue, mode and frames, which mean nothing to anybody else.
+    /// The same address without queue, mode and frames, which matter only at this end.
     pub fn without_options(&self) -> Self {
         Self {
             queue: None,
@@ -166,10 +176,10 @@ impl XdpAddress {
         }
     }
 
-    /// The same with an IP address in place of the host's name.
+    /// The same address with an IP address in place of the host's name.
     ///
     /// # Panics
-    /// If `host` has no text that is an address, which cannot be.
+    /// Never: the text of an IP address is a valid host.
     pub fn at(&self, host: SocketAddr) -> Self {
         Self {
             host: UdpAddress::parse(&format!("udp://{host}")).expect("an IP address is one"),
@@ -178,7 +188,7 @@ impl XdpAddress {
     }
 }
 
-/// Whether rings can have so many entries.
+/// Whether a ring can have so many entries.
 pub(crate) fn is_ring(entries: u32) -> bool {
     entries.is_power_of_two() && (64..=1 << 15).contains(&entries)
 }
@@ -208,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_as_they_went_in() {
+    fn addresses_survive_parsing_and_printing() {
         for text in [
             "xdp://eth0/10.0.0.7:9000",
             "xdp://eth0.100/[fd00::1]:0",
@@ -233,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn an_error_names_the_wrong_part() {
         for (text, problem) in [
             ("eth0/h:1", "it has no scheme"),
             ("udp://eth0/h:1", "its scheme is not xdp"),
@@ -246,26 +256,32 @@ mod tests {
                 "it has no port; write xdp://IFNAME/HOST:PORT",
             ),
             ("xdp://eth0/:1", "it has no host"),
-            ("xdp://eth0/h:70000", "its port is no number"),
-            ("xdp://eth0/h:1?", "its option \"\" is none"),
-            ("xdp://eth0/h:1?queue=x", "its queue is no number"),
-            ("xdp://eth0/h:1?queue=-1", "its queue is no number"),
+            ("xdp://eth0/h:70000", "its port is not a number"),
+            ("xdp://eth0/h:1?", "its option \"\" is unknown"),
+            ("xdp://eth0/h:1?queue=x", "its queue is not a number"),
+            ("xdp://eth0/h:1?queue=-1", "its queue is not a number"),
             ("xdp://eth0/h:1?mode=fast", "there is no such mode"),
-            ("xdp://eth0/h:1?frames=", "its frames are no power of two"),
+            (
+                "xdp://eth0/h:1?frames=",
+                "its frames are not a power of two",
+            ),
             (
                 "xdp://eth0/h:1?frames=+64",
-                "its frames are no power of two",
+                "its frames are not a power of two",
             ),
-            ("xdp://eth0/h:1?frames=32", "its frames are no power of two"),
+            (
+                "xdp://eth0/h:1?frames=32",
+                "its frames are not a power of two",
+            ),
             (
                 "xdp://eth0/h:1?frames=1000",
-                "its frames are no power of two",
+                "its frames are not a power of two",
             ),
             (
                 "xdp://eth0/h:1?frames=65536",
-                "its frames are no power of two",
+                "its frames are not a power of two",
             ),
-            ("xdp://eth0/h:1?cpu=1", "its option \"cpu=1\" is none"),
+            ("xdp://eth0/h:1?cpu=1", "its option \"cpu=1\" is unknown"),
             (
                 "xdp://eth0/h:1?queue=1&frames=64&queue=1",
                 "its option \"queue=1\" is the second of its kind",

@@ -1,4 +1,4 @@
-//! The calls of bpf(2) that aya has not: links and programs that another process made.
+//! The calls of bpf(2) that aya does not have: for links and programs that another process made.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,7 +19,7 @@ const LINK_TYPE_XDP: u32 = 6;
 /// Bytes of a program's or map's name, the zero at its end included.
 const NAME_BYTES: usize = 16;
 
-/// What the kernel tells of a program: the start of `struct bpf_prog_info`.
+/// The kernel's description of a program: the start of `struct bpf_prog_info`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct ProgramInfo {
@@ -60,7 +60,7 @@ struct LinkInfo {
     padding: u32,
 }
 
-/// A program that is loaded.
+/// A loaded program.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     pub(crate) name: String,
@@ -82,8 +82,8 @@ fn call<const WORDS: usize>(command: u32, attribute: &mut [u32; WORDS]) -> io::R
         )
     };
     let mut aligned = Attribute(*attribute);
-    // SAFETY: the kernel reads and writes the attribute, whose size it is told; pointers in it are
-    // good for the lengths beside them, as each caller sees to.
+    // SAFETY: the kernel reads and writes the attribute within the size that it is told; each caller
+    // passes pointers that are valid for the lengths beside them.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -99,13 +99,13 @@ fn call<const WORDS: usize>(command: u32, attribute: &mut [u32; WORDS]) -> io::R
     Ok(result as i32)
 }
 
-/// The same, for what returns a descriptor.
+/// The same, for a command that returns a descriptor.
 fn call_for_fd<const WORDS: usize>(
     command: u32,
     attribute: &mut [u32; WORDS],
 ) -> io::Result<OwnedFd> {
     let fd = call(command, attribute)?;
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just made it, and no one else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io:
     call_for_fd(LINK_CREATE, &mut [program, interface, ATTACH_XDP, flags])
 }
 
-/// The link that holds the program of this number on its interface. None: it is held otherwise.
+/// The link that holds the program of this number on its interface. None: no link holds it.
 pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     use std::os::fd::AsFd;
     let mut id = 0;
@@ -188,7 +188,7 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
         }
         let link = match call_for_fd(LINK_GET_FD_BY_ID, &mut [id, 0, 0, 0]) {
             Ok(link) => link,
-            // It has gone in the meantime, or somebody is just making it.
+            // It has gone in the meantime, or a process is just making it.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -200,7 +200,7 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
             Err(error) => return Err(error),
         };
         let mut found = LinkInfo::default();
-        // Of links of other kinds the kernel may not tell; they are none of ours.
+        // The kernel may not describe links of other kinds, which do not matter.
         let is_it = info(link.as_fd(), &mut found).is_ok()
             && found.kind == LINK_TYPE_XDP
             && found.program == program;

@@ -1,7 +1,6 @@
-//! How many queues of an interface are on, as `ethtool -l` has it. Netlink's numbers are of those that
-//! it could have at most, of which a veth interface, say, has one on unless told otherwise. The kernel
-//! refuses a socket on a queue that is off in both directions; on one that only receives, it sends
-//! nothing and does not say so.
+//! How many queues of an interface are on, as `ethtool -l` shows it. Netlink tells how many it could
+//! have at most; a veth interface, for example, has one on by default. The kernel refuses a socket on
+//! a queue that is off in both directions. On a queue that only receives, it silently sends nothing.
 
 use std::io;
 use std::net::UdpSocket;
@@ -33,7 +32,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Those of both directions: what a device can be on.
+    /// Queues that are on in both directions: a device can be on these.
     pub(crate) fn usable(self) -> u32 {
         self.rx.min(self.tx)
     }
@@ -42,7 +41,7 @@ impl Queues {
 /// Queues that are on, of an interface of this thread's network namespace.
 ///
 /// # Errors
-/// If there is no such interface, or its driver does not tell.
+/// If there is no such interface, or its driver does not say.
 pub(crate) fn queues(interface: &str) -> io::Result<Queues> {
     // SAFETY: an `ifreq` is bytes, numbers and pointers, all of which may be zero.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -58,7 +57,7 @@ pub(crate) fn queues(interface: &str) -> io::Result<Queues> {
         ..Channels::default()
     };
     request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // Any socket of the namespace tells.
+    // Any socket of the namespace will do.
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
     let (fd, request) = (socket.as_raw_fd(), &raw mut request);
     // SAFETY: the name ends with a zero, and the kernel writes at most a `struct ethtool_channels`

@@ -1,16 +1,16 @@
-//! Whether every receive chunk is somewhere when a device ends, its workers included.
+//! A check that no receive chunk is lost when a device and its workers end.
 //!
 //! ```text
 //!   fill rings ─▶ kernel ─▶ rx rings ─▶ held, handed over, answered ─▶ fill ring
 //!                              └─▶ tx rings ─▶ kernel ─▶ completion ring ─▶┘
 //! ```
 //!
-//! What the kernel has nobody can count but by what went in and came out. Each part of a device says
-//! at its end what went through it; the last one compares.
+//! The chunks at the kernel can only be counted by what went in and what came out. Each part of a
+//! device reports at its end what went through it. The last one compares.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The sum of what the parts of a device know.
+/// The sum of what the parts of a device report.
 pub(crate) struct ChunkAccounting {
     all: u32,
     found: AtomicU32,
@@ -24,12 +24,12 @@ impl ChunkAccounting {
         }
     }
 
-    /// A part of the device ends: so many chunks are there, or were given to somebody.
+    /// A part of the device ends: it has so many chunks, or has given them away.
     pub(crate) fn add(&self, count: u32) {
         self.found.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// So many were taken from somebody. As indices of rings do, counts go round.
+    /// A part of the device has received so many chunks. Counts wrap, as the indices of rings do.
     pub(crate) fn subtract(&self, count: u32) {
         self.found.fetch_sub(count, Ordering::Relaxed);
     }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "are conserved")]
-    fn one_that_is_nowhere_is_missed() {
+    fn a_lost_chunk_is_noticed() {
         let chunks = ChunkAccounting::new(64);
         chunks.add(70);
         chunks.subtract(7);

@@ -1,4 +1,4 @@
-//! The device: what it takes to make one, and everything that is not on the way of a datagram.
+//! The device: both halves, and everything that is not on the path of a datagram.
 
 mod config;
 mod open;
@@ -31,13 +31,13 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// One queue of an interface as a device for packet I/O.
 ///
-/// Dropped, it gives its port back at once. It gives its queue back when the last worker has ended that
-/// it hands requests to ([`PacketIo::steer`]): while a handler runs, another device cannot have the
-/// queue.
+/// A dropped device gives its port back at once. It gives its queue back when the last of its workers
+/// ([`PacketIo::steer`]) has ended: while a worker is busy, no other device can have the queue.
 ///
-/// It ends with an error that says so when its interface is removed, gets another hardware address,
-/// or its MTU is lowered: sessions may be in the middle of messages cut for the old one. A new device
-/// takes the interface as it is then. Of a higher MTU it makes no use.
+/// A device fails for good, with an error that names the reason, when its interface is removed, gets
+/// another hardware address or a lower MTU: sessions may be in the middle of messages with fragments
+/// of the old size. A new device takes the interface as it is then. A device does not use a higher
+/// MTU.
 pub struct XdpIo {
     rx: XdpRx,
     tx: XdpTx,
@@ -50,7 +50,7 @@ pub struct XdpIo {
 }
 
 impl XdpIo {
-    /// How packets get to the network card: what was asked for, or the best that works.
+    /// How packets get to the network card: the mode in the address, or the best that works.
     pub fn mode(&self) -> Mode {
         self.shared.socket.mode
     }
@@ -69,7 +69,7 @@ impl XdpIo {
         (&mut self.rx, &mut self.tx)
     }
 
-    /// What was dropped so far.
+    /// What the device has dropped so far.
     pub fn drops(&self) -> Drops {
         self.drops_with(self.by_kernel())
     }
@@ -80,7 +80,7 @@ impl XdpIo {
         drops
     }
 
-    /// What the kernel has counted for all sockets of the device.
+    /// The kernel's counts of all sockets of the device.
     fn by_kernel(&self) -> ByKernel {
         ByKernel::of(&self.shared.socket.fd).and(self.rx.of_workers())
     }
@@ -121,7 +121,7 @@ impl PacketIo for XdpIo {
             return Err(IoError::new(
                 Fault::Caller,
                 attempt(),
-                "it is to be reached by another interface",
+                "it is reached by another interface",
                 "use an endpoint on that interface",
             ));
         }
@@ -132,7 +132,7 @@ impl PacketIo for XdpIo {
             return Err(IoError::new(
                 Fault::Caller,
                 attempt(),
-                "it is of the other IP version",
+                "it has the other IP version",
                 "use an endpoint of that version: a device has one address",
             ));
         };
@@ -179,7 +179,7 @@ impl PacketIo for XdpIo {
     }
 
     /// # Errors
-    /// If the interface was removed, or the system is out of memory.
+    /// If the interface was removed or changed, or the system is out of memory.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         if self.rx.is_ready() {
             return Ok(());
@@ -217,7 +217,7 @@ impl PacketIo for XdpIo {
         }
     }
 
-    /// Datagrams that match `table`, and fit a chunk, go to the workers' own sockets on this queue.
+    /// Datagrams that match `table` and fit a chunk go to the workers' own sockets on this queue.
     ///
     /// # Errors
     /// If there are no workers or more than 63, or `depth` is not 1 to 8; if sockets cannot be made;
@@ -228,15 +228,15 @@ impl PacketIo for XdpIo {
 }
 
 impl Drop for XdpIo {
-    /// The port is the kernel's again, although workers whose handlers run keep the queue: their
-    /// answers are still to be sent. Nobody else can have the queue before that.
+    /// Gives the port back to the kernel. Busy workers keep the queue until they have sent their
+    /// answers. No other device can have it before that.
     fn drop(&mut self) {
-        // The program forgets the sockets of the queue in any case when they are closed.
+        // The kernel removes the sockets from the program's map when they are closed.
         let _ = self.shared.program.leave(self.shared.queue);
     }
 }
 
-/// A socket address, with the interface where the IP address means nothing without it.
+/// A socket address, with the interface if the IP address is ambiguous without it.
 fn scoped(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {

@@ -1,4 +1,4 @@
-//! What was dropped, by reason.
+//! What a device dropped, by reason.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use rustix::net::sockopt;
 use starling_ethernet::Drop;
 
-/// Frames that a device dropped, or the kernel on its way to the device, since it was bound.
+/// Ethernet frames that the device, or the kernel on the way to it, dropped since the device was
+/// bound.
 ///
-/// What the XDP program leaves to the kernel is not among them, for it never gets to the device:
-/// frames without IP, such as ARP, other protocols than UDP, IP options and extension headers,
-/// fragments, and what is for another address or port. The counts of those stay zero unless the
-/// kernel hands over what the program did not choose.
+/// What the XDP program leaves to the kernel never gets to the device, and is not counted here: frames
+/// without IP such as ARP, other protocols than UDP, IP options and extension headers, fragments, and
+/// what is for another address or port. Those counts stay zero unless the kernel hands over what the
+/// program did not choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
     /// The frame ended within its headers, or before its IP packet did.
@@ -28,22 +29,22 @@ pub struct Drops {
     pub length: u64,
     /// A wrong checksum of an IPv4 header.
     pub header_checksum: u64,
-    /// A wrong UDP checksum, or none where there has to be one.
+    /// A wrong UDP checksum, or none where one is required.
     pub udp_checksum: u64,
     /// Another address or port; left to the kernel.
     pub not_ours: u64,
-    /// A sender that cannot be answered.
+    /// A sender to whom no answer can go.
     pub source: u64,
-    /// Memory that is none of the device's: a defect of a driver.
+    /// Memory that does not belong to the device: a defect of a driver.
     pub descriptor: u64,
     /// The kernel had no room: the device did not receive fast enough.
     pub ring_full: u64,
-    /// The kernel dropped it for another reason, such as its size.
+    /// Another reason of the kernel, such as the size.
     pub kernel: u64,
 }
 
 impl Drops {
-    /// All of them, by the names that reports have for them.
+    /// All counts, with their names in reports.
     pub(crate) fn counts(self) -> [(&'static str, u64); 13] {
         macro_rules! named {
             ($($field:ident),*) => {{
@@ -69,11 +70,11 @@ impl Drops {
     }
 }
 
-/// The counts of a device itself.
+/// The counts of the device itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     frames: [u64; Drop::COUNT],
-    /// Frames that were in no memory of ours.
+    /// Frames in memory that does not belong to the device.
     descriptors: u64,
 }
 
@@ -88,7 +89,7 @@ impl Counts {
         self.descriptors += 1;
     }
 
-    /// Without what only the kernel knows.
+    /// The counts without those of the kernel.
     pub(crate) fn drops(&self) -> Drops {
         let of = |reason: Drop| self.frames[reason as usize];
         Drops {
@@ -109,21 +110,21 @@ impl Counts {
     }
 }
 
-/// What the kernel counts for the sockets of a device and its workers.
+/// The kernel's counts of the sockets of a device and its workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ByKernel {
     dropped: u64,
     ring_full: u64,
-    /// Of the fill ring, which all sockets of a queue have in common.
+    /// Of the fill ring, which all sockets of a queue share.
     fill_empty: u64,
-    /// What was described wrongly in the rings of one socket.
+    /// Invalid descriptors in the rings of the sockets.
     pub(crate) rx_invalid: u64,
     pub(crate) tx_invalid: u64,
 }
 
 impl ByKernel {
     pub(crate) fn of(socket: &OwnedFd) -> Self {
-        // No kernel with AF_XDP refuses; a device without the figures is better than none.
+        // No kernel with AF_XDP refuses. A device without these counts is better than none.
         sockopt::xdp_statistics(socket).map_or(Self::default(), |kernel| Self {
             dropped: kernel.rx_dropped,
             ring_full: kernel.rx_ring_full.unwrap_or(0),
@@ -133,7 +134,7 @@ impl ByKernel {
         })
     }
 
-    /// With those of another socket of the queue.
+    /// The sum with the counts of another socket of the queue.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             dropped: self.dropped + other.dropped,
@@ -144,7 +145,7 @@ impl ByKernel {
         }
     }
 
-    /// Unless the card itself receives, the kernel counts a frame that it has no memory for as
+    /// Outside of zero-copy mode the kernel counts a frame for which the fill ring has no chunk as
     /// dropped, too.
     pub(crate) fn add_to(self, drops: &mut Drops, is_zero_copy: bool) {
         let counted = if is_zero_copy { 0 } else { self.fill_empty };
@@ -153,7 +154,7 @@ impl ByKernel {
     }
 }
 
-/// The sockets of workers, for what is dropped there.
+/// The sockets of workers, for their counts.
 #[derive(Default)]
 pub(crate) struct WorkerSockets {
     sockets: OnceLock<Vec<Weak<OwnedFd>>>,
@@ -162,13 +163,13 @@ pub(crate) struct WorkerSockets {
 }
 
 impl WorkerSockets {
-    /// From now on there are these.
+    /// Enters the sockets of all workers.
     pub(crate) fn set(&self, sockets: impl Iterator<Item = Weak<OwnedFd>>) {
         let set = self.sockets.set(sockets.collect());
         assert!(set.is_ok(), "a device has workers once");
     }
 
-    /// A worker ends, and its socket with it.
+    /// A worker ends, and its socket with it: keeps its counts.
     pub(crate) fn end(&self, socket: &OwnedFd) {
         let mut ended = self.ended();
         *ended = ended.and(ByKernel::of(socket));
@@ -178,7 +179,7 @@ impl WorkerSockets {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the kernel counts for all workers, those that have ended included.
+    /// The kernel's counts of all workers, including those that have ended.
     pub(crate) fn counts(&self) -> ByKernel {
         let ended = *self.ended();
         let living = self.sockets.get().into_iter().flatten();

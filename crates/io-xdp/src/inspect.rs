@@ -1,5 +1,5 @@
-//! What interfaces can do for AF_XDP, found out without touching them: to open a device puts a
-//! program on its interface, and some drivers restart the link for that.
+//! What interfaces can do for AF_XDP, without touching them. (Opening a device puts a program on its
+//! interface, and some drivers restart the link for that.)
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::program::{self, Occupant};
 use crate::socket::Mode;
 use crate::umem::UmemLayout;
 
-/// The kernel's name of what tells an interface's XDP features (Linux 6.3).
+/// The family of generic netlink that tells an interface's XDP features (Linux 6.3).
 const FAMILY: &str = "netdev";
 
 /// `enum netdev_xdp_act`, linux/netdev.h.
@@ -27,7 +27,7 @@ pub struct Interface {
     pub name: String,
     /// It is up.
     pub is_up: bool,
-    /// It has hardware addresses of six bytes and is no loopback: a device can be made on it.
+    /// It has hardware addresses of six bytes and is no loopback: it can have a device.
     pub is_ethernet: bool,
     /// The largest IP packet, in bytes.
     pub mtu: usize,
@@ -35,10 +35,10 @@ pub struct Interface {
     pub queues: u32,
     /// The XDP program on it.
     pub program: Option<Occupant>,
-    /// VLANs that this host has on it. Of a card that takes the tags off, their datagrams for a
-    /// device's address and port look like others to its XDP program, and are taken.
+    /// VLANs that this host has on it. If the card strips the tags, the XDP program cannot tell their
+    /// datagrams from others, and gives those for a device's address and port to the device.
     pub vlans: usize,
-    /// What its driver can do. None: the kernel does not say, being older than 6.3.
+    /// What its driver can do. None: the kernel does not say, because it is older than 6.3.
     pub features: Option<Features>,
 }
 
@@ -67,10 +67,9 @@ impl Interface {
         })
     }
 
-    /// The largest payload of a datagram over IPv4 that a device here receives past the kernel's
-    /// stack, in bytes. Frames above a page come in several parts, which takes a kernel of
-    /// [`LARGE_FRAMES_KERNEL`] or later (None: it is) and, unless the mode is generic, a driver that
-    /// does it.
+    /// The largest payload of a datagram over IPv4 that a device here receives by its ring, in bytes.
+    /// Frames above a page come in several parts. That needs a kernel of [`LARGE_FRAMES_KERNEL`] or
+    /// later (`None` counts as such) and, unless the mode is generic, a driver that can do it.
     pub fn max_datagram(&self, kernel: Option<KernelVersion>) -> usize {
         let whole = max_frame(self.mtu);
         let by_kernel = kernel.is_none_or(|kernel| kernel >= LARGE_FRAMES_KERNEL);
@@ -94,21 +93,21 @@ impl Features {
     }
 }
 
-/// The most descriptors that a frame can have in zero-copy mode; `None` if an interface has no such
-/// mode, as far as the kernel says.
+/// The most descriptors that a frame can have in zero-copy mode. `None` if the interface has no such
+/// mode as far as the kernel says.
 pub(crate) fn zero_copy(interface: u32) -> Option<u32> {
     let mut netlink = Netlink::generic().ok()?;
     let family = netlink.family(FAMILY).ok()?;
     let bits = netlink.xdp_features(family, interface).ok()??;
     let parts = netlink.zero_copy_parts(family, interface).ok()?;
-    // A kernel that does not say knows no frames of several.
+    // A kernel that does not say cannot do frames of several descriptors.
     (Features::of_bits(bits).zero_copy).then_some(parts.unwrap_or(1))
 }
 
 /// The interfaces of this thread's network namespace, in the kernel's order.
 ///
 /// # Errors
-/// If the kernel cannot be asked at all. What only some kernels tell is left out instead.
+/// If netlink does not work at all. What only some kernels tell is left out instead.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let links = Netlink::new(0)?.links()?;
     let mut generic = Netlink::generic().and_then(|mut netlink| {
@@ -177,7 +176,7 @@ mod tests {
         }
         assert_eq!(largest(9000, driver | ACT_RX_SG, new), 8972);
         assert_eq!(largest(9000, driver | ACT_RX_SG, None), 8972);
-        // Of a chunk of a page, 256 bytes stay free.
+        // 256 bytes of a chunk of a page stay free.
         assert_eq!(largest(9000, driver, new), 3840 - 14 - 28);
         assert_eq!(largest(9000, driver | ACT_RX_SG, old), 3840 - 14 - 28);
         assert_eq!(

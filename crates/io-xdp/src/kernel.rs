@@ -1,12 +1,12 @@
-//! Which kernels a device works on, and how an older one is told from other faults.
+//! Which kernels a device works on, and errors that name a kernel that is too old.
 //!
-//! No device is refused for the kernel's version: distributions bring what is newer into kernels
-//! that call themselves old. But where a step fails that an old kernel is likely to fail, what it
-//! is too old for would be hidden behind a number such as EINVAL.
+//! A device never fails for the version alone: distributions backport features into kernels with old
+//! version numbers. But an error number such as EINVAL hides that the kernel is too old. So an error
+//! that is typical of old kernels names the version.
 
 use starling_io::{Fault, IoError};
 
-/// What a process needs for a device. Without the last one, what the kernel's verifier takes is stricter.
+/// What a process needs for a device. Without the last one the kernel's verifier is stricter.
 pub(crate) const CAPABILITIES: &str =
     "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON (root has them)";
 
@@ -14,13 +14,13 @@ pub(crate) const CAPABILITIES: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelVersion(pub u32, pub u32);
 
-/// The first kernel that a device works on. It is what the XDP program takes: a section `xdp.frags`
-/// (`BPF_F_XDP_HAS_FRAGS`) and `bpf_xdp_get_buff_len`, both of 5.18. All else is older: links of XDP
-/// programs are of 5.9, atomic instructions that answer of 5.12, `SO_NETNS_COOKIE` of 5.14.
+/// The first kernel that a device works on. The XDP program needs a section `xdp.frags`
+/// (`BPF_F_XDP_HAS_FRAGS`) and `bpf_xdp_get_buff_len`, both from 5.18. All else is older: links of XDP
+/// programs (5.9), atomic instructions with a result (5.12), `SO_NETNS_COOKIE` (5.14).
 pub const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 18);
 
-/// The first kernel in which a frame may be in several chunks (`XDP_USE_SG`), as it has to be if it
-/// is larger than a page.
+/// The first kernel in which a frame may have several chunks (`XDP_USE_SG`), which a frame larger than
+/// a page needs.
 pub const LARGE_FRAMES_KERNEL: KernelVersion = KernelVersion(6, 6);
 
 impl KernelVersion {
@@ -33,7 +33,7 @@ impl KernelVersion {
         ))
     }
 
-    /// That of this host, if it says.
+    /// The version of this host's kernel, if it can be read.
     fn running() -> Option<Self> {
         Self::of_release(&rustix::system::uname().release().to_string_lossy())
     }
@@ -45,14 +45,14 @@ impl std::fmt::Display for KernelVersion {
     }
 }
 
-/// The error, or that the kernel is too old, if it is and that may be why.
+/// The error, with the advice to use a newer kernel if this one is too old and that may be the cause.
 #[cold]
 pub(crate) fn or_too_old(error: IoError) -> IoError {
     explain(error, KernelVersion::running())
 }
 
 fn explain(error: IoError, running: Option<KernelVersion>) -> IoError {
-    // What kernels say of a flag, an option, a call or an instruction that they do not know.
+    // The errors of a kernel that does not know a flag, an option, a call or an instruction.
     let unknown = [
         libc::EINVAL,
         libc::ENOPROTOOPT,
@@ -64,7 +64,7 @@ fn explain(error: IoError, running: Option<KernelVersion>) -> IoError {
     let may_be = error.fault == Fault::Host && errno.is_some_and(|errno| unknown.contains(&errno));
     match running {
         Some(running) if may_be && running < OLDEST_KERNEL => IoError {
-            remedy: format!("use Linux {OLDEST_KERNEL} or later, for this is {running}, or udp://"),
+            remedy: format!("use Linux {OLDEST_KERNEL} or later (this is {running}), or udp://"),
             ..error
         },
         _ => error,
@@ -95,7 +95,7 @@ mod tests {
         // A socket's network namespace before 5.14, a program's flags before 5.18.
         for errno in [libc::ENOPROTOOPT, libc::EINVAL] {
             let text = explained(Fault::Host, errno, old);
-            let wanted = "use Linux 5.18 or later, for this is 5.10, or udp://";
+            let wanted = "use Linux 5.18 or later (this is 5.10), or udp://";
             assert!(text.contains(wanted), "{text}");
             for running in [new, None] {
                 let text = explained(Fault::Host, errno, running);

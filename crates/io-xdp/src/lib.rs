@@ -1,9 +1,9 @@
 //! Packet I/O over AF_XDP: UDP datagrams past the kernel's network stack, on any interface.
 //!
-//! [`XdpIo`] is a [`starling_io::PacketIo`]. What it sends is plain UDP over IPv4 or IPv6, so the
-//! other end may as well be a kernel's socket. Frames are built and read in memory that is shared
-//! with the kernel; an XDP program picks out the datagrams for the device's own address and port,
-//! and the host's network goes on as if it were not there.
+//! [`XdpIo`] is a [`starling_io::PacketIo`]. It sends plain UDP over IPv4 or IPv6, so the other end
+//! may be a kernel's socket. The device builds and reads Ethernet frames in memory that it shares with
+//! the kernel. An XDP program picks out the datagrams for the device's own address and port. The rest
+//! of the host's network works as if the device were not there.
 //!
 //! ```text
 //!                    ┌ for the device's address, port and queue ─▶ rx ring ──────────▶ XdpRx
@@ -15,29 +15,32 @@
 //!                                    ▲──── runs of large ones, where the kernel copies ──┘
 //! ```
 //!
-//! Reading and making frames is [`starling_ethernet`]'s part.
+//! [`starling_ethernet`] reads and makes the Ethernet frames.
 //!
 //! | module | what |
 //! |---|---|
 //! | `ring`, `umem`, `socket` | the memory and the rings shared with the kernel |
+//! | `frame_size` | how large Ethernet frames can be |
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
-//! | `neighbour`, `netlink` | next hops, kept up to date by a thread that who sends never waits for |
+//! | `neighbour`, `netlink` | next hops, kept up to date by a thread that no sender waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `tx/ring_or_socket` | whether a datagram leaves by the ring or by the kernel's socket |
 //! | `memory` | messages in packet memory, which are sent from where they lie |
-//! | `chunks` | whether all memory is somewhere at the end |
-//! | `taken` | which queues devices of this process have |
-//! | `siblings` | devices of one process that share a port |
+//! | `chunk_accounting` | a check that no chunk of the memory is lost |
+//! | `peer_cache` | from addresses to peers |
+//! | `queue_reservation` | which queues devices of this process have |
+//! | `port_group` | devices of one process that share a port |
 //! | `steering`, `steering_map` | which worker gets which datagram, by counts shared with the program |
 //! | `worker`, `exchange` | workers with sockets of their own, and what goes between them and the device |
 //! | `inspect` | what interfaces can do, without a device |
 //! | `kernel` | which kernels a device works on |
-//! | `reflect` | what the device is measured by |
+//! | `reflect` | the floor that benchmarks compare a device with |
 //!
 //! An interface's queue can have one device. The network card decides by which queue a packet
-//! comes; what comes by another one than the device's is passed on to the kernel and reaches the
-//! device by its socket: slower, not lost. Where devices of one process share a port, the sockets'
-//! share it, too, and a datagram may reach another device than the one that knows its sender; it is
-//! given to that one, once it does.
+//! arrives. The program passes a packet that arrives by another queue on to the kernel, and it
+//! reaches the device by the kernel's socket: slower, not lost. If devices of one process share a
+//! port, their sockets share it, too. Then a datagram may reach another device than the one that
+//! knows its sender; that device forwards it.
 
 #![allow(unsafe_code)]
 

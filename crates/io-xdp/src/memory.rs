@@ -1,14 +1,14 @@
-//! Messages in packet memory: what is sent from where it was made.
+//! Messages in packet memory, which are sent from where they were made.
 //!
 //! ```text
 //!   free ─▶ made ─▶ referred to (`Bytes`) ─▶ last reference gone ─▶ free
 //!                         │                        ▲
-//!                         └─ sent: each chunk counts the descriptors of it that are out ─ all back ─▶
+//!                         └─ sent: each chunk counts its descriptors at the kernel ─ all back ─▶
 //! ```
 //!
-//! Nobody writes to a message once it is made, and its memory is given to no other before the kernel
-//! has returned all that was described to it, whoever has forgotten the message by then. So what
-//! leaves is what was sent: the rule that eRPC (NSDI'19, section 4.2.2) keeps by waiting for its
+//! No one writes to a message once it is made. Its memory is used for another message only when the
+//! last reference is gone and the kernel has returned all its descriptors. So the bytes on the wire are
+//! the bytes that were sent. eRPC (NSDI'19, section 4.2.2) keeps the same rule by waiting for its
 //! transmission queue to empty.
 
 use std::fmt;
@@ -22,16 +22,16 @@ use starling_io::PacketMemory;
 
 use crate::umem::Umem;
 
-/// The part of a device's packet memory that messages lie in. Cheap to clone.
+/// The part of a device's packet memory for messages. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Messages(Arc<Inner>);
 
 struct Inner {
     umem: Arc<Umem>,
-    /// For each chunk: descriptors of it that the device has not had back. Only the device's sending
-    /// half writes here.
+    /// For each chunk: its descriptors that the kernel has not returned. Only the device's sending half
+    /// writes here.
     out: Box<[AtomicU32]>,
-    /// For each chunk: it is of a message that nobody writes to any more.
+    /// For each chunk: whether it is part of a message that is made, so that no one writes to it.
     made: Box<[AtomicBool]>,
     ranges: Mutex<Ranges>,
 }
@@ -39,7 +39,7 @@ struct Inner {
 /// Chunks, counted from where messages begin.
 struct Ranges {
     free: RangeAllocator<u32>,
-    /// Nobody refers to these any more but the kernel.
+    /// Only the kernel still refers to these.
     returning: Vec<Range<u32>>,
 }
 
@@ -57,31 +57,31 @@ impl Messages {
         }))
     }
 
-    /// Where in the packet memory these bytes are, if they are part of a message that is made there.
+    /// The address of these bytes in the packet memory, if they are part of a message made there.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<usize> {
         let layout = &self.0.umem.layout;
         let at = (bytes.as_ptr() as u64).checked_sub(self.0.umem.start())? as usize;
         let end = at.checked_add(bytes.len())?;
         let first = layout.chunk_at(at.checked_sub(layout.message_start())?);
-        // While it is being written, only who writes has it, and may write on.
+        // While `fill` writes a message, it may go on writing to what it sends.
         let is_made = self.0.made.get(first)?.load(Ordering::Acquire);
         (is_made && end <= layout.bytes()).then_some(at)
     }
 
-    /// The device will describe these bytes to the kernel, a descriptor for each chunk. For its
-    /// sending half alone, as is the next one.
+    /// The device will describe these bytes to the kernel, with a descriptor for each chunk. Only for
+    /// its sending half, as is `take_back`.
     pub(crate) fn lend(&self, at: usize, len: usize) -> u32 {
         let layout = &self.0.umem.layout;
         let first = layout.chunk_at(at - layout.message_start());
         let last = layout.chunk_at(at - layout.message_start() + len - 1);
         for out in &self.0.out[first..=last] {
-            // Who writes alone needs no more than a store.
+            // A store is enough for the only writer.
             out.store(out.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         (last - first) as u32 + 1
     }
 
-    /// The descriptor that had this address came back. False if none was out.
+    /// The kernel returned the descriptor with this address. False if it had none.
     pub(crate) fn take_back(&self, address: usize) -> bool {
         let layout = &self.0.umem.layout;
         let chunk = address.checked_sub(layout.message_start());
@@ -90,13 +90,13 @@ impl Messages {
         };
         let count = out.load(Ordering::Relaxed);
         if count > 0 {
-            // Whoever finds none out may write there.
+            // A thread that finds none out may write to the chunk.
             out.store(count - 1, Ordering::Release);
         }
         count > 0
     }
 
-    /// As many as [`Messages::lend`] said were never described, and will not be.
+    /// Takes back the descriptors that [`Messages::lend`] counted, and that the kernel will not get.
     pub(crate) fn take_all_back(&self, at: usize, chunks: u32) {
         let chunk = self.0.umem.layout.chunk;
         for index in 0..chunks as usize {
@@ -105,7 +105,7 @@ impl Messages {
         }
     }
 
-    /// Descriptors that are out, of all chunks together.
+    /// The descriptors at the kernel, of all chunks together.
     pub(crate) fn out(&self) -> u32 {
         let counts = self.0.out.iter();
         counts.map(|out| out.load(Ordering::Relaxed)).sum()
@@ -146,7 +146,7 @@ impl PacketMemory for Messages {
             memory: self.clone(),
             len,
         };
-        // SAFETY: the range is nobody else's, the kernel has given all of it back, and there is no
+        // SAFETY: no one else has the range, the kernel has given all of it back, and there is no
         // other reference yet.
         fill(unsafe { self.0.umem.bytes_mut(message.at(), len) });
         message.set_made(true);
@@ -183,7 +183,7 @@ impl Message {
 
 impl AsRef<[u8]> for Message {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the range is this message's until it is dropped, and nobody writes to it any more.
+        // SAFETY: the range is this message's until it is dropped, and no one writes to it any more.
         unsafe { self.memory.0.umem.bytes(self.at(), self.len) }
     }
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_when_nobody_refers_to_it() {
+    fn memory_is_reused_when_the_last_reference_is_gone() {
         let memory = memory();
         let whole = make(&memory, 4 * 2048, 1).expect("room for all");
         assert!(make(&memory, 1, 2).is_none(), "there is no more");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_not_used_again_while_the_kernel_reads_it() {
+    fn memory_is_not_reused_while_the_kernel_reads_it() {
         let memory = memory();
         let message = make(&memory, 3 * 2048, 1).expect("room");
         let at = memory.find(&message[1000..5000]).expect("it is here");
@@ -255,19 +255,19 @@ mod tests {
     }
 
     #[test]
-    fn other_memory_is_not_taken_for_it() {
+    fn other_memory_is_not_found() {
         let (memory, other) = (memory(), memory());
         let message = make(&memory, 2048, 1).expect("room");
         assert!(memory.find(&message).is_some());
         assert!(other.find(&message).is_none());
         assert!(memory.find(&[0; 64]).is_none());
-        // SAFETY: nobody uses the slot.
+        // SAFETY: no one uses the slot.
         let slot = unsafe { memory.0.umem.bytes(memory.0.umem.layout.tx_start(), 64) };
         assert!(memory.find(slot).is_none(), "a slot is no message");
     }
 
     #[test]
-    fn what_is_being_written_is_no_message_yet() {
+    fn a_message_is_not_found_while_it_is_written() {
         let memory = memory();
         let mut at_work = None;
         let made = memory.make(3000, &mut |room| at_work = Some(memory.find(room)));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_whose_making_fails_leaves_no_trace() {
+    fn memory_is_free_again_after_a_panic_of_fill() {
         let memory = memory();
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             memory.make(4 * 2048, &mut |_| panic!("the caller's"))

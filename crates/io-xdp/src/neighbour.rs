@@ -1,21 +1,21 @@
-//! Which hardware address frames to a destination go to: a cache of what the kernel knows.
+//! Next hops: the hardware addresses of frames to each destination, a cache of the kernel's tables.
 //!
-//! The kernel finds routes and resolves neighbours (ARP, neighbour discovery); one thread for each
-//! network namespace listens to what it says about them and writes it where the sending half of a
-//! device reads it: one atomic load for each datagram, and nothing there ever waits.
+//! The kernel finds routes and resolves neighbours (ARP, neighbour discovery). One thread for each
+//! network namespace receives the kernel's events and updates the cache. The sending half of a device
+//! reads it with one atomic load for each datagram, and never waits.
 //!
 //! ```text
-//!                 route and neighbour known               the kernel says: gone, failed, rerouted
+//!                 route and neighbour known               event: gone, failed, rerouted
 //!   UNKNOWN ───────────────────────────────────▶ KNOWN ─────────────────────────────────▶ UNKNOWN
-//!      │ datagrams leave through the kernel's           │ datagrams leave through AF_XDP
-//!      │ socket, which makes it resolve                 │ now and then the kernel is told to see
-//!                                                       │ whether a stale one is still there
+//!      │ datagrams leave by the kernel's socket,        │ datagrams leave by the AF_XDP ring;
+//!      │ which makes the kernel resolve                 │ now and then the thread makes the kernel
+//!                                                       │ probe a stale neighbour
 //! ```
 //!
-//! Who opens a peer asks for the way at once; who admits one, as it answers a stranger, has the thread
-//! ask, and asks only if the thread does not get to it, for all cores may be taken by threads that
-//! spin. If the thread is asking it never asks itself: the kernel may be busy changing interfaces,
-//! for seconds, and answers nobody meanwhile.
+//! A device that opens a peer looks up the next hop at once. A device that accepts an unknown peer
+//! requests the lookup from the thread. It looks up the hop itself only if the thread does not get to
+//! it, because spinning threads may take all cores. It never does so while the thread is in a lookup:
+//! the kernel may be busy with changes of interfaces for seconds, and answers no one meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,38 +32,38 @@ use starling_io::Wake;
 
 use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};
 
-/// How often some of the cache is compared with the kernel's tables.
+/// How often the thread compares some of the cache with the kernel's tables.
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
 /// How many entries are compared each time.
 const REFRESH_COUNT: usize = 256;
-/// All are compared when routes have changed, at most this often: a routing protocol may change
-/// thousands at a time.
+/// After changes of routes the thread compares all entries, at most this often: a routing protocol may
+/// change thousands of routes at a time.
 const ROUTES_EVERY: Duration = Duration::from_millis(100);
 
-/// TransmitPolicy that wait for the thread to ask for them; what is beyond is found when it compares.
+/// Lookups that wait for the thread at most. It does the others when it compares.
 const MAX_REQUESTED: usize = 4096;
 
-/// Bit of a hop's word that says that the other 48 are its hardware address.
+/// The bit of a hop's word that says that the low 48 bits are a hardware address.
 const KNOWN: u64 = 1 << 48;
 
-/// A destination of frames.
+/// A destination, by an interface and from an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
-    /// Number of the interface.
+    /// The number of the interface.
     pub(crate) interface: u32,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
 }
 
-/// What is known of the way to a destination.
+/// The next hop to a destination, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct NextHop {
     target: Target,
     /// Zero, or [`KNOWN`] and the hardware address of the next hop.
     word: AtomicU64,
-    /// The router, or the destination itself; none while there is no route.
+    /// The router, or the destination itself. None without a route.
     next: Mutex<Option<IpAddr>>,
-    /// The kernel was asked.
+    /// Whether there was a lookup.
     was_looked_up: AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl NextHop {
         }
     }
 
-    /// Where frames go, if that is known.
+    /// The hardware address of the next hop, if it is known.
     #[inline]
     pub(crate) fn mac(&self) -> Option<Mac> {
         let word = self.word.load(Ordering::Relaxed);
@@ -89,18 +89,18 @@ impl NextHop {
         self.word.store(word_of(mac), Ordering::Relaxed);
     }
 
-    /// The kernel was asked at least once.
+    /// Whether there was a lookup at least once.
     pub(crate) fn was_looked_up(&self) -> bool {
         self.was_looked_up.load(Ordering::Relaxed)
     }
 
-    /// The next hop. Who holds it is asking, or writing what was answered.
+    /// The IP address of the next hop. Locked during a lookup.
     pub(crate) fn next(&self) -> MutexGuard<'_, Option<IpAddr>> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the kernel. With `probe`, it is also told to see after a stale neighbour. Whoever else
-    /// asks waits, so that what is written last was asked for last.
+    /// Looks up the hop in the kernel's tables. With `probe`, it also makes the kernel probe a stale
+    /// neighbour. Another thread's lookup waits, so that the last lookup writes last.
     pub(crate) fn refresh(&self, netlink: &mut Netlink, probe: bool) {
         let Target {
             interface,
@@ -115,10 +115,10 @@ impl NextHop {
             .filter(|route| route.is_unicast && route.interface == interface);
         *next = route.map(|route| route.gateway.unwrap_or(destination));
         let known = next.and_then(|next| netlink.neighbour(interface, next));
-        // If an event in the meantime says something else, it is looked at after this.
+        // An event in the meantime is handled after this.
         self.put(known.and_then(|known| known.mac));
         if let Some(known) = known.filter(|known| probe && known.is_stale) {
-            // If the kernel does not take it now, it will the next time.
+            // If the kernel does not accept it now, the next refresh tries again.
             let _ = netlink.probe(interface, known.address);
         }
     }
@@ -130,18 +130,18 @@ fn word_of(mac: Option<Mac>) -> u64 {
     })
 }
 
-/// What ends a device: something is the matter with its interface.
+/// A change of its interface that ends a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterfaceChange {
-    /// It does not exist any more.
+    /// The interface does not exist any more.
     Removed = 1,
-    /// It has another hardware address: the program knows the old one, as do all frames.
+    /// It has another hardware address: the program and all frames have the old one.
     OtherMac,
-    /// It does not take the device's largest frames any more, and drops them without a word.
+    /// It silently drops the device's largest frames.
     SmallerMtu,
 }
 
-/// Whether a device's interface is there, as it was when the device was made.
+/// Whether a device's interface is still there, unchanged.
 pub(crate) struct InterfaceState {
     interface: u32,
     mac: Mac,
@@ -149,18 +149,18 @@ pub(crate) struct InterfaceState {
     largest: usize,
     /// Zero, or an [`End`].
     change: AtomicU8,
-    /// Of the device: a socket whose interface goes wakes nobody.
+    /// The device's waker: a socket whose interface goes away does not wake its poller.
     waker: Arc<dyn Wake>,
 }
 
 impl InterfaceState {
-    /// The device is of no use any more.
+    /// Whether the device is of no use any more.
     #[inline]
     pub(crate) fn has_changed(&self) -> bool {
         self.change.load(Ordering::Relaxed) != 0
     }
 
-    /// Why.
+    /// What has changed.
     pub(crate) fn change(&self) -> Option<InterfaceChange> {
         [
             InterfaceChange::Removed,
@@ -171,7 +171,7 @@ impl InterfaceState {
         .find(|change| *change as u8 == self.change.load(Ordering::Relaxed))
     }
 
-    /// What the interface is like now, so far as it matters.
+    /// What has changed, if the interface is now like `link`.
     fn compare(&self, link: &Link) -> Option<InterfaceChange> {
         if link.mac != self.mac {
             return Some(InterfaceChange::OtherMac);
@@ -189,9 +189,9 @@ impl InterfaceState {
 struct Table {
     hops: HashMap<Target, Weak<NextHop>>,
     devices: Vec<Weak<InterfaceState>>,
-    /// What the thread is to ask for.
+    /// The lookups that the thread has to do.
     requested: Vec<Weak<NextHop>>,
-    /// It is to end.
+    /// The thread has to end.
     stop: bool,
 }
 
@@ -199,15 +199,15 @@ struct Table {
 pub(crate) struct Neighbours {
     table: Arc<Mutex<Table>>,
     doorbell: Arc<OwnedFd>,
-    /// How many are asking the kernel, or about to.
+    /// How many threads are in a lookup, or about to begin one.
     pub(crate) lookups: Arc<AtomicU32>,
 }
 
-/// One cache for each network namespace, by the cookie that the kernel gives it.
+/// One cache for each network namespace, by the kernel's cookie.
 static CACHES: Mutex<Vec<(u64, Weak<Neighbours>)>> = Mutex::new(Vec::new());
 
 impl Neighbours {
-    /// The cache of the namespace `cookie`, which this thread is in.
+    /// The cache of this thread's network namespace, which has the cookie `cookie`.
     pub(crate) fn of_namespace(cookie: u64) -> io::Result<Arc<Self>> {
         let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
         caches.retain(|(_, cache)| cache.strong_count() > 0);
@@ -235,8 +235,8 @@ impl Neighbours {
         })
     }
 
-    /// The way to a destination, as the kernel knows it now; it is kept up to date as long as
-    /// anybody holds it. Without a socket to ask by it is nowhere until the thread has asked.
+    /// The next hop to a destination. The thread keeps it up to date as long as there is a reference.
+    /// With a netlink socket it is looked up now, otherwise it is unknown until the thread looks it up.
     pub(crate) fn hop(&self, target: Target, netlink: Option<&mut Netlink>) -> Arc<NextHop> {
         let mut table = lock(&self.table);
         let place = table.hops.entry(target).or_default();
@@ -245,7 +245,7 @@ impl Neighbours {
         }
         let hop = Arc::new(NextHop::new(target));
         *place = Arc::downgrade(&hop);
-        // It is asked for after it is in the table: no event is missed.
+        // The lookup follows the entry in the table: no event is missed.
         match netlink {
             Some(netlink) => {
                 drop(table);
@@ -259,7 +259,7 @@ impl Neighbours {
         hop
     }
 
-    /// Has the thread ask for a way.
+    /// Requests a lookup from the thread.
     pub(crate) fn request(&self, hop: &Arc<NextHop>) {
         let mut table = lock(&self.table);
         let is_first = table.requested.is_empty();
@@ -272,19 +272,19 @@ impl Neighbours {
         }
     }
 
-    /// Somebody is asking the kernel, and may be waiting for it: so would whoever else asks.
+    /// Whether a thread is in a lookup. It may be waiting for the kernel, as another lookup would.
     pub(crate) fn is_looking_up(&self) -> bool {
         self.lookups.load(Ordering::Relaxed) > 0
     }
 
-    /// Has the thread look what is requested of it.
+    /// Wakes the thread for requests.
     fn wake_thread(&self) {
-        // The only possible error is that it is readable already.
+        // The only possible error is that the eventfd is readable already.
         let _ = rustix::io::write(&*self.doorbell, &1_u64.to_ne_bytes());
     }
 
-    /// Whether an interface stays there as it is, with room for IP packets of `largest` bytes; when
-    /// it does not, the waker is used.
+    /// Watches an interface: whether it stays there, unchanged, with room for IP packets of `largest`
+    /// bytes. A change uses the waker.
     pub(crate) fn interface_state(
         &self,
         link: &Link,
@@ -316,12 +316,12 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The route as it concerns a device: an error says why there is none for it.
+/// The route, if a device on the interface can use it. The error says why it cannot.
 pub(crate) fn check_route(route: io::Result<Route>, interface: u32) -> Result<Route, String> {
     match route {
         Err(error) => Err(format!("there is no route: {error}")),
         Ok(route) if !route.is_unicast => {
-            Err("it is an address of this host itself, or of no single one".to_owned())
+            Err("it is an address of this host itself, or not of a single host".to_owned())
         }
         Ok(route) if route.interface != interface => Err(format!(
             "the route to it leaves by another interface (number {}; `ip route get` shows it)",
@@ -331,19 +331,19 @@ pub(crate) fn check_route(route: io::Result<Route>, interface: u32) -> Result<Ro
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Watcher {
     table: Arc<Mutex<Table>>,
     doorbell: Arc<OwnedFd>,
-    /// One while the thread does anything but wait.
+    /// One while the thread does not sleep.
     lookups: Arc<AtomicU32>,
     events: Netlink,
     questions: Netlink,
-    /// Where the next comparison begins.
+    /// The place of the next comparison.
     position: usize,
-    /// Routes have changed, or nobody knows what has.
+    /// Routes have changed, or events were lost.
     is_outdated: bool,
-    /// When everything was compared.
+    /// When the thread has compared everything.
     compared: Option<Instant>,
 }
 
@@ -399,15 +399,15 @@ impl Watcher {
         }
     }
 
-    /// Asks for what is requested. False: it is to end.
+    /// Does the requested lookups. False: the thread has to end.
     fn handle_requests(&mut self) -> bool {
-        // Before the look at what is requested: a call in the meantime is not lost.
+        // Before the requests are read, so that no request in the meantime is lost.
         let _ = rustix::io::read(&*self.doorbell, &mut [0; 8]);
         let mut table = lock(&self.table);
         let (requested, stop) = (std::mem::take(&mut table.requested), table.stop);
         drop(table);
         for hop in requested.iter().filter_map(Weak::upgrade) {
-            // Who waited for long has requested it several times.
+            // A sender that waited for long has requested it several times.
             if !hop.was_looked_up() {
                 hop.refresh(&mut self.questions, false);
             }
@@ -417,8 +417,8 @@ impl Watcher {
 
     fn handle_events(&mut self) {
         let Ok(events) = self.events.events() else {
-            // Some were lost; with an interface go all of its neighbours, and the word of it is
-            // the last.
+            // Some events were lost. A removed interface loses all its neighbours first, and its own
+            // event comes last.
             self.is_outdated = true;
             return self.check_interfaces();
         };
@@ -437,7 +437,7 @@ impl Watcher {
                         }
                     }
                 }
-                // A bridge says so, too, of an interface that only leaves it; that has a family.
+                // A bridge sends this, with a family, also for an interface that only leaves it.
                 libc::RTM_DELLINK if event.body.first() == Some(&(libc::AF_UNSPEC as u8)) => {
                     let gone = parse_link(&event.body).map(|link| link.index);
                     for device in self.devices() {
@@ -446,7 +446,7 @@ impl Watcher {
                         }
                     }
                 }
-                // Some of these say little: the kernel is asked.
+                // Some of these events say little: the tables are read.
                 libc::RTM_NEWLINK => links_changed = true,
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => self.is_outdated = true,
                 _ => {}
@@ -457,8 +457,8 @@ impl Watcher {
         }
     }
 
-    /// Compares all that there is, if it may be wrong and that was not done a moment ago. Returns how
-    /// long it can wait.
+    /// Compares all entries if they may be outdated, but not more often than `ROUTES_EVERY`. Returns
+    /// how long the thread can wait.
     fn refresh_if_outdated(&mut self, now: Instant) -> Duration {
         if !self.is_outdated {
             return Duration::MAX;
@@ -476,8 +476,8 @@ impl Watcher {
         Duration::MAX
     }
 
-    /// Sees whether the devices' interfaces are still there and as they were, one by one: a list of
-    /// all may lack some, if any come or go meanwhile.
+    /// Checks the devices' interfaces, one by one: a list of all may lack some if interfaces come or go
+    /// meanwhile.
     fn check_interfaces(&mut self) {
         for device in self.devices() {
             let change = match self.questions.link_of(device.interface) {
@@ -485,7 +485,7 @@ impl Watcher {
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                     Some(InterfaceChange::Removed)
                 }
-                // The next look will tell.
+                // The next check will tell.
                 Err(_) => None,
             };
             if let Some(change) = change {
@@ -507,7 +507,7 @@ impl Watcher {
             .collect()
     }
 
-    /// Compares the next few with the kernel's tables, and forgets those that nobody holds.
+    /// Compares the next few entries with the kernel's tables, and forgets those without a reference.
     fn refresh_some(&mut self) {
         let mut table = lock(&self.table);
         table.hops.retain(|_, hop| hop.strong_count() > 0);

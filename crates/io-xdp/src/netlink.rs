@@ -1,7 +1,7 @@
-//! The kernel's tables of interfaces, addresses, routes and neighbours, asked over netlink
-//! (rtnetlink(7)). By hand: five kinds of request are less than any crate that has them all.
+//! The kernel's tables of interfaces, addresses, routes and neighbours, read over netlink
+//! (rtnetlink(7)). Written by hand: five kinds of request take less code than a crate for all of them.
 //!
-//! Everything that comes is read with bounds; what makes no sense is left out.
+//! All input is read with bounds. What makes no sense is left out.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,23 +20,23 @@ use crate::channels::Queues;
 const HEADER: usize = 16;
 /// Netlink aligns messages and attributes to this many bytes.
 const ALIGN: usize = 4;
-/// Room for one read: what the kernel fills at most for a dump.
+/// Room for one read: the most that the kernel fills for a dump.
 const READ_BYTES: usize = 32 << 10;
-/// The most reads that belong to one answer.
+/// The most reads for one answer.
 const MAX_READS: usize = 1 << 12;
-/// How often to ask for a list that changes while it is told.
+/// How often to ask for a list that changes while the kernel sends it.
 const MAX_LISTS: usize = 8;
 
-/// Attribute of a link that lists what XDP program it has, and those nested in it.
+/// The attribute of a link that describes its XDP program, and the attributes nested in it.
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
-/// What is in `IFLA_LINKINFO`: what kind of interface it is.
+/// In `IFLA_LINKINFO`: the kind of the interface.
 const IFLA_INFO_KIND: u16 = 1;
-/// `IFLA_XDP_ATTACHED`: the program runs on `sk_buff`s, whatever the driver can.
+/// A value of `IFLA_XDP_ATTACHED`: the program runs on `sk_buff`s, in generic mode.
 const XDP_ATTACHED_SKB: u8 = 2;
 
-/// `ndm_flags`: the kernel is to see whether the neighbour is still there.
+/// In `ndm_flags`: the kernel checks whether the neighbour is still there.
 const NTF_USE: u8 = 1;
 
 /// States in which a neighbour's hardware address can be used (`NUD_*`, linux/neighbour.h):
@@ -44,7 +44,7 @@ const NTF_USE: u8 = 1;
 const USABLE: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
 const NUD_STALE: u16 = 0x04;
 
-/// Generic netlink (linux/genetlink.h): bytes of its header, who knows all families, and how to ask.
+/// Generic netlink (linux/genetlink.h): bytes of its header, and the controller that knows all families.
 const GENERIC_HEADER: usize = 4;
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -72,13 +72,13 @@ pub(crate) struct Link {
     pub(crate) is_ethernet: bool,
     pub(crate) mac: Mac,
     pub(crate) mtu: usize,
-    /// Those that it could have at most.
+    /// The most queues that it could have.
     pub(crate) queues: Queues,
-    /// Number of its XDP program.
+    /// The number of its XDP program.
     pub(crate) program: Option<u32>,
     /// That program runs in generic mode.
     pub(crate) is_generic: bool,
-    /// The interface whose VLAN it is.
+    /// The interface below, if this one is a VLAN.
     pub(crate) vlan_of: Option<u32>,
 }
 
@@ -87,22 +87,22 @@ pub(crate) struct Link {
 pub(crate) struct Route {
     /// The interface's number.
     pub(crate) interface: u32,
-    /// The router; none if the destination is on the link itself.
+    /// The router. None if the destination is on the link itself.
     pub(crate) gateway: Option<IpAddr>,
-    /// Where the kernel would send from.
+    /// The address that the kernel would send from.
     pub(crate) source: Option<IpAddr>,
-    /// Packets leave this host, for one destination: no local, multicast or forbidden address.
+    /// Packets leave this host for a single destination: no local, multicast or forbidden address.
     pub(crate) is_unicast: bool,
 }
 
-/// What the kernel knows of a neighbour.
+/// The kernel's entry of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     pub(crate) interface: u32,
     pub(crate) address: IpAddr,
-    /// None: not known, or no longer.
+    /// None: unknown, or not usable any more.
     pub(crate) mac: Option<Mac>,
-    /// It has not been heard of for a while.
+    /// The kernel has had no confirmation of it for a while.
     pub(crate) is_stale: bool,
 }
 
@@ -114,14 +114,14 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// A socket in the network namespace of this thread, which hears what happens to `groups`
+    /// A socket in the network namespace of this thread. It receives the events of `groups`
     /// (`RTMGRP_*`).
     pub(crate) fn new(groups: u32) -> io::Result<Self> {
         // NETLINK_ROUTE is number zero.
         Self::of_protocol(None, groups)
     }
 
-    /// One for what has no protocol of its own (`NETLINK_GENERIC`).
+    /// A socket for generic netlink (`NETLINK_GENERIC`).
     pub(crate) fn generic() -> io::Result<Self> {
         Self::of_protocol(Some(netlink::GENERIC), 0)
     }
@@ -141,16 +141,16 @@ impl Netlink {
         })
     }
 
-    /// What to poll for events.
+    /// The descriptor to poll for events.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The events that have come, without waiting.
+    /// The events that have arrived, without waiting.
     ///
     /// # Errors
-    /// `ENOBUFS`: some were lost. Those that came before, of which the kernel tells after that, are
-    /// left out: whoever looks now knows better, and must not go back to them.
+    /// `ENOBUFS`: some were lost. Older events, which the kernel delivers after that, are left out: a
+    /// caller that now reads the tables has newer state, and must not go back.
     pub(crate) fn events(&mut self) -> io::Result<Vec<Message>> {
         let mut events = Ok(Vec::new());
         for _ in 0..MAX_READS {
@@ -170,8 +170,8 @@ impl Netlink {
         events
     }
 
-    /// Asks, and waits for the kernel's answer, which is there at once. A list that changed while it
-    /// was being told is asked for again.
+    /// Asks, and waits for the kernel's answer, which is there at once. Asks again for a list that
+    /// changed while the kernel sent it.
     fn ask(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<Vec<Message>> {
         let mut result = self.ask_once(kind, flags, body);
         for _ in 1..MAX_LISTS {
@@ -253,8 +253,7 @@ impl Netlink {
         Ok(u16::from_ne_bytes(*id))
     }
 
-    /// What an interface's driver says that it can do (`enum netdev_xdp_act`), asked of the family
-    /// `netdev`.
+    /// The XDP features of an interface's driver (`enum netdev_xdp_act`), from the family `netdev`.
     pub(crate) fn xdp_features(&mut self, family: u16, interface: u32) -> io::Result<Option<u64>> {
         let answers = self.ask_device(family, interface)?;
         let bits = generic_attribute(&answers, NETDEV_A_DEV_XDP_FEATURES);
@@ -267,7 +266,7 @@ impl Netlink {
         self.ask(family, 0, &body)
     }
 
-    /// The most descriptors that an interface's driver takes for a frame in zero-copy mode, asked of the
+    /// The most descriptors that an interface's driver takes for a frame in zero-copy mode, from the
     /// family `netdev` (Linux 6.6).
     pub(crate) fn zero_copy_parts(
         &mut self,
@@ -279,20 +278,20 @@ impl Netlink {
         Ok(parts.and_then(|value| Some(u32::from_ne_bytes(*value.first_chunk()?))))
     }
 
-    /// The addresses of an interface that others can reach, those of widest scope first.
+    /// The addresses of an interface that other hosts can reach, with the widest scope first.
     pub(crate) fn addresses(&mut self, interface: u32) -> io::Result<Vec<IpAddr>> {
         let answers = self.ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8])?;
         let mut found: Vec<(u8, IpAddr)> = answers
             .iter()
             .filter_map(|answer| parse_address(&answer.body, interface))
             .collect();
-        // Stable: the first of a scope stays the first.
+        // A stable sort: the first of a scope stays the first.
         found.sort_by_key(|(scope, _)| *scope);
         Ok(found.into_iter().map(|(_, address)| address).collect())
     }
 
-    /// How a packet from `source` to `destination` leaves. If every interface has a network with
-    /// that destination, as they do of link-local ones, it is that of `interface`.
+    /// How a packet from `source` to `destination` leaves. A link-local destination is in a network of
+    /// every interface: then the route is that of `interface`.
     pub(crate) fn route(
         &mut self,
         destination: IpAddr,
@@ -317,14 +316,14 @@ impl Netlink {
         route.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
     }
 
-    /// What the kernel knows of a neighbour, if anything.
+    /// The kernel's entry of a neighbour, if there is one.
     pub(crate) fn neighbour(&mut self, interface: u32, address: IpAddr) -> Option<Neighbour> {
         let body = neighbour_body(interface, address, 0);
         let answers = self.ask(libc::RTM_GETNEIGH, 0, &body).ok()?;
         answers.iter().find_map(parse_neighbour)
     }
 
-    /// Has the kernel see whether a neighbour is still there.
+    /// Makes the kernel check whether a neighbour is still there.
     pub(crate) fn probe(&mut self, interface: u32, address: IpAddr) -> io::Result<()> {
         let body = neighbour_body(interface, address, NTF_USE);
         let flags = libc::NLM_F_CREATE;
@@ -362,7 +361,7 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(ALIGN), 0);
 }
 
-/// A message, `body` behind its header.
+/// A message: a header, then `body`.
 fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
@@ -374,17 +373,17 @@ fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What has come of the kernel's answer.
+/// What has arrived of the kernel's answer.
 struct Answer {
     sequence: u32,
     messages: Vec<Message>,
-    /// What was listed has changed meanwhile: some of it may be missing.
+    /// The list has changed meanwhile: some of it may be missing.
     is_interrupted: bool,
     end: Option<io::Result<()>>,
 }
 
 impl Answer {
-    /// To the request of this number.
+    /// The answer to the request of this number.
     fn to(sequence: u32) -> Self {
         Self {
             sequence,
@@ -402,7 +401,7 @@ impl Answer {
             self.is_interrupted |= i32::from(header.flags) & libc::NLM_F_DUMP_INTR != 0;
             let kind = header.kind;
             match i32::from(kind) {
-                // The end of a list tells, too, why it ends.
+                // The end of a list also has an error number.
                 libc::NLMSG_ERROR | libc::NLMSG_DONE => {
                     let errno = body.first_chunk().map_or(0, |b| i32::from_ne_bytes(*b));
                     self.end = Some(match errno {
@@ -420,7 +419,7 @@ impl Answer {
     }
 }
 
-/// What matters of a message's header.
+/// The fields of a message's header that matter.
 #[derive(Clone, Copy)]
 struct Header {
     kind: u16,
@@ -428,7 +427,7 @@ struct Header {
     sequence: u32,
 }
 
-/// Shows header and body of each message.
+/// Calls `visit` with header and body of each message.
 fn each_message(mut bytes: &[u8], mut visit: impl FnMut(Header, &[u8])) {
     while let Some(header) = bytes.first_chunk::<HEADER>() {
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("4 bytes"));
@@ -538,7 +537,7 @@ fn parse_address(body: &[u8], interface: u32) -> Option<(u8, IpAddr)> {
         return None;
     }
     let find = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted);
-    // On a point-to-point link, IFA_ADDRESS is the other end's.
+    // On a point-to-point link, IFA_ADDRESS is the address of the other end.
     let (_, value) = find(libc::IFA_LOCAL).or_else(|| find(libc::IFA_ADDRESS))?;
     Some((header[3], address(value)?))
 }
@@ -555,7 +554,7 @@ fn parse_route(body: &[u8]) -> Option<Route> {
         match kind {
             libc::RTA_OIF => route.interface = number(value)?,
             libc::RTA_GATEWAY => route.gateway = Some(address(value)?),
-            // Family of the address, then the address: an IPv4 route through an IPv6 router.
+            // The family of the address, then the address: an IPv4 route through an IPv6 router.
             libc::RTA_VIA => route.gateway = Some(address(value.get(2..)?)?),
             libc::RTA_PREFSRC => route.source = Some(address(value)?),
             _ => {}

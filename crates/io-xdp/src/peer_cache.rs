@@ -1,4 +1,4 @@
-//! Who sends: from addresses to peers, with what was looked up lately kept.
+//! From the addresses of senders to peers: a cache in front of the directory.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -6,17 +6,17 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use starling_io::{PeerId, Source};
 use starling_io_udp::Directory;
 
-/// Entries of the cache of look-ups.
+/// Entries of the cache.
 const CACHED: usize = 256;
 
-/// The directory as one thread sees it.
+/// One thread's view of the directory.
 pub(crate) struct PeerCache {
     directory: Directory,
-    /// PeerCache looked up lately, by a hash of their address.
+    /// Recent lookups, by a hash of the address.
     cache: Box<[Cell<LookUp>]>,
 }
 
-/// What a sender was when the directory had `version`.
+/// What the directory said of a sender when it had `version`.
 #[derive(Clone, Copy)]
 struct LookUp {
     key: Key,
@@ -24,15 +24,15 @@ struct LookUp {
     peer: Option<PeerId>,
 }
 
-/// A socket address as three words, which are compared sooner than its parts.
+/// A socket address as three words, which compare faster than its parts.
 type Key = [u64; 3];
 
-/// An address that no datagram comes from.
+/// An address from which no datagram comes.
 pub(crate) const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 impl PeerCache {
     pub(crate) fn new(directory: Directory) -> Self {
-        // These entries are never hit.
+        // No lookup hits these entries.
         let nobody = LookUp {
             key: key(&NOBODY),
             version: 0,
@@ -62,7 +62,7 @@ impl PeerCache {
     }
 }
 
-/// No two addresses that datagrams come from have the same: their flow label is none.
+/// The key of an address. Addresses of senders have no flow label, so no two have the same key.
 #[inline]
 fn key(address: &SocketAddr) -> Key {
     let port = u64::from(address.port());
@@ -80,7 +80,7 @@ fn key(address: &SocketAddr) -> Key {
     }
 }
 
-/// A place in the cache: who can choose addresses gains no more than misses.
+/// A place in the cache. A sender that chooses addresses to collide causes misses, and nothing else.
 #[inline]
 fn hash(key: Key) -> usize {
     let mixed = (key[0] as u32 ^ (key[2] as u32) << 16).wrapping_mul(0x9e37_79b9);

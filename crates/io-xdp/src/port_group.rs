@@ -1,13 +1,13 @@
-//! Devices of this process that share a port: what one hears from a peer of another it passes on.
+//! Devices of this process that share a port: each forwards what comes from another device's peer.
 //!
 //! ```text
-//!   a stranger of one device ─ a peer of another? ─ yes ─▶ the other's inbox ─▶ its next burst
+//!   unknown to one device ─ a peer of another? ─ yes ─▶ the other's inbox ─▶ its next burst
 //! ```
 //!
 //! A flow may change its queue: a sender moves from its kernel's socket to a queue of its own, or
-//! the card's table of queues is changed. And what the XDP program leaves to the kernel, on whatever
-//! queue it came, gets to the socket that the kernel's hash of the addresses picks. Who knows nothing
-//! of the sender's sessions would answer that they do not exist, and so end them.
+//! somebody changes the card's table of queues. And what the XDP program leaves to the kernel, from
+//! any queue, reaches the socket that the kernel's hash of the addresses picks. A device that does not
+//! know the sender would answer that the sender's sessions do not exist, and so end them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,7 +16,7 @@ use crossbeam_queue::ArrayQueue;
 use starling_io::{Ecn, Wake};
 use starling_io_udp::Directory;
 
-/// Datagrams that wait for one device; what is beyond is dropped, as it is in a queue of the card's.
+/// Datagrams that wait for one device at most. More are dropped, as in a queue of the card.
 const INBOX: usize = 1024;
 
 /// A datagram on its way from one device to another.
@@ -26,14 +26,14 @@ pub(crate) struct MisroutedDatagram {
     pub(crate) bytes: Box<[u8]>,
 }
 
-/// What became of a datagram that may be another device's.
+/// What became of a datagram from an unknown address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForwardOutcome {
-    /// It is nobody else's.
+    /// Its sender is no peer of another device.
     NoOwner,
     /// The other device has it.
     Forwarded,
-    /// The other device has no room: it is lost, and sent again.
+    /// The other device has no room. The datagram is lost, and its sender sends it again.
     Lost,
 }
 
@@ -43,20 +43,20 @@ struct Member {
     waker: Arc<dyn Wake>,
 }
 
-/// Those that share a port.
+/// The devices that share a port.
 type Group = Mutex<Vec<Weak<Member>>>;
 
-/// One group for each port that is shared: its network namespace, its address, who has it.
+/// One group for each shared port, by network namespace and address.
 static GROUPS: Mutex<Vec<(u64, SocketAddr, Weak<Group>)>> = Mutex::new(Vec::new());
 
-/// A device's place among those that share its port.
+/// A device's membership in the group of its port.
 pub(crate) struct PortGroup {
     own: Arc<Member>,
     group: Arc<Group>,
 }
 
 impl PortGroup {
-    /// A device at `local`, which others of the same network namespace may have, too.
+    /// Joins the group of the port `local` in the network namespace.
     pub(crate) fn join(
         namespace: u64,
         local: SocketAddr,
@@ -87,7 +87,7 @@ impl PortGroup {
         Self { own, group }
     }
 
-    /// Gives a datagram to the device whose peer has sent it.
+    /// Gives a datagram to the device whose peer sent it.
     pub(crate) fn forward(&self, source: SocketAddr, ecn: Ecn, bytes: &[u8]) -> ForwardOutcome {
         let members = lock(&self.group);
         let mut others = members
@@ -106,12 +106,12 @@ impl PortGroup {
         }
     }
 
-    /// What another device has passed on.
+    /// The next datagram that another device forwarded.
     pub(crate) fn receive(&self) -> Option<MisroutedDatagram> {
         self.own.inbox.pop()
     }
 
-    /// Something was passed on.
+    /// Whether another device has forwarded something.
     pub(crate) fn has_received(&self) -> bool {
         !self.own.inbox.is_empty()
     }
@@ -129,21 +129,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_sibling_has_no_room_for_is_known_to_be_lost() {
+    fn a_datagram_without_room_in_the_inbox_counts_as_lost() {
         let device = || UdpIo::bind("udp://127.0.0.1:0", UdpConfig::default()).expect("a socket");
         let (own, mut other) = (device(), device());
         let peer = SocketAddr::from(([127, 0, 0, 1], 9));
         other.open_peer(&format!("udp://{peer}")).expect("room");
-        // Nobody has port 0 of a namespace of that number.
+        // No device has port 0 of a namespace with that cookie.
         let join = |device: UdpIo| {
             let control = device.into_parts().2;
             let local = SocketAddr::from(([127, 0, 0, 1], 0));
             PortGroup::join(u64::MAX, local, control.directory(), control.waker())
         };
         let (own, other) = (join(own), join(other));
-        let stranger = SocketAddr::from(([127, 0, 0, 1], 10));
-        let forward = |from| own.forward(from, Ecn::NotCapable, b"stray");
-        assert_eq!(forward(stranger), ForwardOutcome::NoOwner);
+        let unknown = SocketAddr::from(([127, 0, 0, 1], 10));
+        let forward = |from| own.forward(from, Ecn::NotCapable, b"misrouted");
+        assert_eq!(forward(unknown), ForwardOutcome::NoOwner);
         assert!((0..INBOX).all(|_| forward(peer) == ForwardOutcome::Forwarded));
         assert_eq!(forward(peer), ForwardOutcome::Lost);
         assert_eq!(other.receive().expect("it has some").source, peer);

@@ -1,10 +1,10 @@
 //! The XDP program of an interface: loading, attaching, sharing it with other processes.
 //!
-//! The first device on an interface loads `bpf/steer.bpf.o` and attaches it by a link, which is an
-//! open file: the kernel takes the program off when the last process that has it open ends, in
-//! whatever way. A further device, of any process, finds the program by asking the kernel what is
-//! on the interface, sees by its tag (a hash of its instructions) that it is the same, and opens
-//! the same link and maps. Nothing is kept on disk, and nobody is asked.
+//! The first device on an interface loads `bpf/steer.bpf.o` and attaches it by a link. A link is an
+//! open file: the kernel detaches the program when the last process that has the link open ends, in
+//! whatever way. A further device, of any process, asks the kernel which program is on the interface.
+//! It sees by the tag (a hash of the instructions) that the program is the same, and opens the same
+//! link and maps. Nothing is kept on disk, and no other process takes part.
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,9 +38,9 @@ use errors::{
 /// The program's name in its object, and, as it is short enough, in the kernel.
 const NAME: &str = "starling_steer";
 
-/// Queues of an interface that can have a device: the length of the program's table.
+/// Queues of an interface that can have a device: the length of the program's map.
 pub(crate) const MAX_QUEUES: u32 = 64;
-/// Counts of passed datagrams: one for each port, and one of those whose port was not seen.
+/// Counts of passed datagrams: one for each port, and one for datagrams with an unseen port.
 const PASSED: usize = UNSEEN + 1;
 const UNSEEN: usize = 1 << 16;
 
@@ -48,12 +48,11 @@ const UNSEEN: usize = 1 << 16;
 const GENERIC: u32 = 1 << 1;
 const DRIVER: u32 = 1 << 2;
 
-/// How often to look again when others come and go on the interface, and how long after the last
-/// time.
+/// How often to try again when other processes attach and detach programs, and the pause between.
 const TRIES: usize = 20;
 const RETRY: Duration = Duration::from_millis(5);
 
-/// What the device on a queue takes: `struct queue` of the program.
+/// Which datagrams the device on a queue receives: the program's `struct queue`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Queue {
@@ -67,7 +66,7 @@ struct Queue {
 
 /// The program on an interface, as long as this lives.
 pub(crate) struct Program {
-    /// Holds it there.
+    /// Keeps the program on the interface.
     _link: OwnedFd,
     queues: OwnedFd,
     sockets: OwnedFd,
@@ -77,8 +76,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Puts the program on the interface `name`, unless it is there already. `generic`: how it has
-    /// to run; in the driver if it can unless said.
+    /// Puts the program on the interface `name`, unless it is there already. `generic` says whether it
+    /// runs in generic mode; by default it runs in the driver if it can.
     pub(crate) fn attach(
         name: &str,
         netlink: &mut Netlink,
@@ -95,7 +94,7 @@ impl Program {
             if let Some(id) = link.program {
                 match Self::join(name, &link, id, &own, &attempt, generic)? {
                     Some(program) => return Ok(program),
-                    // Its last holder has just gone.
+                    // The last process that held it has just ended.
                     None => continue,
                 }
             }
@@ -123,7 +122,7 @@ impl Program {
         Err(refused(io::Error::from_raw_os_error(libc::EBUSY)))
     }
 
-    /// Takes part in the program that is there, if it is this one. None: it has just gone.
+    /// Shares the program on the interface, if it is this one. None: it has just gone.
     fn join(
         interface: &str,
         link: &Link,
@@ -153,7 +152,7 @@ impl Program {
                 Fault::Caller,
                 attempt,
                 format!("it runs there in {now} mode for another device, not in {wanted} mode"),
-                "leave mode= away, or end the other device first",
+                "leave mode= out, or end the other device first",
             ));
         }
         let Some(held) = bpf::link_of(id).map_err(failed)? else {
@@ -193,8 +192,8 @@ impl Program {
         })
     }
 
-    /// From now on the datagrams for `local` that arrive on `queue` at the hardware address `mac`
-    /// go to `socket`.
+    /// From now on the datagrams for `local` that arrive on `queue` at the hardware address `mac` go
+    /// to `socket`.
     pub(crate) fn serve(
         &self,
         queue: u32,
@@ -225,12 +224,12 @@ impl Program {
         self.set_socket(queue * SOCKETS, socket.as_raw_fd())
     }
 
-    /// From now on what arrives on `queue` is the kernel's, as if there were no device.
+    /// From now on what arrives on `queue` goes to the kernel, as if the queue had no device.
     pub(crate) fn leave(&self, queue: u32) -> io::Result<()> {
         bpf::update(self.queues.as_fd(), queue, &Queue::default())
     }
 
-    /// The program knows the socket by its place in the table of all queues' sockets.
+    /// Enters a socket into the program's map, at its place among the sockets of all queues.
     pub(crate) fn set_socket(&self, place: u32, socket: RawFd) -> io::Result<()> {
         bpf::update(self.sockets.as_fd(), place, &socket)
     }
@@ -240,26 +239,26 @@ impl Program {
         SteeringEntry::of_queue(&self.steering, queue)
     }
 
-    /// How many datagrams for `port`, or for whichever, went on into the kernel. Without a system
-    /// call.
+    /// How many datagrams for `port`, or for an unseen port, the program passed on to the kernel.
+    /// Makes no system call.
     #[inline]
     pub(crate) fn passed(&self, port: u16) -> u64 {
         let count = |of: usize| {
             let word = self.passed.at(of * 8, 8).cast::<AtomicU64>();
-            // SAFETY: within the map and aligned; all who write to it do so atomically.
+            // SAFETY: within the map and aligned; all writers write atomically.
             unsafe { (*word).load(Ordering::Relaxed) }
         };
         count(usize::from(port)).wrapping_add(count(UNSEEN))
     }
 }
 
-/// What is loaded.
+/// The object to load.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("bpf/steer.bpf.o");
 
 /// The maps of the program.
 const MAPS: [&str; 4] = ["queues", "sockets", "passed", "steering"];
 
-/// A hash of a program's instructions, which the kernel makes.
+/// The kernel's hash of a program's instructions.
 type Tag = [u8; 8];
 
 /// The program, loaded but attached to nothing.
@@ -306,12 +305,12 @@ fn map_fd(map: &Map) -> io::Result<OwnedFd> {
     data.fd().as_fd().try_clone_to_owned()
 }
 
-/// Another has been faster, in this mode or in the other one.
+/// Whether another process has attached a program first, in this mode or in the other one.
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
 
-/// The driver cannot do it, but the kernel can in generic mode.
+/// Whether the driver cannot run the program, so that generic mode is worth a try.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }

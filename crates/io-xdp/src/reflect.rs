@@ -1,8 +1,8 @@
-//! The floor of AF_XDP: frames go back where they came from, in the chunks that they came in.
+//! The floor of AF_XDP: each Ethernet frame goes back to its sender in the chunk in which it came.
 //!
-//! What a device on this interface could do at best, for benchmarks to measure a device by. Nothing
-//! is looked at, checked or built but for the addresses, which change places; the checksums stay
-//! right, since a sum does not depend on the order of its terms.
+//! The best that a device on this interface could do, as a yardstick for benchmarks. The addresses
+//! change places; nothing else is read, checked or built. The checksums stay right, because a sum does
+//! not depend on the order of its terms.
 
 use starling_io::{IoError, MAX_BURST, PacketIo, PacketTx, PeerId};
 
@@ -13,7 +13,7 @@ use crate::ring::Descriptor;
 pub struct Reflector(XdpIo);
 
 impl Reflector {
-    /// Makes a device one of these.
+    /// Makes a reflector of a device.
     pub fn new(device: XdpIo) -> Self {
         Self(device)
     }
@@ -31,23 +31,23 @@ impl Reflector {
         self.0.open_peer(address)
     }
 
-    /// Sends a datagram. The first to a peer may leave by the kernel.
+    /// Sends a datagram. The first to a peer may leave by the kernel's socket.
     ///
     /// # Errors
-    /// If the interface was removed.
+    /// If the interface was removed or changed.
     pub fn send(&mut self, to: PeerId, datagram: &[u8; 32]) -> Result<(), IoError> {
         let (preamble, rest) = datagram.split_first_chunk().expect("32 bytes");
         let tx = self.0.split().1;
-        // No room is a loss like any other.
+        // Without room the datagram is lost.
         let _ = tx.append(to, preamble, rest, &[], &[]);
         tx.seal(to);
         tx.flush()
     }
 
-    /// Sends back what has come, a burst at most; returns how many frames that were.
+    /// Sends back what has arrived, at most a burst, and returns how many frames that were.
     ///
     /// # Errors
-    /// If the interface was removed.
+    /// If the interface was removed or changed.
     #[inline]
     pub fn reflect(&mut self) -> Result<usize, IoError> {
         let (rx, tx) = self.0.halves();

@@ -8,9 +8,9 @@
 //!            ▲ consumer index              rx, completion:    the kernel produces, we consume
 //! ```
 //!
-//! Each side writes its own index with release order once the entries are written or read, and
-//! reads the other's with acquire order before it touches entries. What the kernel's index says is
-//! limited to what can be, so that no mistake there leads out of a ring.
+//! Each side writes its own index with release order after it has written or read the entries, and
+//! reads the other's with acquire order before it touches entries. A count from the kernel's index is
+//! limited to the size of the ring, so no mistake there leads out of it.
 
 use std::io;
 use std::marker::PhantomData;
@@ -51,7 +51,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the memory belongs to nobody in particular; who may touch what is up to its users.
+// SAFETY: the mapping belongs to no thread; its users agree on who may touch what.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -65,7 +65,7 @@ impl Mapping {
         protection: ProtFlags,
     ) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping wherever the kernel likes, of which nobody knows yet.
+        // SAFETY: a new mapping at an address that the kernel chooses; no one refers to it yet.
         let start = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) }?;
         Ok(Self::new(start.cast(), len))
     }
@@ -76,10 +76,10 @@ impl Mapping {
         Self { start, len }
     }
 
-    /// Where `offset` lies, `size` bytes from there being inside.
+    /// The address of `offset`, from which on `size` bytes are inside the mapping.
     ///
     /// # Panics
-    /// If they are not.
+    /// If they are not inside.
     #[inline]
     pub(crate) fn at(&self, offset: usize, size: usize) -> *mut u8 {
         let inside = offset.checked_add(size).is_some_and(|end| end <= self.len);
@@ -91,7 +91,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: whoever uses the memory holds the mapping.
+        // SAFETY: all users of the memory hold the mapping.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(result.is_ok(), "it was mapped like this");
     }
@@ -153,9 +153,9 @@ impl<E: Entry> Ring<E> {
 /// Our end of a ring whose entries we write.
 pub(crate) struct Producer<E> {
     ring: Ring<E>,
-    /// Behind the last entry written, which the kernel may not see yet.
+    /// After the last entry written, which the kernel may not see yet.
     next: u32,
-    /// What the kernel had consumed when it was last looked.
+    /// What the kernel had consumed at the last look.
     consumed: u32,
 }
 
@@ -191,38 +191,38 @@ impl<E: Entry> Producer<E> {
     /// If there is no room.
     #[inline]
     pub(crate) fn push(&mut self, entry: E) {
-        assert!(self.room(1) > 0, "the caller asked for room");
-        // SAFETY: the entry is ours until it is published: the kernel has consumed what was in it.
+        assert!(self.room(1) > 0, "the caller checked for room");
+        // SAFETY: the kernel has consumed the entry, so it is ours until it is published.
         unsafe { self.ring.entry(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows the kernel what was written.
+    /// Shows the kernel the written entries.
     #[inline]
     pub(crate) fn publish(&self) {
         let producer = self.ring.word(self.ring.layout.producer);
         producer.store(self.next, Ordering::Release);
     }
 
-    /// The kernel has taken everything that was published.
+    /// Whether the kernel has taken everything that was published.
     #[inline]
     pub(crate) fn is_consumed(&self) -> bool {
         self.waiting() == 0
     }
 
-    /// How much of what was published the kernel has not taken.
+    /// How many published entries the kernel has not taken.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         let consumer = self.ring.word(self.ring.layout.consumer);
         self.next.wrapping_sub(consumer.load(Ordering::Acquire))
     }
 
-    /// How many entries were written since the ring was made; the count goes round.
+    /// How many entries were written since the ring was made. The count wraps.
     pub(crate) fn written(&self) -> u32 {
         self.next
     }
 
-    /// Nothing is taken without a system call.
+    /// Whether the kernel takes entries only after a system call.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         let flags = self.ring.word(self.ring.layout.flags);
@@ -248,7 +248,7 @@ impl<E: Entry> Consumer<E> {
         }
     }
 
-    /// Entries that are there.
+    /// How many entries are available.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
         self.produced = self
@@ -258,20 +258,20 @@ impl<E: Entry> Consumer<E> {
         self.produced.wrapping_sub(self.next).min(self.ring.size)
     }
 
-    /// How many entries were given back since the ring was made; the count goes round.
+    /// How many entries were given back since the ring was made. The count wraps.
     pub(crate) fn released(&self) -> u32 {
         self.next
     }
 
-    /// Entry `index` of those that are there.
+    /// Entry `index` of the available ones.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it is not available.
     #[inline]
     pub(crate) fn get(&self, index: u32) -> E {
         let there = self.produced.wrapping_sub(self.next).min(self.ring.size);
         assert!(index < there, "entry {index} of {there}");
-        // SAFETY: the kernel published the entry and leaves it alone until it is released.
+        // SAFETY: the kernel published the entry and does not touch it until it is released.
         unsafe { self.ring.entry(self.next.wrapping_add(index)).read() }
     }
 
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_arrives_in_order_over_many_rounds() {
+    fn published_entries_arrive_in_order_over_many_rounds() {
         let fd = memory();
         let mut producer = Producer::<u64>::new(map(&fd), LAYOUT, SIZE);
         let mut consumer = Consumer::<u64>::new(map(&fd), LAYOUT, SIZE);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_cannot_be_leads_nowhere() {
+    fn an_impossible_index_does_not_lead_out_of_the_ring() {
         let fd = memory();
         let mapping = map(&fd);
         // SAFETY: within the mapping, aligned.
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "asked for room")]
+    #[should_panic(expected = "checked for room")]
     fn a_full_ring_takes_nothing() {
         let mut producer = Producer::<u64>::new(map(&memory()), LAYOUT, SIZE);
         for entry in 0..5 {

@@ -1,13 +1,13 @@
-//! The receiving half: frames are read where the kernel put them.
+//! The receiving half: it reads Ethernet frames where the kernel put them.
 //!
-//! A burst comes from the rx ring, or from the kernel's socket that has the same port. The socket
-//! costs a system call, so it is asked only when something may be there: when the program's count
-//! of datagrams that it passed on has changed, after a sleep, and now and then, since what this
-//! host sends to itself meets no program.
+//! A burst comes from the rx ring, or from the kernel's socket that has the same port. Polling the
+//! socket costs a system call. So the device polls it only when something may be there: when the
+//! program's count of datagrams that it passed on has changed, after a sleep, and now and then, since
+//! what this host sends to itself meets no program.
 //!
-//! Where several devices have the port, one that hears from a peer of another passes that on.
+//! If several devices have the port, a device forwards what comes from another device's peer.
 //!
-//! The chunks of a burst go back to the kernel when the next one is taken.
+//! The chunks of a burst go back to the kernel when the next burst is taken.
 
 mod misrouted;
 
@@ -27,11 +27,11 @@ use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::shared::Shared;
 use misrouted::MisroutedCounts;
 
-/// After the program has passed something on, how many times the socket is asked in vain: the
-/// kernel's stack takes some microseconds to bring it there.
+/// How often the device polls the socket in vain after the program has passed something on: the
+/// kernel's stack takes some microseconds to deliver it.
 const POLLS: u32 = 32;
 
-/// How many bursts after the last time the socket is asked anyway.
+/// The device polls the socket at least once in so many bursts.
 const POLL_SOCKET_EVERY: u32 = 1024;
 
 /// The receiving half of an [`XdpIo`](crate::XdpIo).
@@ -41,32 +41,32 @@ pub struct XdpRx {
     peers: PeerCache,
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
-    /// Chunks of the burst, to be given back.
+    /// Chunks of the burst, which go back to the kernel.
     held: Vec<u64>,
-    /// What all chunks are entered in at the end.
+    /// Where this half reports its chunks at the end.
     chunks: Arc<ChunkAccounting>,
     /// Which chunks are in `held`.
     is_held: Box<[bool]>,
     burst: [BurstEntry; MAX_BURST],
     burst_len: usize,
-    /// The burst is one of the socket's.
+    /// The burst came from the socket.
     is_from_socket: bool,
-    /// Frames of several chunks, put together.
+    /// Reassembled frames of several chunks.
     assembled: Vec<u8>,
     passed: u64,
-    /// What it was at first.
+    /// The first value of `passed`.
     passed_before: u64,
     polls_left: u32,
     until_poll: u32,
     pub(crate) counts: Counts,
-    /// Datagrams that came by the ring, or from workers.
+    /// Datagrams that came from the ring or from workers.
     by_ring: u64,
     misrouted: MisroutedCounts,
     /// What goes between this half and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
-    /// Other devices that have the port, if it is shared.
+    /// All devices that have the port, if it is shared.
     port_group: Option<PortGroup>,
-    /// Where the datagrams of a burst are in that of the socket.
+    /// The indices of the burst's datagrams in the socket's burst.
     order: [u8; MAX_BURST],
 }
 
@@ -102,7 +102,7 @@ impl XdpRx {
         }
         fill.publish();
         if fill.needs_wakeup() {
-            // Since it was bound the driver found nothing to receive into.
+            // Since the socket was bound the driver had no chunk to receive into.
             shared.socket.kick_rx();
         }
         let nowhere = BurstEntry {
@@ -139,22 +139,22 @@ impl XdpRx {
         }
     }
 
-    /// From now on others may have the port, too.
+    /// From now on other devices may have the port, too.
     pub(crate) fn share_port(&mut self, port_group: PortGroup) {
         self.port_group = Some(port_group);
     }
 
-    /// Where chunks are entered at the end.
+    /// Where the parts of the device report their chunks at the end.
     pub(crate) fn chunks(&self) -> &Arc<ChunkAccounting> {
         &self.chunks
     }
 
-    /// From now on there are workers.
+    /// From now on the device has workers.
     pub(crate) fn share_with_workers(&mut self, exchange: Arc<Exchange>) {
         self.exchange = Some(exchange);
     }
 
-    /// What this half has counted, but for what it dropped.
+    /// The counts of this half, without what it dropped.
     pub(crate) fn report(&self) -> [(&'static str, u64); 5] {
         let passed = self.shared.program.passed(self.shared.local.port());
         [
@@ -166,7 +166,7 @@ impl XdpRx {
         ]
     }
 
-    /// What the kernel has counted for workers.
+    /// The kernel's counts of the workers' sockets.
     pub(crate) fn of_workers(&self) -> ByKernel {
         let exchange = self.exchange.as_ref();
         exchange.map_or(ByKernel::default(), |exchange| exchange.sockets.counts())
@@ -176,20 +176,20 @@ impl XdpRx {
         &mut self.rx
     }
 
-    /// Whether the interface is still there.
+    /// Fails if the interface was removed or changed.
     pub(crate) fn check(&self) -> Result<(), IoError> {
         self.shared.check()
     }
 
-    /// Has a frame in the rx ring go back where it came from.
+    /// Turns a frame in the rx ring back to its sender.
     #[inline]
     pub(crate) fn swap_ends(&mut self, descriptor: Descriptor) {
         let (address, len) = (descriptor.address as usize, descriptor.len as usize);
-        // SAFETY: the kernel leaves a chunk in the rx ring alone, and nobody else has it.
+        // SAFETY: the kernel does not touch a chunk in the rx ring, and no one else has it.
         swap_ends(unsafe { self.shared.umem.bytes_mut(address, len) });
     }
 
-    /// The kernel may receive into a chunk again that it has sent from.
+    /// Gives the kernel a chunk that it has sent from, to receive into.
     #[inline]
     pub(crate) fn refill(&mut self, address: u64) {
         self.fill
@@ -197,9 +197,9 @@ impl XdpRx {
         self.fill.publish();
     }
 
-    /// A burst is there without waiting. What an empty burst held goes back to the kernel, and what
-    /// workers answered in: it may have been all that there is, and then nothing could be received
-    /// that ends a sleep.
+    /// Whether a burst is there without waiting. The chunks of an empty burst go back to the kernel, and
+    /// those in which workers answered. They may be all chunks: then the kernel could not receive what
+    /// would end a sleep.
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.burst_len == 0 {
             self.give_back();
@@ -213,7 +213,7 @@ impl XdpRx {
         handed_over || passed_on || self.udp.has_pending() || self.rx.available() > 0
     }
 
-    /// The socket may have something.
+    /// The socket may have something: polls it soon.
     pub(crate) fn poll_socket_soon(&mut self) {
         self.polls_left = self.polls_left.max(1);
     }
@@ -223,7 +223,7 @@ impl XdpRx {
         if self.held.is_empty() {
             return;
         }
-        // There is room for all, if the kernel keeps its word; what there is none for waits.
+        // There is room for all unless the kernel is wrong. Chunks without room wait.
         let room = self.fill.room(self.held.len() as u32) as usize;
         for chunk in self.held.drain(..room.min(self.held.len())) {
             self.is_held[self.shared.umem.layout.chunk_at(chunk as usize)] = false;
@@ -233,7 +233,7 @@ impl XdpRx {
         self.wake_driver();
     }
 
-    /// A driver that stopped, because it found nothing to receive into, goes on.
+    /// Wakes a driver that stopped because it had no chunk to receive into.
     #[inline]
     fn wake_driver(&self) {
         if self.fill.needs_wakeup() {
@@ -241,7 +241,7 @@ impl XdpRx {
         }
     }
 
-    /// Whether the socket is to be asked now.
+    /// Whether to poll the socket now.
     #[inline]
     fn socket_is_due(&mut self) -> bool {
         let passed = self.shared.program.passed(self.shared.local.port());
@@ -263,17 +263,17 @@ impl XdpRx {
         self.burst_len = self.udp.rx_burst()?;
         self.is_from_socket = self.burst_len > 0;
         if self.burst_len > 0 {
-            // There may be more behind it.
+            // There may be more.
             self.polls_left = self.polls_left.max(1);
         }
         Ok(self.burst_len)
     }
 
-    /// Takes what the ring has, frame by frame.
+    /// Takes the frames of the ring.
     #[inline]
     fn receive_from_ring(&mut self) {
         if let Some(exchange) = &self.exchange {
-            // Older than what is in the ring.
+            // What workers handed over is older than what is in the ring.
             self.receive_from_workers(&Arc::clone(exchange));
         }
         let available = self.rx.available();
@@ -286,7 +286,7 @@ impl XdpRx {
                 let is_last = |&part: &u32| self.rx.get(part).options & CONTINUED == 0;
                 match (taken + 1..available).find(is_last) {
                     Some(last) => last - taken + 1,
-                    // The rest is not there yet.
+                    // The rest of the frame is not there yet.
                     None => break,
                 }
             };
@@ -303,7 +303,7 @@ impl XdpRx {
         self.by_ring += self.burst_len as u64;
     }
 
-    /// What workers answered in is received into again.
+    /// Gives the kernel the chunks in which workers answered, to receive into.
     fn take_answered(&mut self) {
         let Some(exchange) = &self.exchange else {
             return;
@@ -318,7 +318,7 @@ impl XdpRx {
         }
     }
 
-    /// Takes what workers handed over.
+    /// Takes the frames that workers handed over.
     fn receive_from_workers(&mut self, exchange: &Exchange) {
         self.take_answered();
         while self.burst_len < MAX_BURST {
@@ -329,7 +329,7 @@ impl XdpRx {
         }
     }
 
-    /// The chunk is ours from now on; false if it is no chunk, or is ours already.
+    /// From now on this half holds the chunk. False if there is no such chunk, or it holds it already.
     #[inline]
     pub(crate) fn hold(&mut self, descriptor: Descriptor) -> bool {
         let layout = self.shared.umem.layout;
@@ -364,7 +364,7 @@ impl XdpRx {
         }
     }
 
-    /// Puts together a frame that came in several chunks.
+    /// Reassembles a frame of several chunks.
     #[cold]
     fn assemble(&mut self, first: u32, parts: u32) {
         let begin = self.assembled.len();
@@ -408,13 +408,13 @@ impl XdpRx {
 
 impl PacketRx for XdpRx {
     /// # Errors
-    /// If the interface was removed.
+    /// If the interface was removed or changed.
     #[inline]
     fn rx_burst(&mut self) -> Result<usize, IoError> {
         self.give_back();
         self.burst_len = 0;
         self.assembled.clear();
-        // However much the socket has, after a burst of it the ring is looked at first.
+        // After a burst of the socket the ring has its turn, however much the socket has.
         let ring_first = std::mem::take(&mut self.is_from_socket);
         if ring_first {
             self.receive_from_ring();
@@ -429,7 +429,7 @@ impl PacketRx for XdpRx {
             self.exchange_misrouted();
         }
         if self.burst_len == 0 {
-            // It may have stopped since chunks were given back, and waits for nobody.
+            // The driver may have stopped since chunks went back to it.
             self.wake_driver();
             self.shared.check()?;
         }
@@ -452,7 +452,7 @@ impl PacketRx for XdpRx {
             source: self.peers.source(place.source),
             ecn: place.ecn,
             bytes: match place.memory {
-                // SAFETY: its chunk is held until the next burst, which needs `self` alone.
+                // SAFETY: its chunk is held until the next burst, which borrows `self` mutably.
                 Memory::Packet => unsafe { self.shared.umem.bytes(start, len) },
                 Memory::Assembled => &self.assembled[start..start + len],
             },
@@ -461,13 +461,13 @@ impl PacketRx for XdpRx {
 }
 
 impl Drop for XdpRx {
-    /// Every chunk that was taken goes back, once.
+    /// Every chunk that was taken goes back once.
     fn drop(&mut self) {
         self.give_back();
         let kept = self.is_held.iter().filter(|is_held| **is_held).count();
         debug_assert_eq!(kept, self.held.len(), "chunks are conserved");
         debug_assert_eq!(kept, 0, "the fill ring has room for all chunks");
-        // What a defect of a driver describes is a chunk of nobody's.
+        // A descriptor that is a driver's defect names no chunk that anyone has.
         let lost = self.counts.drops().descriptor as u32;
         self.chunks.add(self.fill.written());
         self.chunks.add(lost);

@@ -1,4 +1,4 @@
-//! What the halves of a device have in common.
+//! What the halves and workers of a device have in common.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::socket::Socket;
 use crate::steering_map::SteeringEntry;
 use crate::umem::Umem;
 
-/// Nothing here changes while the device lives.
+/// Constant for the life of the device.
 pub(crate) struct Shared {
     pub(crate) socket: Socket,
     pub(crate) program: Program,
     pub(crate) umem: Arc<Umem>,
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) interface_state: Arc<InterfaceState>,
-    /// Of the network namespace.
+    /// The cookie of the network namespace.
     pub(crate) namespace: u64,
     pub(crate) interface: String,
     pub(crate) index: u32,
     pub(crate) queue: u32,
     pub(crate) mac: Mac,
     pub(crate) local: SocketAddr,
-    /// The largest frame, in bytes.
+    /// The largest Ethernet frame, in bytes.
     pub(crate) largest_frame: usize,
     /// The largest payload of a datagram, in bytes.
     pub(crate) largest: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether the interface is still there as it was.
+    /// Fails if the interface was removed or changed.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), IoError> {
         if self.interface_state.has_changed() {
@@ -47,26 +47,26 @@ impl Shared {
         Ok(())
     }
 
-    /// What the program goes by when it chooses a worker.
+    /// What the program goes by when it chooses a worker of this queue.
     pub(crate) fn steering_entry(&self) -> &SteeringEntry {
         self.program.steering_entry(self.queue)
     }
 
-    /// The error of a device whose interface is not there any more, or not as it was.
+    /// The error of a device whose interface was removed or changed.
     #[cold]
     pub(crate) fn gone(&self) -> IoError {
         let (problem, remedy) = match self.interface_state.change() {
             Some(InterfaceChange::Removed) | None => (
                 "it was removed",
-                "make it again, then a new endpoint on it (a server: start it again); this one is of no use any more",
+                "make it again, then a new endpoint on it (a server: start it again); this endpoint cannot be used any more",
             ),
             Some(InterfaceChange::OtherMac) => (
                 "its hardware address was changed",
-                "make a new endpoint on it (a server: start it again); this one has the old address in all it sends",
+                "make a new endpoint on it (a server: start it again); this endpoint sends with the old address",
             ),
             Some(InterfaceChange::SmallerMtu) => (
                 "its MTU was lowered",
-                "make a new endpoint on it (a server: start it again), or raise the MTU first; this one sends larger frames",
+                "make a new endpoint on it (a server: start it again), or raise the MTU first; this endpoint sends larger frames",
             ),
         };
         let attempt = format!("use interface {}", self.interface);

@@ -21,28 +21,28 @@ use crate::queue_reservation::{self, QueueId};
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
 use crate::umem::{self, Umem};
 
-/// The kernel gives a queue and locked memory free some time after their socket was closed, in the
-/// background.
+/// How long to wait for a queue or locked memory: the kernel frees them in the background, some time
+/// after their socket was closed.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
-/// The same of a device of this process, which has the queue until it is dropped. That may be
-/// happening: a thread that says goodbye to the peers of its endpoint takes up to 100 ms.
+/// The same for a queue of a device of this process, which has it until it is dropped. A thread may be
+/// dropping it: to close the sessions of its endpoint takes up to 100 ms.
 const DROPPED_WITHIN: Duration = Duration::from_millis(200);
 /// How long to wait before the next try.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// How packets get from the network card into the packet memory and back.
+/// How packets get from the network card to the packet memory and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The card itself reads and writes the packet memory.
     ZeroCopy,
     /// The program runs in the driver; the kernel copies each packet once.
     Driver,
-    /// The program runs where the kernel's own stack begins; works with every interface.
+    /// The program runs where the kernel's own stack begins. Works with every interface.
     Generic,
 }
 
 impl Mode {
-    /// As it is written in an address.
+    /// The name of the mode in addresses.
     pub fn name(self) -> &'static str {
         match self {
             Self::ZeroCopy => "zero-copy",
@@ -58,12 +58,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Where and how a socket is bound.
+/// Where and how to bind a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueBinding<'a> {
     pub(crate) interface: &'a str,
     pub(crate) id: QueueId,
-    /// What must be, if anything must.
+    /// The only acceptable mode, if there is one.
     pub(crate) mode: Option<Mode>,
     /// The program is attached in generic mode.
     pub(crate) is_generic: bool,
@@ -79,7 +79,7 @@ pub(crate) struct Socket {
     pub(crate) multi_buffer: bool,
 }
 
-/// The rings of a socket, to be divided among the halves of a device.
+/// The rings of a socket, for the halves of a device.
 pub(crate) struct Rings {
     pub(crate) rx: Consumer<Descriptor>,
     pub(crate) fill: Producer<u64>,
@@ -87,13 +87,13 @@ pub(crate) struct Rings {
     pub(crate) completion: Consumer<u64>,
 }
 
-/// The rings of a further socket on a queue, which has fill and completion ring already.
+/// The rings of a further socket on a queue that already has a fill and a completion ring.
 pub(crate) struct WorkerRings {
     pub(crate) rx: Consumer<Descriptor>,
     pub(crate) tx: Producer<Descriptor>,
 }
 
-/// Numbers of entries.
+/// Numbers of entries of the rings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     /// Of the rx ring. The fill ring has twice as many: the kernel shows a frame before it shows
@@ -101,11 +101,11 @@ pub(crate) struct Sizes {
     pub(crate) rx: u32,
     /// Of the tx ring.
     pub(crate) tx: u32,
-    /// Of the completion ring: as many as there are chunks, for workers send from all of them.
+    /// Of the completion ring: as many as there are chunks, because workers send from all of them.
     pub(crate) completion: u32,
 }
 
-/// What a socket is to have.
+/// The packet memory and ring sizes of a socket.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) umem: Arc<Umem>,
@@ -113,9 +113,9 @@ pub(crate) struct Plan {
 }
 
 impl Socket {
-    /// The best that the interface can do: zero-copy before copies, memory for messages before none,
-    /// and frames of several chunks if some are `large`. Plans with memory for messages are asked
-    /// whether they are for zero-copy; `None`: that would be in vain.
+    /// The best socket that the interface allows: zero-copy before copies, memory for messages before
+    /// none, and frames of several chunks if some are `large`. `plan_for_messages` is told whether the
+    /// plan is for zero-copy, and returns `None` if memory for messages would be of no use.
     pub(crate) fn open(
         binding: &QueueBinding<'_>,
         large: bool,
@@ -153,7 +153,7 @@ impl Socket {
                     memory: umem.layout.bytes(),
                     ..*binding
                 };
-                // There may be memory enough without messages.
+                // Without memory for messages there may be enough.
                 let is_spare = |error: &io::Error| {
                     let memory = [Some(libc::ENOBUFS), Some(libc::ENOMEM)];
                     messages && memory.contains(&error.raw_os_error())
@@ -244,8 +244,8 @@ impl Socket {
         Ok((socket, rings))
     }
 
-    /// A further socket on the queue of this one, with its packet memory, fill and completion
-    /// rings, and `entries` of each other ring.
+    /// A further socket on the queue of this one. It shares the packet memory, the fill ring and the
+    /// completion ring, and has `entries` entries in each other ring.
     pub(crate) fn open_another(
         &self,
         binding: &QueueBinding<'_>,
@@ -279,9 +279,9 @@ impl Socket {
         open().map_err(|(step, error)| open_error(binding, step, error))
     }
 
-    /// Has the driver see the fill ring.
+    /// Wakes the driver to read the fill ring.
     pub(crate) fn kick_rx(&self) {
-        // It has been told, whatever the call returns.
+        // The driver wakes, whatever the call returns.
         let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
 }
@@ -289,14 +289,14 @@ impl Socket {
 const RX_PAGE: u64 = libc::XDP_PGOFF_RX_RING as u64;
 const TX_PAGE: u64 = libc::XDP_PGOFF_TX_RING as u64;
 
-/// The most system calls to have one ring sent: each takes 32 descriptors at least.
+/// The most system calls to send what is in one ring: each takes 32 descriptors at least.
 const KICKS: usize = 64;
 
-/// The socket is bound to nothing any more.
+/// The socket is not bound any more.
 #[derive(Debug)]
 pub(crate) struct Unbound;
 
-/// Has the kernel send what is in a tx ring, until it has taken everything or has no room.
+/// Makes the kernel send what is in a tx ring, until it has taken everything or has no room.
 #[inline]
 pub(crate) fn kick(socket: &OwnedFd, tx: &Producer<Descriptor>) -> Result<(), Unbound> {
     kick_by(tx, || send(socket, &[], SendFlags::DONTWAIT))
@@ -316,12 +316,12 @@ fn kick_by(
         let sent = send();
         waiting = tx.waiting();
         match sent {
-            // In copy mode that was its share, and there is more; or what it sent before is not
-            // gone yet, and the same call would find the same.
+            // In copy mode that was the share of one call, and there is more. Without progress, what
+            // the kernel sent before has not left yet, and another call would find the same.
             Err(Errno::AGAIN) if waiting < before => {}
             Err(Errno::INTR) => {}
             Err(Errno::NXIO) => return Err(Unbound),
-            // No room, or the interface is down: the next time.
+            // No room, or the interface is down: the next flush tries again.
             Ok(_) | Err(_) => return Ok(()),
         }
     }
@@ -342,7 +342,7 @@ fn map(
     Mapping::of_file(fd.as_fd(), page, len, protection).map(|map| (map, layout, size))
 }
 
-/// How long what may pass is waited for.
+/// How long to wait for an error to pass.
 fn patience(binding: &QueueBinding<'_>) -> Duration {
     match queue_reservation::is_reserved_here(binding.id) {
         true => DROPPED_WITHIN,
@@ -350,7 +350,7 @@ fn patience(binding: &QueueBinding<'_>) -> Duration {
     }
 }
 
-/// Somebody has the queue, or the memory that may be locked, or had it a moment ago.
+/// Whether an error may pass: a socket has the queue or the lockable memory, or had it a moment ago.
 fn may_pass(error: &io::Error) -> bool {
     let momentary = [Some(libc::EBUSY), Some(libc::ENOBUFS)];
     momentary.contains(&error.raw_os_error())
@@ -377,7 +377,7 @@ fn unsupported() -> io::Error {
     io::Error::from_raw_os_error(libc::EOPNOTSUPP)
 }
 
-/// Another way to bind would meet the same.
+/// Whether another way to bind would meet the same error.
 fn is_final(error: &io::Error) -> bool {
     let final_ones = [
         libc::EPERM,
@@ -432,7 +432,7 @@ fn open_error(binding: &QueueBinding<'_>, step: &str, error: io::Error) -> IoErr
         Some(libc::ENODEV) => "use an interface of this host; `ip link` lists them".into(),
         Some(libc::EAFNOSUPPORT) => "use a kernel with CONFIG_XDP_SOCKETS, or udp://".into(),
         _ if has_no_mode => {
-            "the interface has no such mode: leave mode= away to get the best that it has".into()
+            "the interface has no such mode: leave mode= out to get the best that it has".into()
         }
         _ => "use an interface with AF_XDP, or udp://".into(),
     };
@@ -456,7 +456,7 @@ mod tests {
 
     /// In copy mode a call takes a share of the ring, and no more once the socket's buffer is full.
     #[test]
-    fn a_kernel_that_takes_nothing_is_asked_once() {
+    fn a_kernel_that_makes_no_progress_is_called_once_more() {
         let fd = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a memfd");
         ftruncate(&fd, 4096).expect("room");
         let map = || {
@@ -473,7 +473,7 @@ mod tests {
         let mut calls = 0;
         kick_by(&tx, || {
             calls += 1;
-            // Of the first calls each takes some.
+            // Each of the first calls takes some.
             word(LAYOUT.consumer).store(16 * calls.min(3), Ordering::Release);
             Err(Errno::AGAIN)
         })

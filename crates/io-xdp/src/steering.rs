@@ -39,7 +39,7 @@ impl BlockedCheck {
     }
 }
 
-/// The dispatcher's part.
+/// The dispatcher's part of a device.
 pub(crate) struct XdpSteering {
     shared: Arc<Shared>,
     exchange: Arc<Exchange>,

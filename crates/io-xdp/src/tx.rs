@@ -1,10 +1,10 @@
-//! The sending half: frames are built where the kernel takes them from.
+//! The sending half: it builds Ethernet frames where the kernel takes them from.
 //!
-//! What is appended for a peer is copied into a slot of the packet memory, behind room for the
-//! headers. What lies in packet memory already, and is large, is gathered where it lies. A flush
-//! writes the headers, hands the slots to the kernel and wakes it with one system call for all; runs
-//! of large datagrams go by the kernel's socket, where that takes less. While the hardware address of
-//! a peer's next hop is unknown, all of its datagrams do, which makes the kernel find out.
+//! What is appended for a peer is copied into a slot of the packet memory, after room for the headers.
+//! Large parts that lie in packet memory already are gathered where they lie (`tx/gather.rs`). A flush
+//! writes the headers, hands the slots to the kernel, and wakes it with one system call for all.
+//!
+//! Some datagrams leave by the kernel's socket instead of the ring: `tx/ring_or_socket.rs` decides.
 
 mod completion;
 mod gather;
@@ -50,20 +50,20 @@ pub struct XdpTx {
     /// Slots with something to send, oldest first.
     queue: Vec<Slot>,
     peers: Vec<Option<Peer>>,
-    /// Datagrams that the kernel was given by the ring so far.
+    /// Datagrams given to the kernel by the ring so far.
     pub(crate) sent: u64,
-    /// Those among them of which a part went from where it lay.
+    /// Those among them with a gathered part.
     pub(crate) sent_gathered: u64,
     /// What goes between the device and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
-    /// Receive chunks that this half has given to the kernel, less those that came back to it.
+    /// Receive chunks that this half has given to the kernel, less those that came back.
     foreign: u32,
-    /// What they are entered in at the end.
+    /// Where this half reports them at the end.
     chunks: Arc<ChunkAccounting>,
-    /// Messages that lie in packet memory.
+    /// Messages in packet memory.
     messages: Messages,
     policy: TransmitPolicy,
-    /// Large datagrams that go by the ring before the socket is asked again.
+    /// Large datagrams that go by the ring before the device tries the socket again.
     socket_rest: u32,
     /// Descriptors of messages that are queued or at the kernel.
     gathered: u32,
@@ -77,7 +77,7 @@ struct SlotState {
     next_hop: Mac,
     /// Descriptors that the kernel has not given back.
     at_kernel: u8,
-    /// What goes out of another place, if it has bytes.
+    /// The part that leaves from another place, if it has bytes.
     gathered: Gathered,
 }
 
@@ -86,7 +86,7 @@ struct Peer {
     hop: Arc<NextHop>,
     /// The slot that frames are appended to.
     open: Slot,
-    /// Frames that went by the socket before the kernel was asked for the way.
+    /// Datagrams that went by the socket since the last lookup of the next hop.
     sends_unresolved: u8,
 }
 
@@ -123,23 +123,23 @@ impl XdpTx {
         }
     }
 
-    /// What messages are made in that are sent from where they lie.
+    /// The memory for messages that are sent from where they lie.
     pub(crate) fn messages(&self) -> &Messages {
         &self.messages
     }
 
-    /// From now on there are workers.
+    /// From now on the device has workers.
     pub(crate) fn share_with_workers(&mut self, exchange: Arc<Exchange>) {
         self.exchange = Some(exchange);
     }
 
-    /// Something waits for the kernel to have room, or would if it came.
+    /// Whether something waits for the kernel to have room, or would wait if it were appended.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.queue.is_empty() || self.free.is_empty() || !self.tx.is_consumed()
     }
 
-    /// Has a peer of the socket's be one of this half. Whether to ask for the way to it now: that
-    /// takes some system calls.
+    /// Makes a peer of the socket a peer of this half. With `now` it looks up the next hop at once,
+    /// which takes some system calls.
     pub(crate) fn add_peer(&mut self, id: PeerId, address: SocketAddr, now: bool) {
         let index = id.0 as usize;
         if self.peers.len() <= index {
@@ -181,7 +181,7 @@ impl XdpTx {
         self.queue = queue;
     }
 
-    /// What is in a queued slot does not go by the ring: it is free.
+    /// Frees a queued slot whose content does not leave by the ring.
     fn give_up(&mut self, slot: Slot) {
         let part = &self.slots[usize::from(slot)].gathered;
         self.messages
@@ -229,7 +229,7 @@ impl XdpTx {
         self.shared.umem.layout.tx_start() as u64
     }
 
-    /// So many receive chunks are in the ring now.
+    /// So many more receive chunks are in the ring.
     #[inline]
     pub(crate) fn lend(&mut self, count: u32) {
         self.foreign = self.foreign.wrapping_add(count);
@@ -241,7 +241,7 @@ impl XdpTx {
             self.reclaim();
         }
         if self.free.is_empty() {
-            // An interface that was removed is told of when something is received.
+            // The receiving half reports an interface that was removed.
             let _ = self.send_queued();
         }
         self.free.pop()
@@ -253,7 +253,7 @@ impl XdpTx {
         let mut is_sent = true;
         while done < self.queue.len() {
             let run = self.run_at(done);
-            // What is behind others is not to overtake them: these would be taken for lost.
+            // A run must not overtake what is before it: that would be taken for lost.
             if run > 0 && is_sent {
                 is_sent = self.is_sent();
             }
@@ -284,8 +284,8 @@ impl XdpTx {
         kicked
     }
 
-    /// Leaves in the queue what there was no room for. That is closed, too: nothing is appended behind
-    /// its back.
+    /// Keeps in the queue what there was no room for, and closes its datagrams: nothing more is
+    /// appended to them.
     #[cold]
     fn keep_queued(&mut self, done: usize) {
         self.queue.drain(..done);
@@ -297,7 +297,7 @@ impl XdpTx {
         }
     }
 
-    /// Completes a frame and describes it to the kernel. False: there is no room.
+    /// Completes a frame and describes it to the kernel. False if there is no room.
     #[inline]
     fn post(&mut self, slot: Slot) -> bool {
         let SlotState {
@@ -347,7 +347,7 @@ impl XdpTx {
         let len = state.len as usize + frame;
         match state.gathered.len {
             0 => len <= limit,
-            // Behind what is gathered there is at most one more descriptor.
+            // After the gathered part there is at most one more descriptor.
             gathered => {
                 len + gathered as usize <= limit
                     && SLOT_MARGIN + len <= self.shared.umem.layout.chunk
@@ -383,10 +383,10 @@ impl XdpTx {
         Ok(())
     }
 
-    /// Whether the kernel has taken all that was put into the ring so far; it is woken for that.
+    /// Wakes the kernel, and returns whether it has taken all that is in the ring.
     fn is_sent(&mut self) -> bool {
         self.tx.publish();
-        // That nobody is there any more is found out when the rest is sent.
+        // Sending the rest reports an interface that is gone.
         let _ = self.kick();
         self.tx.is_consumed()
     }
@@ -431,10 +431,10 @@ impl PacketTx for XdpTx {
         self.udp.seal(id);
     }
 
-    /// What the kernel has no room for is kept.
+    /// Keeps what the kernel has no room for.
     ///
     /// # Errors
-    /// If the interface was removed.
+    /// If the interface was removed or changed.
     #[inline]
     fn flush(&mut self) -> Result<(), IoError> {
         if !self.queue.is_empty() || !self.tx.is_consumed() {
@@ -467,7 +467,7 @@ impl PacketTx for XdpTx {
 }
 
 impl Drop for XdpTx {
-    /// What was appended is given to the kernel, as far as it has room; every slot is somewhere.
+    /// Gives the kernel what was appended, as far as it has room, and checks that no slot is lost.
     fn drop(&mut self) {
         let _ = self.flush();
         let at_kernel = self.slots.iter().filter(|slot| slot.at_kernel > 0).count();

@@ -1,10 +1,10 @@
-//! The packet memory that a device shares with the kernel (UMEM): one mapping, cut into chunks.
+//! The packet memory that a device shares with the kernel (UMEM): one mapping, divided into chunks.
 //!
 //! ```text
 //!   │ rx chunks, one for each frame or part of one │ tx slots, each of one or more chunks in a row │ messages │
 //! ```
 //!
-//! A chunk has one owner at any time, and who gives one away stops using it:
+//! A chunk has one owner at any time. An owner that gives a chunk away stops using it:
 //!
 //! ```text
 //!   rx:  fill ring ─▶ kernel ─▶ rx ring ─▶ burst ─▶ fill ring            tx:  free ─▶ being filled ─▶ queued
@@ -12,7 +12,7 @@
 //!                                                                              └── completion ring ◀── kernel
 //! ```
 //!
-//! Messages ([`crate::memory`]) are read by whoever has a reference, and by the kernel.
+//! Messages ([`crate::memory`]) are read by all that have a reference, and by the kernel.
 
 use std::io;
 
@@ -20,7 +20,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::ring::Mapping;
 
-/// What the kernel leaves free at the start of a chunk that it receives into (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel leaves free at the start of a chunk that it receives into
+/// (`XDP_PACKET_HEADROOM`).
 pub(crate) const RX_HEADROOM: usize = 256;
 
 /// The smallest chunk that the kernel takes, in bytes.
@@ -28,11 +29,11 @@ const MIN_CHUNK: usize = 2048;
 /// The largest: a page.
 const MAX_CHUNK: usize = 4096;
 
-/// Bytes of a huge page: these are asked for, whatever size the host prefers. Of the gigabyte that it
-/// may be there, most would be wasted, and less than all of it cannot be given back.
+/// Bytes of a huge page. The device asks for this size, whatever the host prefers: most of a page of
+/// 1 GiB would be wasted, and a part of it cannot be given back.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// How the memory is cut.
+/// How the memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UmemLayout {
     /// Bytes of a chunk.
@@ -41,13 +42,13 @@ pub(crate) struct UmemLayout {
     pub(crate) tx_slots: usize,
     /// Chunks of a tx slot.
     pub(crate) slot_chunks: usize,
-    /// Chunks that messages lie in.
+    /// Chunks for messages.
     pub(crate) message_chunks: usize,
 }
 
 impl UmemLayout {
-    /// For frames of up to `max_frame` bytes, received in `rx_chunks` and sent from `tx_slots`; no
-    /// messages.
+    /// For Ethernet frames of up to `max_frame` bytes, received in `rx_chunks` and sent from `tx_slots`.
+    /// Without memory for messages.
     pub(crate) fn new(max_frame: usize, rx_chunks: usize, tx_slots: usize) -> Self {
         let chunk = if max_frame + RX_HEADROOM <= MIN_CHUNK {
             MIN_CHUNK
@@ -82,13 +83,13 @@ impl UmemLayout {
         self.chunk * self.slot_chunks
     }
 
-    /// The number of the chunk that has this byte. (A division takes longer than a look at a frame.)
+    /// The number of the chunk that has this byte. (A division takes longer than parsing a frame.)
     #[inline]
     pub(crate) fn chunk_at(&self, byte: usize) -> usize {
         byte >> self.chunk.trailing_zeros()
     }
 
-    /// The number of the tx slot that has this byte, counted from where they begin.
+    /// The number of the tx slot that has this byte, counted from where the slots begin.
     #[inline]
     pub(crate) fn slot_at(&self, byte: usize) -> usize {
         match self.slot_chunks {
@@ -114,7 +115,7 @@ impl UmemLayout {
     }
 }
 
-/// What to do where there is no memory for a device.
+/// What to do if there is no memory for a device.
 pub(crate) fn remedy(bytes: usize) -> String {
     format!(
         "a device on this interface takes {}: free as much, or raise the limit that the process has \
@@ -123,12 +124,12 @@ pub(crate) fn remedy(bytes: usize) -> String {
     )
 }
 
-/// For people: in whole MiB, no less than it is.
+/// As text: in whole MiB, rounded up.
 pub(crate) fn mebibytes(bytes: usize) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-/// What a slot has room for beside the frame: its payload begins on a cache line.
+/// Room of a slot beside the frame's payload: the payload begins on a cache line.
 pub(crate) const SLOT_MARGIN: usize = 64;
 
 /// The memory.
@@ -143,7 +144,7 @@ impl Umem {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let len = layout.bytes().next_multiple_of(HUGE_PAGE);
         let map = |len, flags| {
-            // SAFETY: a new mapping wherever the kernel likes, of which nobody knows yet.
+            // SAFETY: a new mapping at an address that the kernel chooses; no one refers to it yet.
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }
         };
         let plain = MapFlags::PRIVATE | MapFlags::POPULATE;
@@ -168,27 +169,27 @@ impl Umem {
     /// `len` bytes at `address`.
     ///
     /// # Safety
-    /// They belong to the caller: the kernel has given the chunks back, and nobody writes to them
-    /// while the reference lives.
+    /// They belong to the caller: the kernel has given the chunks back, and no one writes to them while
+    /// the reference lives.
     ///
     /// # Panics
     /// If they lie outside.
     #[inline]
     pub(crate) unsafe fn bytes(&self, address: usize, len: usize) -> &[u8] {
         let start = self.mapping.at(address, len);
-        // SAFETY: inside the mapping; the caller vouches for the rest.
+        // SAFETY: inside the mapping; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
     /// The same, to be written.
     ///
     /// # Safety
-    /// As above, and nobody else has a reference.
+    /// As above, and no one else has a reference.
     #[inline]
     #[allow(clippy::mut_from_ref)] // ChunkAccounting are given out one by one; the caller owns this one.
     pub(crate) unsafe fn bytes_mut(&self, address: usize, len: usize) -> &mut [u8] {
         let start = self.mapping.at(address, len);
-        // SAFETY: inside the mapping; the caller vouches for the rest.
+        // SAFETY: inside the mapping; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }

@@ -1,7 +1,7 @@
 //! A worker's part of a device: a socket of its own on the device's queue.
 //!
-//! What it receives it answers in place, in the chunk that the request came in, or hands over to
-//! the device's receiving half. It has one frame at a time; those that wait are in its rx ring.
+//! A worker answers a datagram in place, in the chunk in which it came, or hands it over to the
+//! device's receiving half. It has one Ethernet frame at a time. Others wait in its rx ring.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::shared::Shared;
 use crate::socket::kick;
 
-/// For so long a worker that has nothing believes that what is counted for it is still to come.
+/// How long a worker with an empty ring believes that what is counted for it is still to arrive.
 const SUSPECT_AFTER: Duration = Duration::from_millis(2);
 
 /// One worker's part of an [`XdpIo`](crate::XdpIo).
@@ -33,11 +33,11 @@ pub(crate) struct XdpWorker {
     current: Option<(Descriptor, Received)>,
     dispatcher: Arc<dyn Wake>,
     waker: Arc<EventfdWaker>,
-    /// What was counted for it when it began to have nothing, and when that was.
+    /// What was counted for it when its ring became empty, and when that was.
     suspect_since: Option<(u32, Instant)>,
 }
 
-/// What makes one.
+/// What makes a worker.
 pub(crate) struct WorkerParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) exchange: Arc<Exchange>,
@@ -78,21 +78,22 @@ impl XdpWorker {
         }
     }
 
-    /// The dispatcher gets a chunk, whatever is in it.
+    /// Gives a chunk to the dispatcher, whatever is in it.
     fn give_to_dispatcher(&self, descriptor: Descriptor) {
         let pushed = self.exchange.handed_over.push(descriptor);
         assert!(pushed.is_ok(), "there is room for all chunks");
         self.dispatcher.wake();
     }
 
-    /// Where the chunk of a frame ends.
+    /// Where the chunk of an Ethernet frame ends.
     fn chunk_end(&self, descriptor: Descriptor) -> u64 {
         let chunk = self.shared.umem.layout.chunk as u64;
         (descriptor.address & !(chunk - 1)) + chunk
     }
 
-    /// Sees to it that what is counted for a worker that has nothing is nothing. A frame for which
-    /// the kernel had no chunk was counted, and somebody else may have written to the counts.
+    /// Clears the counts of this worker, whose ring is empty, after they have not changed for a while.
+    /// They are wrong if the kernel had no chunk for a frame that was counted, or if another process
+    /// has written to them.
     fn correct_counts(&mut self) {
         let entry = self.shared.steering_entry();
         self.suspect_since = match (entry.outstanding(self.index), self.suspect_since) {
@@ -110,8 +111,8 @@ impl XdpWorker {
 
 impl WorkerIo for XdpWorker {
     fn receive(&mut self) -> bool {
-        assert!(self.current.is_none(), "the last one was dealt with");
-        // What comes meanwhile is for the next look: a flood of bad frames must not keep the worker
+        assert!(self.current.is_none(), "the worker still has a datagram");
+        // What arrives meanwhile is for the next call: a flood of bad frames must not keep the worker
         // from what else it was given.
         for _ in 0..self.rx.available() {
             let descriptor = self.rx.get(0);
@@ -129,7 +130,7 @@ impl WorkerIo for XdpWorker {
                     return true;
                 }
             }
-            // The device knows what to do with it, and counts it.
+            // The receiving half reassembles the frame, or drops and counts it.
             self.give_to_dispatcher(descriptor);
             self.complete();
         }
@@ -142,8 +143,8 @@ impl WorkerIo for XdpWorker {
         Datagram {
             source: self.peers.source(received.source),
             ecn: received.ecn,
-            // SAFETY: the chunk is this worker's until it is answered or handed over, which needs
-            // `self` alone.
+            // SAFETY: the chunk is this worker's until it answers or hands over, and both borrow
+            // `self` mutably.
             bytes: unsafe { self.shared.umem.bytes(start, received.len) },
         }
     }
@@ -152,14 +153,14 @@ impl WorkerIo for XdpWorker {
         let (descriptor, received) = self.current.expect("a datagram was received");
         let shared = &*self.shared;
         let payload: usize = parts.iter().map(|part| part.len()).sum();
-        // The headers of an answer are as long as those of the request.
+        // The headers of an answer are as long as those of the received datagram.
         let len = received.start + payload;
         let room = (self.chunk_end(descriptor) - descriptor.address) as usize;
         if len > room || payload > shared.largest || self.tx.room(1) == 0 {
             return false;
         }
         let address = descriptor.address as usize;
-        // SAFETY: as in `datagram`; the parts are no part of it, for `self` is borrowed alone.
+        // SAFETY: as in `datagram`; `self` is borrowed mutably, so the parts lie elsewhere.
         let frame = unsafe { shared.umem.bytes_mut(address, len) };
         let sender: Mac = frame[6..12].try_into().expect("6 bytes");
         let mut rest = &mut frame[received.start..];
@@ -177,8 +178,8 @@ impl WorkerIo for XdpWorker {
         });
         self.tx.publish();
         self.current = None;
-        // What could not be sent now is in the ring; that the interface is gone is found out by
-        // who waits.
+        // What the kernel did not take now stays in the ring. The next wait finds out if the interface
+        // is gone.
         let _ = kick(&self.socket, &self.tx);
         true
     }
@@ -202,7 +203,7 @@ impl WorkerIo for XdpWorker {
     }
 
     /// # Errors
-    /// If the interface was removed, or the system is out of memory.
+    /// If the interface was removed or changed, or the system is out of memory.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         if self.rx.available() > 0 {
             return Ok(());
@@ -251,8 +252,8 @@ impl WorkerIo for XdpWorker {
 }
 
 impl Drop for XdpWorker {
-    /// Answers that wait are sent, as far as there is room: with the socket they would be lost, and
-    /// their chunks with them. Chunks that it has go back to the device, with what is in them.
+    /// Sends the answers that wait, as far as there is room: with the socket they would be lost, and
+    /// their chunks with them. The worker's chunks go back to the device, with what is in them.
     fn drop(&mut self) {
         let _ = kick(&self.socket, &self.tx);
         if let Some((descriptor, _)) = self.current.take() {

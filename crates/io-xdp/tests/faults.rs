@@ -113,7 +113,7 @@ fn what_cannot_be_says_what_to_do() {
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0?mode=zero-copy"),
         Fault::Caller,
-        &["has no such mode", "leave mode= away"],
+        &["has no such mode", "leave mode= out"],
     );
     run(&net.b, "ip -4 address flush dev vb").expect("root");
     let config = XdpConfig::default;
@@ -151,7 +151,7 @@ fn what_cannot_be_says_what_to_do() {
     assert_says(
         bind(&net, "xdp://va/0.0.0.0:0?mode=generic"),
         Fault::Caller,
-        &["in driver mode", "leave mode= away"],
+        &["in driver mode", "leave mode= out"],
     );
     let port = first.local_socket_address().port();
     assert_says(

@@ -1,12 +1,12 @@
-//! Time as an argument: who needs it holds a [`Clock`].
+//! Time as an argument: code that needs it holds a [`Clock`].
 
 /// A clock that never goes back, in nanoseconds since some fixed point.
 pub trait Clock {
     /// Nanoseconds since the clock's origin.
     fn now_ns(&self) -> u64;
 
-    /// An event loop is at a point of its turn. Nothing comes of it, and it costs nothing, unless
-    /// the clock is one that finds out where time goes.
+    /// An event loop is at a point of its turn. Does nothing and costs nothing, unless the clock
+    /// measures where time goes.
     #[inline(always)]
     fn mark(&self, point: Mark) {
         let _ = point;
@@ -16,14 +16,13 @@ pub trait Clock {
 /// A point of an event loop's turn, see [`Clock::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// The device is asked for datagrams.
+    /// The event loop polls the device for datagrams.
     Receiving,
-    /// It had some.
+    /// The device had some.
     Received,
-    /// The protocol has taken a message, a request or a response, out of a datagram, and gives it
-    /// to whoever it is for.
+    /// The protocol has taken a message out of a datagram and hands it to its recipient.
     Taken,
-    /// What was appended is handed to the device.
+    /// The event loop hands what was appended to the device.
     Sending,
     /// The device has it.
     Sent,
@@ -31,9 +30,9 @@ pub enum Mark {
 
 /// The machine's monotonic clock, counted from the moment of creation.
 ///
-/// Reads the processor's time stamp counter where it ticks evenly, which takes a third of the time
-/// of asking the system: an event loop reads its clock while a round trip over shared memory
-/// waits. To make one takes about a millisecond the first time, for calibration.
+/// Reads the processor's time stamp counter where it ticks evenly. That takes a third of the time
+/// of a system call, and an event loop reads its clock while a round trip over shared memory waits.
+/// The first clock of a process takes about a millisecond to make, for calibration.
 #[derive(Clone, Debug)]
 pub struct MonotonicClock {
     source: quanta::Clock,

@@ -1,15 +1,15 @@
-//! Errors of devices: what happened, who is at fault, what to do.
+//! Errors of devices: what happened, which side is at fault, what to do.
 
 use std::fmt;
 
-/// Who has to act to mend an error.
+/// The side that has to act to mend an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The caller: a malformed address, a flag that makes no sense.
     Caller,
     /// This host: a missing capability, a limit, a name already taken.
     Host,
-    /// The other end: not there, or it misbehaved.
+    /// The other end: it is not there, or it misbehaved.
     Peer,
 }
 
@@ -23,9 +23,9 @@ pub struct IoError {
     pub problem: String,
     /// What to do about it: `use a port above 1023, or run with CAP_NET_BIND_SERVICE`.
     pub remedy: String,
-    /// Who has to do it.
+    /// The side that has to do it.
     pub fault: Fault,
-    /// The operating system's error, if that is where it came from.
+    /// The operating system's error, if a system call failed.
     #[source]
     pub source: Option<std::io::Error>,
 }

@@ -1,8 +1,8 @@
 //! Packet I/O as the endpoint sees it: datagrams in, datagrams out, nothing about what is in them.
 //!
-//! A *device* is one thread's way to the network: a UDP socket, a set of shared-memory rings, a
-//! simulated NIC. It implements [`PacketIo`] and is made of two halves that can be borrowed at the
-//! same time, so that a datagram is read in place ([`PacketRx`]) while the answers to it are being
+//! A *device* connects one thread to the network: a UDP socket, a set of shared-memory rings, a
+//! simulated network card. It implements [`PacketIo`] and has two halves that can be borrowed at
+//! the same time. So a datagram is read in place ([`PacketRx`]) while the answers to it are being
 //! assembled ([`PacketTx`]).
 //!
 //! ```text
@@ -13,11 +13,11 @@
 //! ```
 //!
 //! The order of calls within one turn of an event loop: [`PacketRx::rx_burst`], then
-//! [`PacketRx::datagram`] for each of them interleaved with [`PacketTx::append`], then
+//! [`PacketRx::datagram`] for each datagram, interleaved with [`PacketTx::append`], then
 //! [`PacketTx::flush`] once. What is appended for one peer between two flushes leaves in as few
-//! datagrams as fit (*bundling*); nothing waits longer than the flush.
+//! datagrams as fit (*bundling*). Nothing waits longer than the flush.
 //!
-//! Datagrams may be lost, duplicated, reordered and corrupted; they are never split or merged.
+//! Datagrams may be lost, duplicated, reordered and corrupted. They are never split or merged.
 
 mod clock;
 mod error;
@@ -40,7 +40,7 @@ pub use waker::EventfdWaker;
 /// The most datagrams that one [`PacketRx::rx_burst`] returns.
 pub const MAX_BURST: usize = 64;
 
-/// A peer endpoint, as one device numbers it: dense, reused only after [`PacketIo::close_peer`].
+/// A device's number of a peer endpoint: dense, reused only after [`PacketIo::close_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
@@ -52,7 +52,7 @@ pub enum Ecn {
     NotCapable,
     /// The sender takes part; no queue has marked the datagram.
     Capable,
-    /// A queue on the way was congested.
+    /// A queue on the path was congested.
     CongestionExperienced,
 }
 
@@ -61,7 +61,7 @@ pub enum Ecn {
 pub enum Source {
     /// A peer that was opened or accepted before.
     Peer(PeerId),
-    /// An address that is no peer (yet). It holds no memory here until [`PacketTx::accept_peer`].
+    /// An address that is no peer (yet). It takes no memory here before [`PacketTx::accept_peer`].
     Unknown(SocketAddr),
 }
 
@@ -70,7 +70,7 @@ pub enum Source {
 pub struct Datagram<'a> {
     /// The sender.
     pub source: Source,
-    /// What the network said about its queues.
+    /// What the network's queues have marked.
     pub ecn: Ecn,
     /// The payload, in memory that no other process can change.
     pub bytes: &'a [u8],
@@ -85,19 +85,18 @@ pub struct Capabilities {
     pub reliable: bool,
     /// ECN bits are set on sent datagrams and read from received ones.
     pub ecn: bool,
-    /// Bytes that the receive queue holds before the device drops datagrams, all peers together.
+    /// Bytes that the receive queue holds before the device drops datagrams, for all peers together.
     pub rx_queue_bytes: usize,
-    /// Datagrams that the receive queue holds before the device drops, all peers together.
+    /// Datagrams that the receive queue holds before the device drops some, for all peers together.
     pub rx_queue_datagrams: usize,
-    /// The largest datagram payload for any peer, in bytes; a path may allow less.
+    /// The largest datagram payload for any peer, in bytes. A path may allow less.
     pub max_datagram: usize,
 }
 
 /// Something that happened to a device outside the flow of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoEvent {
-    /// The peer's process is known to be gone (its socket hung up, its port is closed).
-    /// The peer stays allocated until [`PacketIo::close_peer`].
+    /// The peer's process is gone: its socket hung up, or its port is closed. The peer stays allocated until [`PacketIo::close_peer`].
     PeerGone(PeerId, PeerGone),
 }
 
@@ -106,30 +105,30 @@ pub enum IoEvent {
 pub enum PeerGone {
     /// The kernel saw the process end or the connection close.
     Certain,
-    /// The peer's device did not take this one in.
+    /// The peer's device refused this one.
     Refused(PeerRefusal),
-    /// The network said so (ICMP port unreachable); anyone on the path could have said it.
+    /// The network reported it (ICMP port unreachable). Anyone on the path can forge that.
     Suspected,
 }
 
-/// Why a device did not take a peer in.
+/// Why a device refused a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRefusal {
     /// It has as many peers as it may.
     Full,
-    /// It takes in no process of this user.
+    /// It accepts no process of this user.
     NotPermitted,
-    /// It is of another version.
+    /// It has another version.
     OtherVersion,
-    /// It does not accept what this end brought along.
+    /// It does not accept what this end offered.
     Unacceptable,
-    /// Whatever has the address does not answer as such a device does.
+    /// Something else has the address: it does not answer as such a device does.
     Nonsense,
 }
 
 /// The right to wake a thread that sleeps in [`PacketIo::wait`], for use by other threads.
 pub trait Wake: Send + Sync {
-    /// Ends the current or the next wait. Cheap when nobody sleeps; never blocks.
+    /// Ends the current or the next wait. Cheap when no thread sleeps. Never blocks.
     fn wake(&self);
 }
 
@@ -146,31 +145,31 @@ pub trait PacketIo {
     /// What the device can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The address that peers reach this device at, in the form of section 2 of the
-    /// architecture: `udp://127.0.0.1:9000`, `shm://name`.
+    /// The address at which peers reach this device, such as `udp://127.0.0.1:9000` or `shm://name`.
     fn local_address(&self) -> String;
 
-    /// Makes a peer of an address (with its scheme). May make system calls, does not wait for
-    /// the network. The same address may be given the same peer.
+    /// Makes a peer of an address (with its scheme). May make system calls, but does not wait for
+    /// the network. A second call with the same address may return the same peer.
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError>;
 
-    /// Forgets a peer. Its datagrams that are not flushed yet may be dropped; what arrives from it
-    /// afterwards comes from an unknown address, or makes it a peer again where the kernel vouches for it.
+    /// Forgets a peer, and perhaps its datagrams that are not flushed yet. What arrives from it
+    /// afterwards comes from an unknown address, or makes it a peer again where the kernel confirms
+    /// the sender.
     fn close_peer(&mut self, peer: PeerId);
 
     /// The largest datagram payload that the path to `peer` takes, in bytes.
     fn max_datagram(&self, peer: PeerId) -> usize;
 
-    /// The next event, if any. Called once per turn of an idle loop and now and then in a busy
-    /// one: it may make a system call only if something is likely to be there.
+    /// The next event, if any. An idle loop calls this each turn, a busy one now and then. So it may
+    /// make a system call only if something is likely to be there.
     fn poll_event(&mut self) -> Option<IoEvent>;
 
-    /// Sleeps until a datagram or event may be there, the waker was used, or `timeout` is over.
-    /// May return early for no reason. A datagram that arrived before the call ends it at once.
+    /// Sleeps until a datagram or an event may be there, the waker was used, or `timeout` is over.
+    /// May return early for no reason. Returns at once if a datagram arrived before the call.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError>;
 
-    /// Memory that messages are sent from without a copy. What is made in it is gathered where it is
-    /// the last part of a frame, and large enough to be worth it.
+    /// Memory that the device sends messages from without a copy. It gathers what was made in it, if
+    /// that is the last part of a frame and large enough to be worth it.
     fn memory(&self) -> MessageMemory {
         MessageMemory::default()
     }
@@ -178,7 +177,7 @@ pub trait PacketIo {
     /// A handle for other threads to end a [`PacketIo::wait`].
     fn waker(&self) -> Arc<dyn Wake>;
 
-    /// What the device is, and what it has counted. May make system calls.
+    /// The device's mode and counts. May make system calls.
     fn report(&self) -> DeviceReport {
         DeviceReport::default()
     }
@@ -201,8 +200,8 @@ pub trait PacketIo {
 
 /// The receiving half of a device.
 pub trait PacketRx {
-    /// Gives back the datagrams of the last burst and takes the next ones, at most
-    /// [`MAX_BURST`]; returns how many. Never blocks.
+    /// Gives back the datagrams of the last burst, takes the next ones, at most [`MAX_BURST`], and
+    /// returns how many. Never blocks.
     fn rx_burst(&mut self) -> Result<usize, IoError>;
 
     /// Datagram `index` of the current burst.
@@ -217,18 +216,19 @@ pub trait PacketRx {
 pub enum TxError {
     /// No room now: the ring or the send queue is full. Try again after a flush.
     Full,
-    /// The peer is closed or gone: the frame can never be sent.
+    /// The peer is closed or gone. The frame can never be sent.
     Gone,
 }
 
 /// The sending half of a device.
 pub trait PacketTx {
     /// Appends `head`, `body` and `tail` (parts of one frame) to the datagram open for `peer`.
-    /// If none is open, or it has no room for the whole frame, a new one is begun that starts
-    /// with `preamble`; the previous one is closed and leaves at the next flush, or earlier.
-    /// The parts are copied, or already sent, when this returns: no reference is kept, but to a
-    /// `tail` in the device's own memory ([`PacketIo::memory`]), which nobody can write to and which
-    /// is not used again while it is needed.
+    /// If none is open, or it has no room for the whole frame, the device begins a new one that starts
+    /// with `preamble`. The previous one is closed and leaves at the next flush, or earlier.
+    ///
+    /// When this returns, the parts are copied or sent. The device keeps no reference to them, except
+    /// to a `tail` in its own memory ([`PacketIo::memory`]): nobody can write to that, and the device
+    /// does not use it for anything else before it is sent.
     ///
     /// `preamble`, `head`, `body` and `tail` together must not exceed the peer's largest datagram.
     fn append(
@@ -243,8 +243,8 @@ pub trait PacketTx {
     /// Closes the datagram open for `peer`, so that the next frame starts a new one.
     fn seal(&mut self, peer: PeerId);
 
-    /// Sends everything appended so far. What the device has no room for stays and is tried
-    /// again at the next flush. Errors of single peers come up as [`IoEvent`]s.
+    /// Sends everything appended so far. The device keeps what it has no room for until the next
+    /// flush. Errors of single peers become [`IoEvent`]s.
     fn flush(&mut self) -> Result<(), IoError>;
 
     /// Sends one whole datagram to an address that is no peer, best effort.
@@ -253,17 +253,17 @@ pub trait PacketTx {
     /// Makes a peer of an unknown address.
     fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError>;
 
-    /// `peer` takes no datagrams of more payload than this, in bytes, so no more is to be bundled:
-    /// its interface may have a smaller MTU than any on the way that this host knows of. The smallest
-    /// of several counts, until the peer is closed.
+    /// From now on datagrams to `peer` have at most this payload, in bytes: its interface may have a
+    /// smaller MTU than any on the path that this host knows. Of several limits the smallest counts,
+    /// until the peer is closed.
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         let _ = (peer, bytes);
     }
 
-    /// The largest datagram payload that the path to `peer` takes, in bytes: what
-    /// [`PacketIo::max_datagram`] says, for who holds only this half (a peer is accepted, and
-    /// told its limit, in the middle of a burst). Unless overridden, what every path takes:
-    /// IPv6's minimum MTU of 1280 bytes less 80 of headers.
+    /// The largest datagram payload that the path to `peer` takes, in bytes, as
+    /// [`PacketIo::max_datagram`]: a peer is accepted, and gets its limit, in the middle of a burst,
+    /// by code that has only this half. The default is what every path takes: IPv6's minimum MTU of
+    /// 1280 bytes less 80 of headers.
     fn max_datagram(&self, peer: PeerId) -> usize {
         let _ = peer;
         1200

@@ -1,4 +1,4 @@
-//! Memory that a device sends from as it is.
+//! Memory that a device sends from without a copy.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use bytes::Bytes;
 
 /// A device's own memory for messages. Used through [`MessageMemory`].
 pub trait PacketMemory: Send + Sync {
-    /// `len` bytes that `fill` has written, all of them: what was there before may have been part of
-    /// another message. They are the device's again when the last reference is gone and the network
-    /// needs them no more. `None`, and `fill` is not called, if there is no room.
+    /// `len` bytes, all written by `fill`: they may have been part of another message before. The
+    /// device takes them back when the last reference is gone and the network needs them no more.
+    /// Returns `None`, without calling `fill`, if there is no room.
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes>;
 }
 
-/// Where large parts of messages are best made: in memory that the device sends from without a copy,
-/// if it has such memory and some is left, otherwise in the process's own. What is made in one
-/// device's memory may be sent by any other, which copies it.
+/// Where to make large parts of messages: in memory that the device sends from without a copy, or in
+/// ordinary memory if the device has no such memory or none is left. Any other device may send what
+/// was made in one device's memory; it copies it.
 ///
 /// ```
 /// use starling_io::MessageMemory;
 ///
-/// // A device that has none.
+/// // The device has no such memory.
 /// let memory = MessageMemory::default();
 /// let value = memory.make(5, |room| room.copy_from_slice(b"hello"));
 /// assert_eq!(value, "hello");
@@ -29,27 +29,27 @@ pub trait PacketMemory: Send + Sync {
 pub struct MessageMemory(Option<Arc<dyn PacketMemory>>);
 
 impl MessageMemory {
-    /// A device's.
+    /// The memory of a device.
     pub fn of_device(memory: Arc<dyn PacketMemory>) -> Self {
         Self(Some(memory))
     }
 
-    /// Whether a device sends from it without a copy. If not, what is made lies in ordinary memory.
+    /// Whether a device sends from it without a copy. If not, it is ordinary memory.
     #[inline]
     pub fn is_of_device(&self) -> bool {
         self.0.is_some()
     }
 
-    /// `len` bytes, zero where `fill` writes nothing. A device's memory stays as long as anything that
+    /// `len` bytes, zero where `fill` writes nothing. A device's memory lives as long as anything that
     /// was made in it.
     ///
     /// # Panics
-    /// As `fill` does.
+    /// If `fill` panics.
     pub fn make(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
         let mut fill = Some(fill);
         let mut fill = move |room: &mut [u8]| {
             let fill = fill.take();
-            fill.expect("a device that has room has it filled once")(room);
+            fill.expect("a device with room calls `fill` once")(room);
         };
         let made = self.make_of_device(len, &mut |room| {
             // It may have been part of another message.

@@ -1,29 +1,29 @@
-//! What a device is, and what it has counted.
+//! What a device reports: its mode, and what it has counted.
 
-/// What a device says of itself when it is asked: [`PacketIo::report`](crate::PacketIo::report).
+/// The answer of [`PacketIo::report`](crate::PacketIo::report).
 ///
-/// Counts begin with the device. A device names all that it counts, whether it is zero or not:
+/// Counts begin with the device. A device names all that it counts, zero or not:
 ///
-/// | name | of | datagrams that |
+/// | name | device | counts datagrams that |
 /// |---|---|---|
-/// | `rx_ring` | shm, xdp | were received by the rings that are shared with the peers, or with the kernel; without those that workers claimed |
-/// | `rx_socket` | udp, xdp | were received by the kernel's socket: of xdp, the slow path |
-/// | `tx_ring` | xdp | were given to the kernel by the ring; without the answers of workers |
-/// | `tx_gathered` | xdp | were among these, and had a part that was sent from where it lay in packet memory |
-/// | `tx_socket` | udp, xdp | were given to the kernel by its socket: of xdp, the slow path, and runs of large ones |
-/// | `tx_lost` | udp, xdp | the kernel's socket did not send, and were given up; but for those to addresses that are no peers |
+/// | `rx_ring` | shm, xdp | arrived by the rings that it shares with peers, or with the kernel; without those that workers claimed |
+/// | `rx_socket` | udp, xdp | arrived by the kernel's socket: the slow path of xdp |
+/// | `tx_ring` | xdp | it gave to the kernel by the ring; without the answers of workers |
+/// | `tx_gathered` | xdp | are among these and had a part that was sent from where it lay in packet memory |
+/// | `tx_socket` | udp, xdp | it gave to the kernel by its socket: the slow path of xdp, and runs of large datagrams |
+/// | `tx_lost` | udp, xdp | the kernel's socket did not send and the device gave up; without those to unknown addresses |
 /// | `rx_socket_dropped` | udp, xdp | the kernel had no room for in the socket's queue, or whose checksum was wrong |
-/// | `passed` | xdp | the XDP program left to the kernel, for this port or for whichever: of all devices with the port |
-/// | `strays_passed_on` | xdp | were from peers of another device with this port, which has them now |
-/// | `strays_received` | xdp | others with this port passed on to this device |
-/// | `strays_lost` | xdp | were to be passed on, and the other device had no room |
-/// | `dropped_...` | xdp | were dropped, by reason: the fields of `starling_io_xdp::Drops` |
-/// | `rx_invalid_descs`, `tx_invalid_descs` | xdp | the kernel found described wrongly: a defect of the device |
-/// | `peers_refused` | shm | (peers, not datagrams) were refused, as there were as many as may be |
-/// | `peers_cut_off` | shm | (peers) were cut off, as they broke their rings |
+/// | `passed` | xdp | the XDP program left to the kernel, for this port or for an unseen one: all devices with the port together |
+/// | `misrouted_forwarded` | xdp | came from a peer of another device with this port, and were forwarded to that device |
+/// | `misrouted_received` | xdp | other devices with this port forwarded to this one |
+/// | `misrouted_lost` | xdp | were to be forwarded, but the other device had no room |
+/// | `dropped_...` | xdp | it dropped, by reason: the fields of `starling_io_xdp::Drops` |
+/// | `rx_invalid_descs`, `tx_invalid_descs` | xdp | had a descriptor that the kernel found invalid: a defect of the device |
+/// | `peers_refused` | shm | (peers, not datagrams) it refused because it had as many as it may |
+/// | `peers_cut_off` | shm | (peers) it cut off because they broke their rings |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// How packets get to the network card, where there are several ways: `zero-copy`, `driver` or
+    /// How packets get to the network card, if the device has several ways: `zero-copy`, `driver` or
     /// `generic`.
     pub mode: Option<&'static str>,
     /// What it has counted, by name.

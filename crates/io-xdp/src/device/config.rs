@@ -16,26 +16,27 @@ const MAX_MESSAGE_MEMORY: usize = 1 << 30;
 /// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Frames that can be received until they are looked at, a power of two, unless the address says
-    /// how many. The default is 4096. What memory that takes says [`XdpConfig::locked_memory`].
+    /// Ethernet frames that can wait to be received, a power of two. A number in the address overrides
+    /// this one. The default is 4096. [`XdpConfig::locked_memory`] says how much memory that takes.
     pub rx_frames: u32,
-    /// Frames that can wait to be sent, a power of two. The default is 256.
+    /// Ethernet frames that can wait to be sent, a power of two. The default is 256.
     pub tx_frames: u32,
-    /// Bytes for messages that are sent from where they were made ([`PacketIo::memory`]), if the
-    /// interface has frames that are large enough. The default is 16 MiB.
+    /// Bytes for messages that the device sends from where they were made
+    /// ([`starling_io::PacketIo::memory`]), if the interface has frames that are large enough. The
+    /// default is 16 MiB.
     pub message_memory: usize,
-    /// The least of a message in one frame, in bytes, that is gathered where it lies rather than
-    /// copied. Unless set, 1024 in zero-copy mode, and never in the others: there the kernel makes a
-    /// page of each part, which takes longer than a copy.
+    /// The least part of a message in one frame, in bytes, that the device gathers where it lies
+    /// rather than copies. The default is 1024 in zero-copy mode. In other modes the default is to copy
+    /// all: there the kernel makes a page of each part, which takes longer than a copy.
     pub gather_from: Option<usize>,
-    /// Runs of large datagrams to one peer go by the kernel's socket. Unless set, in all modes but
-    /// zero-copy: there one system call for many is worth more than the way past the kernel.
+    /// Whether runs of large datagrams to one peer leave by the kernel's socket. The default is yes in
+    /// all modes but zero-copy: one system call for many datagrams then saves more than the ring.
     pub runs_by_socket: Option<bool>,
     /// Mark sent datagrams as ECN-capable. On by default.
     pub ecn: bool,
-    /// Share the port with devices on other queues that also say so, all in this process: who hears
-    /// from a peer of another's passes that on. Those of other processes would answer it as if the
-    /// peer had never been. Off by default.
+    /// Share the port with devices on other queues that also set this. All of them must be in this
+    /// process: a device forwards what comes from another device's peer. A device of another process
+    /// would answer that it does not know the peer. Off by default.
     pub reuse_port: bool,
 }
 
@@ -54,8 +55,8 @@ impl Default for XdpConfig {
 }
 
 impl XdpConfig {
-    /// Bytes of memory that a device on an interface with this MTU locks. In zero-copy mode it is
-    /// `message_memory` more, if that is not in it.
+    /// Bytes of memory that a device on an interface with this MTU locks. In zero-copy mode it may lock
+    /// `message_memory` more.
     pub fn locked_memory(&self, mtu: usize) -> usize {
         let max_frame = max_frame(mtu);
         let layout = self.layout_with_messages(max_frame, false);
@@ -75,7 +76,7 @@ impl XdpConfig {
             return Err(IoError::new(
                 Fault::Caller,
                 attempt,
-                "rx_frames or tx_frames is no power of two from 64 to 32768",
+                "rx_frames or tx_frames is not a power of two from 64 to 32768",
                 "set them so",
             ));
         }
@@ -94,7 +95,7 @@ impl XdpConfig {
         UmemLayout::new(max_frame, self.rx_frames as usize, self.tx_frames as usize)
     }
 
-    /// With memory for messages, if a frame can be large enough to be gathered.
+    /// With memory for messages, if a frame can be large enough for gathering.
     pub(super) fn layout_with_messages(
         &self,
         max_frame: usize,
@@ -110,7 +111,7 @@ impl XdpConfig {
         self.gather_from.unwrap_or(usual).max(1)
     }
 
-    /// Packet memory that is cut so, and what goes with it.
+    /// Packet memory with this layout, and the sizes of its rings.
     pub(super) fn plan(&self, layout: UmemLayout) -> io::Result<Plan> {
         Ok(Plan {
             umem: Arc::new(Umem::new(layout)?),

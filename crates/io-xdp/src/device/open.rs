@@ -30,12 +30,12 @@ const MAX_PARTS: usize = 17;
 impl XdpIo {
     /// A device at `address`, such as `xdp://eth0/10.0.0.7:9000`. The host is an address of the
     /// interface; `0.0.0.0` and `[::]` stand for its first one of that family. Port 0 is any free
-    /// port. The port is taken from the kernel, too.
+    /// port. The device takes the port from the kernel, too.
     ///
     /// # Errors
-    /// If the address is malformed or not one of the interface; if the interface, or its queue, is
-    /// missing, down or taken; if a capability, memory that may be locked, or a feature of the
-    /// kernel is missing. Each says what to do.
+    /// If the address is malformed or not one of the interface; if the interface or its queue is
+    /// missing, down or taken; if a capability, lockable memory, or a feature of the kernel is missing.
+    /// Each error says what to do.
     pub fn bind(address: &str, config: XdpConfig) -> Result<Self, IoError> {
         let parsed = XdpAddress::parse(address)?;
         let attempt = format!("bind {address}");
@@ -58,9 +58,9 @@ impl XdpIo {
         Self::make(&attempt, &parsed, local, link, netlink, &config).map_err(kernel::or_too_old)
     }
 
-    /// A device that reaches peers like `address`, whose interface it is on: from the address that
-    /// the kernel would send from, or else the interface's first one of that IP version (of any, if
-    /// the peer's host is a name, which is not looked up), and any free port.
+    /// A device on the interface of `address` that can reach peers like it. Its port is any free port.
+    /// Its address is the one that the kernel would send from, or else the interface's first one of
+    /// that IP version. If the peer's host is a name, which is not looked up, the version may be any.
     ///
     /// # Errors
     /// As of [`XdpIo::bind`].
@@ -105,17 +105,7 @@ impl XdpIo {
         let generic = address.mode().map(|mode| mode == Mode::Generic);
         let interface = address.interface();
         let program = Program::attach(interface, &mut netlink, generic)?;
-        let binding = QueueBinding {
-            interface,
-            id: QueueId {
-                namespace,
-                interface: link.index,
-                queue: address.queue().unwrap_or(0),
-            },
-            mode: address.mode(),
-            is_generic: program.is_generic,
-            memory: 0,
-        };
+        let binding = binding_of(address, namespace, link.index, &program);
         let (socket, rings, umem) = open_socket(attempt, &binding, link.mtu, config)?;
         let reservation = QueueReservation::new(binding.id);
         let limits = Limits::new(&socket, &umem, &link, local, config);
@@ -151,37 +141,59 @@ impl XdpIo {
             ecn: config.ecn,
             _reservation: reservation,
         });
-        let cache = PeerCache::new(control.directory());
-        let mut rx = XdpRx::new(Arc::clone(&shared), udp_rx, cache, rings.rx, rings.fill);
+        let capabilities = Capabilities {
+            scheme: "xdp",
+            reliable: false,
+            ecn: config.ecn,
+            rx_queue_bytes: frames * limits.largest,
+            rx_queue_datagrams: frames,
+            max_datagram: limits.largest,
+        };
+        let peers = PeerCache::new(control.directory());
+        let mut rx = XdpRx::new(Arc::clone(&shared), udp_rx, peers, rings.rx, rings.fill);
         let chunks = Arc::clone(rx.chunks());
         if config.reuse_port {
             let (directory, waker) = (control.directory(), control.waker());
             rx.share_port(PortGroup::join(namespace, local, directory, waker));
         }
+        let tx = XdpTx::new(
+            Arc::clone(&shared),
+            udp_tx,
+            netlink,
+            rings.tx,
+            rings.completion,
+            chunks,
+            limits.policy,
+        );
         Ok(Self {
             rx,
-            tx: XdpTx::new(
-                Arc::clone(&shared),
-                udp_tx,
-                netlink,
-                rings.tx,
-                rings.completion,
-                chunks,
-                limits.policy,
-            ),
-            capabilities: Capabilities {
-                scheme: "xdp",
-                reliable: false,
-                ecn: config.ecn,
-                rx_queue_bytes: frames * limits.largest,
-                rx_queue_datagrams: frames,
-                max_datagram: limits.largest,
-            },
+            tx,
+            capabilities,
             address: address.at(local),
             is_steered: false,
             shared,
             control,
         })
+    }
+}
+
+/// How to bind to the queue of an address.
+fn binding_of<'a>(
+    address: &'a XdpAddress,
+    namespace: u64,
+    interface: u32,
+    program: &Program,
+) -> QueueBinding<'a> {
+    QueueBinding {
+        interface: address.interface(),
+        id: QueueId {
+            namespace,
+            interface,
+            queue: address.queue().unwrap_or(0),
+        },
+        mode: address.mode(),
+        is_generic: program.is_generic,
+        memory: 0,
     }
 }
 
@@ -351,7 +363,8 @@ fn own_addresses(
     })
 }
 
-/// None of the interface's addresses will do. `is_v4`: any of that IP version would.
+/// The error for an interface without a suitable address. With `is_v4`, any address of that IP version
+/// would do.
 fn no_address(attempt: &str, interface: &str, own: &[IpAddr], is_v4: Option<bool>) -> IoError {
     let list: Vec<String> = own.iter().map(IpAddr::to_string).collect();
     let all = match list.is_empty() {
@@ -387,7 +400,7 @@ fn own_address(wanted: SocketAddr, own: &[IpAddr], link: &Link) -> Option<Socket
     Some(scoped(*ip, wanted.port(), link.index))
 }
 
-/// The device's port could not be taken from the kernel.
+/// The error for a port that the kernel does not give.
 fn no_port(attempt: &str, local: SocketAddr, error: IoError) -> IoError {
     let port = match local.port() {
         0 => "a UDP port".to_owned(),

@@ -7,7 +7,7 @@ use starling_netns::{IPV4, IPV6, MAC_B, Pair, inside, run, set_kernel};
 use super::*;
 use crate::netlink::Netlink;
 
-/// Two namespaces; none, having said so, where they cannot be made.
+/// Two namespaces. None, having said so, where they cannot be made.
 fn pair(test: &str) -> Option<Pair> {
     let pair = Pair::new();
     if let Err(problem) = &pair {
@@ -16,7 +16,7 @@ fn pair(test: &str) -> Option<Pair> {
     pair.ok()
 }
 
-/// What the thread is, to be moved on by hand, and a way from `va` that it looks after.
+/// The state of the thread, to be driven by hand, and a next hop from `va` that it watches.
 fn watched(namespace: &File, source: &str, destination: &str) -> (Watcher, Arc<NextHop>) {
     let (mut watcher, interface) = inside(namespace, || {
         let mut watcher = Watcher::new().expect("netlink");
@@ -46,7 +46,7 @@ fn wait_until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_hop_is_known_or_not_at_all() {
+fn a_hop_has_a_whole_address_or_none() {
     let target = Target {
         interface: 1,
         source: [127, 0, 0, 1].into(),
@@ -64,7 +64,7 @@ fn a_hop_is_known_or_not_at_all() {
 }
 
 #[test]
-fn who_asks_for_the_same_gets_the_same_until_nobody_holds_it() {
+fn a_destination_has_one_hop_as_long_as_there_is_a_reference() {
     let cache = Neighbours::of_namespace(u64::MAX).expect("netlink");
     let same = Neighbours::of_namespace(u64::MAX).expect("netlink");
     assert!(Arc::ptr_eq(&cache, &same));
@@ -81,10 +81,10 @@ fn who_asks_for_the_same_gets_the_same_until_nobody_holds_it() {
     assert_eq!(lock(&cache.table).hops[&target].strong_count(), 0);
 }
 
-/// A routing protocol may change thousands at a time, and neighbours have nothing to do with it.
+/// A routing protocol may change thousands of routes at a time. Neighbours do not change with them.
 #[test]
-fn changes_of_routes_have_all_compared_now_and_then_and_nobody_probed() {
-    let test = "changes_of_routes_have_all_compared_now_and_then_and_nobody_probed";
+fn changes_of_routes_cause_a_comparison_now_and_then_and_no_probe() {
+    let test = "changes_of_routes_cause_a_comparison_now_and_then_and_no_probe";
     let Some(pair) = pair(test) else {
         return;
     };
@@ -96,7 +96,7 @@ fn changes_of_routes_have_all_compared_now_and_then_and_nobody_probed() {
         let line = format!("ip route {verb} 10.80.0.0/24 via 10.77.0.2");
         run(&pair.a, &line).expect("root");
         watcher.handle_events();
-        // To see whether it is looked at.
+        // To see whether it is refreshed.
         hop.put(None);
     };
     let now = Instant::now();
@@ -111,7 +111,7 @@ fn changes_of_routes_have_all_compared_now_and_then_and_nobody_probed() {
     assert_eq!(hop.mac(), None, "a moment ago");
     watcher.refresh_if_outdated(now + ROUTES_EVERY);
     assert!(hop.mac().is_some());
-    assert!(is_stale(&mut watcher, &hop), "nobody has asked it");
+    assert!(is_stale(&mut watcher, &hop), "nothing has probed it");
 }
 
 /// A sender must not wait for the kernel, so the thread asks for it.
@@ -138,7 +138,7 @@ fn the_thread_looks_up_a_wanted_hop_before_it_compares_any() {
     assert_eq!(hops, [Some([2, 0, 0, 0, 0, 2]), None]);
 }
 
-/// Whether the kernel has not heard of the next hop for a while.
+/// Whether the kernel's entry of the next hop is stale.
 fn is_stale(watcher: &mut Watcher, hop: &NextHop) -> bool {
     let next = hop.next().expect("a route");
     let known = watcher.questions.neighbour(hop.target.interface, next);
@@ -241,8 +241,8 @@ fn shows(namespace: &File, address: &str, state: &str) -> bool {
 }
 
 #[test]
-fn a_neighbour_that_failed_or_is_forgotten_is_not_used() {
-    let Some(pair) = pair("a_neighbour_that_failed_or_is_forgotten_is_not_used") else {
+fn a_neighbour_that_failed_or_was_deleted_is_not_used() {
+    let Some(pair) = pair("a_neighbour_that_failed_or_was_deleted_is_not_used") else {
         return;
     };
     for (source, address) in [(IPV4[0], "10.77.0.9"), (IPV6[0], "fd77::9")] {
@@ -263,7 +263,7 @@ fn a_neighbour_that_failed_or_is_forgotten_is_not_used() {
             neigh(end);
             watcher.handle_events();
             assert_eq!(hop.mac(), None, "{end}");
-            // Nor by whoever asks now.
+            // A lookup does not bring it back.
             hop.refresh(&mut watcher.questions, true);
             assert_eq!(hop.mac(), None, "{end}");
         }

@@ -14,12 +14,12 @@ fn the_loopback_interface_is_found_and_another_is_not() {
 }
 
 #[test]
-fn a_list_that_is_not_whole_is_none() {
+fn an_incomplete_list_is_an_error() {
     let after = |item_flags: i32, kind: i32, end: i32| {
         let mut answer = Answer::to(7);
         answer.take(&message(libc::RTM_NEWLINK, item_flags as u16, 7, &[0; 16]));
         assert!(answer.end.is_none());
-        // Of another answer.
+        // A message of another answer.
         answer.take(&message(kind as u16, 0, 6, &(-libc::EPERM).to_ne_bytes()));
         answer.take(&message(kind as u16, 0, 7, &end.to_ne_bytes()));
         assert_eq!(answer.messages.len(), 1);
@@ -39,7 +39,7 @@ fn a_list_that_is_not_whole_is_none() {
 }
 
 #[test]
-fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
+fn link_local_addresses_are_routed_by_the_given_interface() {
     let made = starling_netns::Pair::new().and_then(|pair| {
         for line in [
             "ip link add other type veth peer name further",
@@ -53,7 +53,7 @@ fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
     let pair = match made {
         Ok(pair) => pair,
         Err(problem) => {
-            let test = "link_local_addresses_are_routed_by_the_interface_that_is_meant";
+            let test = "link_local_addresses_are_routed_by_the_given_interface";
             println!("skipped: {test} needs root and `ip` of iproute2 ({problem})");
             return;
         }
@@ -66,7 +66,7 @@ fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
             let route = netlink.route(to, None, index).expect("a route");
             assert_eq!((route.interface, route.is_unicast), (index, true), "{name}");
         }
-        // Of all others the routes decide.
+        // For all other addresses the routes decide.
         let other = netlink.link("other").expect("it is there").index;
         let to = starling_netns::IPV6[1].parse().expect("an address");
         let route = netlink.route(to, None, other).expect("a route");
@@ -75,11 +75,11 @@ fn link_local_addresses_are_routed_by_the_interface_that_is_meant() {
 }
 
 #[test]
-fn where_events_are_lost_older_ones_are_not_told() {
+fn older_events_are_left_out_after_a_loss() {
     let pair = match starling_netns::Pair::new() {
         Ok(pair) => pair,
         Err(problem) => {
-            let test = "where_events_are_lost_older_ones_are_not_told";
+            let test = "older_events_are_left_out_after_a_loss";
             println!("skipped: {test} needs root and `ip` of iproute2 ({problem})");
             return;
         }
@@ -132,7 +132,7 @@ fn a_vlan_names_the_interface_that_it_is_on() {
 }
 
 #[test]
-fn any_bytes_are_read_without_harm() {
+fn any_bytes_are_parsed_without_panic() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         Answer::to(0).take(bytes);
         each_message(bytes, |Header { kind, .. }, body| {

@@ -1,4 +1,4 @@
-//! Why there is no program on an interface, and what to do.
+//! Errors of the program: why it is not on an interface, and what to do.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use starling_io::{Fault, IoError};
 
 use crate::kernel::{CAPABILITIES, OLDEST_KERNEL};
 
-/// The kernel has not taken the program: because of who asks, or of what it is.
+/// The kernel refuses the program: the process lacks a capability, or the verifier rejects it.
 pub(super) fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
     if error.raw_os_error() == Some(libc::EPERM) {
         return system_error(attempt, error);
@@ -23,7 +23,7 @@ pub(super) fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
         problem += &format!(": {reason}");
     }
     let remedy = match error.raw_os_error() {
-        // Who has not all of them gets a stricter verifier.
+        // The verifier is stricter without all of them.
         Some(libc::EACCES) => format!("run with {CAPABILITIES}; else {}", load_remedy()),
         _ => load_remedy(),
     };
@@ -55,7 +55,7 @@ pub(super) fn load_error(attempt: &str, error: &dyn std::error::Error) -> IoErro
     }
 }
 
-/// A call has failed that has nothing to do with the interface.
+/// A call failed that has nothing to do with the interface.
 pub(super) fn system_error(attempt: &str, error: io::Error) -> IoError {
     let remedy = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
@@ -66,13 +66,13 @@ pub(super) fn system_error(attempt: &str, error: io::Error) -> IoError {
     IoError::from_os(Fault::Host, attempt, error, remedy)
 }
 
-/// The program is loaded, but cannot be put on the interface of this name.
+/// The program is loaded, but cannot be put on this interface.
 pub(super) fn attach_error(attempt: &str, interface: &str, error: io::Error) -> IoError {
     let remedy = match error.raw_os_error() {
         Some(libc::ENODEV) => "use an interface of this host; `ip link` lists them".into(),
         Some(libc::EBUSY) => take_off(interface),
         Some(libc::EOPNOTSUPP) => {
-            "leave mode= away so that generic mode is tried, or use udp://".into()
+            "leave mode= out so that generic mode is tried, or use udp://".into()
         }
         Some(libc::ERANGE | libc::EINVAL) => format!(
             "lower the MTU of {interface} (its driver may allow 3498 bytes with XDP), try \
@@ -83,7 +83,8 @@ pub(super) fn attach_error(attempt: &str, interface: &str, error: io::Error) -> 
     IoError::from_os(Fault::Host, attempt, error, remedy)
 }
 
-/// A link goes with who holds it only; `ip` takes off what was put there without one.
+/// A program with a link goes with the processes that hold the link. `ip` detaches a program without
+/// one.
 fn take_off(interface: &str) -> String {
     format!(
         "end the program that put it there or, if that has ended, `ip link set dev {interface} xdp \
@@ -97,8 +98,8 @@ pub(super) fn occupied(attempt: &str, interface: &str, id: u32, name: &str) -> I
     IoError::new(Fault::Host, attempt, problem, take_off(interface))
 }
 
-/// The program of another version of Starling is on the interface: what it and its devices tell each
-/// other in its maps need not be what this version says there.
+/// The program of another version of Starling is on the interface. Its maps need not have the layout
+/// of this version.
 pub(super) fn other_version(attempt: &str, interface: &str, id: u32) -> IoError {
     let problem = format!(
         "another version of Starling has its program there (id {id}), and two versions cannot share \

@@ -8,27 +8,27 @@ use crate::bpf::{self, Loaded};
 /// The XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Occupant {
-    /// That of other devices of this version, which one more can share.
+    /// The program of other devices of this version. One more device can share it.
     Starling,
-    /// That of another version of Starling; with it, no device can be made.
+    /// The program of another version of Starling. No device can share it.
     OtherVersion {
         /// Its number, as `bpftool` knows it.
         id: u32,
     },
-    /// One that is not Starling's; with it, no device can be made.
+    /// A program that is not Starling's. No device can share it.
     Other {
         /// Its number.
         id: u32,
     },
-    /// Who asks may not see whose it is (CAP_SYS_ADMIN or CAP_NET_ADMIN is missing).
+    /// This process may not see whose it is (CAP_SYS_ADMIN or CAP_NET_ADMIN is missing).
     Unknown {
         /// Its number.
         id: u32,
     },
 }
 
-/// Whose the program with this number is. `own`: the tag of this version's program, if it can be
-/// had, for what has its name.
+/// Whose the program with this number is. `own` gives the tag of this version's program, if that can
+/// be loaded; it is called only for a program of the same name.
 pub(super) fn whose(id: u32, there: &Loaded, own: impl FnOnce() -> Option<Tag>) -> Occupant {
     if there.name != NAME {
         return Occupant::Other { id };
@@ -40,7 +40,7 @@ pub(super) fn whose(id: u32, there: &Loaded, own: impl FnOnce() -> Option<Tag>) 
     }
 }
 
-/// The same for who only looks.
+/// The same, without a device.
 pub(crate) fn occupant(id: u32) -> Occupant {
     let there = bpf::program(id).and_then(|program| bpf::program_info(program.as_fd()));
     let own = || {

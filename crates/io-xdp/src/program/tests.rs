@@ -8,7 +8,7 @@ use starling_netns::{Pair, inside};
 use super::*;
 use crate::{XdpConfig, XdpIo};
 
-/// Two namespaces, and the program; or a word of why not.
+/// Two namespaces and the program. None, having said so, where they cannot be made.
 fn loaded(test: &str) -> Option<(Pair, LoadedProgram)> {
     let made = Pair::new().and_then(|pair| {
         let own = LoadedProgram::load("load the program").map_err(|error| error.to_string())?;
@@ -21,10 +21,10 @@ fn loaded(test: &str) -> Option<(Pair, LoadedProgram)> {
 }
 
 #[test]
-fn a_program_that_came_first_is_known_whatever_its_mode() {
+fn a_program_that_is_there_already_is_noticed_in_any_mode() {
     for first in [GENERIC, DRIVER] {
-        // Each on an interface of its own: who looks for links keeps one for a moment longer.
-        let Some((pair, own)) = loaded("a_program_that_came_first_is_known_whatever_its_mode")
+        // Each on an interface of its own: a process that lists links keeps each open for a moment.
+        let Some((pair, own)) = loaded("a_program_that_is_there_already_is_noticed_in_any_mode")
         else {
             return;
         };
@@ -41,10 +41,10 @@ fn a_program_that_came_first_is_known_whatever_its_mode() {
     }
 }
 
-/// The kernel's list of links has those of everybody, and those that are being made.
+/// The kernel's list of links has those of all processes, and those that are being made.
 #[test]
-fn links_that_others_make_and_remove_are_in_nobodys_way() {
-    let name = "links_that_others_make_and_remove_are_in_nobodys_way";
+fn links_that_other_processes_make_and_remove_do_no_harm() {
+    let name = "links_that_other_processes_make_and_remove_do_no_harm";
     let Some((pair, own)) = loaded(name) else {
         return;
     };
@@ -53,7 +53,7 @@ fn links_that_others_make_and_remove_are_in_nobodys_way() {
             inside(&pair.a, || {
                 let interface = Netlink::new(0).and_then(|mut netlink| netlink.link("va"));
                 let interface = interface.expect("it is there").index;
-                // Whoever looks at one has it open for a moment longer.
+                // A process that looks at a link keeps it open for a moment.
                 let attach = |_| bpf::attach(own.program.as_fd(), interface, GENERIC).is_ok();
                 assert!((0..50).filter(|&round: &u32| attach(round)).count() > 0);
             });
@@ -66,10 +66,10 @@ fn links_that_others_make_and_remove_are_in_nobodys_way() {
     });
 }
 
-/// A socket is asked only when something may be there for it.
+/// A device polls its socket only when something may be there.
 #[test]
-fn only_what_may_be_for_a_port_is_counted_for_it() {
-    let name = "only_what_may_be_for_a_port_is_counted_for_it";
+fn a_port_counts_only_datagrams_that_may_be_for_it() {
+    let name = "a_port_counts_only_datagrams_that_may_be_for_it";
     let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
     let (pair, mut device) = match Pair::new().and_then(|pair| {
         let device = inside(&pair.b, bind).map_err(|error| error.to_string());
@@ -101,11 +101,11 @@ fn only_what_may_be_for_a_port_is_counted_for_it() {
         packet
     };
     let mut counts = |what: &str, expected: u64, packets: &dyn Fn()| {
-        // The kernels say things of their own now and then (MLD has options): not every time.
+        // The kernels send packets of their own now and then (MLD has options), but not every time.
         let seen = (0..20).map(|_| {
             let before = shared.program.passed(port);
             packets();
-            // What is received comes behind what was sent before.
+            // What is received comes after what was sent before.
             send(AddressFamily::INET, 17, &udp(port), "10.77.0.2:0");
             while device.split().0.rx_burst().expect("a healthy device") == 0 {
                 std::thread::yield_now();
@@ -124,7 +124,7 @@ fn only_what_may_be_for_a_port_is_counted_for_it() {
             send(AddressFamily::INET6, protocol, &[0; 16], "[fd77::2]:0");
         }
     });
-    // A fragment of nothing in particular, and options without meaning.
+    // A fragment of no packet, and options without meaning.
     counts("what may have UDP behind it", 2, &|| {
         for protocol in [44, 60] {
             let packet = [17, 0, 0, 0, 0, 0, 0, 0];
@@ -135,12 +135,12 @@ fn only_what_may_be_for_a_port_is_counted_for_it() {
 
 /// Two versions must not write to each other's maps.
 #[test]
-fn another_version_of_this_program_is_told_from_it_and_from_strangers() {
-    let name = "another_version_of_this_program_is_told_from_it_and_from_strangers";
+fn another_version_of_this_program_is_recognised() {
+    let name = "another_version_of_this_program_is_recognised";
     let Some((pair, _)) = loaded(name) else {
         return;
     };
-    // Some place where this version passes a packet on, another one drops it.
+    // Another version drops a packet in some place where this version passes it on.
     let (pass, drop) = ([0xb4, 0, 0, 0, 2, 0, 0, 0], [0xb4, 0, 0, 0, 1, 0, 0, 0]);
     let at = OBJECT
         .windows(8)

@@ -6,7 +6,7 @@ use starling_io::{Datagram, MAX_BURST, PacketRx, Source};
 use super::{Memory, XdpRx};
 use crate::port_group::{ForwardOutcome, MisroutedDatagram, PortGroup};
 
-/// Datagrams that came to another device than the one whose peer has sent them.
+/// Counts of misrouted datagrams.
 #[derive(Default)]
 pub(super) struct MisroutedCounts {
     pub(super) forwarded: u64,
@@ -15,7 +15,8 @@ pub(super) struct MisroutedCounts {
 }
 
 impl XdpRx {
-    /// What is from peers of siblings leaves the burst, and what they have passed on joins it.
+    /// Forwards the datagrams of the burst that come from other devices' peers, and adds those that
+    /// other devices have forwarded to this one.
     pub(super) fn exchange_misrouted(&mut self) {
         let mut kept = 0;
         for index in 0..self.burst_len {
@@ -37,7 +38,7 @@ impl XdpRx {
         }
         self.burst_len = kept;
         if self.is_from_socket && kept > 0 {
-            // The next burst is none of the socket's.
+            // The next burst does not come from the socket.
             return;
         }
         self.is_from_socket = false;

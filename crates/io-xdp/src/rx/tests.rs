@@ -6,7 +6,7 @@ use starling_netns::{Pair, inside};
 use super::*;
 use crate::{XdpConfig, XdpIo};
 
-/// A device in `b`, or a word of why not.
+/// A device in `b`. None, having said so, where it cannot be made.
 fn device(test: &str) -> Option<(Pair, XdpIo)> {
     let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
     let made = Pair::new().and_then(|pair| {
@@ -43,14 +43,14 @@ fn a_chunk_has_one_owner() {
     assert_eq!(rx.counts.drops().descriptor, 6);
     rx.give_back();
     assert!(rx.hold(of(256)), "it was given back");
-    // None of these came by the ring.
+    // None of these came from the ring.
     rx.chunks.subtract(3 + 6);
 }
 
-/// A dispatcher that sleeps must not keep from the kernel what it could receive into.
+/// A sleeping dispatcher must not keep chunks that the kernel could receive into.
 #[test]
-fn what_workers_answered_in_is_received_into_before_a_sleep() {
-    let name = "what_workers_answered_in_is_received_into_before_a_sleep";
+fn chunks_of_answers_go_to_the_kernel_before_a_sleep() {
+    let name = "chunks_of_answers_go_to_the_kernel_before_a_sleep";
     let Some((pair, mut device)) = device(name) else {
         return;
     };
@@ -70,12 +70,12 @@ fn what_workers_answered_in_is_received_into_before_a_sleep() {
     assert!(exchange.answered.push(chunk).is_ok());
     device.wait(Some(Duration::ZERO)).expect("a healthy device");
     assert!(exchange.answered.is_empty());
-    // It did not come by a ring.
+    // It did not come from a ring.
     exchange.chunks.subtract(1);
     drop(steered);
 }
 
-/// What this host sends to itself comes by the socket, as fast as it likes.
+/// What this host sends to itself comes by the socket, at any rate.
 #[test]
 fn a_flood_by_the_socket_leaves_the_ring_its_turn() {
     let Some((pair, mut device)) = device("a_flood_by_the_socket_leaves_the_ring_its_turn") else {

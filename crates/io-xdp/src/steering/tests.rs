@@ -21,7 +21,7 @@ const PREAMBLE: [u8; 8] = [1, 0, 0, 0, 0, 0, 20, 0];
 const REST: [u8; 20] = [0; 20];
 
 #[test]
-fn a_worker_that_stays_at_one_thing_gets_nothing_more_until_it_is_done() {
+fn a_blocked_worker_gets_nothing_more_until_it_completes_something() {
     const DEPTH: u32 = 4;
     let (entry, chunks) = (SteeringEntry::new(), Arc::new(ChunkAccounting::new(0)));
     let exchange = Exchange::new(1, chunks, 3);
@@ -45,7 +45,7 @@ fn a_worker_that_stays_at_one_thing_gets_nothing_more_until_it_is_done() {
         exchange.complete(&entry, worker);
     }
     assert_eq!(loads(), [0; 3]);
-    // One that has its bound, and one with more of somebody else's making.
+    // One that has its bound, and one with more than its bound.
     (0..DEPTH).for_each(|_| _ = give(0));
     (0..2 * DEPTH).for_each(|_| _ = give(1));
     check();
@@ -57,8 +57,8 @@ fn a_worker_that_stays_at_one_thing_gets_nothing_more_until_it_is_done() {
 }
 
 #[test]
-fn counts_that_somebody_else_wrote_only_misplace() {
-    let name = "counts_that_somebody_else_wrote_only_misplace";
+fn counts_written_by_another_process_only_misplace_datagrams() {
+    let name = "counts_written_by_another_process_only_misplace_datagrams";
     let config = XdpConfig::default;
     let (pair, mut server) = match Pair::new().and_then(|pair| {
         let server = inside(&pair.b, || XdpIo::bind("xdp://vb/10.77.0.2:0", config()));
@@ -82,7 +82,7 @@ fn counts_that_somebody_else_wrote_only_misplace() {
         tx.seal(peer);
         tx.flush().expect("a healthy device");
     };
-    // To make the hardware addresses known.
+    // This makes the hardware addresses known.
     send();
     let shared = Arc::clone(server.shared());
     let entry = shared.steering_entry();
@@ -101,12 +101,12 @@ fn counts_that_somebody_else_wrote_only_misplace() {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        panic!("a request is missing");
+        panic!("a datagram is missing");
     };
     arrived(&mut steered);
     let mut word = 1_u32;
     for round in 0..2000 {
-        // Any numbers in all that is counted (xorshift, Marsaglia 2003).
+        // Random numbers in all counts (xorshift, Marsaglia 2003).
         let fields = [&entry.held, &entry.depth, &entry.max_frame];
         for field in fields.into_iter().chain(&entry.taken) {
             word ^= word << 13;
@@ -132,7 +132,7 @@ fn counts_that_somebody_else_wrote_only_misplace() {
     }
     send();
     assert_eq!(arrived(&mut steered), 1);
-    // A worker that never sleeps finds out, too.
+    // A worker that never sleeps corrects its counts, too.
     entry.taken[0].store(u32::MAX, Ordering::Relaxed);
     let begun = std::time::Instant::now();
     while entry.load(0) > 0 {

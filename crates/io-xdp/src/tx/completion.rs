@@ -13,7 +13,7 @@ impl XdpTx {
         self.reclaim_all(|address| {
             let is_of_rx = address < layout.tx_start() as u64;
             if is_of_rx {
-                // A worker answered in it. There is room: as much as there are chunks.
+                // A worker answered in it. The queue has room for all chunks.
                 let pushed = exchange.answered.push(address & !(layout.chunk as u64 - 1));
                 debug_assert!(pushed.is_ok(), "a chunk came back twice");
             }

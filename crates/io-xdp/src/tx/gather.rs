@@ -1,8 +1,8 @@
-//! Parts of messages that are sent from where they lie ([`crate::memory`]).
+//! Parts of messages that are sent from where they lie in packet memory ([`crate::memory`]).
 //!
 //! ```text
-//!   slot:  │ headers │ preamble, frames ┆ frames behind it │       descriptors: front, the chunks of
-//!                                       ▲                          what is gathered, back
+//!   slot:  │ headers │ preamble, frames ┆ frames after it │       descriptors: front, the chunks of
+//!                                       ▲                         the gathered part, back
 //!                       gathered:  a part of a message
 //! ```
 
@@ -12,7 +12,7 @@ use super::{NONE, Slot, SlotState, XdpTx};
 use crate::ring::{CONTINUED, Descriptor};
 use crate::umem::SLOT_MARGIN;
 
-/// A part of a message, and where in a payload it belongs.
+/// A part of a message, and its place in a payload.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Gathered {
     pub(super) address: u32,
@@ -24,8 +24,8 @@ pub(super) struct Gathered {
 }
 
 impl XdpTx {
-    /// Appends a frame of which the last part, a message's, stays where it is: `address` in the
-    /// packet memory.
+    /// Appends a frame whose last part, a message's, stays where it is: at `address` in the packet
+    /// memory.
     pub(super) fn gather(
         &mut self,
         id: PeerId,
@@ -47,7 +47,7 @@ impl XdpTx {
         };
         let layout = &self.shared.umem.layout;
         let parts = 2 + layout.chunk_at(address + tail.len() - 1) - layout.chunk_at(address);
-        // A datagram more costs more than a copy.
+        // Another datagram costs more than a copy.
         let is_possible = is_first
             && SLOT_MARGIN + front + copied <= layout.chunk
             && parts <= self.policy.max_parts;
@@ -79,7 +79,7 @@ impl XdpTx {
         Ok(())
     }
 
-    /// The same for a frame of which a part lies elsewhere.
+    /// The same as `post`, for a frame with a gathered part.
     pub(super) fn post_gathered(&mut self, slot: Slot) -> bool {
         let SlotState {
             peer,
@@ -104,7 +104,7 @@ impl XdpTx {
         let umem = &self.shared.umem;
         // SAFETY: as in `push`.
         let frame = unsafe { umem.bytes_mut(begin, headers + len as usize) };
-        // SAFETY: it is lent to this half, and nobody writes to it until it is taken back.
+        // SAFETY: it is lent to this half, and no one writes to it until it is taken back.
         let part = unsafe { umem.bytes(gathered.address as usize, gathered.len as usize) };
         (peer.template).write_around(next_hop, frame, part, back as usize);
         if peer.open == slot {

@@ -7,37 +7,37 @@
 //! | large, in a run to one peer, where the policy says so | socket: one system call for the run | `XdpTx::run_at` |
 //! | any other | ring | |
 //!
-//! How a datagram arrives the XDP program decides (`bpf/steer.bpf.c`). When the socket is polled
-//! [`crate::rx`] decides.
+//! For received datagrams the XDP program decides (`bpf/steer.bpf.c`), and [`crate::rx`] decides when
+//! to poll the socket.
 
 use starling_io::{PeerId, TxError};
 use starling_io_udp::UdpTx;
 
 use super::{Slot, SlotState, XdpTx};
 
-/// What is better than a copy by the ring.
+/// When something else is better than a copy by the ring.
 pub(crate) struct TransmitPolicy {
-    /// The least that is gathered rather than copied, in bytes.
+    /// The least part that is gathered rather than copied, in bytes.
     pub(crate) gather_from: usize,
     /// The most descriptors of a frame.
     pub(crate) max_parts: usize,
-    /// Runs of large datagrams go by the kernel's socket.
+    /// Runs of large datagrams leave by the kernel's socket.
     pub(crate) runs_by_socket: bool,
 }
 
-/// Datagrams that go to a peer by the kernel's socket before the device asks for the way itself: the
-/// thread that should have had no core for as long.
+/// After so many datagrams to a peer by the kernel's socket the device itself looks up the next hop:
+/// the thread that should do it may have no core.
 pub(super) const SENDS_BEFORE_LOOKUP: u8 = 32;
 
-/// The least that a datagram of a run has, in bytes.
+/// The smallest datagram of a run, in bytes.
 const LEAST: usize = 1024;
 
-/// The least that several datagrams have together, and one alone, to go by the socket, in bytes.
+/// The least bytes of several datagrams together, and of a single one, that leave by the socket.
 const TOGETHER: usize = 4 << 10;
 const ALONE: usize = 16 << 10;
 
 impl XdpTx {
-    /// A new slot for a peer. `None`: its next hop is not known, and the kernel's socket does it.
+    /// A new slot for a peer. `None`: the next hop is unknown, and the datagram leaves by the socket.
     #[inline]
     pub(super) fn begin(&mut self, id: PeerId) -> Result<Option<Slot>, TxError> {
         let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
@@ -61,8 +61,9 @@ impl XdpTx {
         Ok(Some(slot))
     }
 
-    /// The way is not known: asks for it if nobody else does. While somebody asks for another one,
-    /// the kernel may be answering nobody: then it goes on by the socket.
+    /// The next hop is unknown: looks it up if no other thread does. While the thread does a lookup,
+    /// for whatever hop, the kernel may answer no one. Then the sender does not wait, and goes on by
+    /// the socket.
     #[cold]
     fn handle_unknown_hop(&mut self, id: PeerId) {
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
@@ -75,7 +76,7 @@ impl XdpTx {
         if peer.sends_unresolved >= SENDS_BEFORE_LOOKUP {
             peer.sends_unresolved = 0;
             if self.shared.neighbours.is_looking_up() {
-                // There may have been too many others to remember.
+                // The list of requests may have been full before.
                 self.shared.neighbours.request(&peer.hop);
             } else {
                 peer.hop.refresh(&mut self.netlink, false);
@@ -90,8 +91,8 @@ impl XdpTx {
         (state.len + state.gathered.len) as usize
     }
 
-    /// Datagrams at this place of the queue that are worth being sent by the socket together; zero,
-    /// if the ring is better.
+    /// The number of datagrams from this place of the queue on that are worth sending by the socket
+    /// together. Zero: the ring is better.
     #[inline]
     pub(super) fn run_at(&mut self, index: usize) -> usize {
         let segment = self.payload_len(self.queue[index]);

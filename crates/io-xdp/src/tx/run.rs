@@ -1,10 +1,9 @@
-//! Runs of large datagrams, by the kernel's socket.
+//! Sending runs of large datagrams by the kernel's socket.
 //!
-//! Where the kernel copies what the ring has, it makes a buffer of each descriptor, and carries each
-//! frame through its layers alone. The socket takes a run of datagrams by one system call, and the
-//! kernel cuts them at the last moment (GSO), so that what a datagram costs is paid once for many.
-//! For what is small, or alone and not very large, the ring is the shorter way. (Measured over veth:
-//! `starling bench large`.)
+//! In modes where the kernel copies, it makes a buffer of each descriptor in the ring, and each frame
+//! passes its layers alone. The socket takes a run of datagrams by one system call, and the kernel
+//! splits them last (GSO): many datagrams have the costs of one. For small datagrams, and for one that
+//! is alone and not very large, the ring is faster. (Measured over veth: `starling bench large`.)
 
 use std::io;
 
@@ -12,13 +11,14 @@ use starling_io::PeerId;
 
 use super::{NONE, SLOT_MARGIN, XdpTx};
 
-/// Large datagrams that go by the ring when the socket has refused a run, before it is asked again.
+/// After the socket has refused a run, so many large datagrams go by the ring before the device tries
+/// the socket again.
 const REST: u32 = 256;
 
 /// What became of a run.
 pub(super) enum RunOutcome {
     Sent,
-    /// The socket has no room: it waits, with all that is behind it.
+    /// The socket has no room. The run waits, and all that is after it.
     Later,
     /// The socket does not take it.
     ByRing,
@@ -51,7 +51,7 @@ impl XdpTx {
                 (start + front as usize, back),
             ];
             let pieces = pieces.into_iter().filter(|(_, len)| *len > 0);
-            // SAFETY: a slot in the queue is ours alone, and what is gathered is lent to this half.
+            // SAFETY: a slot in the queue is this half's alone, and the gathered part is lent to it.
             pieces.map(|(at, len)| unsafe { shared.umem.bytes(at, len as usize) })
         });
         let segment = (count > 1).then(|| {
@@ -60,9 +60,9 @@ impl XdpTx {
         });
         if let Err(error) = udp.send_run(PeerId(peer), parts, count, segment) {
             match error.kind() {
-                // Others of this peer's may still be in there.
+                // Other datagrams to this peer may still be in the socket.
                 io::ErrorKind::WouldBlock => return RunOutcome::Later,
-                // It cuts nothing, ever.
+                // The kernel has no GSO for this socket.
                 io::ErrorKind::Unsupported => self.policy.runs_by_socket = false,
                 _ => self.socket_rest = REST,
             }

@@ -12,8 +12,8 @@ use crate::{XdpConfig, XdpIo};
 /// What takes so long does not happen.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Sends to a stranger whose way the thread has heard nothing of, by what `test` does.
-fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
+/// Runs `test` with a peer whose next hop the thread does not know of.
+fn with_unknown_hop(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
     let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
     let made = Pair::new().and_then(|pair| {
         let device = inside(&pair.b, bind).map_err(|error| error.to_string());
@@ -27,17 +27,17 @@ fn unknown_way(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
         }
     };
     let tx = device.split().1;
-    let stranger = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
-    let id = tx.accept_peer(stranger).expect("room");
+    let address = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);
+    let id = tx.accept_peer(address).expect("room");
     let target = Target {
         interface: tx.shared.index,
         source: tx.shared.local.ip(),
-        destination: stranger.ip(),
+        destination: address.ip(),
     };
     test(tx, id, &target);
 }
 
-/// From now on the thread has heard nothing of the peer's way.
+/// From now on the thread does not know of the peer's next hop.
 fn forget(tx: &mut XdpTx, id: PeerId, target: &Target) -> Arc<NextHop> {
     let hop = Arc::new(NextHop::new(*target));
     let peer = tx.peers[id.0 as usize].as_mut();
@@ -52,11 +52,11 @@ fn send(tx: &mut XdpTx, id: PeerId, count: u8) {
     }
 }
 
-/// The thread may have no core: they may all be taken by threads that spin.
+/// The thread may have no core: spinning threads may take them all.
 #[test]
-fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
-    let name = "a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it";
-    unknown_way(name, |tx, id, target| {
+fn a_sender_looks_up_a_hop_that_the_thread_does_not() {
+    let name = "a_sender_looks_up_a_hop_that_the_thread_does_not";
+    with_unknown_hop(name, |tx, id, target| {
         let begun = Instant::now();
         loop {
             let hop = forget(tx, id, target);
@@ -67,16 +67,16 @@ fn a_way_that_nobody_asks_for_is_asked_for_by_who_needs_it() {
                 break;
             }
             // The thread is busy with events.
-            assert!(begun.elapsed() < HANG, "nobody asks");
+            assert!(begun.elapsed() < HANG, "there is no lookup");
             std::thread::sleep(Duration::from_millis(1));
         }
     });
 }
 
 #[test]
-fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
-    let name = "who_sends_does_not_wait_while_the_kernel_answers_nobody";
-    unknown_way(name, |tx, id, target| {
+fn a_sender_does_not_wait_while_the_kernel_does_not_answer() {
+    let name = "a_sender_does_not_wait_while_the_kernel_does_not_answer";
+    with_unknown_hop(name, |tx, id, target| {
         let hop = forget(tx, id, target);
         let lookups = Arc::clone(&tx.shared.neighbours.lookups);
         lookups.fetch_add(1, Ordering::Relaxed);
@@ -85,18 +85,18 @@ fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
         let asked = Arc::clone(&hop);
         let kernel = std::thread::spawn(move || {
             let _asking = asked.next();
-            asks.send(()).expect("somebody waits");
+            asks.send(()).expect("the test waits");
             let _ = is_answered.recv_timeout(HANG);
         });
         is_looking_up.recv().expect("it asks");
         send(tx, id, 4 * SENDS_BEFORE_LOOKUP);
         assert_eq!(hop.mac(), None);
-        assert!(!kernel.is_finished(), "nobody waited for it");
+        assert!(!kernel.is_finished(), "the sender waited for it");
         drop(answers);
-        // The thread was told, and does it as soon as it can.
+        // The thread has the request, and does the lookup as soon as it can.
         let begun = Instant::now();
         while hop.mac().is_none() {
-            assert!(begun.elapsed() < HANG, "nobody asks");
+            assert!(begun.elapsed() < HANG, "there is no lookup");
             send(tx, id, SENDS_BEFORE_LOOKUP);
         }
         kernel.join().expect("no panic");
@@ -104,9 +104,9 @@ fn who_sends_does_not_wait_while_the_kernel_answers_nobody() {
 }
 
 #[test]
-fn what_the_socket_refuses_goes_by_the_ring() {
-    let name = "what_the_socket_refuses_goes_by_the_ring";
-    unknown_way(name, |tx, id, target| {
+fn a_run_that_the_socket_refuses_goes_by_the_ring() {
+    let name = "a_run_that_the_socket_refuses_goes_by_the_ring";
+    with_unknown_hop(name, |tx, id, target| {
         while tx.sent == 0 {
             send(tx, id, 1);
         }
@@ -121,7 +121,7 @@ fn what_the_socket_refuses_goes_by_the_ring() {
         let before = tx.sent;
         send_run(tx, id);
         assert_eq!(tx.sent, before, "a run goes by the socket");
-        // One that the socket does not know. It is asked again, but not soon.
+        // A peer that the socket does not know. The socket is tried again, but not soon.
         let other = PeerId(id.0 + 1);
         tx.add_peer(other, SocketAddr::new(target.destination, 10), true);
         send_run(tx, other);
