@@ -77,7 +77,7 @@ impl CpuModel {
 
     /// A polled network card that a process drives itself, as eRPC's.
     ///
-    /// Calibrated in November 2026 by the figures that SPECIFICATION.md had then; an RPC has become
+    /// Calibrated in November 2026 by the figures of that time; an RPC has become
     /// cheaper since, and the model was left as it is, so that runs can be compared.
     ///
     /// - Frames and handlers: 886 instructions were counted for an RPC over shared memory, of which
@@ -99,8 +99,8 @@ impl CpuModel {
         tx_byte_ps: 40,
     };
 
-    /// Kernel UDP: an echo of one datagram a message runs at 0.31 M/s on each side (rate, `udp`
-    /// floor in SPECIFICATION.md), so to receive and to send one takes 1.6 us each; a byte is
+    /// Kernel UDP: an echo of one datagram a message runs at 0.31 M/s on each side (the floor of
+    /// `udp` in docs/notes/rate.md), so to receive and to send one takes 1.6 us each; a byte is
     /// copied twice on each side (1 MiB at 8.4 GB/s).
     pub const KERNEL_UDP: Self = Self {
         turn_ns: 300,
