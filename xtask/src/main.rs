@@ -11,6 +11,8 @@ mod recorded;
 mod rules;
 mod run;
 mod test;
+#[cfg(test)]
+mod testing;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
