@@ -1,22 +1,22 @@
-//! Which requests workers have claimed: what they and the dispatcher of a server share, so that a
-//! request runs once although several threads receive.
+//! Claims: the dispatcher and the workers of a server share which requests are claimed, so that each
+//! request runs once although several threads receive datagrams.
 //!
 //! ```text
-//!  worker:      look ─▶ its kind of request? ─▶ claim ─▶ run ─▶ send ─▶ Protocol::handle_claimed_response
-//!                 │              │                │ lost
-//!                 └──────────────┴────────────────┴─▶ the dispatcher: a datagram like any other
-//!  dispatcher:  raise ─▶ run, or see that a worker has
+//!  worker:      parse ─▶ claim ─▶ run ─▶ send ─▶ report: Protocol::handle_claimed_response
+//!                 │        │ not claimed
+//!                 └────────┴─▶ the datagram goes to the dispatcher
+//!  dispatcher:  raise ─▶ run, unless a worker has claimed it
 //! ```
 //!
-//! For each slot of a session there is a word with the highest request number that was claimed. To
-//! claim a request is to raise the word from below its number to its number, in one step, so of
-//! all that try one succeeds. Everything else about a session stays with the dispatcher. It goes by
-//! the same words while there are workers, and learns from them what it has not received itself.
+//! For each slot of a session there is a word with the highest request number that was claimed. A
+//! thread claims a request by raising the word to the request's number, in one atomic step, so only
+//! one thread succeeds. All other state of a session belongs to the dispatcher. While there are
+//! workers, the dispatcher uses the same words, and learns from reports what it has not received.
 //!
-//! A word also has the lower bits of how often the session's place was used, and while there is no
-//! session a number that nothing is above. What else a worker needs to know of a session is written
-//! before its words are opened. So a claim whose step succeeds has read what belongs to it: it is a
-//! sequence lock (Lameter, 2005), with the claim itself as the second look.
+//! A word also has the lower bits of how often the session's place was used. While there is no
+//! session, it has a number that no request is above. What a worker needs to know of a session is
+//! written before its words are opened. So a claim whose step succeeds has read the right session:
+//! this is a sequence lock (Lameter, 2005), with the claim itself as the second read.
 
 use crate::peer::preamble;
 use crate::table::SessionHandle;
@@ -24,7 +24,7 @@ use crate::wire::{Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, flags, spli
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId};
 use atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The real ones, or those that loom can interleave.
+/// The atomics of the standard library, or those that loom interleaves.
 mod atomic {
     #[cfg(all(loom, test))]
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -35,13 +35,14 @@ mod atomic {
 /// Bits of a word that are the request number.
 const NUMBER_BITS: u32 = 48;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// The highest number that workers are for. A session has had so many requests after years; then,
-/// or if it skips that many, its slots are the dispatcher's alone.
+/// The highest number that workers claim. A session reaches it after years, or by skipping numbers;
+/// then its slots belong to the dispatcher alone.
 const LAST_NUMBER: u64 = NUMBER_MASK - 1;
 /// Workers can claim nothing.
 const CLOSED: u64 = u64::MAX;
 
-/// What workers and dispatcher share. Sessions at places beyond its size are the dispatcher's.
+/// The claims that workers and dispatcher share. Sessions at places beyond its size belong to the
+/// dispatcher.
 #[derive(Debug)]
 pub struct Claims {
     preamble: [u8; PREAMBLE_BYTES],
@@ -60,7 +61,7 @@ struct Entry {
     single: AtomicU32,
 }
 
-/// What a worker has to know of a session.
+/// What a worker needs to know of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionInfo {
     pub(crate) handle: SessionHandle,
@@ -73,7 +74,7 @@ pub(crate) struct SessionInfo {
     pub(crate) single: u32,
 }
 
-/// A datagram that is one whole plain request, which nobody has claimed yet.
+/// A datagram that is one whole plain request and may be claimed.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     peer: PeerId,
@@ -88,14 +89,14 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// A request that is its holder's to run. It has to end up at [`crate::Protocol::handle_claimed_response`] or
-/// [`crate::Protocol::handle_claimed_request`].
+/// A request that its holder must run and report, with
+/// [`crate::Protocol::handle_claimed_response`] or [`crate::Protocol::handle_claimed_request`].
 #[derive(Debug)]
 #[must_use = "nobody else runs the request"]
 pub struct Claim {
     id: RequestId,
     pub(crate) info: SessionInfo,
-    /// [`flags::ECHO`] if a congestion mark is to be echoed.
+    /// [`flags::ECHO`] if a congestion mark must be echoed.
     pub(crate) mark: u8,
 }
 
@@ -105,14 +106,13 @@ impl Claim {
         self.id
     }
 
-    /// Who asks.
+    /// The client.
     pub fn peer(&self) -> PeerId {
         self.info.peer
     }
 
-    /// What precedes `response` in a datagram that answers the request: preamble and frame header.
-    /// None: the response does not fit one packet, or takes memory that the dispatcher has to
-    /// account for; then the dispatcher responds.
+    /// Preamble and frame header of a datagram with `response`. None: the response does not fit one
+    /// packet, or takes memory that the dispatcher must account for; then the dispatcher responds.
     pub fn response_head(
         &self,
         response: &Msgbuf,
@@ -131,7 +131,7 @@ impl Claim {
         Some((preamble(self.info.token), header.to_bytes(len)))
     }
 
-    /// Those of the response. It is late in any case: nobody knows how long the request waited.
+    /// The flags of the response. It counts as late: how long the request waited is unknown.
     pub(crate) fn flags(&self) -> u8 {
         self.mark | flags::LATE
     }
@@ -158,19 +158,19 @@ impl Claims {
 
     // ---- workers ----
 
-    /// A datagram from `peer`, if it is something to claim.
+    /// Parses a datagram from `peer`. None: workers cannot claim it.
     #[inline]
     pub fn parse<'a>(&self, peer: PeerId, datagram: &'a [u8]) -> Option<Candidate<'a>> {
         let (start, rest) = datagram.split_first_chunk::<PREAMBLE_BYTES>()?;
         let (frame, rest) = split_frame_of(Kind::Request, rest)?;
-        // Nothing but zeros where there have to be any: what only matters to other versions.
+        // Bytes that must be zero are zero; others are for the dispatcher.
         let is_plain = *start == self.preamble && rest.is_empty();
         let needs_dispatcher = frame.header.flags & (flags::EXT | flags::WANT) != 0;
         (is_plain && !needs_dispatcher).then_some(Candidate { peer, frame })
     }
 
-    /// Claims a request. None: another one has, or it is not for workers; it is to be handed over
-    /// to the dispatcher. `marked`: its datagram has a congestion mark.
+    /// Claims a request. None: another thread has claimed it, or it is not for workers; the datagram
+    /// must go to the dispatcher. `marked`: the datagram has a congestion mark.
     #[inline]
     pub fn claim(&self, candidate: &Candidate<'_>, marked: bool) -> Option<Claim> {
         let Header {
@@ -183,7 +183,7 @@ impl Claims {
         let entry = self.entries.get(session.index())?;
         let word = entry.slots.get(usize::from(slot))?;
         let before = word.load(Ordering::Acquire);
-        // Of a word that is closed the number is higher than any.
+        // The number of a closed word is higher than any request's.
         if before & NUMBER_MASK >= number || number > LAST_NUMBER {
             return None;
         }
@@ -191,7 +191,7 @@ impl Claims {
         if !entry.is_of(session) || info.peer != candidate.peer {
             return None;
         }
-        // Whoever has changed what was read has closed the word before, and the step sees that.
+        // A thread that changed what was read closed the word first, and the step below sees that.
         fence(Ordering::Acquire);
         let after = before & !NUMBER_MASK | number;
         let step = word.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
@@ -231,8 +231,8 @@ impl Claims {
         }
     }
 
-    /// A session is over: none of its requests can be claimed any more. `claimed` is told of each
-    /// slot the highest number that was.
+    /// A session is over: none of its requests can be claimed any more. `claimed` gets each slot and
+    /// the highest number that was claimed in it.
     pub(crate) fn close(&self, id: SessionId, mut claimed: impl FnMut(usize, RequestNumber)) {
         let words = self.entries.get(id.index()).map_or(&[][..], |it| &it.slots);
         for (slot, word) in words.iter().enumerate() {
@@ -244,8 +244,8 @@ impl Claims {
         }
     }
 
-    /// The dispatcher claims everything of a slot up to `number`; returns the highest number that
-    /// was claimed before. If that is `number` or higher, a worker has it or the dispatcher had it.
+    /// The dispatcher claims all requests of a slot up to `number`. Returns the highest number that
+    /// was claimed before. If that is `number` or higher, the request was claimed already.
     pub(crate) fn raise(&self, id: SessionId, slot: usize, number: RequestNumber) -> RequestNumber {
         let entry = self.entries.get(id.index());
         let Some(word) = entry.and_then(|entry| entry.slots.get(slot)) else {

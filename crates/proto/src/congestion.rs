@@ -1,12 +1,24 @@
-//! Congestion control of client sessions: from round-trip times and marks to a window and a rate.
+//! Congestion control of client sessions: round-trip times and marks give a window and a rate.
 //!
-//! Only clients run it: a server's packets answer a client's, so to pace requests, and requests
-//! for responses, is enough (eRPC, NSDI'19, section 5.2). One file per algorithm.
+//! Only clients run it. A server's packets answer a client's, so it is enough to pace requests and
+//! requests for response (eRPC, NSDI'19, section 5.2).
 //!
 //! ```text
 //!  Ack ──▶ Controller ──(uncongested: nothing to do)
 //!               └──────▶ Algorithm ──▶ Pace: packets in flight, bits per second
 //! ```
+//!
+//! # How to add an algorithm
+//!
+//! 1. A file `congestion/<name>.rs` with a type that implements [`Algorithm`]: acknowledgements go
+//!    in, a [`Pace`] comes out. [`Dctcp`] is the example; `path_delay.rs` and `rtt_filter.rs` tell
+//!    queueing delay from the path's own delay and from stalls of a host.
+//! 2. A variant of [`Congestion`] in `config.rs`, one of [`AnyAlgorithm`] here, and a line in
+//!    [`Controller::new`].
+//! 3. The formulas and constants in PROTOCOL.md, and tests in the new file: marks or delay lower the
+//!    rate, their end restores it, a stall of a host does not.
+//!
+//! Nothing else knows which algorithm runs.
 
 mod dctcp;
 mod path_delay;
@@ -21,14 +33,14 @@ use timely::Timely;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: u64,
-    /// Of one packet of those that came back, if it was sent once and was not held up by a
-    /// handler.
+    /// The round-trip time of one of the packets, if it was sent once and its answer did not wait
+    /// for a handler.
     pub(crate) rtt_ns: Option<u64>,
-    /// Packets that came back.
+    /// Packets that were acknowledged.
     pub(crate) packets: u32,
-    /// A queue on their way marked one of them.
+    /// A queue marked one of the packets.
     pub(crate) marked: bool,
-    /// One is lost, between others that arrived.
+    /// A packet is lost, between others that arrived.
     pub(crate) lost: bool,
 }
 
@@ -42,33 +54,33 @@ pub(crate) struct Pace {
     slack_ns: u64,
 }
 
-/// What an algorithm must do.
+/// A congestion control algorithm.
 trait Algorithm {
-    /// Packets came back.
+    /// Packets were acknowledged.
     fn handle_ack(&mut self, ack: Ack);
 
-    /// What may be sent; `None`: nothing limits it.
+    /// What the session may send. `None`: it is not limited.
     fn pace(&self) -> Option<Pace>;
 
-    /// A session that had nothing to send has.
+    /// The session had nothing to send, and has now.
     fn handle_wake(&mut self, _now: u64) {}
 
-    /// While nothing limits the session, unmarked packets with round-trip times from the first
-    /// to below the second one change nothing.
+    /// A range of round-trip times: while the session is not limited, unmarked packets within it
+    /// change nothing.
     fn ignorable_rtts_ns(&self) -> (u64, u64);
 }
 
-/// A session that had nothing to send for so many round trips is as good as a new one.
+/// A session that had nothing to send for so many round trips starts anew.
 const IDLE_ROUNDS: f64 = 4.0;
-/// A round trip of less is taken for one of this.
+/// A shorter round trip counts as this long.
 const MIN_RTT_NS: f64 = 1000.0;
 
-/// Whether a session that heard nothing since `last_ack_at` and begins to send now was idle for long.
+/// Whether a session was idle for long that had its last answer at `last_ack_at` and sends now.
 fn was_idle(now: u64, last_ack_at: u64, rtt_ns: f64) -> bool {
     now > last_ack_at + (IDLE_ROUNDS * rtt_ns.max(MIN_RTT_NS)) as u64
 }
 
-/// What [`Controller`] rounds round-trip times to, as a power of two: about a microsecond.
+/// [`Controller`] rounds round-trip times to 2 to this power in ns: about a microsecond.
 const IGNORED_SHIFT: u32 = 10;
 
 /// The controller of one session, with eRPC's common-case bypasses (section 5.2.2) around the
@@ -163,13 +175,13 @@ impl Controller {
         controller
     }
 
-    /// Whether an unmarked packet with this round-trip time has to be told of.
+    /// Whether the algorithm must know of an unmarked packet with this round-trip time.
     #[inline]
     pub(crate) fn needs_update(&self, rtt_ns: u64) -> bool {
         (rtt_ns >> IGNORED_SHIFT).wrapping_sub(self.ignored_from.into()) >= self.ignored_span.into()
     }
 
-    /// Takes what an answer says; returns whether the session may send without pacing from now on.
+    /// Handles what an answer says. Returns whether the session may send without pacing from now on.
     #[inline]
     pub(crate) fn handle_ack(&mut self, ack: Ack) -> bool {
         let told = ack.rtt_ns;
@@ -206,7 +218,7 @@ impl Controller {
         }
     }
 
-    /// Looks what may be sent and which bypasses that allows.
+    /// Recomputes what may be sent, and which bypasses that allows.
     fn refresh(&mut self) {
         let Some(state) = &mut self.state else {
             return;
@@ -261,8 +273,8 @@ impl Controller {
         count
     }
 
-    /// A packet of `bytes` left, or was asked for. On a session that is not paced it counts for
-    /// nothing: the link may be faster than was said, and what it has carried is no debt.
+    /// A packet of `bytes` was sent, or was asked for. On a session that is not paced it does not
+    /// count: the link may be faster than configured, and what it has carried is no debt.
     pub(crate) fn record_sent(&mut self, now: u64, bytes: usize) {
         if self.unpaced {
             return;
@@ -277,7 +289,7 @@ impl State {
     /// When a packet may leave after one of `bytes` that was due at `next` and leaves `now`.
     fn after(&self, next: u64, now: u64, bytes: usize) -> u64 {
         let gap_ns = bytes as f64 * 8e9 / self.pace.rate_bps;
-        // Credit for silence is hardly saved up: no burst after a pause.
+        // A pause saves up at most the slack: no burst follows it.
         next.max(now.saturating_sub(self.pace.slack_ns)) + gap_ns as u64
     }
 }
@@ -333,9 +345,10 @@ mod tests {
         }
     }
 
-    /// Of an uncongested session only a first, a shorter, and a much longer round trip are news.
+    /// On an uncongested session, only a first, a shorter or a much longer round trip needs an
+    /// update.
     #[test]
-    fn what_is_within_the_usual_is_no_news() {
+    fn a_usual_rtt_of_an_uncongested_session_needs_no_update() {
         for congestion in [Congestion::Timely, Congestion::Dctcp] {
             let mut control = Controller::new(&config(congestion), PACKET as u32);
             assert!(control.needs_update(700_000));

@@ -1,8 +1,8 @@
-//! Cookies: proof that who asks for a session receives at the address it asks from.
+//! Cookies: proof that a client receives datagrams at the address that it sends from.
 //!
-//! The server keeps nothing about a connect until the client has echoed a cookie, so a flood of
-//! connects from forged addresses costs it a hash and a datagram no larger than the one received
-//! (the idea of TCP's SYN cookies, and of QUIC's address validation, RFC 9000 section 8.1).
+//! The server keeps no state of a connect until the client has echoed a cookie. So a connect from a
+//! forged address costs the server one hash, and one datagram no larger than the connect (the idea
+//! of TCP's SYN cookies, and of QUIC's address validation, RFC 9000 section 8.1).
 
 use std::hash::Hasher;
 
@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::Source;
 
-/// A cookie is good for this long.
+/// A cookie is valid for this long.
 const LIFETIME_NS: u64 = 5_000_000_000;
 
 pub(crate) struct CookieKey {
@@ -23,8 +23,8 @@ impl CookieKey {
     }
 
     /// The code for a connect of `session` of the client incarnation `token` at `now`. `present` is
-    /// the incarnation that is there now if the source is a peer: its number may be another one's
-    /// soon, to whom the cookie would do harm in the hands of the first.
+    /// the known incarnation of the peer, if the source is one. It is part of the code because
+    /// another peer may have the same number later, and the first must not harm that one.
     pub(crate) fn mac(
         &self,
         now: u64,

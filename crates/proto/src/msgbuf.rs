@@ -1,9 +1,9 @@
 //! Message buffers and their pool.
 //!
 //! The ownership rule of eRPC (NSDI'19, section 4.2.2) is that no transmission queue refers to a
-//! request's msgbuf once its response is processed. Here the rule is kept by moves: a request's
-//! buffer moves into its slot, frames are copied out of it (or sent from it) within one call, and
-//! it moves back with the response. There is no queue of references that could outlive it.
+//! request's msgbuf once its response is processed. Here moves keep the rule: a request's buffer
+//! moves into its slot, frames are copied out of it (or sent from it) within one call, and the buffer
+//! moves back with the response. No queue of references could outlive it.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use bytes::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Msgbuf {
     head: Vec<u8>,
-    // Boxed because it is rare: it keeps a slot small.
+    // Boxed because it is rare: so a slot stays small.
     tail: Option<Box<Bytes>>,
 }
 
@@ -75,7 +75,7 @@ impl Msgbuf {
         self.len() == 0
     }
 
-    /// Forgets the contents and keeps the memory of the contiguous part.
+    /// Drops the contents and keeps the memory of the contiguous part.
     #[inline]
     pub fn clear(&mut self) {
         self.head.clear();
@@ -88,7 +88,7 @@ impl Msgbuf {
         self.head.capacity()
     }
 
-    /// Whether it is too much to be kept by a slot that may not need it again for long.
+    /// Whether it has more memory than a slot keeps for its next message.
     #[inline]
     pub(crate) fn is_bulky(&self) -> bool {
         self.head.capacity() > KEPT_BYTES || self.tail.is_some()
@@ -112,7 +112,7 @@ impl Msgbuf {
 /// The most memory that a slot keeps for its next message.
 const KEPT_BYTES: usize = 512;
 
-/// Empty buffers to use again: last in, first out, so the next one is still in the cache.
+/// Empty buffers to use again: last in, first out, so that the next one is still in the cache.
 #[derive(Debug)]
 pub(crate) struct Pool {
     small: Vec<Msgbuf>,
@@ -123,7 +123,7 @@ pub(crate) struct Pool {
 /// A buffer with more memory than this is kept apart, so that a large message does not end up
 /// as the preallocated response of a small one.
 const SMALL_BYTES: usize = 4096;
-/// InlineMessage buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
+/// Small buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
 const SMALL_KEPT: usize = 4096;
 /// Memory of large buffers kept.
 const LARGE_KEPT_BYTES: usize = 128 << 20;

@@ -1,7 +1,6 @@
 //! Counters of an endpoint's protocol. Plain numbers: one thread owns them.
 
-/// How many wait for the next turn, for checkers: sessions and slots that could not go on in the
-/// last one.
+/// How many sessions and slots wait for the next turn, for checkers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueLengths {
     /// Client sessions that found the sink full.
@@ -14,10 +13,10 @@ pub struct QueueLengths {
     pub server_credit_returns: usize,
 }
 
-/// What happened since the endpoint started.
+/// Counters since the endpoint started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams dropped whole: malformed, of another version, stale, or from strangers.
+    /// Datagrams dropped whole: malformed, of another version, stale, or from unknown peers.
     pub datagrams_dropped: u64,
     /// Datagrams of which a malformed rest was dropped.
     pub frames_malformed: u64,
@@ -29,7 +28,7 @@ pub struct Stats {
     pub responses_received: u64,
     /// Client: requests, fragments and requests for response sent again.
     pub retransmissions: u64,
-    /// Client: answers that told of congestion marks.
+    /// Client: answers that reported congestion marks.
     pub marks: u64,
     /// Server: requests handed to handlers.
     pub requests_received: u64,
@@ -37,7 +36,7 @@ pub struct Stats {
     pub duplicates: u64,
     /// Server: responses sent, each once.
     pub responses_sent: u64,
-    /// Server: responses that came too late for anyone to want them.
+    /// Server: responses that no client waited for any more.
     pub responses_unwanted: u64,
     /// Frames that found the sink full and were offered again.
     pub sink_full: u64,

@@ -1,9 +1,8 @@
 //! A table of sessions with stable places and generations.
 //!
-//! A lookup by a handle from a frame reads one word of the place, its session's handle, in the cache
-//! line that the fast path reads anyway. With many sessions that line is in no cache, so the
-//! handles in a datagram can be asked for before its first frame is handled: the misses overlap
-//! then, instead of one for each frame.
+//! A lookup by the session id in a frame reads one word of the place, in the cache line that the fast
+//! path reads anyway. With many sessions that line is in no cache. So the places that a datagram
+//! names can be prefetched before its first frame is handled, and the misses overlap.
 
 use std::collections::VecDeque;
 
@@ -11,7 +10,7 @@ use starling_prefetch::{prefetch_element, prefetch_lines};
 
 use crate::SessionId;
 
-/// What a session is told of itself.
+/// A session's id, and the round that makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionHandle {
     pub(crate) id: SessionId,
@@ -20,7 +19,7 @@ pub(crate) struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// Of a place without a session.
+    /// The handle of a place without a session.
     pub(crate) const NONE: Self = Self {
         id: SessionId::NONE,
         round: 0,
@@ -41,7 +40,7 @@ impl SessionHandle {
     }
 }
 
-/// What a place holds.
+/// A place of the table: a session, or vacant.
 pub(crate) trait Place {
     /// A place without a session. Its handle is [`SessionHandle::NONE`].
     fn vacant() -> Self;
@@ -50,11 +49,11 @@ pub(crate) trait Place {
     fn handle(&self) -> SessionHandle;
 }
 
-/// Places beyond those that can be in use at a time, so that a handle of a table of few sessions does
-/// not come round before 65,536 others were used: a packet may be long on its way.
+/// Places beyond those that can be in use at a time. With them, also a table of few sessions uses
+/// 65,536 other ids before it uses an id again: a packet may be long on its way.
 pub(crate) const SPARE: usize = 256;
 
-/// Fewer sessions than this stay in a core's caches: there is nothing to ask for early.
+/// Fewer sessions than this stay in a core's caches: prefetching them is useless.
 const CROWD: usize = 1024;
 
 /// Places for sessions. A freed place is used again as late as possible, so that a delayed frame
@@ -84,12 +83,12 @@ impl<T: Place> Table<T> {
         self.len() >= self.limit
     }
 
-    /// Puts a session in, unless the table is full. It learns its own handle.
+    /// Inserts a session, unless the table is full. `make` gets the session's handle.
     pub(crate) fn insert(&mut self, make: impl FnOnce(SessionHandle) -> T) -> Option<SessionId> {
         if self.is_full() {
             return None;
         }
-        // Fresh places first while there are few, then the one that was freed longest ago.
+        // Fresh places first while there are few; then the place that was freed longest ago.
         let room = (self.limit + SPARE).min(SessionId::MAX_INDEX);
         let handle = if self.places.len() < room && self.free.len() < SPARE {
             self.places.push(T::vacant());
@@ -123,19 +122,19 @@ impl<T: Place> Table<T> {
             .filter(|place| place.handle().id == id)
     }
 
-    /// Whether it is worth while to ask for sessions before they are needed.
+    /// Whether there are so many sessions that prefetching helps.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.places.len() > CROWD
     }
 
-    /// Asks for the first line of a place. Any number will do.
+    /// Prefetches the first line of a place. Any index will do.
     #[inline]
     pub(crate) fn prefetch(&self, index: usize) {
         prefetch_element(&self.places, index);
     }
 
-    /// Asks for the first lines of a place that exists.
+    /// Prefetches the first lines of a place, if it exists.
     #[inline]
     pub(crate) fn prefetch_lines(&self, index: usize, lines: usize) {
         if let Some(place) = self.places.get(index) {

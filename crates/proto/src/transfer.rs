@@ -1,8 +1,9 @@
 //! Messages of several packets: what was sent, what arrived, what to send next.
 //!
 //! Both directions use the same two windows of at most 64 fragments above the lowest one missing.
-//! A request's sender learns from cumulative and selective credit returns; a response's receiver
-//! asks for the fragments that it wants. Either way only the client decides what is sent again.
+//! The sender of a request learns from cumulative and selective credit returns what arrived. The
+//! receiver of a response asks for the fragments that it wants. Either way only the client decides
+//! what is sent again.
 //!
 //! ```text
 //!        base              next            count
@@ -14,7 +15,7 @@ use crate::msgbuf::Msgbuf;
 
 /// Fragments that may be outstanding for one message: the width of the bitmaps on the wire.
 pub(crate) const WINDOW: u32 = 64;
-/// A fragment is taken for lost when one this far above it arrived. Below it, for reordered.
+/// A fragment counts as lost when one this far above it arrived. Below that it counts as reordered.
 const REORDER: u32 = 3;
 
 /// The lowest `n` bits.
@@ -26,7 +27,7 @@ fn shift_right(bits: u64, by: u32) -> u64 {
     bits.checked_shr(by).unwrap_or(0)
 }
 
-/// Bits that are so far below the highest one set in `arrived` that they are lost, not late.
+/// The bits so far below the highest bit of `arrived` that their fragments count as lost.
 fn holes(arrived: u64) -> u64 {
     if arrived == 0 {
         return 0;
@@ -89,7 +90,7 @@ impl SendWindow {
         is_first
     }
 
-    /// Takes a credit return. Returns whether anything new is known to have arrived.
+    /// Handles a credit return. Returns whether it reports a fragment that newly arrived.
     pub(crate) fn handle_ack(&mut self, next: u32, sack: u64, now: u64, srtt_ns: u64) -> bool {
         if next < self.base || next > self.next {
             return false;
@@ -117,7 +118,7 @@ impl SendWindow {
         std::mem::take(&mut self.found_lost)
     }
 
-    /// Nothing was heard for a timeout: all that is outstanding is lost.
+    /// No answer came for a timeout: all outstanding fragments count as lost.
     pub(crate) fn handle_timeout(&mut self, now: u64) {
         self.lost = mask(self.next - self.base) & !self.sacked;
         self.recovery_at = now;
@@ -160,8 +161,7 @@ pub(crate) fn fragment_count(total: u32, fragment: u32) -> u32 {
 }
 
 impl ReceiveWindow {
-    /// `buffer` must be empty; its memory is grown as data arrives, never ahead of it by more
-    /// than a window.
+    /// `buffer` must be empty. Its memory grows as data arrives, at most a window ahead of the data.
     pub(crate) fn new(total: u32, fragment: u32, buffer: Msgbuf) -> Self {
         debug_assert!(buffer.is_empty());
         Self {
@@ -174,7 +174,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Takes fragment `index` of a message of `total` bytes. Returns whether it is new.
+    /// Accepts fragment `index` of a message of `total` bytes. Returns whether it is new.
     pub(crate) fn accept(
         &mut self,
         total: u32,
@@ -241,7 +241,7 @@ pub(crate) struct ResponseWindow {
     pub(crate) arrived: ReceiveWindow,
     /// Fragments below this one were asked for.
     requested: u32,
-    /// Asked for, but taken for lost.
+    /// Fragments that were asked for and count as lost.
     lost: u64,
     recovery_at: u64,
     found_lost: bool,
@@ -250,7 +250,7 @@ pub(crate) struct ResponseWindow {
 }
 
 impl ResponseWindow {
-    /// The first fragment comes unasked.
+    /// The server sends the first fragment unasked.
     pub(crate) fn new(arrived: ReceiveWindow) -> Self {
         Self {
             arrived,
@@ -268,7 +268,7 @@ impl ResponseWindow {
         asked - (self.arrived.sack() & mask(asked)).count_ones() - self.lost.count_ones()
     }
 
-    /// Takes a fragment; returns whether it is new.
+    /// Accepts a fragment. Returns whether it is new.
     pub(crate) fn accept(
         &mut self,
         total: u32,
@@ -284,7 +284,7 @@ impl ResponseWindow {
         Ok(fresh)
     }
 
-    /// Looks for fragments that are lost; returns how many there are to ask for.
+    /// Finds fragments that are lost. Returns how many fragments to ask for.
     pub(crate) fn find_missing(&mut self, now: u64, srtt_ns: u64) -> u32 {
         let base = self.arrived.next();
         if now >= self.recovery_at + srtt_ns {
@@ -339,7 +339,7 @@ impl ResponseWindow {
         sample.map(|(_, asked_at)| now - asked_at)
     }
 
-    /// Nothing was heard for a timeout: ask for all of it again.
+    /// No fragment came for a timeout: all fragments that were asked for count as lost.
     pub(crate) fn handle_timeout(&mut self, now: u64) {
         let asked = self.requested - self.arrived.next().min(self.requested);
         self.lost = mask(asked) & !self.arrived.sack();

@@ -1,28 +1,28 @@
 //! A timing wheel of sessions, in the manner of Carousel (SIGCOMM 2017).
 //!
-//! One instance keeps retransmission timers, another paces congested sessions. What is in the
-//! wheel are sessions, never packets: a session that is due is looked at and sends, or is put
-//! back. So nothing in the wheel refers to a message, and nothing must be taken out of it before
-//! it is due (eRPC's appendix C has to drop responses for the lack of this).
+//! One instance keeps retransmission timers, another paces congested sessions. The wheel holds
+//! sessions, never packets: a session that is due sends, or is inserted again. So no entry refers to
+//! a message, and no entry must be removed before it is due (eRPC, appendix C, has packets in its
+//! wheel and must drop responses for that).
 //!
 //! ```text
 //!  cursor ──▶ [ ][ ][•]──▶ session 7 ──▶ session 2
 //!             [ ][ ][•]──▶ session 9         intrusive lists: two links per session
 //! ```
 //!
-//! Insertion, moving and expiry are O(1) per session. A time beyond the horizon is put at the horizon:
-//! the session comes out early, finds that it is not due, and goes back.
+//! Insertion, moving and expiry are O(1) per session. A session with a time beyond the horizon is
+//! put at the horizon: it comes out early, is not due, and is inserted again.
 
 /// No session.
 const NONE: u32 = u32::MAX;
-/// The next one of a session that is in no list.
+/// The `next` of a session that is in no list.
 const ABSENT: u32 = u32::MAX - 1;
-/// Before the first one of a list is its bucket, with this.
+/// Flag of a `previous` that is the list's bucket and not a session.
 const HEAD: u32 = 1 << 31;
-/// Places on the wheel.
+/// Buckets on the wheel.
 const BUCKETS: usize = 1024;
 
-/// Where a session is: between which others.
+/// The neighbours of a session in its list.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     next: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Wheel {
     occupied: [u64; BUCKETS / 64],
     links: Vec<Link>,
     len: usize,
-    /// Places and entries that were looked at so far.
+    /// Buckets and entries visited so far.
     #[cfg(test)]
     visits: std::cell::Cell<u64>,
 }
@@ -60,7 +60,7 @@ impl Wheel {
         }
     }
 
-    /// Puts a session in, to come out at `at` or a little later. If it is in already it is moved.
+    /// Inserts a session, to come out at `at` or a little later. A session that is in is moved.
     pub(crate) fn insert(&mut self, session: usize, at: u64) {
         if session >= self.links.len() {
             let absent = Link {
@@ -87,7 +87,7 @@ impl Wheel {
         self.len += 1;
     }
 
-    /// Takes a session out that is in, to be put in elsewhere.
+    /// Removes a session that is in, to insert it elsewhere.
     #[cold]
     fn remove(&mut self, session: usize) {
         let Link { next, previous } = self.links[session];
@@ -106,7 +106,7 @@ impl Wheel {
         self.len -= 1;
     }
 
-    /// Takes out all that is due and hands it to `due`. Bounded by one turn of the wheel.
+    /// Moves all sessions that are due to `due`. Bounded by one turn of the wheel.
     #[inline]
     pub(crate) fn expire(&mut self, now: u64, due: &mut Vec<u32>) {
         let tick = now >> self.shift;
@@ -138,7 +138,7 @@ impl Wheel {
         self.cursor = tick;
     }
 
-    /// When [`Wheel::expire`] has something to hand out next.
+    /// When the next session comes out of [`Wheel::expire`].
     pub(crate) fn next(&self) -> Option<u64> {
         if self.len == 0 {
             return None;
@@ -248,7 +248,7 @@ mod tests {
     /// Wherever in a tick it is put in, and for whenever within the horizon, a session comes out
     /// at the first tick that begins after its time, and `next` has said so.
     #[test]
-    fn slots_are_exact() {
+    fn a_session_comes_out_at_the_first_tick_after_its_time() {
         for start in [
             0,
             1,
@@ -269,7 +269,7 @@ mod tests {
 
     /// However late the wheel is turned, the order is that of the ticks.
     #[test]
-    fn what_comes_out_at_once_is_in_the_order_of_its_times() {
+    fn sessions_that_expire_together_come_out_in_the_order_of_their_times() {
         let mut wheel = Wheel::new(SHIFT, 0);
         let tick_of = |session: u64| session * 389 % HORIZON;
         for session in 0..HORIZON {
@@ -324,8 +324,8 @@ mod tests {
         assert!(least > 500 && most - least <= most / 20, "{least} {most}");
     }
 
-    /// To put in has no loop at all; to turn visits at each bucket once and at each entry that is
-    /// due once; to ask for the next visits at a word for each 64 buckets.
+    /// An insertion has no loop. Expiry visits each bucket once and each due entry once. `next` visits
+    /// one word for each 64 buckets.
     #[test]
     fn the_cost_does_not_depend_on_how_many_wait() {
         for crowd in [0, 1_000, 100_000] {
@@ -346,7 +346,7 @@ mod tests {
 
     /// Two links for each session and nothing that grows with time or with how often one is put in.
     #[test]
-    fn its_size_is_that_of_the_sessions() {
+    fn the_wheel_has_two_links_for_each_session_and_no_more() {
         let mut wheel = Wheel::new(SHIFT, 0);
         for round in 0..10_000u64 {
             for session in 0..8 {

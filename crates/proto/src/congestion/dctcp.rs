@@ -1,43 +1,44 @@
 //! DCTCP (SIGCOMM 2010) on a window that goes below one packet, as Swift's does (SIGCOMM 2020).
 //!
-//! The switch marks packets that find more than a threshold queued. The window is lowered once a
-//! round trip by half of the share of packets that are marked, on average, and grows by a fixed
-//! amount in each. With a hundred senders to one port the share of each is less than a packet in
+//! A switch marks packets that find more than a threshold queued. Once a round trip, the window
+//! decreases by half of the average share of marked packets; in each round without marks it grows by
+//! a fixed amount. With a hundred senders to one port, the share of each is less than a packet in
 //! flight: below one packet the window is a gap between packets.
 //!
-//! Marks come from queues in the network only, so a slow core at either end throttles nobody.
-//! Where nothing marks, delay has to do: one that stands well above the path's own and what hosts
-//! cause lowers the window by its excess, as Swift's target does. A packet that is lost between
-//! others which arrive lowers it too; a timeout does not, for it may be the other end's absence.
+//! Marks come only from queues in the network, so a slow core at either end throttles no session.
+//! Where nothing marks, delay takes their place. A standing delay well above the path's own and what
+//! hosts cause decreases the window by its excess, as with Swift's target. A packet that is lost
+//! between others that arrive decreases it, too. A timeout does not: the other end may be away.
 
 use super::path_delay::PathDelay;
 use super::{Ack, Algorithm, MIN_RTT_NS, Pace, was_idle};
 
 /// Weight of a new share of marked packets: DCTCP's.
 const GAIN: f64 = 1.0 / 16.0;
-/// The share that is assumed when the first mark comes. With DCTCP's, one, a lone mark would halve
-/// the speed for many round trips; if there is more to be lowered, more marks and delay say so.
+/// The share that is assumed when the first mark comes. DCTCP assumes one: then a lone mark would
+/// halve the speed for many round trips. If a larger decrease is needed, more marks follow.
 const FIRST_ALPHA: f64 = 1.0 / 8.0;
-/// Growth of a window in a round, in packets. Less than TCP's one: of a hundred senders, each
-/// with about a packet in flight, that would double the queue.
+/// Growth of the window in a round, in packets. TCP's growth is one: with a hundred senders, each
+/// with about one packet in flight, that would double the queue.
 const STEP: f64 = 1.0 / 4.0;
-/// Rounds without a mark speed the growth up, to so many steps at most.
+/// The growth accelerates with each round without a mark, to at most so many steps.
 const MAX_STEPS: u32 = 32;
 /// The least window, in packets.
 const MIN_WINDOW: f64 = 1.0 / 64.0;
-/// Delay alone does not lower it further: a packet of each of a hundred senders is a short queue.
+/// Delay alone does not decrease the window below this: one packet from each of a hundred senders is
+/// a short queue.
 const MIN_WINDOW_BY_DELAY: f64 = 1.0;
-/// What busy hosts add to the path's delay.
+/// Delay that busy hosts add to the path's own.
 const TARGET_NS: f64 = 50_000.0;
-/// A queue of so many packets at the link's rate on top of it is no congestion: what is large on
-/// its link needs more time.
+/// A queue of so many packets at the link's rate is no congestion: large packets on a slow link need
+/// more time.
 const TARGET_PACKETS: f64 = 8.0;
-/// Strength of a decrease by delay, and the most that one takes away: Swift's.
+/// Strength of a decrease by delay, and the largest such decrease: Swift's values.
 const BETA: f64 = 0.8;
 const MAX_DECREASE: f64 = 0.5;
-/// What a loss takes away: as much as CUBIC (RFC 9438) takes. Half, as DCTCP, costs a link that
-/// loses a packet in a thousand four percent more, and in front of buffers too small to queue
-/// anything it makes more timeouts, not fewer.
+/// The decrease after a loss: CUBIC's (RFC 9438). DCTCP's half would cost a link that loses one
+/// packet in a thousand four percent more throughput. In front of buffers too small to queue
+/// anything, half causes more timeouts, not fewer.
 const LOSS_DECREASE: f64 = 0.3;
 /// Weight of a new round-trip time.
 const RTT_GAIN: f64 = 0.125;
@@ -46,9 +47,9 @@ const RTT_GAIN: f64 = 0.125;
 pub(super) struct Dctcp {
     /// Packets in flight.
     window: f64,
-    /// Beyond this the window limits nothing.
+    /// From here on the window limits nothing.
     limit: f64,
-    /// A delay beyond the path's above this one, if it stands, is congestion.
+    /// Standing delay beyond the path's own and this is congestion.
     target_ns: f64,
     /// Bytes of a full packet.
     packet_bytes: f64,
@@ -56,15 +57,15 @@ pub(super) struct Dctcp {
     alpha: f64,
     rtt_ns: f64,
     path: PathDelay,
-    /// The present round: when it ends, and what came back in it.
+    /// The present round: when it ends, and what was acknowledged in it.
     round_ends: u64,
     packets: u32,
     marked: u32,
     /// Rounds in a row without congestion.
     unmarked_rounds: u32,
-    /// No decrease before: one a round trip.
+    /// No decrease before this time: one a round trip.
     next_decrease_at: u64,
-    /// When packets came back last.
+    /// The time of the last acknowledgement.
     last_ack_at: u64,
 }
 
@@ -94,7 +95,7 @@ impl Dctcp {
         self.window >= self.limit
     }
 
-    /// What is left of the window after an answer.
+    /// The share of the window that an answer leaves.
     fn remaining_share(&mut self, ack: &Ack) -> f64 {
         let mut keep = 1.0;
         if ack.marked {
@@ -107,7 +108,7 @@ impl Dctcp {
             return keep;
         };
         if self.is_full() {
-            // What was heard before was long ago.
+            // The sample before was long ago.
             self.rtt_ns = rtt_ns as f64;
         }
         if let Some(stands_ns) = self.path.record_rtt(ack.now, rtt_ns, self.is_full()) {
@@ -133,7 +134,7 @@ impl Dctcp {
         }
     }
 
-    /// What marks it next is news.
+    /// The session is not limited; the next mark counts as the first.
     fn be_full(&mut self) {
         self.window = self.limit;
         self.alpha = FIRST_ALPHA;
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_nothing_to_send_begins_anew() {
+    fn a_session_that_was_idle_starts_anew() {
         let mut dctcp = dctcp();
         let mut now = 1;
         run(&mut dctcp, &mut now, 1000, 100);

@@ -1,23 +1,23 @@
-//! The delay of a path itself, told apart from that of queues on it.
+//! The delay of a path itself, told apart from the delay of queues on it.
 //!
-//! The shortest round-trip time that was ever seen is taken for the path's own, as BBR does (ACM
-//! Queue 2016). A path that becomes longer, because it was routed anew, looks like a queue that
-//! never gets shorter. Congestion control shortens the queues that it can, so what stays above
-//! its target all the time for so long is not one of them: then the shortest of that time counts.
+//! The shortest round-trip time so far counts as the path's own, as in BBR (ACM Queue 2016). Delay
+//! above it counts as queueing. A path that is rerouted and becomes longer looks like a queue that
+//! never gets shorter. Congestion control shortens queues, so delay that stays above its target for
+//! long is not a queue: then the shortest round-trip time of that period counts as the path's own.
 
 use super::rtt_filter::RttFilter;
 
-/// So long may a delay stand above the target before it is the path's own.
+/// Delay that stays above the target for this long is the path's own.
 const REROUTE_NS: u64 = 2_000_000_000;
 
-/// What is known of a path's delay.
+/// An estimate of a path's own delay.
 #[derive(Clone, Debug)]
 pub(super) struct PathDelay {
     filter: RttFilter,
-    /// A delay beyond the path's own above this one is congestion.
+    /// Delay beyond the path's own and this is congestion.
     target_ns: u64,
     min_ns: u64,
-    /// Since when every delay is above the target, and the least of them.
+    /// The time since which every delay is above the target, and the shortest of them.
     above_since: Option<u64>,
     above_ns: u64,
 }
@@ -33,8 +33,8 @@ impl PathDelay {
         }
     }
 
-    /// Takes a round-trip time; returns one that stands, if it is known by now. `sparse`: those
-    /// within [`PathDelay::ignorable_rtts_ns`] are not told.
+    /// Records a round-trip time. Returns a standing one, when it is known. `sparse`: times within
+    /// [`PathDelay::ignorable_rtts_ns`] are not recorded.
     pub(super) fn record_rtt(&mut self, now: u64, rtt_ns: u64, sparse: bool) -> Option<u64> {
         self.min_ns = self.min_ns.min(rtt_ns);
         let stands_ns = self.filter.record_rtt(now, rtt_ns, sparse)?;
@@ -52,12 +52,12 @@ impl PathDelay {
         Some(stands_ns)
     }
 
-    /// What of a round-trip time is not the path's own.
+    /// The part of a round-trip time above the path's own.
     pub(super) fn queue_ns(&self, rtt_ns: u64) -> u64 {
         rtt_ns.saturating_sub(self.min_ns)
     }
 
-    /// Round-trip times from the first to below the second tell an unlimited session nothing.
+    /// Round-trip times in this range do not matter to a session that is not limited.
     pub(super) fn ignorable_rtts_ns(&self) -> (u64, u64) {
         if self.min_ns == u64::MAX {
             return (0, 0);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_shortest_is_a_queue() {
+    fn delay_above_the_shortest_rtt_counts_as_queueing() {
         let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         assert_eq!(path.ignorable_rtts_ns(), (0, 0), "the first is news");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_has_become_longer_is_believed_in_the_end() {
+    fn a_rerouted_path_gets_a_new_shortest_rtt_in_the_end() {
         let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         run(&mut path, &mut now, 600_000, 100_000_000);
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(path.queue_ns(5_000_000), 0);
     }
 
-    /// One end is away now and then, for seconds in all: each time everything in flight is late.
+    /// One end is away now and then, for seconds in all. Each time, all packets in flight are late.
     #[test]
-    fn absences_are_no_longer_path() {
+    fn absences_of_a_host_do_not_lengthen_the_path() {
         let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         for _ in 0..1000 {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_becomes_longer_in_two_steps_is_believed() {
+    fn a_path_that_becomes_longer_in_two_steps_gets_a_new_shortest_rtt() {
         let mut path = PathDelay::new(TARGET_NS);
         let mut now = 1;
         run(&mut path, &mut now, 10_000, 100_000_000);

@@ -1,28 +1,28 @@
-//! Delay that stands, as a queue's does, told apart from delay that strikes once.
+//! A filter of round-trip times: standing delay, as of a queue, passes; a single stall does not.
 //!
-//! A virtual machine's core is descheduled for milliseconds now and then, and every packet in
-//! flight then has a huge round-trip time although no queue stood anywhere. What was sent after
-//! the first of them came back has a short one again. So what counts is the smallest of a stretch
-//! of round-trip times of which one is of a packet that left when another had come back:
+//! A virtual machine's core is descheduled for milliseconds now and then. Every packet in flight
+//! then has a huge round-trip time, although there was no queue. A packet that is sent after the
+//! first of them came back has a short one again. So the filter returns the shortest time of a
+//! stretch. A stretch ends with a packet that was sent after the stretch began:
 //!
 //! ```text
 //!  sent   │▁▁▁▁▁▁▁▁▁ a ▁▁▁▁▁▁▁▁▁▶│▁▁ b ▁▁▶│
 //!                 stalled         ↑ a begins a stretch, b ends it: min(a, b) = b
 //! ```
 
-/// The smallest round-trip time of a stretch of time.
+/// The shortest round-trip time of a stretch of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RttFilter {
-    /// When the first packet of the stretch came back; zero: none did.
+    /// When the first packet of the stretch came back; zero: no packet did.
     begun_at: u64,
-    /// When the last one did.
+    /// When the last packet came back.
     last_ack_at: u64,
     smallest_ns: u64,
 }
 
 impl RttFilter {
-    /// Takes a round-trip time; returns the smallest of a stretch if one is over. `sparse`: short
-    /// times are not told, so that what was heard long before is no neighbour.
+    /// Records a round-trip time. Returns the shortest of a stretch when the stretch ends. `sparse`:
+    /// short times are not recorded, so a sample of long ago does not belong to the stretch.
     pub(super) fn record_rtt(&mut self, now: u64, rtt_ns: u64, sparse: bool) -> Option<u64> {
         let sent_at = now.saturating_sub(rtt_ns);
         let alone = sparse && sent_at > self.last_ack_at + self.smallest_ns;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_in_flight_together_is_one_stretch() {
+    fn packets_in_flight_together_are_one_stretch() {
         let mut filter = RttFilter::default();
         assert_eq!(filter.record_rtt(100_000, 50_000, false), None);
         assert_eq!(filter.record_rtt(110_000, 40_000, false), None);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn two_stalls_with_nothing_told_between_are_two() {
+    fn two_stalls_with_no_sample_between_are_two() {
         let mut filter = RttFilter::default();
         for now in [20_000_000, 60_000_000, 90_000_000] {
             assert_eq!(filter.record_rtt(now, 5_000_000, true), None);

@@ -1,12 +1,12 @@
-//! Timely (SIGCOMM 2015), in the form that Zhu et al. (CoNEXT 2016, section 5) give a fixed point:
-//! the gradient decides how much to decrease by, the distance to a reference RTT by how much.
+//! Timely (SIGCOMM 2015), in the form of Zhu et al. (CoNEXT 2016, section 5), which has a fixed
+//! point: the gradient weighs the decrease, the distance to a reference RTT gives its size.
 //!
-//! One thing is added: the rate follows delays that stand, see [`PathDelay`].
+//! One thing is added: only standing delay changes the rate, see [`PathDelay`].
 
 use super::path_delay::PathDelay;
 use super::{Ack, Algorithm, Pace, was_idle};
 
-/// Below this there is no queue to speak of: additive increase.
+/// Below this the queue is negligible: additive increase.
 const LOW_NS: u64 = 50_000;
 /// Above this: multiplicative decrease whatever the gradient says.
 const HIGH_NS: f64 = 1_000_000.0;
@@ -18,7 +18,7 @@ const ALPHA: f64 = 0.46;
 const BETA: f64 = 0.26;
 /// RTT that normalises the gradient.
 const BASE_NS: f64 = 20_000.0;
-/// Low windows in a row before the increase becomes five times as fast.
+/// Low windows in a row before the increase is five times as fast (hyperactive increase, HAI).
 const HAI_AFTER: u8 = 5;
 /// No session is throttled below this: one small packet every few tens of microseconds.
 const FLOOR_BPS: f64 = 15_000_000.0;
@@ -34,7 +34,7 @@ pub(crate) struct Timely {
     difference_ns: f64,
     low_windows: u8,
     path: PathDelay,
-    /// The last round trip, and when something was last heard.
+    /// The last round-trip time, and the time of the last acknowledgement.
     rtt_ns: f64,
     last_ack_at: u64,
 }
@@ -107,8 +107,8 @@ impl Algorithm for Timely {
         })
     }
 
-    /// Answers that come late tell no round-trip time: where all do, nothing else would ever raise
-    /// the rate again.
+    /// Late answers give no round-trip time. Where all answers are late, only this raises the rate
+    /// again.
     fn handle_wake(&mut self, now: u64) {
         if was_idle(now, self.last_ack_at, self.rtt_ns) {
             self.rate_bps = self.link_rate_bps;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_idle_is_as_good_as_a_new_one() {
+    fn a_session_that_was_idle_starts_anew() {
         let mut timely = Timely::new(LINK);
         let mut now = 1;
         run(&mut timely, &mut now, (0..200).map(|i| 60_000 + i * 8_000));

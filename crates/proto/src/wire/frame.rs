@@ -1,4 +1,4 @@
-//! Preamble and frame header: total parsing, any bytes in, an error or a frame out.
+//! Preamble and frame header. Parsing is total: any bytes give an error or a frame.
 
 use super::{HEADER_BYTES, PREAMBLE_BYTES, VERSION};
 use crate::{RequestNumber, SessionId};
@@ -9,7 +9,7 @@ pub(crate) const MAGIC: u8 = 0x5a;
 pub(crate) mod flags {
     /// The layer above put an extension before the body.
     pub(crate) const EXT: u8 = 1 << 5;
-    /// From a server: what the frame answers came in a datagram with a congestion mark (RFC 3168).
+    /// From a server: the frame answers a datagram that had a congestion mark (RFC 3168).
     pub(crate) const ECHO: u8 = 1 << 6;
     /// From a client: the session has more to send than its credits allow.
     pub(crate) const WANT: u8 = 1 << 7;
@@ -27,13 +27,13 @@ pub(crate) enum Kind {
     Request = 1,
     /// Server to client: a whole response.
     Response = 2,
-    /// Client to server: a part of a request.
+    /// Client to server: a fragment of a request.
     RequestFragment = 3,
-    /// Server to client: a part of a response.
+    /// Server to client: a fragment of a response.
     ResponseFragment = 4,
     /// Server to client: what arrived of a request (eRPC's CR, cumulative and selective).
     CreditReturn = 5,
-    /// Client to server: which parts of a response to send (eRPC's RFR, cumulative).
+    /// Client to server: which fragments of a response to send (eRPC's RFR, cumulative).
     RequestForResponse = 6,
     /// Client to server: the request is not wanted any more.
     Cancel = 7,
@@ -117,8 +117,8 @@ pub enum DatagramError {
     /// Another version of the protocol.
     #[error("datagram is of protocol version {0}, this endpoint speaks {VERSION}")]
     Version(u8),
-    /// Meant for an earlier life of this endpoint, or a forgery.
-    #[error("datagram names an endpoint that does not exist (any more)")]
+    /// For an earlier incarnation of this endpoint, or forged.
+    #[error("the datagram is for an earlier incarnation of this endpoint: the sender is told so")]
     StaleToken,
     /// Session traffic from an address that has no session here.
     #[error("datagram from an address without a session")]
@@ -263,7 +263,7 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError
     })
 }
 
-/// The same if the frame is well-formed and of that kind, which takes less to find out.
+/// As [`split_frame`], if the frame is well-formed and of that kind: a cheaper check.
 #[inline(always)]
 pub(crate) fn split_frame_of(kind: Kind, bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     let (header, rest) = bytes.split_first_chunk()?;

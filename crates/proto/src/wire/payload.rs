@@ -64,7 +64,7 @@ body! {
 }
 
 body! {
-    /// Which parts of a response the client wants now.
+    /// Which fragments of a response the client wants now.
     RequestForResponse {
         /// All fragments below this one arrived.
         base: u32,
@@ -163,8 +163,8 @@ impl ResetReason {
     }
 }
 
-/// No such session, or no such endpoint any more. It is all in the header's number, so that the
-/// frame is no larger than the smallest one that it can be the answer to.
+/// The sender does not have a session, an incarnation or a peer. All of this is in the header's
+/// number, so the frame is no larger than the smallest frame that it can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reset {
     /// The token that the offending datagram carried: proof of having seen it.
