@@ -403,7 +403,7 @@ impl Net {
     /// Brings the network to the test's time, without a turn for anybody.
     fn catch_up(&mut self) {
         let mut fabric = self.fabric.borrow_mut();
-        fabric.alarm(self.now, 0);
+        fabric.set_timer(self.now, 0);
         while let Some(Step::Turn(_)) = fabric.step() {}
     }
 
@@ -430,7 +430,7 @@ impl Net {
     pub(crate) fn run_until(&mut self, until: u64) {
         self.exchange_faults();
         self.catch_up();
-        self.fabric.borrow_mut().alarm(until, 0);
+        self.fabric.borrow_mut().set_timer(until, 0);
         loop {
             self.turns();
             let mut fabric = self.fabric.borrow_mut();
