@@ -1,9 +1,8 @@
 //! Checkers: what must hold in every run, whatever the network does.
 //!
-//! Each checker is a small ledger that the harness tells what it sees from outside the protocol
-//! (what the application handed in, what came out) and that answers with a [`Violation`] the
-//! moment the account cannot be right. Each has tests in which a deliberately broken trace trips
-//! it: a checker that never complained proves nothing.
+//! The harness feeds each checker what it sees from outside the protocol: what the application
+//! handed in and what came out. The checker returns a [`Violation`] as soon as a promise is broken.
+//! Each has tests with a broken trace, because a checker that never failed proves nothing.
 //!
 //! | checker | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The queue of what happens next: a hierarchical timing wheel keyed by virtual time.
+//! The event queue: a hierarchical timing wheel keyed by virtual time.
 //!
 //! ```text
 //!  present   32 places of 1 ns          the present 32 ns: one list for each nanosecond
@@ -129,7 +129,7 @@ impl<T: Copy> EventQueue<T> {
         self.len
     }
 
-    /// True if nothing will ever happen.
+    /// True if no event is queued.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -154,8 +154,8 @@ impl<T: Copy> EventQueue<T> {
         if self.taken == 0 { None } else { self.pop() }
     }
 
-    /// [`EventQueue::pop`]; `soon` is told of events that are going to come out, most of them a few dozen ns
-    /// of virtual time ahead; some it is not told of.
+    /// [`EventQueue::pop`] that also shows events that are about to come out to `soon`, most of them a
+    /// few dozen ns of virtual time ahead. Some events are never shown.
     pub fn pop_with_lookahead(&mut self, mut soon: impl FnMut(&T)) -> Option<T> {
         if self.len == 0 {
             return None;

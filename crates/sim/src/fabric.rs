@@ -1,4 +1,4 @@
-//! The fabric: hosts on a network, and the queue of what happens next, in virtual time.
+//! The fabric: hosts on a network, and the event queue, in virtual time.
 //!
 //! ```text
 //!  host ──▶ ring ──▶ card (rate, queue) ──▶ rules (faults) ──▶ switches ──▶ receive queue ──▶ host
@@ -6,9 +6,9 @@
 //!    └──────── turn: due at once, at a timer, after a pause, when the thread is free ◀──────────┘
 //! ```
 //!
-//! Everything that happens is an entry of one queue, ordered by time and then by the order in
-//! which it was entered; the only dice are the fabric's own generator. So a run depends on nothing
-//! but the configuration, the seed and what its user does between two [`Fabric::step`]s.
+//! All events are in one queue, ordered by time and then by insertion. The fabric's own generator is
+//! the only source of randomness. So a run depends only on the configuration, the seed and what its
+//! user does between two [`Fabric::step`]s.
 //!
 //! The fabric knows nothing about what runs on its hosts. `step` says whose turn it is; the user
 //! runs that host's event loop once, against its [`SimIo`](crate::SimIo), and steps on. With a
@@ -42,10 +42,10 @@ use crate::net::{
 use crate::rng::Rng;
 use crate::trace::{DropCause, Trace};
 
-/// So many hosts are in no cache all together.
+/// With fewer hosts than this all their state stays in a cache.
 const PREFETCH_MIN_HOSTS: usize = 16;
 
-/// Datagrams of a queue that are asked for before they are read.
+/// Datagrams of a queue that are prefetched before they are read.
 const PREFETCH_DEPTH: usize = 8;
 
 /// A fabric that the devices on it share.
@@ -54,7 +54,7 @@ pub type SharedFabric = Rc<RefCell<Fabric>>;
 /// What all hosts and links of a fabric have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
-    /// Starts the dice.
+    /// Seed of the random generator.
     pub seed: u64,
     /// The largest datagram payload, bytes.
     pub max_datagram: usize,
@@ -100,7 +100,7 @@ impl Default for FabricConfig {
 pub enum Step {
     /// Run this host's event loop once.
     Turn(HostId),
-    /// A time set with [`Fabric::set_timer`] has come; the word is the user's own.
+    /// A timer of [`Fabric::set_timer`] expired; the value is the user's.
     Timer(u64),
 }
 
@@ -143,14 +143,14 @@ pub struct FrameCounts {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Arrival(PacketId),
-    /// The card learns of so many datagrams in the ring.
+    /// The card learns of `count` more datagrams in the ring.
     Doorbell {
         host: HostId,
         count: u32,
     },
     /// The card has room for more of it.
     Room(HostId),
-    /// Time to see whether the host's turn has come.
+    /// The host's turn may be due.
     Wake(HostId),
     Timer(u64),
     Unreachable {
@@ -413,17 +413,17 @@ impl Fabric {
         self.host(host).busy_ns
     }
 
-    /// `step` will return [`Step::Timer`] with `word` at `at_ns`.
-    pub fn set_timer(&mut self, at_ns: u64, word: u64) {
-        self.events.push(at_ns, Event::Timer(word));
+    /// `step` will return [`Step::Timer`] with `token` at `at_ns`.
+    pub fn set_timer(&mut self, at_ns: u64, token: u64) {
+        self.events.push(at_ns, Event::Timer(token));
     }
 
-    /// A deliberate bug: devices take frames whose UDP checksum is wrong.
+    /// A planted bug: devices accept frames whose UDP checksum is wrong.
     pub(crate) fn ignore_checksums(&mut self) {
         self.ignores_checksums = true;
     }
 
-    /// A datagram of somebody outside arrives at `to` at `at_ns`, through no link and no rule.
+    /// A datagram from outside the fabric arrives at `to` at `at_ns`, past all links and rules.
     ///
     /// # Panics
     /// If datagrams cross as frames and `source` is not an IPv4 address.
@@ -432,7 +432,7 @@ impl Fabric {
             self.config.framing.is_none() || source.is_ipv4(),
             "{source}"
         );
-        let origin = self.packets.stranger(source);
+        let origin = self.packets.add_unknown(source);
         let len = bytes.len() as u32;
         if let Some(framing) = self.config.framing {
             framing.wrap(source, to.address(), Ecn::NotCapable, &mut bytes);
@@ -473,7 +473,7 @@ impl Fabric {
     }
 
     /// Goes on to `now_ns`, or stays in the present if that is later, and does all that is due by
-    /// then. Nobody gets a turn, and alarms are forgotten.
+    /// then. No host gets a turn, and timers are dropped.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
         self.set_timer(now_ns, 0);
         while let Some(Step::Turn(_)) = self.step() {}
@@ -496,7 +496,7 @@ impl Fabric {
                 self.host_mut(host).waits_for_room = false;
                 self.post(host);
             }
-            Event::Timer(word) => return Some(Step::Timer(word)),
+            Event::Timer(token) => return Some(Step::Timer(token)),
             Event::Unreachable { sender, peer } => {
                 self.host_mut(sender).unreachable(peer.address());
                 self.wake_at(sender, self.now_ns() + self.config.poll_ns);
@@ -506,14 +506,14 @@ impl Fabric {
         None
     }
 
-    /// Asks for what `host` is going to read first.
+    /// Prefetches the datagrams that `host` reads first.
     pub(crate) fn prefetch_queue(&self, host: HostId) {
         for &packet in self.host(host).queue.iter().take(PREFETCH_DEPTH) {
             self.packets.prefetch(packet);
         }
     }
 
-    /// Hosts that are going to have a turn soon, and were not named before.
+    /// Takes the hosts whose turn is near and that were not returned before.
     pub(crate) fn take_upcoming_turns(&mut self, hosts: &mut Vec<HostId>) {
         std::mem::swap(&mut self.upcoming_turns, hosts);
         self.upcoming_turns.clear();

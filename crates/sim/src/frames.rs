@@ -1,5 +1,5 @@
-//! The frames of a datagram as PROTOCOL.md (section 3) lays them out, for those that watch from
-//! outside: the protocol has no part in what is held against it.
+//! A parser of datagrams written from PROTOCOL.md (section 3) alone: the checkers do not rely on the
+//! code that they check.
 
 use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES};
 

@@ -90,7 +90,7 @@ impl SimIo {
         &self.rx.grants
     }
 
-    /// How many peers are open: a checker's view, to find those that nobody closes.
+    /// How many peers are open: checkers find leaked ones by it.
     pub fn peer_count(&self) -> usize {
         self.fabric.borrow().host(self.host).peers.len()
     }
@@ -150,8 +150,7 @@ impl PacketIo for SimIo {
     }
 }
 
-/// Ends the wait of its own host only when that host next waits: a simulation has one thread, so
-/// nobody can be asleep while somebody else runs.
+/// Ends the next wait of its host. A simulation has one thread, so no host sleeps while another runs.
 #[derive(Default)]
 struct SimWaker(AtomicBool);
 
@@ -170,7 +169,7 @@ pub struct SimRx {
 }
 
 impl SimRx {
-    /// What was read is not needed any more: its memory is used again while it is in a cache.
+    /// Frees the datagrams of the last burst. Their memory is used again while it is in a cache.
     pub(crate) fn release(&mut self) {
         let mut fabric = self.fabric.borrow_mut();
         for (.., bytes) in self.burst.drain(..) {
@@ -210,7 +209,7 @@ impl PacketRx for SimRx {
 /// What is being put together for a peer.
 #[repr(align(64))]
 struct Open {
-    /// None: nobody has the number.
+    /// None: the number is free.
     address: Option<SocketAddr>,
     /// The largest datagram that the peer takes, bytes.
     max_datagram: usize,

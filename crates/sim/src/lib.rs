@@ -2,13 +2,15 @@
 //!
 //! The code that ships runs in it unchanged: an event loop takes a [`SimIo`] for its device and a
 //! [`SimClock`] for its clock and does not notice. What is lost, duplicated, reordered, corrupted
-//! or delayed, who pauses, crashes and comes back, is decided by rules and one seeded
-//! generator, so that a seed and a commit reproduce any run bit for bit.
+//! or delayed, and which hosts pause, crash and restart, is decided by rules and one seeded
+//! generator: a seed and a commit reproduce any run bit for bit.
+//!
+//! Tests of other crates drive their endpoints by hand on the same fabric: see [`stepped`].
 //!
 //! ```text
 //!   harness: scenario from a seed ── hosts that run the protocol ── checkers
 //!                                        │ SimIo, SimClock
-//!   fabric:  links ── rules (faults) ── receive queues ── heap of (time, sequence) ── trace
+//!   fabric:  links ── rules (faults) ── receive queues ── event queue ── trace
 //! ```
 //!
 //! In some runs datagrams cross as Ethernet frames, which devices write and read with the packet

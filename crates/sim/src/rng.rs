@@ -24,7 +24,7 @@ impl Rng {
         Self { state }
     }
 
-    /// An independent generator, so that what one consumer draws does not move another's dice.
+    /// An independent generator: what one consumer draws does not change what another draws.
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }

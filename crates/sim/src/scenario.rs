@@ -1,5 +1,5 @@
-//! Named scenarios at the scale of the papers: each puts a question to the protocol that ships, on
-//! a fabric of hosts, cards, switches and busy threads, and answers in rows.
+//! Named scenarios at the scale of the papers: each measures the protocol that ships on a fabric of
+//! hosts, network cards, switches and busy threads. Its results are rows.
 //!
 //! ```text
 //!  name, seed, nodes ──▶ Cluster (fabric + machines + one Application) ──▶ rows, plots
@@ -86,11 +86,11 @@ pub struct Plot {
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Starts the dice.
+    /// Seed of the random generator.
     pub seed: u64,
     /// Nodes, where a scenario lets one choose.
     pub nodes: Option<u32>,
-    /// As short as it can be: to see that everything runs. Figures to be believed by nobody.
+    /// Shortest run, to see that everything works. Its figures mean nothing.
     pub quick: bool,
 }
 
@@ -120,7 +120,7 @@ pub struct Progress<'a> {
     pub now: &'a str,
 }
 
-/// Hears how far a scenario is.
+/// Receives the progress of a scenario.
 pub type Listener<'a> = dyn FnMut(Progress<'_>) + 'a;
 
 /// A scenario that can be asked for by name.
@@ -231,7 +231,7 @@ impl fmt::Display for ScenarioFailure {
 
 impl std::error::Error for ScenarioFailure {}
 
-/// Runs a scenario; `listener` hears how far it is. Returns what it found and how long it took.
+/// Runs a scenario; `listener` receives its progress. Returns what it found and how long it took.
 ///
 /// # Errors
 /// A promise that was broken.
@@ -284,7 +284,7 @@ impl Bench<'_> {
         value: f64,
         paper: Option<f64>,
     ) {
-        // No number, and no JSON either: whoever has none to tell leaves the row out.
+        // NaN is not JSON either: a scenario without a figure leaves the row out.
         assert!(value.is_finite(), "{metric} of {case:?} is {value}");
         self.findings.rows.push(Row {
             scenario: self.scenario,

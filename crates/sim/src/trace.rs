@@ -1,8 +1,8 @@
-//! What happened in a run: a hash over all of it, and the last of it in words.
+//! The trace of a run: a hash over all events, and the last events as text.
 //!
 //! The hash covers every byte of every datagram delivered or dropped and every application event
-//! with their times: two runs with the same hash were the same run. The words are only made when
-//! somebody asks for them, after a violation.
+//! with their times: two runs with the same hash were the same run. The text is only formatted on
+//! request, after a violation.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,14 +25,14 @@ pub enum DropCause {
     Burst,
     /// A partition lay between the two hosts.
     Partition,
-    /// It was corrupted and the receiver's checksum told, or anything else in its frame
+    /// It was corrupted, and the receiver's checksum or another field of its frame showed it
     /// ([`FrameCounts`](crate::fabric::FrameCounts)).
     Checksum,
     /// The receiver's queue had no room.
     QueueFull,
     /// The receiver's process was not running.
     HostDown,
-    /// Nobody has the address.
+    /// No host has the address.
     NoHost,
     /// A switch's buffer had no room.
     SwitchFull,
@@ -55,9 +55,9 @@ pub enum EntryKind {
 /// What the trace keeps of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramRecord {
-    /// The sending host; `None` for an injected datagram of a stranger.
+    /// The sending host; `None` for an injected datagram.
     pub from: Option<HostId>,
-    /// The receiving host; `None` if nobody has the address.
+    /// The receiving host; `None` if no host has the address.
     pub to: Option<HostId>,
     len: u32,
     head: [u8; HEAD],

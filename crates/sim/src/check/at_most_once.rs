@@ -1,6 +1,6 @@
 //! A handler runs at most once for each request.
 //!
-//! The ledger is global: it survives the crash of a server, because a request must not run again
+//! The count is global: it survives the crash of a server, because a request must not run again
 //! at the next incarnation either. It counts by content, not by what the protocol says about
 //! identity, so that a protocol that confuses two requests is found out too.
 
@@ -10,7 +10,7 @@ use super::Violation;
 
 /// Requests sent and handlers run, by the request's key (see [`content`](super::content)).
 ///
-/// Requests too short to be told apart share a key, and then as many may run as were sent.
+/// Requests too short to be told apart share a key; then as many may run as were sent.
 #[derive(Debug, Default)]
 pub struct AtMostOnce {
     counts: HashMap<u64, Count>,
@@ -45,7 +45,7 @@ impl AtMostOnce {
         Ok(())
     }
 
-    /// Somebody was promised that this request did not run.
+    /// A caller was promised that this request did not run.
     pub fn must_not_have_run(&self, key: u64) -> Result<(), Violation> {
         match self.counts.get(&key) {
             Some(count) if count.executed == count.issued => Err(violation(format!(

@@ -44,7 +44,7 @@ impl Calls {
         }
     }
 
-    /// The caller died: nobody is left to be told how the call ended.
+    /// The caller died: no end of the call is due any more.
     pub fn abandon(&mut self, tag: Tag) {
         self.open.remove(&tag);
     }

@@ -4,10 +4,10 @@ use starling_proto::Protocol;
 
 use super::Violation;
 
-/// What an endpoint still holds, by its own account.
+/// What an endpoint still holds, as it reports itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Whose account it is.
+    /// The host that reports.
     pub host: u32,
     /// What is counted, and how many there are.
     pub counts: Vec<(&'static str, u64)>,
@@ -32,7 +32,7 @@ impl Leftovers {
         Self { host, counts }
     }
 
-    /// Complains about the first thing that is left.
+    /// Fails with the first resource that is left.
     pub fn check(&self) -> Result<(), Violation> {
         match self.counts.iter().find(|(_, count)| *count > 0) {
             None => Ok(()),

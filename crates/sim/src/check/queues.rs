@@ -1,6 +1,5 @@
-//! Every queue has a bound: those of the protocol are as long as there are sessions and slots that
-//! may wait in them, and a receive queue of an endpoint that reads what it gets never fills, for
-//! that is what credits are for.
+//! Every queue has a bound. The protocol's queues are no longer than the sessions and slots that may
+//! wait in them. Credits keep the receive queue of an endpoint that reads its datagrams from filling.
 
 use starling_proto::{Config, Protocol, QueueLengths, SessionId};
 
@@ -73,7 +72,7 @@ fn within(
     }
 }
 
-/// Complains if anything was dropped for lack of room. To be asked of runs in which nobody is away
+/// Fails if a datagram was dropped for lack of room. Only for runs in which no host is away
 /// for long.
 pub fn no_overflow(counters: &Counters) -> Result<(), Violation> {
     match counters.dropped.get(&DropCause::QueueFull) {

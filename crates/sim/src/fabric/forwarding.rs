@@ -1,4 +1,4 @@
-//! A datagram's way through the fabric, from the ring in which it is posted to its reader.
+//! How a datagram crosses the fabric, from the ring in which it is posted to its reader.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,8 @@ use crate::net::{End, Framing, Origin, Packet, PacketId, Payload};
 use crate::trace::DropCause;
 
 impl Fabric {
-    /// Sends a datagram from `from` to whoever has the address `to`; gives it back if there is no
-    /// room for it now.
+    /// Sends a datagram from `from` to the address `to`; gives it back if there is no room for it
+    /// now.
     pub(crate) fn send(
         &mut self,
         from: HostId,
@@ -58,7 +58,7 @@ impl Fabric {
     /// A datagram is posted.
     fn put(&mut self, from: HostId, to: SocketAddr, ecn: Ecn, mut bytes: Vec<u8>) -> PacketId {
         let receiver = HostId::of_address(to);
-        // What is for nobody goes no further than the card.
+        // A datagram to an address without a host goes no further than the card.
         let framing = self.config.framing.filter(|_| receiver.is_some());
         let len = bytes.len() as u32;
         if let Some(framing) = framing {

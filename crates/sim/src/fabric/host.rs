@@ -1,5 +1,5 @@
 //! What the fabric keeps of one host: its queues, its peer table, its clock and whether it runs.
-//! What runs on it is not the fabric's business.
+//! The fabric does not know what runs on it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::net::{NodeId, PacketId};
 /// The port of every host's only socket.
 const PORT: u16 = 4000;
 
-/// Nobody has the address.
+/// Stands for an address that no host has.
 pub(crate) const NO_HOST: HostId = HostId(u32::MAX);
 
 /// A host of a fabric: a thread with an endpoint, and a socket of its own.
@@ -57,7 +57,7 @@ impl Default for ReceiveLimits {
     }
 }
 
-/// No peer.
+/// Stands for no peer.
 const NO_PEER: PeerId = PeerId(u32::MAX);
 
 /// The addresses that a host's device has numbers for.
@@ -65,7 +65,7 @@ const NO_PEER: PeerId = PeerId(u32::MAX);
 pub(crate) struct Peers {
     /// Of hosts, by their number.
     hosts: Vec<PeerId>,
-    strangers: BTreeMap<SocketAddr, PeerId>,
+    unknown: BTreeMap<SocketAddr, PeerId>,
     addresses: Vec<Option<SocketAddr>>,
     free: Vec<PeerId>,
 }
@@ -90,7 +90,7 @@ impl Peers {
                 self.hosts[index] = peer;
             }
             None => {
-                self.strangers.insert(address, peer);
+                self.unknown.insert(address, peer);
             }
         }
         peer
@@ -102,7 +102,7 @@ impl Peers {
         match HostId::of_address(address) {
             Some(host) => self.hosts[host.0 as usize] = NO_PEER,
             None => {
-                self.strangers.remove(&address);
+                self.unknown.remove(&address);
             }
         }
         self.free.push(peer);
@@ -112,11 +112,11 @@ impl Peers {
     pub(crate) fn number(&self, address: SocketAddr) -> Option<PeerId> {
         match HostId::of_address(address) {
             Some(host) => self.of_host(host),
-            None => self.strangers.get(&address).copied(),
+            None => self.unknown.get(&address).copied(),
         }
     }
 
-    /// The number of whoever has a socket of the fabric.
+    /// The number of a host of the fabric.
     #[inline]
     pub(crate) fn of_host(&self, host: HostId) -> Option<PeerId> {
         let peer = *self.hosts.get(host.0 as usize)?;
@@ -169,16 +169,15 @@ impl HostClock {
     }
 }
 
-/// Looks at a host that are in the queue of events, as far as they are remembered: the next one,
-/// and a later one. A host that is woken by datagrams again and again would otherwise leave a look
-/// for a timer behind in each turn.
+/// The wake events of a host that are in the event queue: the next one and a later one. Without them
+/// a host that datagrams wake again and again would leave one more event for its timer in each turn.
 #[derive(Debug, Default)]
 pub(crate) struct WakeTimes {
     times_ns: [Option<u64>; 2],
 }
 
 impl WakeTimes {
-    /// A look at `at_ns` or earlier is wanted. True if it has to be entered into the queue.
+    /// The host wants to wake at `at_ns` or earlier. True if that needs a new event.
     pub(crate) fn add(&mut self, at_ns: u64) -> bool {
         let [next, later] = &mut self.times_ns;
         if next.is_some_and(|next_ns| next_ns <= at_ns) {
@@ -191,7 +190,7 @@ impl WakeTimes {
         true
     }
 
-    /// A look at `now_ns` took place.
+    /// The wake event at `now_ns` was handled.
     pub(crate) fn remove(&mut self, now_ns: u64) {
         let [next, later] = &mut self.times_ns;
         if *later == Some(now_ns) {
@@ -227,7 +226,7 @@ pub(crate) struct Host {
     pub(crate) ring: VecDeque<PacketId>,
     /// How many of them the card knows of.
     pub(crate) posted: usize,
-    /// How many it was not told of yet.
+    /// How many it does not know of yet.
     pub(crate) unannounced: u32,
     pub(crate) waits_for_room: bool,
     /// A turn found the ring full.
@@ -267,7 +266,7 @@ impl Host {
         self.paused_until_ns.max(self.busy_until_ns)
     }
 
-    /// The network said that nobody listens at `address`.
+    /// The network reports that no process listens at `address`.
     pub(crate) fn unreachable(&mut self, address: SocketAddr) {
         if let Some(peer) = self.peers.number(address) {
             let event = IoEvent::PeerGone(peer, PeerGone::Suspected);

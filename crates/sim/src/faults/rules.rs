@@ -1,7 +1,7 @@
-//! Faults of the network, by rule: which datagrams, when, and what becomes of them.
+//! Fault rules of the network: which datagrams they hit, when, and what they do to them.
 //!
-//! The rules are asked once for each datagram, when it leaves its sender. Their order does not
-//! matter, except that a datagram dropped by one is not shown to those behind it.
+//! All rules apply once to each datagram, when it leaves its sender. Their order only matters in that
+//! a datagram that one rule drops is not shown to the rules behind it.
 //! Faults of hosts (pause, crash, clock jump) are calls of [`Fabric`](crate::Fabric).
 
 use crate::fabric::HostId;
@@ -114,7 +114,7 @@ impl Rule {
     }
 }
 
-/// What the rules decided for one datagram.
+/// What the rules do to one datagram.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
     pub(crate) dropped: Option<DropCause>,

@@ -1,7 +1,6 @@
-//! Deliberate bugs, one per kind of promise: a mutation test runs a scenario with each and wants
-//! a checker to complain. They are made at the protocol's edges, so that no code that ships has
-//! a switch for them: where that is possible in what the protocol is given to read, so that it
-//! does by itself what it must not; else in what it said.
+//! Planted bugs, one per kind of promise: a mutation test runs scenarios with each until a checker
+//! finds it. They act at the protocol's interface, so no shipped code has a switch for them. Most
+//! alter what the protocol receives, so that it misbehaves by itself; the others alter its output.
 
 use starling_proto::HEADER_BYTES;
 
@@ -27,7 +26,7 @@ pub enum PlantedBug {
     CreditOffByOne,
     /// A session that is closed is forgotten rather than closed.
     LeakedSession,
-    /// A session ends, and nobody is told.
+    /// A session ends without an event.
     SilentEnd,
     /// A failure is reported twice.
     DoubleFailure,

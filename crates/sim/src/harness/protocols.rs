@@ -1,7 +1,7 @@
 //! Random runs of the bare protocol: hosts that drive it as an endpoint's event loop does, with an
 //! application that answers each request when the scenario says so.
 //!
-//! What is watched is what the protocol promises: at most once, every call ends in time, answers
+//! The checkers hold the protocol to its promises: at most once, every call ends in time, answers
 //! are right, credits and buffers conserved, nothing left in the end.
 
 mod call_log;

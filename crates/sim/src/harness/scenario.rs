@@ -74,7 +74,7 @@ pub enum Runs {
     Inline,
     /// In a worker.
     Worker,
-    /// In the thread of the event loop, which is told the answer later.
+    /// In the event loop's thread, which gets the answer later.
     Deferred,
 }
 
@@ -156,7 +156,7 @@ impl HostFaultKind {
     }
 }
 
-/// A datagram of noise from an address that nobody has.
+/// A datagram of random bytes from an address that no host has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectedDatagram {
     /// When it arrives, ns.
@@ -172,7 +172,7 @@ pub struct InjectedDatagram {
 pub struct Scenario {
     /// Where it was drawn from.
     pub seed: u64,
-    /// The fabric, with the seed of its dice.
+    /// The fabric, with the seed of its generator.
     pub fabric: FabricConfig,
     /// The configuration of each host, by number.
     pub hosts: Vec<Config>,

@@ -11,10 +11,10 @@ use super::{CallPlan, Failure, HostFaultKind, MS, Outcomes, PlantedBug, Scenario
 use crate::check::{Leftovers, Violation, frames, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 
-/// Steps after which a run is taken for one that goes on for ever.
+/// Steps after which a run counts as endless.
 const MAX_STEPS: u64 = 4_000_000;
 
-/// What a run without a broken promise was like.
+/// The figures of a run that broke no promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Hash over everything that happened.
@@ -34,7 +34,7 @@ pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     run_with_bug(scenario, None)
 }
 
-/// Runs a scenario with a deliberate bug in it.
+/// Runs a scenario with a planted bug.
 pub fn run_with_bug(
     scenario: &Scenario,
     planted_bug: Option<PlantedBug>,
@@ -72,7 +72,7 @@ pub fn run_with_bug(
     }
 }
 
-/// A worker of one incarnation of a host, which is busy until then.
+/// A worker of one incarnation of a host that is busy until `until_ns`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusyWorker {
     pub(super) host: HostId,
@@ -81,7 +81,7 @@ pub(super) struct BusyWorker {
     pub(super) until_ns: u64,
 }
 
-/// What runs on the hosts of a scenario, with the books that are kept of it.
+/// What runs on the hosts of a scenario, with the records of its calls.
 pub(super) trait HostSet {
     /// `host` is to make a call when its plan says so.
     fn call(&mut self, host: HostId, plan: CallPlan);
@@ -89,7 +89,7 @@ pub(super) trait HostSet {
     /// `host` is to close its end of a channel.
     fn close(&mut self, host: HostId, channel: usize, at_ns: u64);
 
-    /// `host` is to ask for a sign of life on a channel, and again if there is none.
+    /// `host` probes a channel with a short call, and again if it gets no answer.
     fn probe(&mut self, host: HostId, channel: usize, at_ns: u64);
 
     /// One turn of `host`. Returns workers that began something.
@@ -131,14 +131,14 @@ pub(super) trait HostSet {
     fn outcomes(&self) -> Result<Outcomes, Violation>;
 }
 
-/// What an alarm of the fabric means.
+/// What a timer of the fabric is for.
 #[derive(Clone, Copy)]
 enum Timer {
     Fault(usize),
     Restart(HostId),
     Inject(usize),
     Worker(BusyWorker),
-    /// Looks whether the current phase is over.
+    /// Checks whether the current phase is over.
     Tick,
 }
 
@@ -146,11 +146,11 @@ enum Timer {
 enum Phase {
     /// Calls and faults, then until the last call has ended.
     Load,
-    /// Every channel is asked for a sign of life.
+    /// Every channel makes a short call.
     Probe,
-    /// Nothing is asked for; what only a server remembers has until then to be forgotten.
+    /// No calls. Servers must forget by `until_ns` the sessions that only they remember.
     Keep { until_ns: u64 },
-    /// Every session is closed; what is left has until then to go.
+    /// Every session is closed. Everything left must be gone by `until_ns`.
     Close { until_ns: u64 },
 }
 

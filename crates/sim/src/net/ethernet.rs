@@ -201,7 +201,7 @@ impl Framing {
     }
 }
 
-/// The hardware address of whoever has this address.
+/// The MAC address that belongs to a socket address.
 fn mac(address: SocketAddr) -> Mac {
     let [a, b, c, d] = match address.ip() {
         IpAddr::V4(ip) => ip.octets(),

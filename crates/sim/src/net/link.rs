@@ -27,7 +27,7 @@ impl Default for LinkConfig {
     }
 }
 
-/// When the ends of a packet get somewhere, ns.
+/// When a packet arrives at the end of a link, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ArrivalTimes {
     /// The first bit.

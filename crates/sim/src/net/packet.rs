@@ -17,7 +17,7 @@ const MAX_SPARE: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Host(HostId),
-    /// Somebody who is not of the fabric, by a number that [`Packets`] gave him.
+    /// A sender outside the fabric, by its number in [`Packets`].
     Unknown(u32),
 }
 
@@ -35,7 +35,7 @@ impl Origin {
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) origin: Origin,
-    /// Whoever has the address, if anybody has.
+    /// The host that has the destination address, or `NO_HOST`.
     pub(crate) to: HostId,
     pub(crate) ecn: Ecn,
     /// The checksum that it left with, if anything has damaged it since.
@@ -87,7 +87,7 @@ pub(crate) struct Packets {
     free: Vec<PacketId>,
     /// Memory of datagrams that are over.
     spare: Vec<Vec<u8>>,
-    strangers: Vec<SocketAddr>,
+    unknown: Vec<SocketAddr>,
 }
 
 impl Packets {
@@ -120,17 +120,17 @@ impl Packets {
         }
     }
 
-    /// Somebody who sends one datagram.
-    pub(crate) fn stranger(&mut self, address: SocketAddr) -> Origin {
-        self.strangers.push(address);
-        Origin::Unknown(self.strangers.len() as u32 - 1)
+    /// Adds a sender outside the fabric.
+    pub(crate) fn add_unknown(&mut self, address: SocketAddr) -> Origin {
+        self.unknown.push(address);
+        Origin::Unknown(self.unknown.len() as u32 - 1)
     }
 
     /// The address that a datagram comes from.
     pub(crate) fn address(&self, origin: Origin) -> SocketAddr {
         match origin {
             Origin::Host(host) => host.address(),
-            Origin::Unknown(number) => self.strangers[number as usize],
+            Origin::Unknown(number) => self.unknown[number as usize],
         }
     }
 

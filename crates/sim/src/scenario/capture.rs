@@ -27,11 +27,11 @@ const WINDOW: usize = 64;
 #[derive(Clone)]
 struct Flight {
     number: u64,
-    /// Index and time of sending; zero if it was heard of, or sent twice.
+    /// Index and time of sending; zero once it was answered, or if it was sent twice.
     sent: [(u32, u64); WINDOW],
 }
 
-/// What arrived of a slot's last message, so that copies are told from it.
+/// What arrived of a slot's last message, to tell copies from it.
 #[derive(Default)]
 struct Arrival {
     number: u64,

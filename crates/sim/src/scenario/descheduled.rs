@@ -171,7 +171,7 @@ fn draw(rng: &mut Rng, hosts: &[HostId], plan: Plan) -> Vec<Absence> {
     absences
 }
 
-/// The time between `from_ns` and `until_ns` in which nobody is away.
+/// The time between `from_ns` and `until_ns` in which no host is away.
 fn remaining_ns(absences: &[Absence], from_ns: u64, until_ns: u64) -> u64 {
     let mut free_ns = 0;
     let mut at_ns = from_ns;
@@ -226,7 +226,7 @@ impl Application for Callers {
 struct Outcome {
     /// Requests a second, millions.
     rate: f64,
-    /// Share of the time in which nobody who was needed was away.
+    /// Share of the time in which no core that the load needs was away.
     remaining: f64,
     retransmissions: u64,
 }

@@ -30,7 +30,7 @@ const COPIED_BYTES: usize = 1024;
 /// A host without a cost model is given one turn in so many ns.
 const MIN_TURN_NS: u64 = 100;
 
-/// A host with more channels than this looks at a session's books once in so many turns, and asks
+/// A host with more channels than this checks a session's credits once in so many turns, and asks
 /// for its sessions' memory ahead.
 const PREFETCH_MIN_HOSTS: usize = 64;
 const CROWD_TURNS: u32 = 16;
@@ -111,7 +111,7 @@ pub(super) struct Machine {
     process: Option<Process>,
     /// A capture, if one is wanted.
     pub(super) capture: Option<Capture>,
-    /// Calls that somebody else wants this host to make in its next turn.
+    /// Calls that other hosts have queued for this host's next turn.
     pub(super) wanted: Vec<Call>,
     /// Channels to be opened in the next turn.
     pub(super) opening: Vec<usize>,
@@ -120,7 +120,7 @@ pub(super) struct Machine {
     /// Its calls are to be cancelled, or its sessions closed, in the next turn.
     pub(super) cancels: bool,
     pub(super) closes: bool,
-    /// The channel whose books were looked at last.
+    /// The channel whose credits were checked last.
     audited: usize,
     turns: u32,
     /// For how long its core is taken away in the middle of its next turn, ns.
@@ -171,7 +171,7 @@ impl Machine {
         machine
     }
 
-    /// Starts the process, as somebody new.
+    /// Starts the process with a new token.
     pub(super) fn start(&mut self) {
         let mut cookie_key = [0; 16];
         cookie_key[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
@@ -282,7 +282,7 @@ impl Machine {
         self.audit();
     }
 
-    /// What is to be checked in every turn, and the books of one session: where there are many,
+    /// The checks of every turn, and the credits of one session: where there are many,
     /// once in so many turns.
     fn audit(&mut self) {
         self.turns = self.turns.wrapping_add(1);
@@ -336,7 +336,7 @@ impl<A: Application + ?Sized> Turn<'_, A> {
         let (tag, serial) = header_of(request).expect("the guard has read it");
         buffer.extend_from_slice(&head(tag, serial, len));
         buffer.extend_from_slice(self.monitor.rest(Direction::Response, serial, len));
-        // Nobody may be waiting any more.
+        // The caller may have given up.
         let _ = protocol.respond(self.now_ns, id, answer, Prefix::NONE, sink);
     }
 

@@ -1,11 +1,10 @@
-//! The checkers that watch every named scenario: what must hold there is what must hold anywhere.
+//! The checkers of every named scenario: they hold it to the same promises as random runs.
 //!
-//! A request carries, behind its caller's word for it, a serial number that says who issued it and
-//! where it is entered here. So each check costs a look at one entry, and a million sessions can be
-//! watched. A broken promise is a bug of ours: it ends the run.
+//! A request carries, behind its caller's tag, a serial number that names its host and its entry
+//! here. So each check reads one entry, which is cheap enough for a million sessions. A broken promise is a bug of ours: it ends the run.
 //!
 //! ```text
-//!  message   caller's word (8) │ serial number (8) │ length (4) │ noise, from a place that the number says
+//!  message   caller's tag (8)  │ serial number (8) │ length (4) │ noise, from a place that the number says
 //! ```
 //! The noise is the same for all, so that large messages are sent from memory that they share. It
 //! is looked at here and there, so that no fragment is passed over.
@@ -73,13 +72,13 @@ pub(super) enum Direction {
     Response,
 }
 
-/// The books of a scenario.
+/// The open calls of a scenario.
 #[derive(Debug)]
 pub(super) struct Monitor {
     noise: Bytes,
     callers: Vec<Caller>,
     open: usize,
-    /// Calls that failed since somebody last asked, by caller and word.
+    /// Calls that failed since the list was last taken: caller and tag.
     pub(super) failed: Vec<(HostId, u64)>,
 }
 
@@ -267,7 +266,7 @@ impl Monitor {
         in_time(host, serial, issued_ns, now_ns)
     }
 
-    /// `host` died, and with it whoever waited for an answer.
+    /// `host` died, and its open calls with it.
     pub(super) fn abandon(&mut self, host: HostId) {
         let Some(caller) = self.callers.get_mut(host.0 as usize) else {
             return;

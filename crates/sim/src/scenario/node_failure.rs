@@ -1,8 +1,8 @@
-//! A node dies in a cluster in which everybody calls everybody, and comes back: who notices when,
-//! who suffers, and is it used again?
+//! In a cluster in which every node calls every other, one node dies and comes back. When do the
+//! others notice, which calls suffer, and is the node used again?
 //!
 //! The load is open: each node calls another one, drawn at random, at fixed intervals, whatever
-//! became of its earlier calls. So calls that wait for the dead node hold up nobody, unless
+//! became of its earlier calls. So calls that wait for the dead node delay no others, unless
 //! something within an endpoint does.
 
 use hdrhistogram::Histogram;

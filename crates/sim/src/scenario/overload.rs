@@ -1,4 +1,4 @@
-//! A server is asked for more than it can do, for seconds.
+//! A server gets more calls than it can handle, for seconds.
 //!
 //! One server on the CX4 cluster, 40 clients that call at random times (Poisson) whatever became
 //! of their earlier calls, each call with a deadline of 2 ms; what the handlers alone take allows
@@ -7,7 +7,7 @@
 //! to do with the server's: they begin anywhere and run up to 100 ppm fast or slow.
 //!
 //! Goodput is what was answered in time. A handler that was begun when its caller had given up
-//! already, or whose answer came too late, was work for nobody.
+//! already, or whose answer came too late, was wasted work.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The books of a run with whole endpoints: what their users saw, and what may be.
+//! The call records of a run with whole endpoints: what their users saw, and what the promises allow.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ pub(super) struct CallRecords {
     executions: AtMostOnce,
     open: HashMap<Tag, Open>,
     /// The channels that handlers of requests, by key, call on before they answer.
-    plan_relay: HashMap<u64, usize>,
+    relays: HashMap<u64, usize>,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
@@ -79,7 +79,7 @@ impl CallRecords {
             calls: Calls::default(),
             executions: AtMostOnce::default(),
             open: HashMap::new(),
-            plan_relay: HashMap::new(),
+            relays: HashMap::new(),
             next_tag: 1,
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
@@ -141,12 +141,12 @@ impl CallRecords {
 
     /// The handler of this request will call on `channel` before it answers.
     pub(super) fn plan_relay(&mut self, expected: Expected, channel: usize) {
-        self.plan_relay.insert(expected.key, channel);
+        self.relays.insert(expected.key, channel);
     }
 
     /// The channel that a request's handler has to call on.
     pub(super) fn relay(&self, expected: Expected) -> Option<usize> {
-        self.plan_relay.get(&expected.key).copied()
+        self.relays.get(&expected.key).copied()
     }
 
     /// The endpoint did not take the call.

@@ -1,45 +1,34 @@
 //! A host with a whole endpoint on it, and the application that uses it as the scenario says.
 //!
 //! ```text
-//!  turn:  tasks that are due ─▶ Endpoint::poll ─▶ news of handlers and continuations ─▶
+//!  turn:  tasks that are due ─▶ Endpoint::poll ─▶ events of handlers and continuations ─▶
 //!         Endpoint::wait, if nothing was done ─▶ next turn: a task, the endpoint's own time
 //! ```
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use starling_endpoint::{
-    CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
-    Handler, Idle, MethodId, Msgbuf, OpenError, Secrets, SessionId, SessionState, WorkerHandler,
+    CallError, CallOptions, EndpointConfig, Idle, OpenError, Secrets, SessionId, SessionState,
 };
 
 use super::super::scenario::Runs;
 use super::super::simulation::BusyWorker;
 use super::super::{CallPlan, ChannelPlan, PlantedBug, Scenario, US};
 use super::call_records::SharedCallRecords;
+use super::process::{DEFERRED, Deferred, HandlerEvent, INLINE, Process, WORKER, response};
 use crate::check::content::{self, Expected};
-use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
+use crate::check::{Credits, Leftovers, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
-use crate::workers::Workers;
-
-const INLINE: MethodId = MethodId(1);
-const WORKER: MethodId = MethodId(2);
-const DEFERRED: MethodId = MethodId(3);
 
 /// A turn of a host that is never idle takes this long.
 const MIN_TURN_NS: u64 = 2 * US;
-/// An inline handler takes no longer.
-const MAX_INLINE_US: u32 = 50;
 /// Turns without anything done and without sleep, after which an endpoint is said to spin.
 const MAX_IDLE_TURNS: u32 = 2_000;
-/// How often a channel may fail to get an answer after everything has healed.
+/// Attempts of a probe, once all faults have healed.
 pub(super) const MAX_PROBES: u32 = 4;
 /// How long endpoints that spin do so after work.
 const SPIN: Duration = Duration::from_micros(50);
@@ -47,7 +36,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// What the application is going to do.
 pub(super) enum Task {
     Call(CallPlan),
-    /// Asks for a sign of life.
+    /// Probes a channel with a short call.
     Probe {
         channel: usize,
         attempt: u32,
@@ -59,27 +48,6 @@ pub(super) enum Task {
     /// The endpoint begins to shut down.
     Drain,
 }
-
-/// A request that is answered later.
-pub(super) struct Deferred {
-    reply: DeferredReply,
-    expected: Expected,
-}
-
-/// What handlers and continuations leave for their host.
-enum HandlerEvent {
-    Ended {
-        tag: Tag,
-        answered: bool,
-    },
-    Deferred {
-        deferred: Deferred,
-        /// It is answered when a call on this channel has ended.
-        via: Option<usize>,
-    },
-}
-
-type HandlerEvents = Rc<RefCell<Vec<HandlerEvent>>>;
 
 pub(super) struct Host {
     id: HostId,
@@ -95,25 +63,10 @@ pub(super) struct Host {
     schedule: BTreeMap<(u64, u64), Task>,
     entries: u64,
     idle_turns: u32,
-    /// Channels that were not heard from since the probes began.
+    /// Channels without an answer since the probes began.
     pub(super) unheard: BTreeSet<usize>,
     tight: bool,
     retry_ns: u64,
-}
-
-/// What a crash takes away.
-struct Process {
-    endpoint: Endpoint<SimIo, SimClock>,
-    continuation: ContinuationId,
-    workers: Workers,
-    handler_events: HandlerEvents,
-    sessions: BTreeMap<usize, SessionId>,
-    /// Those that took no call any more before they were said to be over.
-    over: Vec<SessionId>,
-    queues: Queues,
-    calls: BTreeMap<Tag, CallId>,
-    probes: BTreeMap<Tag, (usize, u32)>,
-    plan_relay: BTreeMap<Tag, Deferred>,
 }
 
 impl Host {
@@ -158,82 +111,25 @@ impl Host {
             token: self.rng.next_u64() as u32,
             cookie_key,
         };
-        let (io, clock) = (
-            SimIo::new(&self.fabric, self.id),
-            SimClock::new(&self.fabric, self.id),
+        let process = Process::start(
+            &self.fabric,
+            &self.records,
+            self.id,
+            self.config.clone(),
+            secrets,
+            self.workers,
         );
-        let endpoint = Endpoint::new(io, clock, self.config.clone(), secrets);
-        let mut endpoint = endpoint.expect("scenarios draw sound configurations");
-        let (id, handler_events) = (self.id, HandlerEvents::default());
-        let (threads, queue) = self.workers;
-        let seen = Seen::default();
-        endpoint.register_worker(WORKER, worker_handler(&seen));
-        let records = self.records.clone();
-        let takes_ns = Box::new(move |_| {
-            let (body, deadline_ns) = seen.lock().expect("one thread").take()?;
-            let expected = records.borrow_mut().execute(id, &body, deadline_ns);
-            Some(u64::from(expected.delay_us) * US)
-        });
-        let workers = Workers::new(&self.fabric, id, threads, queue, takes_ns);
-        endpoint.set_dispatch(Box::new(workers.clone()));
-        let (records, fabric) = (self.records.clone(), self.fabric.clone());
-        let inline = Handler::inline(move |_, request, mut reply| {
-            let expected =
-                (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
-            let takes_us = expected.delay_us.min(MAX_INLINE_US);
-            // Where turns cost nothing, what they send leaves at once.
-            if !fabric.borrow().config().cpu.is_free() {
-                fabric.borrow_mut().spend(id, u64::from(takes_us) * US);
-            }
-            reply.buffer().extend_from_slice(&response(expected));
-            reply.ok();
-        });
-        endpoint.register(INLINE, inline);
-        let (records, news) = (self.records.clone(), handler_events.clone());
-        let deferred = Handler::inline(move |_, request, reply| {
-            let expected =
-                (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
-            let via = records.borrow().relay(expected);
-            let reply = reply.defer();
-            let deferred = Deferred { reply, expected };
-            news.borrow_mut()
-                .push(HandlerEvent::Deferred { deferred, via });
-        });
-        endpoint.register(DEFERRED, deferred);
-        let (records, news) = (self.records.clone(), handler_events.clone());
-        let continuation = endpoint.register_continuation(move |_, completion| {
-            let tag = completion.tag;
-            let result = completion.result.as_ref().map(|response| response.body());
-            let mut records = records.borrow_mut();
-            let answered = result.is_ok();
-            if let Err(violation) = records.ended(id, tag, &result) {
-                records.report_violation(violation);
-            }
-            news.borrow_mut()
-                .push(HandlerEvent::Ended { tag, answered });
-        });
-        self.process = Some(Process {
-            endpoint,
-            continuation,
-            workers,
-            handler_events,
-            sessions: BTreeMap::new(),
-            over: Vec::new(),
-            queues: Queues::default(),
-            calls: BTreeMap::new(),
-            probes: BTreeMap::new(),
-            plan_relay: BTreeMap::new(),
-        });
+        self.process = Some(process);
     }
 
-    /// Puts a task on the agenda and sees to it that there is a turn for it.
+    /// Schedules a task and a turn of the host for it.
     pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
         self.entries += 1;
         self.schedule.insert((at_ns, self.entries), task);
         self.fabric.borrow_mut().wake_at(self.id, at_ns);
     }
 
-    /// The process dies, and with it whoever waited for an answer.
+    /// The process dies, and its open calls with it.
     pub(super) fn crash(&mut self) {
         if self.process.take().is_none() {
             return;
@@ -255,7 +151,7 @@ impl Host {
         self.incarnation += 1;
         self.start();
         let now_ns = self.fabric.borrow().now_ns();
-        self.wake_for_agenda(now_ns);
+        self.wake_for_tasks(now_ns);
     }
 
     fn process(&mut self) -> &mut Process {
@@ -277,7 +173,7 @@ impl Host {
         }
         let turn = self.process().endpoint.poll();
         let turn = turn.expect("the device has no errors");
-        self.read_news(now_ns)?;
+        self.handle_events(now_ns)?;
         let work = Work {
             rx_frames: turn.requests + turn.responses,
             handlers: turn.requests + turn.completions,
@@ -304,12 +200,12 @@ impl Host {
             let text = format!("host {} neither works nor sleeps", self.id.0);
             return Err(Violation::new("progress", text));
         }
-        self.wake_for_agenda(next_ns);
+        self.wake_for_tasks(next_ns);
         self.check()?;
         Ok(self.busy())
     }
 
-    fn wake_for_agenda(&mut self, least_ns: u64) {
+    fn wake_for_tasks(&mut self, least_ns: u64) {
         if let Some((at_ns, _)) = self.schedule.keys().next() {
             self.fabric
                 .borrow_mut()
@@ -368,11 +264,11 @@ impl Host {
         busy.collect()
     }
 
-    fn read_news(&mut self, now_ns: u64) -> Result<(), Violation> {
+    fn handle_events(&mut self, now_ns: u64) -> Result<(), Violation> {
         let handler_events = self.process().handler_events.clone();
-        let news: Vec<HandlerEvent> = handler_events.borrow_mut().drain(..).collect();
-        for news in news {
-            match news {
+        let events: Vec<HandlerEvent> = handler_events.borrow_mut().drain(..).collect();
+        for event in events {
+            match event {
                 HandlerEvent::Ended { tag, answered } => self.ended(tag, answered, now_ns)?,
                 HandlerEvent::Deferred {
                     deferred,
@@ -380,7 +276,7 @@ impl Host {
                 } if self.channels[channel].client == self.id => {
                     match self.call(&CallPlan::short(now_ns, channel), None, now_ns)? {
                         Some(tag) => {
-                            self.process().plan_relay.insert(tag, deferred);
+                            self.process().relays.insert(tag, deferred);
                         }
                         None => self.plan(now_ns, Task::Complete(deferred)),
                     }
@@ -399,7 +295,7 @@ impl Host {
         let process = self.process();
         process.calls.remove(&tag);
         let probe = process.probes.remove(&tag);
-        if let Some(deferred) = process.plan_relay.remove(&tag) {
+        if let Some(deferred) = process.relays.remove(&tag) {
             self.plan(now_ns, Task::Complete(deferred));
         }
         match probe {
@@ -466,7 +362,7 @@ impl Host {
             return Ok(());
         };
         records.borrow_mut().record_give_up(tag);
-        // Its end may be among what the endpoint has not told yet.
+        // The call may have ended already, with its completion still to be delivered.
         process.endpoint.cancel(call);
         if process.endpoint.cancel(call) {
             let text = format!("call {tag} was cancelled twice");
@@ -505,7 +401,7 @@ impl Host {
             None => CallOptions::default(),
         };
         let method = match plan.runs {
-            // Who calls on answers later.
+            // A handler that makes a call of its own answers later.
             _ if plan.via.is_some() => DEFERRED,
             Runs::Inline => INLINE,
             Runs::Worker => WORKER,
@@ -514,15 +410,7 @@ impl Host {
         let mut again = true;
         let called = loop {
             let process = self.process();
-            let called = make(
-                process,
-                session,
-                method,
-                &options,
-                &bytes,
-                plan.tail_len,
-                tag,
-            );
+            let called = process.call(session, method, &options, &bytes, plan.tail_len, tag);
             match called {
                 // It ended since the last turn: the next one has to say so.
                 Err(CallError::SessionOver) if std::mem::take(&mut again) => {
@@ -630,52 +518,4 @@ impl Host {
         }
         leftovers
     }
-}
-
-fn make(
-    process: &mut Process,
-    session: SessionId,
-    method: MethodId,
-    options: &CallOptions,
-    bytes: &[u8],
-    tail_len: u32,
-    tag: Tag,
-) -> Result<CallId, CallError> {
-    let Process {
-        endpoint,
-        continuation,
-        ..
-    } = process;
-    if tail_len == 0 {
-        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(bytes);
-        return endpoint.call(session, method, options, build, *continuation, tag);
-    }
-    let (body, tail) = bytes.split_at(bytes.len() - tail_len as usize);
-    let mut head = vec![0; options.header_len()];
-    head.extend_from_slice(body);
-    let message = Msgbuf::from_parts(head, Some(tail.to_vec().into()));
-    let called = endpoint.call_message(session, method, options, message, *continuation, tag);
-    called.map_err(|rejected| rejected.error)
-}
-
-/// What a worker's handler was given last: the handler must be `Send`, so it leaves that here for
-/// who has the books.
-type Seen = Arc<Mutex<Option<(Vec<u8>, Option<u64>)>>>;
-
-fn worker_handler(seen: &Seen) -> WorkerHandler {
-    let seen = Arc::clone(seen);
-    Arc::new(move |request, reply| {
-        let expected = content::read_request(request.body());
-        reply
-            .buffer()
-            .extend(expected.map(response).unwrap_or_default());
-        let saw = (request.body().to_vec(), request.deadline_ns());
-        *seen.lock().expect("one thread") = Some(saw);
-    })
-}
-
-fn response(expected: Expected) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    content::respond(expected, &mut bytes);
-    bytes
 }

@@ -1,5 +1,5 @@
-//! The books of a run: whatever crosses the protocol's edge at any host is entered here, and the
-//! checkers balance it.
+//! The call log of a run with bare protocols: everything that crosses the protocol's interface at any
+//! host is recorded here and goes to the checkers.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ pub(super) struct CallLog {
     executions: AtMostOnce,
     orders: HashMap<Tag, Expected>,
     /// The channels that handlers of requests, by key, call on before they answer.
-    plan_relay: HashMap<u64, usize>,
+    relays: HashMap<u64, usize>,
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
@@ -66,7 +66,7 @@ impl CallLog {
             buffers: Buffers::default(),
             executions: AtMostOnce::default(),
             orders: HashMap::new(),
-            plan_relay: HashMap::new(),
+            relays: HashMap::new(),
             next_tag: 1,
             heal_ns: scenario.heal_ns,
             bound_ns: scenario.bound_ns(),
@@ -103,12 +103,12 @@ impl CallLog {
 
     /// The handler of this request will call on `channel` before it answers.
     pub(super) fn plan_relay(&mut self, expected: Expected, channel: usize) {
-        self.plan_relay.insert(expected.key, channel);
+        self.relays.insert(expected.key, channel);
     }
 
     /// The channel that a request's handler has to call on.
     pub(super) fn relay(&self, expected: Expected) -> Option<usize> {
-        self.plan_relay.get(&expected.key).copied()
+        self.relays.get(&expected.key).copied()
     }
 
     /// The protocol did not take it. That its session is over is no reason: whoever calls has

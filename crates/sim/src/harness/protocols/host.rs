@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  turn:  rx bursts ─▶ open, next ─▶ events ─▶ tasks that are due ─▶ flush ─▶ events ─▶ device
-//!         flush ─▶ peers released ─▶ books checked ─▶ next turn: a task, a timer, a datagram
+//!         flush ─▶ peers released ─▶ invariants checked ─▶ next turn: a task, a timer, a datagram
 //! ```
 
 mod application;
@@ -53,7 +53,7 @@ pub(super) struct Host {
     schedule: Schedule,
     /// The time of the last turn, and how many there were at that time.
     turns: (u64, u32),
-    /// Channels that were not heard from yet since the probes began.
+    /// Channels without an answer since the probes began.
     pub(super) unheard: BTreeSet<usize>,
     /// Its processes have workers that claim requests.
     has_workers: bool,
@@ -74,7 +74,7 @@ struct Process {
     /// The probes among them: channel and attempt.
     probes: BTreeMap<Tag, (usize, u32)>,
     /// Those that handlers made, and what is to be answered when they have ended.
-    plan_relay: BTreeMap<Tag, Relay>,
+    relays: BTreeMap<Tag, Relay>,
     released: Vec<PeerId>,
     queues: Queues,
     sent: Sent,
@@ -102,7 +102,7 @@ impl Process {
             sessions: BTreeMap::new(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
-            plan_relay: BTreeMap::new(),
+            relays: BTreeMap::new(),
             released: Vec::new(),
             queues: Queues::default(),
             sent: Sent::default(),
@@ -177,13 +177,13 @@ impl Host {
         }
     }
 
-    /// Puts a task on the agenda and sees to it that there is a turn for it.
+    /// Schedules a task and a turn of the host for it.
     pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
         self.schedule.add(at_ns, task);
         self.fabric.borrow_mut().wake_at(self.id, at_ns);
     }
 
-    /// The process dies, and with it whoever waited for an answer.
+    /// The process dies, and its open calls with it.
     pub(super) fn crash(&mut self, log: &mut CallLog) {
         let Some(process) = self.process.take() else {
             return;
@@ -349,7 +349,7 @@ impl Host {
                         process.protocol.recycle(buffer);
                     }
                     let onward = log.relay(expected);
-                    // Flipped bits may name a request of somebody else's.
+                    // Flipped bits may name another caller's request.
                     if let Some(channel) = onward.filter(|&it| channels[it].client == host) {
                         let task = Task::Relay {
                             incarnation,
@@ -386,7 +386,7 @@ impl Host {
                     if let Some((channel, _)) = process.probes.remove(&tag) {
                         unheard.remove(&channel);
                     }
-                    if let Some(relay) = process.plan_relay.remove(&tag) {
+                    if let Some(relay) = process.relays.remove(&tag) {
                         schedule.add(log.now_ns(), relay.task(incarnation));
                     }
                     log.answered(host, tag, ext, body.bytes())?;
@@ -394,7 +394,7 @@ impl Host {
                         process.protocol.recycle(buffer);
                     }
                 }
-                // The handler cannot be stopped: its answer will find nobody waiting.
+                // The handler cannot be stopped: no caller waits for its answer.
                 Incoming::Cancelled { id } => log.record(host, "cancel heard", id.number(), 0),
             }
         }
@@ -435,7 +435,7 @@ impl Host {
                         log.failed(self.id, tag, error, &request, may_have_run)?;
                     }
                     process.protocol.recycle(request);
-                    if let Some(relay) = process.plan_relay.remove(&tag) {
+                    if let Some(relay) = process.relays.remove(&tag) {
                         let task = relay.task(self.incarnation);
                         self.schedule.add(log.now_ns(), task);
                     }
@@ -458,7 +458,7 @@ impl Host {
         Ok(())
     }
 
-    /// Gives the numbers of peers that nobody refers to back to the device.
+    /// Closes the peers that no session uses.
     fn release_peers(&mut self) {
         let process = self.process();
         for peer in std::mem::take(&mut process.released) {
@@ -563,7 +563,7 @@ fn respond(
     if log.bug_triggers(PlantedBug::TruncatedResponse) {
         response.head_mut().pop();
     }
-    // Nobody may be waiting any more; the buffer is what matters either way.
+    // The caller may have given up; the buffer has to come back either way.
     let _ = protocol.respond(now, id, &mut response, prefix_of(expected), sink);
     protocol.recycle(response);
 }

@@ -1,4 +1,4 @@
-//! What the application of a host is going to do, and when.
+//! The schedule of a host's application: tasks and their times.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(super) enum Task {
     },
     /// A worker does something.
     Worker { incarnation: u32, step: Step },
-    /// Asks for a sign of life on a channel.
+    /// Probes a channel with a short call.
     Probe { channel: usize, attempt: u32 },
 }
 

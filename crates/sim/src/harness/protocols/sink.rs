@@ -9,7 +9,7 @@ use starling_proto::{FrameSink, PeerId, SinkError};
 use crate::io::SimTx;
 use crate::rng::mix;
 
-/// Frames by content: those that a saboteur has let pass once.
+/// Digests of the frames that a planted bug has let pass once.
 pub(super) type Sent = HashSet<u64>;
 
 pub(super) struct Sink<'a> {

@@ -1,4 +1,4 @@
-//! The first dice of a seed: limits, links, calls, faults.
+//! The first random draw of a seed: limits, links, calls, faults.
 
 use starling_proto::{Config, Congestion, Factors, Prefix};
 
@@ -14,7 +14,7 @@ use crate::rng::Rng;
 /// Bytes that all messages of one run may have together: keeps a run in the milliseconds.
 const BYTES_BUDGET: u64 = 1 << 20;
 
-/// Channels of a run.
+/// The most channels of a run.
 pub(super) const MAX_CHANNELS: u64 = 12;
 
 impl Scenario {
@@ -23,7 +23,7 @@ impl Scenario {
         let mut scenario = Self::from_seed_before_broadening(seed);
         scenario.broaden();
         scenario.draw_endpoints();
-        // Dice of their own, so that the others fall as they always did.
+        // A generator of its own: what the others draw stays the same.
         let claims = Rng::new(seed ^ 0x0063_6c61_696d).chance(300_000);
         scenario.workers = claims && !scenario.endpoints;
         scenario.draw_frames(&mut Rng::new(seed ^ 0x66_7261_6d65));
@@ -49,7 +49,7 @@ impl Scenario {
         let hosts: Vec<Config> = (0..host_count)
             .map(|_| draw_config(&mut rng, &fabric, &liveness, tight))
             .collect();
-        // Dice of their own: a seed from before there were switches is the run that it was.
+        // A generator of its own: a seed from before there were switches stays the same run.
         let outages = draw_network(&mut Rng::new(!seed), &mut fabric, host_count, heal_ns);
         let channels = draw_channels(&mut rng, host_count, heal_ns);
         let calls = draw_calls(&mut rng, &hosts, &channels, &fabric, heal_ns);

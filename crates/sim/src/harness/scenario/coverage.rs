@@ -1,4 +1,4 @@
-//! What kinds of things a scenario has, by name: to see that the dice leave nothing out.
+//! The features of a scenario by name, to see that random scenarios leave none out.
 
 use super::{HostFaultKind, Runs, Scenario};
 use crate::fabric::Fault;
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// The dice of a few thousand seeds show every side that they have.
+    /// A few thousand seeds draw every feature.
     #[test]
     fn everything_is_drawn() {
         let mut counts = BTreeMap::new();

@@ -1,6 +1,6 @@
-//! The third dice of a seed: whether whole endpoints run, and what only they know of.
+//! The third random draw of a seed: whether whole endpoints run, and what only they have.
 //!
-//! They are dice of their own, so that the others fall as they always did.
+//! It has a generator of its own, so what the others draw stays the same.
 
 use super::{HostFault, HostFaultKind, Runs, Scenario};
 use crate::rng::Rng;

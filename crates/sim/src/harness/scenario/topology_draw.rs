@@ -1,7 +1,7 @@
-//! The second dice of a seed: racks and trees, many clients of one server, several hosts on a node,
+//! The second random draw of a seed: racks and trees, many clients of one server, several hosts on a node,
 //! messages of megabytes, calls from handlers, callers without patience, virtual machines.
 //!
-//! They are dice of their own, so that the first ones fall as they always did.
+//! It has a generator of its own, so what the first draws stays the same.
 
 use starling_proto::{Config, Congestion};
 
@@ -12,10 +12,10 @@ use crate::fabric::{Fault, HostId, LinkConfig, Rule};
 use crate::net::{Marking, NodeId, Outage, SwitchConfig, Topology};
 use crate::rng::Rng;
 
-/// The largest message that is drawn.
+/// The largest message, bytes.
 const LARGEST: u32 = 8 << 20;
 
-/// Large messages of a run.
+/// The most large messages of a run.
 const MAX_LARGE: u64 = 4;
 
 impl Scenario {
@@ -231,7 +231,7 @@ impl Scenario {
     }
 
     /// Some handlers make a call of their own before they answer. What they call answers by
-    /// itself, so that nobody waits in a circle.
+    /// itself, so that no calls wait for each other in a circle.
     fn nest(&mut self, rng: &mut Rng) {
         let ends: Vec<bool> = self.channels.iter().map(|_| rng.chance(500_000)).collect();
         for call in &mut self.calls {

@@ -1,4 +1,4 @@
-//! What a simulated process sends with.
+//! The frame sink of a simulated process.
 
 use std::net::SocketAddr;
 

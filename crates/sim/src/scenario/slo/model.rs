@@ -19,7 +19,7 @@ const HANDOVER_NS: u64 = 100;
 /// Requests that wait at the dispatcher: so many that none is refused.
 const QUEUE: usize = usize::MAX;
 
-/// What happens at a time, in the order in which it is told.
+/// Events of one time, in the order in which they are handled.
 type Schedule = BinaryHeap<Reverse<(u64, u64, Event)>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ enum Event {
     Reaches { worker: usize, request: usize },
     /// A worker is done with what it runs.
     Done { worker: usize },
-    /// The dispatcher hears of it.
+    /// The dispatcher learns of it.
     Heard { worker: usize },
 }
 

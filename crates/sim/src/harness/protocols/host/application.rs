@@ -147,7 +147,7 @@ impl Host {
         match self.call(&CallPlan::short(now_ns, channel), None, log)? {
             Some(tag) => {
                 let process = self.process.as_mut().expect("within a turn");
-                process.plan_relay.insert(tag, relay);
+                process.relays.insert(tag, relay);
             }
             None => self.schedule.add(now_ns, relay.task(self.incarnation)),
         }

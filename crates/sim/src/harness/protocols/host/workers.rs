@@ -1,6 +1,6 @@
 //! Workers that claim requests beside the event loop of a host, as threads would to which a device
 //! gives requests by itself: they take some of its datagrams, claim at any time, answer on their
-//! own, and the event loop hears of it at any time later.
+//! own, and report to the event loop at any later time.
 //!
 //! ```text
 //!  rx ─ some ─▶ steered ─▶ claim ─┬─▶ runs ─▶ answers ─▶ report ─▶ the protocol
@@ -161,7 +161,7 @@ impl Host {
                 let now = process.clock.now_ns();
                 let protocol = &mut process.protocol;
                 if sent {
-                    // It may be that nobody waits any more.
+                    // The caller may have given up.
                     let _ = protocol.handle_claimed_response(now, &claim, &mut response);
                     protocol.recycle(response);
                 } else {

@@ -1,0 +1,226 @@
+//! A simulated process: an endpoint with its handlers, its continuation and its workers.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use starling_endpoint::{
+    CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
+    Handler, MethodId, Msgbuf, Secrets, SessionId, WorkerHandler,
+};
+
+use super::super::US;
+use super::call_records::SharedCallRecords;
+use crate::check::content::{self, Expected};
+use crate::check::{Queues, Tag};
+use crate::fabric::{HostId, SharedFabric};
+use crate::io::{SimClock, SimIo};
+use crate::workers::Workers;
+
+pub(super) const INLINE: MethodId = MethodId(1);
+pub(super) const WORKER: MethodId = MethodId(2);
+pub(super) const DEFERRED: MethodId = MethodId(3);
+
+/// An inline handler takes no longer.
+const MAX_INLINE_US: u32 = 50;
+
+type SimEndpoint = Endpoint<SimIo, SimClock>;
+
+/// A request that is answered later.
+pub(super) struct Deferred {
+    pub(super) reply: DeferredReply,
+    pub(super) expected: Expected,
+}
+
+/// What handlers and continuations leave for their host to handle.
+pub(super) enum HandlerEvent {
+    Ended {
+        tag: Tag,
+        answered: bool,
+    },
+    Deferred {
+        deferred: Deferred,
+        /// It is answered when a call on this channel has ended.
+        via: Option<usize>,
+    },
+}
+
+pub(super) type HandlerEvents = Rc<RefCell<Vec<HandlerEvent>>>;
+
+/// A process with an endpoint: a crash takes all of it away.
+pub(super) struct Process {
+    pub(super) endpoint: SimEndpoint,
+    continuation: ContinuationId,
+    pub(super) workers: Workers,
+    pub(super) handler_events: HandlerEvents,
+    pub(super) sessions: BTreeMap<usize, SessionId>,
+    /// Sessions that rejected a call before the endpoint reported their end.
+    pub(super) over: Vec<SessionId>,
+    pub(super) queues: Queues,
+    pub(super) calls: BTreeMap<Tag, CallId>,
+    pub(super) probes: BTreeMap<Tag, (usize, u32)>,
+    pub(super) relays: BTreeMap<Tag, Deferred>,
+}
+
+impl Process {
+    /// Starts an endpoint on `id`'s device, with so many worker threads and places in their queue.
+    pub(super) fn start(
+        fabric: &SharedFabric,
+        records: &SharedCallRecords,
+        id: HostId,
+        config: EndpointConfig,
+        secrets: Secrets,
+        workers: (usize, usize),
+    ) -> Self {
+        let (io, clock) = (SimIo::new(fabric, id), SimClock::new(fabric, id));
+        let endpoint = Endpoint::new(io, clock, config, secrets);
+        let mut endpoint = endpoint.expect("scenarios draw sound configurations");
+        let handler_events = HandlerEvents::default();
+        let (threads, queue) = workers;
+        let workers = start_workers(&mut endpoint, fabric, records, id, threads, queue);
+        register_inline(&mut endpoint, fabric, records, id);
+        register_deferred(&mut endpoint, records, &handler_events, id);
+        let continuation = register_continuation(&mut endpoint, records, &handler_events, id);
+        Self {
+            endpoint,
+            continuation,
+            workers,
+            handler_events,
+            sessions: BTreeMap::new(),
+            over: Vec::new(),
+            queues: Queues::default(),
+            calls: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            relays: BTreeMap::new(),
+        }
+    }
+
+    /// Makes a call whose last `tail_len` bytes are memory of the caller's own.
+    pub(super) fn call(
+        &mut self,
+        session: SessionId,
+        method: MethodId,
+        options: &CallOptions,
+        bytes: &[u8],
+        tail_len: u32,
+        tag: Tag,
+    ) -> Result<CallId, CallError> {
+        if tail_len == 0 {
+            let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(bytes);
+            return (self.endpoint).call(session, method, options, build, self.continuation, tag);
+        }
+        let (body, tail) = bytes.split_at(bytes.len() - tail_len as usize);
+        let mut head = vec![0; options.header_len()];
+        head.extend_from_slice(body);
+        let message = Msgbuf::from_parts(head, Some(tail.to_vec().into()));
+        let called =
+            (self.endpoint).call_message(session, method, options, message, self.continuation, tag);
+        called.map_err(|rejected| rejected.error)
+    }
+}
+
+/// Gives the endpoint simulated workers.
+fn start_workers(
+    endpoint: &mut SimEndpoint,
+    fabric: &SharedFabric,
+    records: &SharedCallRecords,
+    id: HostId,
+    threads: usize,
+    queue: usize,
+) -> Workers {
+    let seen = Seen::default();
+    endpoint.register_worker(WORKER, worker_handler(&seen));
+    let records = records.clone();
+    let takes_ns = Box::new(move |_| {
+        let (body, deadline_ns) = seen.lock().expect("one thread").take()?;
+        let expected = records.borrow_mut().execute(id, &body, deadline_ns);
+        Some(u64::from(expected.delay_us) * US)
+    });
+    let workers = Workers::new(fabric, id, threads, queue, takes_ns);
+    endpoint.set_dispatch(Box::new(workers.clone()));
+    workers
+}
+
+/// Registers the handler that answers in the dispatch thread.
+fn register_inline(
+    endpoint: &mut SimEndpoint,
+    fabric: &SharedFabric,
+    records: &SharedCallRecords,
+    id: HostId,
+) {
+    let (records, fabric) = (records.clone(), fabric.clone());
+    let inline = Handler::inline(move |_, request, mut reply| {
+        let expected = (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+        let takes_us = expected.delay_us.min(MAX_INLINE_US);
+        // Where turns cost nothing, what they send leaves at once.
+        if !fabric.borrow().config().cpu.is_free() {
+            fabric.borrow_mut().spend(id, u64::from(takes_us) * US);
+        }
+        reply.buffer().extend_from_slice(&response(expected));
+        reply.ok();
+    });
+    endpoint.register(INLINE, inline);
+}
+
+/// Registers the handler that answers later.
+fn register_deferred(
+    endpoint: &mut SimEndpoint,
+    records: &SharedCallRecords,
+    events: &HandlerEvents,
+    id: HostId,
+) {
+    let (records, events) = (records.clone(), events.clone());
+    let deferred = Handler::inline(move |_, request, reply| {
+        let expected = (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+        let via = records.borrow().relay(expected);
+        let reply = reply.defer();
+        let deferred = Deferred { reply, expected };
+        let event = HandlerEvent::Deferred { deferred, via };
+        events.borrow_mut().push(event);
+    });
+    endpoint.register(DEFERRED, deferred);
+}
+
+/// Registers the continuation of every call.
+fn register_continuation(
+    endpoint: &mut SimEndpoint,
+    records: &SharedCallRecords,
+    events: &HandlerEvents,
+    id: HostId,
+) -> ContinuationId {
+    let (records, events) = (records.clone(), events.clone());
+    endpoint.register_continuation(move |_, completion| {
+        let tag = completion.tag;
+        let result = completion.result.as_ref().map(|response| response.body());
+        let mut records = records.borrow_mut();
+        let answered = result.is_ok();
+        if let Err(violation) = records.ended(id, tag, &result) {
+            records.report_violation(violation);
+        }
+        let event = HandlerEvent::Ended { tag, answered };
+        events.borrow_mut().push(event);
+    })
+}
+
+/// The body and deadline of the request that a worker's handler saw last. The handler must be
+/// `Send`, so it leaves them here for the dispatcher, which can reach the call records.
+type Seen = Arc<Mutex<Option<(Vec<u8>, Option<u64>)>>>;
+
+fn worker_handler(seen: &Seen) -> WorkerHandler {
+    let seen = Arc::clone(seen);
+    Arc::new(move |request, reply| {
+        let expected = content::read_request(request.body());
+        reply
+            .buffer()
+            .extend(expected.map(response).unwrap_or_default());
+        let saw = (request.body().to_vec(), request.deadline_ns());
+        *seen.lock().expect("one thread") = Some(saw);
+    })
+}
+
+pub(super) fn response(expected: Expected) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    content::respond(expected, &mut bytes);
+    bytes
+}
