@@ -1,4 +1,4 @@
-//! Documentation from `.proto` comments.
+//! Doc comments from `.proto` comments.
 
 use prost_reflect::FileDescriptor;
 
@@ -18,8 +18,8 @@ pub(crate) fn doc(file: &FileDescriptor, path: &[i32], fallback: &str) -> String
     lines(comment.unwrap_or(fallback))
 }
 
-/// Text as `///` lines that rustdoc takes for prose: nothing in a `.proto` file is a Rust example or a
-/// link to a Rust item.
+/// Text as `///` lines that rustdoc treats as prose: a `.proto` file has no Rust examples and no links
+/// to Rust items.
 pub(crate) fn lines(text: &str) -> String {
     let mut out = String::new();
     let mut in_fence = false;
@@ -48,7 +48,7 @@ pub(crate) fn lines(text: &str) -> String {
     out
 }
 
-/// Escapes what Markdown would take for links and tags, but not within backticks.
+/// Escapes what Markdown would treat as links and tags, except within backticks.
 fn escape(line: &str) -> String {
     let mut out = String::new();
     let mut in_code = false;
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_are_no_tests_and_are_closed() {
+    fn fenced_blocks_become_text_and_are_closed() {
         assert_eq!(lines(" ```\n let x;"), "/// ```text\n/// let x;\n/// ```\n");
     }
 }

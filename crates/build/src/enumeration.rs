@@ -14,7 +14,7 @@ pub(crate) fn generate(enumeration: &EnumDescriptor, scope: &Scope<'_>, out: &mu
     let doc = comments::doc(&file, enumeration.path(), &fallback);
     let prefix = shouty(enumeration.name()) + "_";
 
-    let mut taken = HashSet::from(["NAMES".to_owned()]);
+    let mut used = HashSet::from(["NAMES".to_owned()]);
     let (mut constants, mut names) = (String::new(), String::new());
     for value in enumeration.values() {
         let full = shouty(value.name());
@@ -23,8 +23,8 @@ pub(crate) fn generate(enumeration: &EnumDescriptor, scope: &Scope<'_>, out: &mu
             .strip_prefix(&prefix)
             .filter(|rest| rest.starts_with(char::is_alphabetic));
         let mut constant = identifier(short.unwrap_or(&full));
-        let mut number = taken.len();
-        while !taken.insert(constant.clone()) {
+        let mut number = used.len();
+        while !used.insert(constant.clone()) {
             constant = format!("{full}_{number}");
             number += 1;
         }
@@ -39,7 +39,7 @@ pub(crate) fn generate(enumeration: &EnumDescriptor, scope: &Scope<'_>, out: &mu
         "{doc}
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct {name}(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
 

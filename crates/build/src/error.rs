@@ -1,4 +1,4 @@
-//! What can go wrong, always naming the place in the file and the element.
+//! Errors. Each one names the place in the file and the element.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use prost_reflect::{
 /// Why no code was generated.
 #[derive(thiserror::Error)]
 pub enum Error {
-    /// A `.proto` file does not compile. The text has its place.
+    /// A `.proto` file does not compile. The text says where.
     #[error("{0}")]
     Proto(String),
     /// A `.proto` file is valid, but uses something that Starling does not support.
@@ -18,7 +18,7 @@ pub enum Error {
     Unsupported {
         /// Where it is used.
         place: Place,
-        /// What is not supported about it, and what to do instead.
+        /// What is not supported, and what to do instead.
         problem: String,
     },
     /// Two elements would get the same name in Rust.
@@ -38,11 +38,11 @@ pub enum Error {
     Io {
         /// The file.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// `OUT_DIR` is not set: not called from `build.rs`, and no output directory was given.
-    #[error("OUT_DIR is not set: call this from build.rs, or give Config::out_dir")]
+    /// `OUT_DIR` is not set: the caller is not a `build.rs` and has set no output directory.
+    #[error("OUT_DIR is not set: call this from build.rs, or set Config::out_dir")]
     NoOutDir,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// An element of a `.proto` file, and where it stands: `kv.proto:7:3: kv.Kv.Watch`.
+/// An element of a `.proto` file, and its position: `kv.proto:7:3: kv.Kv.Watch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file, as imports name it.
@@ -97,7 +97,7 @@ impl Place {
 
 /// Something that has a place.
 pub(crate) trait Element {
-    /// Where it stands.
+    /// Its place.
     fn place(&self) -> Place;
 }
 

@@ -136,22 +136,22 @@ impl Field {
             }}\n"
         ));
         out.mutable.push_str(&format!(
-            "/// For changing `{name}`.
+            "/// `{name}`, for writing.
             #[inline] pub fn {base}_mut(&mut self) -> {prefix}Mut<'_, {arguments}> {{
                 {prefix}Mut::of(self.0.reborrow(), {offset})
             }}
-            /// Empties `{name}`.
+            /// Removes all of `{name}`.
             pub fn clear_{base}(&mut self) {{ self.0.clear_reference({offset}); }}\n"
         ));
         out.owned.push_str(&format!(
             "{doc} #[inline] pub fn {get}(&self) -> {prefix}View<'_, {arguments}> {{
                 self.view().{get}()
             }}
-            /// For changing `{name}`.
+            /// `{name}`, for writing.
             #[inline] pub fn {base}_mut(&mut self) -> {prefix}Mut<'_, {arguments}> {{
                 {prefix}Mut::of(self.arena.root(), {offset})
             }}
-            /// Empties `{name}`.
+            /// Removes all of `{name}`.
             pub fn clear_{base}(&mut self) {{ self.as_mut().clear_{base}(); }}\n"
         ));
     }
@@ -200,7 +200,7 @@ impl Field {
         self.write_setters(scope, out);
     }
 
-    /// A message with nothing set.
+    /// An empty message.
     fn absent(&self, scope: &Scope<'_>) -> String {
         let message = self.message.as_ref().expect("the field holds a message");
         let (rt, owned) = (scope.runtime, scope.message(message, ""));
@@ -250,6 +250,36 @@ impl Field {
         }
     }
 
+    /// The method that returns a message field for writing.
+    fn write_message_mut(&self, message: &MessageDescriptor, scope: &Scope<'_>, out: &mut Methods) {
+        let (rt, base, name) = (scope.runtime, &self.base, self.descriptor.name());
+        let (offset, mark) = (self.place.offset, self.mark());
+        let owned = scope.message(message, "");
+        let mutable = scope.message(message, "Mut");
+        let head = format!(
+            "/// `{name}`, for writing. This sets the field.
+            #[inline] pub fn {base}_mut(&mut self) -> {mutable}<'_>"
+        );
+        out.mutable.push_str(&format!(
+            "{head} {{
+                {mark}
+                let stride = <{owned} as {rt}::Message>::LAYOUT.stride();
+                <{owned} as {rt}::Message>::mut_of(self.0.reborrow().child({offset}, stride))
+            }}\n"
+        ));
+        out.owned.push_str(&format!(
+            "{head} {{ {} }}\n",
+            format_args!(
+                "let {}this = {rt}::Writer::from_arena(&mut self.arena);
+                {}
+                let stride = <{owned} as {rt}::Message>::LAYOUT.stride();
+                <{owned} as {rt}::Message>::mut_of(this.child({offset}, stride))",
+                if mark.is_empty() { "" } else { "mut " },
+                mark.replace("self.0", "this")
+            )
+        ));
+    }
+
     fn write_setters(&self, scope: &Scope<'_>, out: &mut Methods) {
         let Field { base, kind, .. } = self;
         let (rt, name, offset) = (scope.runtime, self.descriptor.name(), self.place.offset);
@@ -276,29 +306,7 @@ impl Field {
                     &format!("{view}<'_>"),
                     &body,
                 );
-                let mutable = scope.message(message, "Mut");
-                let head = format!(
-                    "/// For changing `{name}`, which is set by this.
-                    #[inline] pub fn {base}_mut(&mut self) -> {mutable}<'_>"
-                );
-                out.mutable.push_str(&format!(
-                    "{head} {{
-                        {mark}
-                        let stride = <{owned} as {rt}::Message>::LAYOUT.stride();
-                        <{owned} as {rt}::Message>::mut_of(self.0.reborrow().child({offset}, stride))
-                    }}\n"
-                ));
-                out.owned.push_str(&format!(
-                    "{head} {{ {} }}\n",
-                    format_args!(
-                        "let {}this = {rt}::Writer::from_arena(&mut self.arena);
-                        {}
-                        let stride = <{owned} as {rt}::Message>::LAYOUT.stride();
-                        <{owned} as {rt}::Message>::mut_of(this.child({offset}, stride))",
-                        if mark.is_empty() { "" } else { "mut " },
-                        mark.replace("self.0", "this")
-                    )
-                ));
+                self.write_message_mut(message, scope, out);
             }
             (Kind::String, _) => {
                 let body = format!("self.0.set_bytes({offset}, value.as_bytes(), {explicit});");
@@ -309,8 +317,8 @@ impl Field {
                 setter(&format!("Sets `{name}` to a copy."), &set, "&[u8]", &body);
                 let body = format!("self.0.set_shared({offset}, value, {explicit});");
                 let doc = format!(
-                    "Sets `{name}` without copying it, if no other field of the whole message is held by
-                    /// reference yet; copies otherwise."
+                    "Sets `{name}` without copying it. If another field of the whole message is already
+                    /// held by reference, it copies."
                 );
                 setter(
                     &doc,
@@ -336,7 +344,7 @@ impl Field {
     }
 }
 
-/// Refuses a field whose type, or that of a map's values, has no code.
+/// Refuses a field whose type, or whose map's value type, has no code.
 pub(crate) fn check_type(field: &FieldDescriptor, scope: &Scope<'_>) -> Result<(), Error> {
     let kind = match field.kind() {
         ProtoKind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),

@@ -9,13 +9,13 @@
 //!
 //! Each package becomes one file in `OUT_DIR`, `kv.rs` or `google.protobuf.rs`, and `packages.rs` includes
 //! all of them as modules nested like the packages. A package that refers to another one finds it
-//! through the parent modules, so either include `packages.rs` (with `include_proto!("packages")`, or
+//! through the parent modules. So either include `packages.rs` (with `include_proto!("packages")`, or
 //! with `include!` and its path if [`Config::out_dir`] is set), or nest modules the same way. Well-known
-//! types such as `google.protobuf.Timestamp` are packages like any other. What the accessors of messages
-//! are called is in the documentation of `starling`.
+//! types such as `google.protobuf.Timestamp` are in packages like any other. The documentation of
+//! `starling` lists the names of accessors.
 //!
-//! A package `shop.order` and what is declared within a message `shop.Order` share the module
-//! `shop::order`; only `packages.rs` puts them together.
+//! A package `shop.order` and the declarations within a message `shop.Order` share the module
+//! `shop::order`; only `packages.rs` joins them.
 //!
 //! A `build.rs` can return the error from `main`: cargo shows its text, with file, line and column.
 //!
@@ -41,12 +41,12 @@ use std::path::{Path, PathBuf};
 
 pub use error::{Error, Place};
 
-/// Compiles `.proto` files, looked up with their imports in `includes`, into `OUT_DIR`.
+/// Compiles `.proto` files into `OUT_DIR`. They and their imports are searched in `includes`.
 pub fn compile(protos: &[impl AsRef<Path>], includes: &[impl AsRef<Path>]) -> Result<(), Error> {
     Config::new().compile(protos, includes)
 }
 
-/// How to generate code. Nothing needs to be set.
+/// How to generate code. All settings have defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
     out_dir: Option<PathBuf>,
@@ -81,34 +81,34 @@ impl Config {
         Self::default()
     }
 
-    /// Writes to this directory rather than to `OUT_DIR`.
+    /// Writes to this directory instead of `OUT_DIR`.
     pub fn out_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.out_dir = Some(path.into());
         self
     }
 
-    /// The Rust path of what generated code builds upon; `::starling::stub` if not set.
-    /// `::starling_message` does for messages alone.
+    /// The Rust path of the items that generated code uses; `::starling::stub` by default. For
+    /// messages without services, `::starling_message` is enough.
     pub fn runtime_path(mut self, path: impl Into<String>) -> Self {
         self.runtime_path = path.into();
         self
     }
 
-    /// Does not generate a package but refers to code generated elsewhere, at this Rust path:
+    /// Uses code for a package that was generated elsewhere, at this Rust path:
     /// `extern_path("google.protobuf", "::my_protos::google::protobuf")`.
     pub fn extern_path(mut self, package: impl Into<String>, rust_path: impl Into<String>) -> Self {
         self.extern_paths.push((package.into(), rust_path.into()));
         self
     }
 
-    /// Whether to generate stubs for services; `true` if not set.
+    /// Whether to generate stubs for services; `true` by default.
     pub fn services(mut self, yes: bool) -> Self {
         self.services = yes;
         self
     }
 
-    /// Compiles `.proto` files, looked up with their imports in `includes`, and writes the result.
-    /// Called from `build.rs`, it also tells cargo which files to watch.
+    /// Compiles `.proto` files and writes the result. They and their imports are searched in
+    /// `includes`. In `build.rs`, it also tells cargo which files to watch.
     pub fn compile(
         &self,
         protos: &[impl AsRef<Path>],
@@ -121,7 +121,7 @@ impl Config {
                 .ok_or(Error::NoOutDir)?,
         };
         let loaded = load::load(protos, includes)?;
-        // Every build script has it, also one that writes elsewhere.
+        // Set in every build script, also in one that writes elsewhere.
         if std::env::var_os("OUT_DIR").is_some() {
             for path in &loaded.paths {
                 println!("cargo:rerun-if-changed={}", path.display());
@@ -129,7 +129,7 @@ impl Config {
         }
         for file in package::generate(self, &loaded.pool)? {
             let path = out_dir.join(&file.name);
-            // An unchanged file keeps its time stamp, so nothing is compiled again.
+            // An unchanged file keeps its time stamp, so cargo compiles nothing again.
             if std::fs::read(&path).is_ok_and(|old| old == file.content) {
                 continue;
             }
@@ -141,7 +141,7 @@ impl Config {
         Ok(())
     }
 
-    /// As [`Config::compile`], but returns the files rather than writing them.
+    /// Like [`Config::compile`], but returns the files instead of writing them.
     pub fn generate(
         &self,
         protos: &[impl AsRef<Path>],

@@ -1,4 +1,4 @@
-//! From files to checked descriptors.
+//! Loads files into checked descriptors.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use protox::file::{
 
 use crate::error::{Error, Place, unsupported};
 
-/// The file with Starling's options, as imports name it.
+/// The import path of the file with Starling's options.
 pub(crate) const OPTIONS_FILE: &str = "starling/options.proto";
 
-/// The generated file that includes those of all packages, without its ending.
+/// The name of the generated file that includes all packages, without its extension.
 pub(crate) const ALL_PACKAGES: &str = "packages";
 
 /// Files that only describe others: no code is generated for them.
@@ -22,14 +22,14 @@ const META_FILES: [&str; 3] = [
     "google/protobuf/compiler/plugin.proto",
 ];
 
-/// Numbers of fields of a file's descriptor: how source information names these statements.
+/// Field numbers in a file's descriptor, by which source information refers to these statements.
 pub(crate) const PACKAGE: i32 = 2;
 const SYNTAX: i32 = 12;
 
-/// What is wrong with any other syntax.
+/// The error for any other syntax.
 const PROTO3: &str = "only proto3 is supported; start the file with `syntax = \"proto3\";`";
 
-/// Files of Google's that need no include directory, and that people forget to import.
+/// Google's files, which need no include directory; missing imports of them are common.
 const GOOGLE_FILES: [&str; 9] = [
     "google/protobuf/any.proto",
     "google/protobuf/api.proto",
@@ -46,7 +46,7 @@ const GOOGLE_FILES: [&str; 9] = [
 pub(crate) struct Loaded {
     /// All files, imports included.
     pub(crate) pool: DescriptorPool,
-    /// Those that were read from disk.
+    /// The files that were read from disk.
     pub(crate) paths: Vec<PathBuf>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn load(
     resolver.add(GoogleFileResolver::new());
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_source_info(true).include_imports(true);
-    // The debug form of this error has the place in the source.
+    // The debug form of this error contains the position.
     compiler.open_files(protos).map_err(|error| {
         let advice = advice(&error, includes).map_or_else(String::new, |text| format!("; {text}"));
         Error::Proto(format!("{error:?}{advice}"))
@@ -96,7 +96,7 @@ pub(crate) fn load(
     Ok(Loaded { pool, paths })
 }
 
-/// What to do about a mistake whose text does not say it.
+/// What to do about a mistake, where the error's text does not say it.
 fn advice(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Option<String> {
     if error.is_file_not_found() {
         let directories: Vec<String> = includes
@@ -105,7 +105,7 @@ fn advice(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Option<String
             .collect();
         let from = std::env::current_dir().unwrap_or_default();
         return Some(format!(
-            "looked in these include directories, seen from {}: {}",
+            "searched these include directories, relative to {}: {}",
             from.display(),
             directories.join(", ")
         ));
@@ -129,11 +129,11 @@ fn advice(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Option<String
     };
     Some(match known {
         Some(file) => format!("add `import \"{file}\";`"),
-        None => "declare it, or import the file that does".to_owned(),
+        None => "declare it, or import the file that declares it".to_owned(),
     })
 }
 
-/// Whether a file that comes with the compiler declares a type of this full name.
+/// The built-in file that declares a type of this full name.
 fn declares(file: &str, name: &str) -> bool {
     let Ok(file) = GoogleFileResolver::new().open_file(file) else {
         return false;
@@ -151,7 +151,7 @@ fn declares(file: &str, name: &str) -> bool {
 }
 
 fn check(file: &FileDescriptor) -> Result<(), Error> {
-    // An older file that only extends options, as that of a linter does, says nothing to us.
+    // A file of older syntax that only extends options, such as a linter's, is irrelevant here.
     let declares = file.messages().len() + file.enums().len() + file.services().len() > 0;
     if file.syntax() != Syntax::Proto3 && declares {
         return Err(Error::Unsupported {
@@ -160,13 +160,13 @@ fn check(file: &FileDescriptor) -> Result<(), Error> {
         });
     }
     if file.package_name() == ALL_PACKAGES {
-        let problem = "the file `packages.rs` includes all packages; call this one differently";
+        let problem = "the file `packages.rs` includes all packages; rename this one";
         return Err(Error::Unsupported {
             place: Place::of(file, &[PACKAGE], file.package_name()),
             problem: problem.into(),
         });
     }
-    // Proto3 allows extensions of options only. They say nothing to us and change nothing.
+    // Proto3 allows extensions only of options, which are irrelevant here.
     for service in file.services() {
         for method in service.methods() {
             if method.is_client_streaming() || method.is_server_streaming() {

@@ -1,4 +1,4 @@
-//! Messages: layout table, owned type, view, mutable view, oneofs, and what is declared within.
+//! Messages: layout table, owned type, view, mutable view, oneofs, and nested declarations.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,9 @@ use crate::comments;
 use crate::enumeration;
 use crate::error::{Error, unsupported};
 use crate::field::{Field, Methods, check_type};
-use crate::names::{RUNTIME, Scope, Taken, camel, identifier, layout_name, message_module, snake};
+use crate::names::{
+    RUNTIME, Scope, UsedNames, camel, identifier, layout_name, message_module, snake,
+};
 use crate::schema::{fields_of, of_message};
 
 /// Methods that every message type has.
@@ -34,7 +36,7 @@ const RESERVED: [&str; 15] = [
 pub(crate) fn generate(
     message: &MessageDescriptor,
     scope: &Scope<'_>,
-    taken: &mut Taken,
+    names: &mut UsedNames,
     out: &mut String,
 ) -> Result<(), Error> {
     for field in message.fields() {
@@ -44,14 +46,14 @@ pub(crate) fn generate(
     let (plan, fields) = plan_of(message)?;
     layout(message, scope, &plan, &fields, out)?;
     if message.is_map_entry() {
-        return taken.take(scope, message, layout_name(message));
+        return names.add(scope, message, layout_name(message));
     }
 
     let (rt, name) = (scope.runtime, camel(message.name()));
     for suffix in ["", "View", "Mut"] {
-        taken.take(scope, message, format!("{name}{suffix}"))?;
+        names.add(scope, message, format!("{name}{suffix}"))?;
     }
-    taken.take(scope, message, layout_name(message))?;
+    names.add(scope, message, layout_name(message))?;
 
     let mut methods = Methods::default();
     for field in &fields {
@@ -61,7 +63,7 @@ pub(crate) fn generate(
     let mut used = method_names(&fields);
     for oneof in message.oneofs().filter(|oneof| !oneof.is_synthetic()) {
         let kind = format!("{name}{}", camel(oneof.name()));
-        taken.take(scope, &oneof, kind.clone())?;
+        names.add(scope, &oneof, kind.clone())?;
         write_oneof(
             &oneof,
             &kind,
@@ -105,37 +107,37 @@ pub(crate) fn generate(
             out.push_str(&format!("impl{target} {{ {methods} }}\n\n"));
         }
     }
-    within(message, scope, taken, out)
+    within(message, scope, names, out)
 }
 
-/// What is declared within a message goes to a module named after it; layouts of map entries stand
-/// beside it, there too.
+/// Declarations within a message go to a module named after it. Layouts of map entries are beside the
+/// message.
 fn within(
     message: &MessageDescriptor,
     scope: &Scope<'_>,
-    taken: &mut Taken,
+    names: &mut UsedNames,
     out: &mut String,
 ) -> Result<(), Error> {
     let module = message_module(message);
     let (inner, mut items) = (scope.nested(&module), String::new());
     for enumeration in message.child_enums() {
-        taken.take(&inner, &enumeration, camel(enumeration.name()))?;
+        names.add(&inner, &enumeration, camel(enumeration.name()))?;
         enumeration::generate(&enumeration, &inner, &mut items);
     }
     for child in message.child_messages() {
-        generate(&child, &inner, taken, &mut items)?;
+        generate(&child, &inner, names, &mut items)?;
     }
     if !items.is_empty() {
-        taken.take_module(scope, message, module.clone())?;
+        names.add_module(scope, message, module.clone())?;
         let name = camel(message.name());
         out.push_str(&format!(
-            "/// What is declared within [`{name}`].\npub mod {module} {{ use super::{RUNTIME}; {items} }}\n\n"
+            "/// Declarations within [`{name}`].\npub mod {module} {{ use super::{RUNTIME}; {items} }}\n\n"
         ));
     }
     Ok(())
 }
 
-/// The message's layout and its fields, by number.
+/// The message's layout, and its fields by number.
 fn plan_of(message: &MessageDescriptor) -> Result<(Plan, Vec<Field>), Error> {
     let schema = fields_of(message)?;
     let plan_fields: Vec<_> = schema.iter().map(|field| field.plan_field()).collect();
@@ -156,8 +158,8 @@ fn plan_of(message: &MessageDescriptor) -> Result<(Plan, Vec<Field>), Error> {
     Ok((plan, fields))
 }
 
-/// What a field's methods are named after: the field, or, as long as one of them would clash with a
-/// method of an earlier field, that and the field's number.
+/// The base name of a field's methods: the field's name. While a method would clash with one of an
+/// earlier field, the field's number is appended.
 fn base_name(field: &FieldDescriptor, used: &HashSet<String>) -> String {
     let mut name = snake(field.name());
     while Field::method_names(field, &name)

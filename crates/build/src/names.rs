@@ -8,13 +8,13 @@ use prost_reflect::{EnumDescriptor, FileDescriptor, MessageDescriptor};
 use crate::error::{Element, Error, Place, unsupported};
 use crate::load::has_code;
 
-/// The module that holds all items of a package, so that one attribute covers them.
+/// The module that holds all items of a package, so that one attribute applies to all.
 pub(crate) const ITEMS: &str = "__items";
 
-/// What the runtime is imported as in every generated module.
+/// The name by which every generated module imports the runtime.
 pub(crate) const RUNTIME: &str = "__rt";
 
-/// Keywords that may not even be raw identifiers.
+/// Keywords that cannot be raw identifiers.
 const NEVER: [&str; 4] = ["self", "super", "crate", "Self"];
 
 const KEYWORDS: [&str; 48] = [
@@ -25,10 +25,10 @@ const KEYWORDS: [&str; 48] = [
     "virtual", "where", "while", "yield",
 ];
 
-/// A name as an identifier, whatever it is.
+/// A valid identifier for any name.
 pub(crate) fn identifier(name: &str) -> String {
     if name.is_empty() {
-        // Of a name that is all underscores, nothing is left when its words are joined anew.
+        // A name of underscores only has no words, so its case conversion is empty.
         "__".to_owned()
     } else if NEVER.contains(&name) {
         format!("{name}_")
@@ -41,7 +41,7 @@ pub(crate) fn identifier(name: &str) -> String {
     }
 }
 
-/// `FooBar` as `foo_bar`, for methods and modules; not yet an identifier.
+/// `FooBar` as `foo_bar`, for methods and modules. It may not be an identifier yet.
 pub(crate) fn snake(name: &str) -> String {
     name.to_snake_case()
 }
@@ -65,7 +65,7 @@ pub(crate) fn package_modules(package: &str) -> Vec<String> {
         .collect()
 }
 
-/// Where generated code stands, for paths to other types.
+/// The position of generated code, from which paths to other types begin.
 #[derive(Clone)]
 pub(crate) struct Scope<'a> {
     pub(crate) package: &'a str,
@@ -73,12 +73,12 @@ pub(crate) struct Scope<'a> {
     pub(crate) modules: Vec<String>,
     /// Packages generated elsewhere, and their Rust paths.
     pub(crate) extern_paths: &'a [(String, String)],
-    /// What the runtime is called.
+    /// The name of the runtime.
     pub(crate) runtime: &'a str,
 }
 
 impl Scope<'_> {
-    /// Within the module of a message at this scope.
+    /// The scope of a message's module in this scope.
     pub(crate) fn nested(&self, module: &str) -> Self {
         let mut inner = self.clone();
         inner.modules.push(module.to_owned());
@@ -93,7 +93,7 @@ impl Scope<'_> {
         path
     }
 
-    /// The path from here to the item `name` beside an element of `package` in these messages.
+    /// The path from here to the item `name` of `package`, within the modules `parents`.
     fn path(&self, package: &str, parents: &[String], name: &str) -> String {
         let mut path: Vec<String> = Vec::new();
         if package == self.package {
@@ -112,7 +112,7 @@ impl Scope<'_> {
         path.join("::")
     }
 
-    /// Refuses that `element` uses a type of which no code is made, here or elsewhere.
+    /// Refuses an `element` that uses a type without code, here or elsewhere.
     pub(crate) fn check_code(
         &self,
         element: &impl Element,
@@ -124,8 +124,8 @@ impl Scope<'_> {
             return Ok(());
         }
         let problem = format!(
-            "`{name}` has no code, as nothing in {} has; hold it as `bytes`, or set \
-             Config::extern_path for its package",
+            "no code is generated for `{name}`, nor for anything else in {}; use `bytes` for it, \
+             or set Config::extern_path for its package",
             file.name()
         );
         Err(unsupported(element, problem))
@@ -158,7 +158,7 @@ impl Scope<'_> {
     }
 }
 
-/// The modules of a message and those around it, outermost first.
+/// The modules of a message and of its enclosing messages, outermost first.
 fn parents(message: Option<MessageDescriptor>) -> Vec<String> {
     let mut modules: Vec<String> = std::iter::successors(message, |m| m.parent_message())
         .map(|message| message_module(&message))
@@ -167,28 +167,28 @@ fn parents(message: Option<MessageDescriptor>) -> Vec<String> {
     modules
 }
 
-/// The module that holds what is declared within a message.
+/// The module that holds the declarations within a message.
 pub(crate) fn message_module(message: &MessageDescriptor) -> String {
     identifier(&snake(message.name()))
 }
 
-/// The static that holds a message's layout. A map's entry stands beside the map's message.
+/// The static that holds a message's layout. That of a map's entry is beside the map's message.
 pub(crate) fn layout_name(message: &MessageDescriptor) -> String {
     shouty(message.name()) + "_LAYOUT"
 }
 
-/// Names taken in all packages, and by what. That of a package is the module of what is declared in a
-/// message, too, if both are called alike, so there is one table for both.
+/// Names that are used, in all packages, and by which elements. There is one table for packages and
+/// messages, because a package and the declarations within a message of the same name share a module.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct UsedNames {
     names: HashMap<Vec<String>, Place>,
     /// Modules of messages, and how deep in their package they lie.
     modules: HashMap<Vec<String>, usize>,
 }
 
-impl Taken {
-    /// Takes a name for an element of a file.
-    pub(crate) fn take(
+impl UsedNames {
+    /// Adds the name of an element. Fails if another element has it.
+    pub(crate) fn add(
         &mut self,
         scope: &Scope<'_>,
         element: &impl Element,
@@ -204,8 +204,8 @@ impl Taken {
         }
     }
 
-    /// Takes the name of a module for what is declared within a message.
-    pub(crate) fn take_module(
+    /// Adds the name of the module for a message's declarations.
+    pub(crate) fn add_module(
         &mut self,
         scope: &Scope<'_>,
         message: &MessageDescriptor,
@@ -213,10 +213,10 @@ impl Taken {
     ) -> Result<(), Error> {
         let depth = scope.modules.len() + 1;
         self.modules.insert(scope.public(&module), depth);
-        self.take(scope, message, module)
+        self.add(scope, message, module)
     }
 
-    /// If a message's module has this path: where it is, seen from there.
+    /// The path from there to a message's module, if one has this path.
     pub(crate) fn hidden(&self, path: &[String]) -> Option<String> {
         let depth = *self.modules.get(path)?;
         let (up, down) = ("super::".repeat(depth), &path[path.len() - depth..]);

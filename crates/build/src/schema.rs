@@ -8,7 +8,7 @@ use starling_message::{Kind, Shape};
 
 use crate::error::{Error, unsupported};
 
-/// The schema of a message alone: itself first, then what it reaches.
+/// The schema of one message: the message first, then those it reaches.
 pub(crate) fn of_message(message: &MessageDescriptor) -> Result<Schema, Error> {
     let mut walk = Walk::default();
     walk.message(message)?;
@@ -34,7 +34,7 @@ pub(crate) fn of_service(service: &ServiceDescriptor) -> Result<Schema, Error> {
     Ok(walk.schema)
 }
 
-/// A method's path, as gRPC names it.
+/// A method's path, as in gRPC.
 pub(crate) fn method_path(method: &prost_reflect::MethodDescriptor) -> String {
     format!("/{}/{}", method.parent_service().full_name(), method.name())
 }
@@ -99,7 +99,7 @@ pub(crate) fn fields_of(message: &MessageDescriptor) -> Result<Vec<FieldSchema>,
     Ok(fields)
 }
 
-/// A depth-first walk over messages, numbering them as it meets them.
+/// A depth-first walk over messages, which numbers them in its order.
 #[derive(Default)]
 struct Walk {
     schema: Schema,

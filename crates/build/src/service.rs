@@ -1,7 +1,7 @@
-//! Stubs: for each service a descriptor, the server's trait, its server and its client.
-//! Type parameters begin with underscores: no name from a `.proto` file becomes one of those.
+//! Stubs: for each service a descriptor, the server's trait, its server and its client. Type
+//! parameters begin with underscores, which no name from a `.proto` file does.
 //!
-//! What they need of the runtime path (`::starling::stub` unless configured), beside all of
+//! The runtime path (`::starling::stub` by default) must provide these items, and all of
 //! `starling_message`:
 //!
 //! ```text
@@ -37,10 +37,10 @@ use starling_message::{Mode, method_id};
 
 use crate::comments;
 use crate::error::{Error, unsupported};
-use crate::names::{Scope, Taken, camel, identifier, shouty, snake};
+use crate::names::{Scope, UsedNames, camel, identifier, shouty, snake};
 use crate::schema::{method_path, of_service};
 
-/// Methods of a client that are no calls.
+/// Methods of a client that are not calls.
 const RESERVED: [&str; 6] = ["new", "caller", "clone", "fmt", "from_arc", "with_options"];
 
 /// A method, ready to be written.
@@ -48,7 +48,7 @@ struct Method {
     descriptor: MethodDescriptor,
     mode: Mode,
     doc: String,
-    /// The method's name in Rust, not yet an identifier.
+    /// The method's name in Rust, which may not be an identifier yet.
     base: String,
     request: String,
     response: String,
@@ -58,7 +58,7 @@ pub(crate) fn generate(
     service: &ServiceDescriptor,
     scope: &Scope<'_>,
     descriptor_set: &str,
-    taken: &mut Taken,
+    used: &mut UsedNames,
     out: &mut String,
 ) -> Result<(), Error> {
     let name = camel(service.name());
@@ -69,7 +69,7 @@ pub(crate) fn generate(
         format!("{name}Client"),
         constant.clone(),
     ] {
-        taken.take(scope, service, item)?;
+        used.add(scope, service, item)?;
     }
     let methods = methods(service, scope)?;
     write_descriptor(service, &constant, &methods, scope, descriptor_set, out)?;
@@ -90,7 +90,7 @@ fn methods(service: &ServiceDescriptor, scope: &Scope<'_>) -> Result<Vec<Method>
         }
         let path = method_path(&descriptor);
         if let Some(other) = ids.insert(method_id(&path), path.clone()) {
-            let problem = format!("its number on the wire is that of {other}; rename one of them");
+            let problem = format!("its method id is that of {other}; rename one of them");
             return Err(unsupported(&descriptor, problem));
         }
         let mut base = snake(descriptor.name());
@@ -158,7 +158,7 @@ fn write_descriptor(
         ));
     }
     out.push_str(&format!(
-        "/// What peers agree upon about `{name}`.
+        "/// The descriptor of `{name}`, which peers agree on.
         pub static {constant}: {rt}::ServiceDescriptor = {rt}::ServiceDescriptor {{
             name: {name:?},
             methods: &[{table}],
@@ -203,7 +203,7 @@ fn write_trait(
             }
             Mode::Nested => items.push_str(&format!(
                 "///
-                /// Answers later: an implementation may be an `async fn`.
+                /// The answer may come later: an implementation may be an `async fn`.
                 fn {method_name}(self: ::std::sync::Arc<Self>, context: {rt}::NestedContext,
                     request: {rt}::OwnedRequest<{request}>)
                     -> impl ::core::future::Future<
@@ -216,15 +216,9 @@ fn write_trait(
     ));
 }
 
-fn write_server(
-    service: &ServiceDescriptor,
-    name: &str,
-    constant: &str,
-    methods: &[Method],
-    scope: &Scope<'_>,
-    out: &mut String,
-) {
-    let (rt, count) = (scope.runtime, methods.len());
+/// The statements that hand each method to the registrar.
+fn registrations(name: &str, constant: &str, methods: &[Method], scope: &Scope<'_>) -> String {
+    let rt = scope.runtime;
     let mut registrations = String::new();
     for (
         index,
@@ -261,40 +255,53 @@ fn write_server(
             ),
         });
     }
+    registrations
+}
+
+fn write_server(
+    service: &ServiceDescriptor,
+    name: &str,
+    constant: &str,
+    methods: &[Method],
+    scope: &Scope<'_>,
+    out: &mut String,
+) {
+    let (rt, count) = (scope.runtime, methods.len());
+    let registrations = registrations(name, constant, methods, scope);
     let modes: String = methods
         .iter()
         .map(|m| format!("{rt}::Mode::{:?},", m.mode))
         .collect();
     out.push_str(&format!(
-        "/// Serves `{full}` by an implementation of [`{name}`].
+        "/// Serves `{full}` with an implementation of [`{name}`].
         pub struct {name}Server<__T> {{
             service: ::std::sync::Arc<__T>,
             modes: [{rt}::Mode; {count}],
         }}
 
         impl<__T: {name}> {name}Server<__T> {{
-            /// Serves by `service`; methods run as the `.proto` file says.
+            /// Serves with `service`; methods run where the `.proto` file says.
             pub fn new(service: __T) -> Self {{
                 Self::from_arc(::std::sync::Arc::new(service))
             }}
 
-            /// As `new`, for a service that is shared with others.
+            /// Like `new`, for a shared service.
             pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {{
                 Self {{ service, modes: [{modes}] }}
             }}
 
-            /// Runs a method, by its name in the `.proto` file, in worker threads.
+            /// Runs the method of this name in the `.proto` file in worker threads.
             ///
             /// # Panics
-            /// If there is no such method, or it is a nested one.
+            /// If there is no such method, or its handler is nested.
             pub fn worker(self, method: &str) -> Self {{
                 self.with_mode(method, {rt}::Mode::Worker)
             }}
 
-            /// Runs a method, by its name in the `.proto` file, in the dispatch thread.
+            /// Runs the method of this name in the `.proto` file in the dispatch thread.
             ///
             /// # Panics
-            /// If there is no such method, or it is a nested one.
+            /// If there is no such method, or its handler is nested.
             pub fn inline(self, method: &str) -> Self {{
                 self.with_mode(method, {rt}::Mode::Inline)
             }}
@@ -345,7 +352,7 @@ fn write_client(
                 self.{base}_with(request, &self.options)
             }}
 
-            /// As `{base}`, with options for this call.
+            /// Like `{base}`, with options for this call.
             pub fn {base}_with(&self, request: &{request}, options: &{rt}::CallOptions)
                 -> __C::Call<{response}> {{
                 self.caller.unary::<{request}, {response}>(
@@ -359,7 +366,7 @@ fn write_client(
         pub struct {name}Client<__C> {{ caller: __C, options: {rt}::CallOptions }}
 
         impl<__C: {rt}::Caller> {name}Client<__C> {{
-            /// What the server is expected to know about the service.
+            /// The service's descriptor, as the server should know it.
             pub const DESCRIPTOR: &'static {rt}::ServiceDescriptor = &{constant};
 
             /// Calls through `caller`.
@@ -367,13 +374,13 @@ fn write_client(
                 Self {{ caller, options: ::core::default::Default::default() }}
             }}
 
-            /// Options of the calls that are given none of their own: a timeout for every call, say.
+            /// Sets the options of calls without options of their own, such as a timeout for every call.
             pub fn with_options(mut self, options: {rt}::CallOptions) -> Self {{
                 self.options = options;
                 self
             }}
 
-            /// What it calls through.
+            /// The caller it uses.
             pub fn caller(&self) -> &__C {{ &self.caller }}
 
             {calls}

@@ -101,7 +101,7 @@ fn a_name_that_is_not_known_comes_with_what_to_import() {
     );
     let text = error("forgot_own", &field("Missing"));
     assert!(
-        text.ends_with("declare it, or import the file that does"),
+        text.ends_with("declare it, or import the file that declares it"),
         "{text}"
     );
 }
@@ -234,8 +234,8 @@ fn types_that_describe_files_have_no_code() {
                  message M { google.protobuf.FileDescriptorProto file = 1; }";
     assert_eq!(
         error("meta_field", field),
-        "test.proto:2:30: p.M.file: `google.protobuf.FileDescriptorProto` has no code, as nothing in \
-         google/protobuf/descriptor.proto has; hold it as `bytes`, or set Config::extern_path for its package"
+        "test.proto:2:30: p.M.file: no code is generated for `google.protobuf.FileDescriptorProto`, nor for \
+         anything else in google/protobuf/descriptor.proto; use `bytes` for it, or set Config::extern_path for its package"
     );
     let elsewhere = Config::new().extern_path("google.protobuf", "::elsewhere");
     let result = compile_files(&elsewhere, "meta_extern", &[("test.proto", field)]);
@@ -246,18 +246,18 @@ fn types_that_describe_files_have_no_code() {
             "meta_map",
             "import \"google/protobuf/compiler/plugin.proto\";
              message M { map<string, google.protobuf.compiler.Version> by_name = 1; }",
-            "p.M.by_name: `google.protobuf.compiler.Version` has no code",
+            "p.M.by_name: no code is generated for `google.protobuf.compiler.Version`",
         ),
         (
             "meta_enum",
             "import \"starling/options.proto\"; message M { oneof of { starling.Mode mode = 1; } }",
-            "p.M.mode: `starling.Mode` has no code",
+            "p.M.mode: no code is generated for `starling.Mode`",
         ),
         (
             "meta_method",
             "import \"google/protobuf/descriptor.proto\"; message M {}
              service S { rpc Describe(M) returns (google.protobuf.FileDescriptorSet); }",
-            "p.S.Describe: `google.protobuf.FileDescriptorSet` has no code",
+            "p.S.Describe: no code is generated for `google.protobuf.FileDescriptorSet`",
         ),
     ] {
         let text = error(name, &format!("syntax = \"proto3\"; package p; {content}"));

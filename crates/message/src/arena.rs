@@ -7,50 +7,46 @@
 //! ```
 //!
 //! A message is sent by handing these bytes over; there is no encoding step. One large bytes field
-//! may be held by reference: it stays where it is and counts as the end of the message, so that the
-//! transport gathers it (offset [`TAIL_OFFSET`]: wherever the message ends, that is where it is).
+//! may be held by reference: its bytes stay where they are and count as the end of the message, and
+//! the transport gathers them. Its offset is [`TAIL_OFFSET`], which means the end of the message.
 //!
-//! Parts are appended and never move, but for growing arrays. An array that is not the last part
-//! moves to the end when it is full, with room for twice its elements; that room is sent too, unless
-//! it was reserved exactly. Setting bytes again reuses their place when the new ones fit.
+//! Parts are appended and do not move, except growing arrays. A full array that is not the last part
+//! moves to the end, with room for twice its elements. That room is sent too, unless it was reserved
+//! exactly. Bytes that are set again reuse their old place if they fit.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::element::Scalar;
 use crate::layout::{MessageLayout, TAIL_OFFSET};
 use crate::reader::Reader;
-use crate::reflect;
-use crate::validate::{ValidationError, validate};
-use crate::writer::Writer;
+use crate::scalar::Scalar;
 
 /// The largest message that can be built, in bytes. Transports allow less.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 31;
 
-/// Offset of a set but empty string or bytes field. Anything but zero within the message would do;
-/// whoever holds a reference is at least this large.
+/// Offset of a set but empty string or bytes field. Any offset but zero within the message would do;
+/// a message that holds a reference is at least this large.
 const EMPTY_OFFSET: u32 = 8;
 
-/// Elements that an array gets room for when it first has to move.
+/// Elements that an array has room for when it first moves.
 const FIRST_CAPACITY: u32 = 4;
 
 /// One message under construction, at the end of a vector.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    bytes: Vec<u8>,
-    base: usize,
-    /// The bytes came from elsewhere: parts may overlap, so they are copied before anything is
-    /// written.
-    adopted: Option<&'static MessageLayout>,
-    /// What small messages do without, apart so that their arenas are cheap to make and to move.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) base: usize,
+    /// The bytes were received. Their parts may overlap, so they are copied before the first write.
+    pub(crate) adopted: Option<&'static MessageLayout>,
+    /// State that small messages do not need. It is boxed so that arenas are cheap to make and move.
     extra: Option<Box<Extra>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Extra {
     tail: Option<Tail>,
-    /// Start of each array that has spare room: elements it has room for.
+    /// The start of each array with spare room, and the elements that it has room for.
     capacities: BTreeMap<u32, u32>,
 }
 
@@ -63,7 +59,7 @@ struct Tail {
 }
 
 impl Arena {
-    /// Begins an empty message of this layout at the end of `bytes`; what is in it stays in front.
+    /// Begins an empty message of this layout at the end of `bytes`, whose content stays in front.
     #[inline]
     pub fn begin(mut bytes: Vec<u8>, layout: &MessageLayout) -> Arena {
         let base = bytes.len();
@@ -76,34 +72,17 @@ impl Arena {
         }
     }
 
-    /// Takes over received bytes without copying them: the message is what follows `base`.
-    /// Only when it is first changed is it copied, part by part: a peer may have made parts
-    /// overlap, which is harmless until one is written to.
-    ///
-    /// # Panics
-    /// If `base` is beyond the end.
-    pub fn adopt(
-        bytes: Vec<u8>,
-        base: usize,
-        layout: &'static MessageLayout,
-    ) -> Result<Arena, ValidationError> {
-        validate(layout, &bytes[base..])?;
-        Ok(Arena {
+    /// Received bytes, validated already, whose message begins at `base`.
+    pub(crate) fn received(bytes: Vec<u8>, base: usize, layout: &'static MessageLayout) -> Arena {
+        Arena {
             bytes,
             base,
             adopted: Some(layout),
             extra: None,
-        })
+        }
     }
 
-    #[cold]
-    fn copy_adopted(&mut self, layout: &'static MessageLayout) {
-        let mut own = Arena::begin(self.bytes[..self.base].to_vec(), layout);
-        reflect::copy(layout, self.reader(), &mut own.root());
-        *self = own;
-    }
-
-    /// Back to an empty message of this layout. Keeps the memory, and what stands in front.
+    /// Makes this an empty message of the layout. Keeps the memory, and the bytes in front.
     pub fn clear(&mut self, layout: &MessageLayout) {
         self.bytes.truncate(self.base);
         append_zeros(&mut self.bytes, layout.size as usize);
@@ -120,8 +99,8 @@ impl Arena {
         )
     }
 
-    /// Hands the memory over: the whole vector with whatever stood in front of the message, and
-    /// the bytes that follow it.
+    /// Hands the memory over: the whole vector, with the bytes in front of the message, and the
+    /// bytes that follow it.
     pub fn into_parts(self) -> (Vec<u8>, Option<Bytes>) {
         let tail = self.extra.and_then(|extra| extra.tail);
         (self.bytes, tail.map(|tail| tail.bytes))
@@ -132,21 +111,12 @@ impl Arena {
         self.head_len() + self.tail().map_or(0, |tail| tail.bytes.len())
     }
 
-    /// Bytes that stand in front of the message.
+    /// Number of bytes in front of the message.
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// For writing at the root.
-    #[inline]
-    pub fn root(&mut self) -> Writer<'_> {
-        if let Some(layout) = self.adopted {
-            self.copy_adopted(layout);
-        }
-        Writer::new(self, 0)
-    }
-
-    /// For reading at the root.
+    /// A reader at the root.
     #[inline]
     pub fn reader(&self) -> Reader<'_> {
         let (head, tail) = self.parts();
@@ -162,7 +132,7 @@ impl Arena {
         self.extra.get_or_insert_default()
     }
 
-    /// Elements that the array at `start` has room for, if it has a room of its own.
+    /// Elements that the array at `start` has room for, if that is recorded.
     #[inline]
     fn capacity(&self, start: u32) -> Option<u32> {
         self.extra.as_ref()?.capacities.get(&start).copied()
@@ -206,7 +176,7 @@ impl Arena {
         T::from_le(&self.bytes[from..from + T::WIDTH])
     }
 
-    /// Zeroes a slot, whatever it held.
+    /// Zeroes a slot.
     pub(crate) fn zero(&mut self, at: u32, length: u32) {
         self.drop_tail(at);
         let from = self.base + at as usize;
@@ -224,7 +194,8 @@ impl Arena {
         self.write(slot, u64::from(offset) | (u64::from(length) << 32));
     }
 
-    /// Sets the reference at `slot` to a copy of `value`. With `explicit`, empty is not unset.
+    /// Sets the reference at `slot` to a copy of `value`. With `explicit`, an empty value counts as
+    /// set.
     #[inline]
     pub(crate) fn write_bytes(&mut self, slot: u32, value: &[u8], explicit: bool) {
         if self.read::<u64>(slot) != 0 {
@@ -268,7 +239,7 @@ impl Arena {
         self.extra().tail = Some(Tail { slot, bytes: value });
     }
 
-    /// Forgets the tail if the reference at `slot` is the one to it.
+    /// Drops the tail if the reference at `slot` refers to it.
     #[inline]
     fn drop_tail(&mut self, slot: u32) {
         if self.tail().is_some_and(|tail| tail.slot == slot) {
@@ -283,7 +254,7 @@ impl Arena {
         self.set_reference(slot, 0, 0);
     }
 
-    /// The sub-message behind the reference at `slot`, made if it is not there.
+    /// The sub-message behind the reference at `slot`, created if absent.
     #[inline]
     pub(crate) fn child(&mut self, slot: u32, stride: u32) -> u32 {
         let (at, _) = self.reference(slot);

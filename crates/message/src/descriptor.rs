@@ -1,22 +1,22 @@
-//! What generated code says about services.
+//! Service descriptors, which generated code provides.
 
 use crate::layout::MessageLayout;
 
 /// Where a method's handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// In the dispatch thread, to completion: for handlers of at most some microseconds.
+    /// In the dispatch thread, to completion: for handlers of at most a few microseconds.
     Inline,
     /// In a worker thread: for handlers that compute or block for longer.
     Worker,
-    /// In the dispatch thread, answering later: for handlers that wait for calls of their own.
+    /// In the dispatch thread, with a later answer: for handlers that wait for calls of their own.
     Nested,
 }
 
 /// A method of a service: a static table made by generated code.
 #[derive(Debug)]
 pub struct MethodDescriptor {
-    /// As gRPC names it: `/kv.Kv/Get`.
+    /// The path that gRPC uses: `/kv.Kv/Get`.
     pub path: &'static str,
     /// [`method_id`] of the path, unique in its service.
     pub id: u32,
@@ -39,7 +39,7 @@ pub struct ServiceDescriptor {
     pub name: &'static str,
     /// Its methods, in the order of the `.proto` file.
     pub methods: &'static [MethodDescriptor],
-    /// Equal on both sides: every message has the same layout. See [`crate::schema`].
+    /// Equal on both sides if every message has the same layout. See [`crate::schema`].
     pub schema_hash: u64,
     /// The compact form that peers with different hashes exchange. See [`crate::schema`].
     pub schema: &'static [u8],
@@ -47,17 +47,17 @@ pub struct ServiceDescriptor {
     pub file_descriptor_set: &'static [u8],
 }
 
-/// The number by which a method goes on the wire: the 64-bit FNV-1a hash of its path, its halves
-/// combined by exclusive or.
+/// The method id: the number of a method on the wire. It is the 64-bit FNV-1a hash of the method's
+/// path, with its halves combined by exclusive or.
 pub fn method_id(path: &str) -> u32 {
     let hash = fnv1a(path.as_bytes());
     (hash ^ (hash >> 32)) as u32
 }
 
-/// The index of a method, by its name in the `.proto` file, whose handler is not a nested one.
+/// The index of a method by its name in the `.proto` file. Its handler must not be a nested one.
 ///
 /// # Panics
-/// If there is no such method.
+/// If there is no such method, or its handler is nested.
 #[doc(hidden)]
 pub fn method_index(service: &ServiceDescriptor, name: &str) -> usize {
     let named = |method: &MethodDescriptor| method.path.rsplit('/').next() == Some(name);
@@ -72,8 +72,8 @@ pub fn method_index(service: &ServiceDescriptor, name: &str) -> usize {
     index
 }
 
-/// 64-bit FNV-1a: short, well known, the same everywhere. It guards against mistakes, not against
-/// malice; nothing that relies on it trusts the bytes that follow.
+/// 64-bit FNV-1a: short, well known, the same everywhere. Hand-made because it is four lines. It
+/// guards against mistakes, not against attacks: no code trusts bytes because their hash is right.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

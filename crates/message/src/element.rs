@@ -1,61 +1,18 @@
-//! What fields, arrays and maps are made of: scalars, text, bytes, messages.
+//! Elements of fields, arrays and maps: scalars, text, bytes, messages.
 
 use crate::arena::Arena;
 use crate::layout::REFERENCE_SIZE;
 use crate::message::Message;
 use crate::reader::Reader;
 
-/// A fixed-width value, little-endian in memory.
-pub trait Scalar: Copy + Default + 'static {
-    /// Bytes that it takes.
-    const WIDTH: usize;
-    /// From exactly [`Scalar::WIDTH`] bytes.
-    fn from_le(bytes: &[u8]) -> Self;
-    /// To exactly [`Scalar::WIDTH`] bytes.
-    fn to_le(self, bytes: &mut [u8]);
-}
-
-macro_rules! scalar {
-    ($($type:ty)*) => {$(
-        impl Scalar for $type {
-            const WIDTH: usize = size_of::<$type>();
-            #[inline]
-            fn from_le(bytes: &[u8]) -> Self {
-                match bytes.first_chunk() {
-                    Some(bytes) => <$type>::from_le_bytes(*bytes),
-                    None => <$type>::default(),
-                }
-            }
-            #[inline]
-            fn to_le(self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_le_bytes());
-            }
-        }
-    )*};
-}
-
-scalar!(u8 i32 u32 i64 u64 f32 f64);
-
-impl Scalar for bool {
-    const WIDTH: usize = 1;
-    #[inline]
-    fn from_le(bytes: &[u8]) -> Self {
-        bytes.first().is_some_and(|byte| *byte != 0)
-    }
-    #[inline]
-    fn to_le(self, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&[u8::from(self)]);
-    }
-}
-
 /// Something that a repeated field or a map can hold: scalars, generated enumerations, `str`,
 /// `[u8]`, messages.
 pub trait Element: 'static {
-    /// What reading it gives.
+    /// The type that reading returns.
     type View<'a>: Copy;
     /// Bytes from one element of an array to the next.
     const STRIDE: u32;
-    /// Bytes that it takes as a field: the value, or a reference to it.
+    /// Bytes of the field itself: the value, or a reference to it.
     const SLOT: u32;
     /// Reads the array element at the reader's position.
     fn read_element(reader: Reader<'_>) -> Self::View<'_>;
@@ -63,9 +20,9 @@ pub trait Element: 'static {
     fn read_field(reader: Reader<'_>, offset: u32) -> Self::View<'_>;
 }
 
-/// An [`Element`] that is written in one go: all but messages.
+/// An [`Element`] that is written as a whole: every kind but messages.
 pub trait Value: Element {
-    /// Writes into a slot whose bytes are zero, or hold an earlier value.
+    /// Writes into a slot that is zero or holds an earlier value.
     fn write(arena: &mut Arena, slot: u32, value: Self::View<'_>);
 }
 

@@ -17,31 +17,37 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod copy;
 mod descriptor;
 mod element;
 mod layout;
 mod macros;
 mod map;
 mod message;
+mod plan;
 pub mod protobuf;
 mod reader;
 pub mod reflect;
 mod repeated;
+mod scalar;
 pub mod schema;
 mod validate;
+mod value;
 mod writer;
 
 pub use arena::{Arena, MAX_MESSAGE_BYTES};
 pub use bytes::Bytes;
 pub use descriptor::{MethodDescriptor, Mode, ServiceDescriptor, method_id, method_index};
-pub use element::{Element, Scalar, Value};
+pub use element::{Element, Value};
 pub use layout::{
-    EnumLayout, FieldLayout, Kind, MAX_DEPTH, MessageLayout, Nested, Place, Plan, PlanError,
-    PlanField, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET, plan,
+    EnumLayout, FieldLayout, Kind, MAX_DEPTH, MessageLayout, Nested, Presence, REFERENCE_SIZE,
+    Shape, TAIL_OFFSET,
 };
 pub use map::{MapMut, MapView};
 pub use message::{Message, MessageView};
+pub use plan::{Place, Plan, PlanError, PlanField, plan};
 pub use reader::Reader;
 pub use repeated::{RepeatedIter, RepeatedMut, RepeatedView};
+pub use scalar::Scalar;
 pub use validate::{ValidationError, ValidationErrorKind, validate};
 pub use writer::Writer;

@@ -1,10 +1,10 @@
-//! What is the same for every generated type, as macros, so that generated files hold only what differs.
+//! Macros for the code that all generated types share, so that generated files hold only what differs.
 //!
 //! Enumerations are open, so they are newtypes over their number rather than Rust `enum`s.
 //!
-//! Every name is a whole path: a bare `None` would be the enumeration that somebody called so.
+//! Every name is a full path: a bare `None` could be an enumeration of that name.
 
-/// Defines what is the same for every generated enumeration type.
+/// Defines the shared part of a generated enumeration type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! enumeration {
@@ -65,14 +65,14 @@ macro_rules! enumeration {
     };
 }
 
-/// Defines what is the same for every generated message type: the owned type, its two views and
-/// their conversions. Typed accessors are generated beside it.
+/// Defines the shared part of a generated message type: the owned type, its two views and their
+/// conversions. Typed accessors are generated beside it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! message {
     ($owned:ident, $view:ident, $mut:ident, $layout:ident) => {
         impl $owned {
-            /// A message with nothing set.
+            /// An empty message.
             #[inline]
             pub fn new() -> Self {
                 Self {
@@ -80,13 +80,13 @@ macro_rules! message {
                 }
             }
 
-            /// For reading.
+            /// The message for reading.
             #[inline]
             pub fn view(&self) -> $view<'_> {
                 $view(self.arena.reader())
             }
 
-            /// For writing.
+            /// The message for writing.
             #[inline]
             pub fn as_mut(&mut self) -> $mut<'_> {
                 $mut(self.arena.root())
@@ -144,18 +144,18 @@ macro_rules! message {
         }
 
         impl $mut<'_> {
-            /// For reading.
+            /// The message for reading.
             #[inline]
             pub fn view(&self) -> $view<'_> {
                 $view(self.0.reader())
             }
 
-            /// Makes the whole message a copy of what `view` shows.
+            /// Makes the whole message a copy of `view`.
             pub fn copy_from(&mut self, view: $view<'_>) {
                 self.0.copy_from(&$layout, view.0);
             }
 
-            /// The same message, borrowed for less long.
+            /// The same message, borrowed for a shorter time.
             #[inline]
             pub fn as_mut(&mut self) -> $mut<'_> {
                 $mut(self.0.reborrow())

@@ -1,7 +1,7 @@
-//! Map fields: sequences of entries, of which the last one with a key counts.
+//! Map fields: sequences of entries. The last entry of a key counts.
 //!
-//! Lookup is a linear search: maps in messages are small, and no order or hash that a peer claims
-//! could be relied upon. Collect a large one into a `HashMap` to look up many keys.
+//! Lookup is a linear search. Maps in messages are small, and an order or hash from a peer could not
+//! be trusted. To look up many keys in a large map, collect it into a `HashMap`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use crate::message::Message;
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// Where key and value lie in an entry: the layout rule for the fields 1 and 2.
+/// The positions of key and value in an entry: the layout rule for the fields 1 and 2.
 struct Entry<K: ?Sized, V: ?Sized>(PhantomData<(Box<K>, Box<V>)>);
 
 impl<K: Element + ?Sized, V: Element + ?Sized> Entry<K, V> {
@@ -49,17 +49,17 @@ impl<'a, K: Element + ?Sized, V: Element + ?Sized> MapView<'a, K, V> {
         }
     }
 
-    /// How many entries there are. A peer may have sent several for one key.
+    /// The number of entries. A peer may have sent several for one key.
     pub fn len(self) -> usize {
         self.count as usize
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(self) -> bool {
         self.count == 0
     }
 
-    /// All entries, in the order in which they were added; the last one with a key counts.
+    /// All entries, in the order in which they were added; the last one of a key counts.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = (K::View<'a>, V::View<'a>)> {
         (0..self.count).map(move |index| {
             let entry = self.start.element(index, Entry::<K, V>::STRIDE);
@@ -121,7 +121,7 @@ impl<'a, K: Value + ?Sized, V: Element + ?Sized> MapMut<'a, K, V> {
         }
     }
 
-    /// For reading.
+    /// The entries for reading.
     pub fn view(&self) -> MapView<'_, K, V> {
         MapView::of(self.arena.reader().moved_to(self.slot), 0)
     }
@@ -131,13 +131,13 @@ impl<'a, K: Value + ?Sized, V: Element + ?Sized> MapMut<'a, K, V> {
         self.arena.clear_reference(self.slot);
     }
 
-    /// Makes room for `more` entries, so that adding them leaves no spare room in the message.
+    /// Makes room for exactly `more` entries: adding them leaves no spare room in the message.
     pub fn reserve(&mut self, more: usize) {
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         self.arena.reserve(self.slot, Entry::<K, V>::STRIDE, more);
     }
 
-    /// Position of the entry with this key, which is made if it is not there.
+    /// Position of the entry with this key, created if absent.
     fn entry<'k>(&mut self, key: K::View<'k>) -> u32
     where
         for<'v> K::View<'v>: PartialEq<K::View<'k>>,
@@ -153,7 +153,7 @@ impl<'a, K: Value + ?Sized, V: Element + ?Sized> MapMut<'a, K, V> {
 }
 
 impl<K: Value + ?Sized, V: Value + ?Sized> MapMut<'_, K, V> {
-    /// Sets the value of a key. Searches for the key first: linear in the map's size.
+    /// Sets the value of a key. It searches for the key first, which is linear in the map's size.
     pub fn insert<'k>(&mut self, key: K::View<'k>, value: V::View<'_>)
     where
         for<'v> K::View<'v>: PartialEq<K::View<'k>>,
@@ -162,7 +162,7 @@ impl<K: Value + ?Sized, V: Value + ?Sized> MapMut<'_, K, V> {
         V::write(self.arena, at + Entry::<K, V>::VALUE, value);
     }
 
-    /// Adds an entry for a key that is known not to be there: no search.
+    /// Adds an entry without a search, for a key that is known to be absent.
     pub fn append(&mut self, key: K::View<'_>, value: V::View<'_>) {
         let at = self.arena.push(self.slot, Entry::<K, V>::STRIDE);
         K::write(self.arena, at + Entry::<K, V>::KEY, key);
@@ -171,7 +171,7 @@ impl<K: Value + ?Sized, V: Value + ?Sized> MapMut<'_, K, V> {
 }
 
 impl<K: Value + ?Sized, M: Message> MapMut<'_, K, M> {
-    /// The message at a key, made if it is not there.
+    /// The message at a key, created if absent.
     pub fn get_or_default<'k>(&mut self, key: K::View<'k>) -> M::Mut<'_>
     where
         for<'v> K::View<'v>: PartialEq<K::View<'k>>,

@@ -1,28 +1,28 @@
-//! What every generated message type implements.
+//! The trait of all generated message types.
 
 use std::fmt::Debug;
 
 use bytes::Bytes;
 
 use crate::arena::Arena;
+use crate::copy::copy;
 use crate::layout::MessageLayout;
 use crate::protobuf::{self, DecodeError, EncodeError};
 use crate::reader::Reader;
-use crate::reflect;
 use crate::validate::{ValidationError, is_flat, validate, validate_flat};
 use crate::writer::Writer;
 
-/// An owned message. Reading and writing go through [`Message::View`] and [`Message::Mut`], which
-/// work the same on an owned message, in a packet buffer and in a response under construction.
+/// An owned message. [`Message::View`] reads it and [`Message::Mut`] writes it. Both work the same
+/// on an owned message, in a packet buffer and in a response under construction.
 pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
-    /// For reading: a position in borrowed bytes.
+    /// The type for reading: a position in borrowed bytes.
     type View<'a>: Copy + MessageView<'a>;
-    /// For writing: a position in a borrowed arena.
+    /// The type for writing: a position in a borrowed arena.
     type Mut<'a>;
-    /// Where its fields lie.
+    /// The table of its fields.
     const LAYOUT: &'static MessageLayout;
 
-    /// The message that this arena holds, which was begun, or adopted, with this layout.
+    /// The message in an arena that was begun, or adopted, with this layout.
     fn from_arena(arena: Arena) -> Self;
     /// Its memory.
     fn arena(&self) -> &Arena;
@@ -35,13 +35,13 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
     /// The mutable view at a position that holds such a message.
     fn mut_of(writer: Writer<'_>) -> Self::Mut<'_>;
 
-    /// For reading.
+    /// The message for reading.
     #[inline]
     fn view(&self) -> Self::View<'_> {
         Self::view_of(self.arena().reader())
     }
 
-    /// For writing.
+    /// The message for writing.
     #[inline]
     fn as_mut(&mut self) -> Self::Mut<'_> {
         Self::mut_of(self.arena_mut().root())
@@ -52,7 +52,7 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
         self.arena_mut().clear(Self::LAYOUT);
     }
 
-    /// Checks a received message: as [`validate`], but faster where the type is simple.
+    /// Checks a received message like [`validate`], but faster for simple types.
     #[inline]
     fn validate(bytes: &[u8]) -> Result<(), ValidationError> {
         match const { is_flat(Self::LAYOUT) } {
@@ -61,17 +61,17 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
         }
     }
 
-    /// Validates a received message and reads it where it lies.
+    /// Validates a received message and reads it in place.
     #[inline]
     fn parse(bytes: &[u8]) -> Result<Self::View<'_>, ValidationError> {
         Self::validate(bytes)?;
         Ok(Self::view_of(Reader::root(bytes)))
     }
 
-    /// An owned copy of what a view shows.
+    /// An owned copy of a view.
     fn from_view(view: Self::View<'_>) -> Self {
         let mut arena = Arena::begin(Vec::new(), Self::LAYOUT);
-        reflect::copy(Self::LAYOUT, view.reader(), &mut arena.root());
+        copy(Self::LAYOUT, view.reader(), &mut arena.root());
         Self::from_arena(arena)
     }
 
@@ -96,7 +96,7 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
     }
 }
 
-/// A view, as the position that it stands for.
+/// A view, as a position in a message.
 pub trait MessageView<'a> {
     /// The position.
     fn reader(self) -> Reader<'a>;

@@ -1,14 +1,14 @@
-//! Reading a message in place, at any alignment.
+//! Reads a message in place, at any alignment.
 
 use bytes::Bytes;
 
-use crate::element::Scalar;
 use crate::layout::TAIL_OFFSET;
+use crate::scalar::Scalar;
 
-/// A position in a message: what every view is made of.
+/// A position in a message, which all views are made of.
 ///
-/// It must only be made for bytes that were validated (or that we built ourselves). Even so no read
-/// can go out of bounds: what does not lie within the bytes reads as zero or empty.
+/// Make it only for bytes that were validated or that this process built. Even so, no read goes out
+/// of bounds: whatever does not lie within the bytes reads as zero or empty.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     head: &'a [u8],
@@ -17,7 +17,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// At the root of a message that lies in one piece.
+    /// At the root of a contiguous message.
     #[inline]
     pub fn root(message: &'a [u8]) -> Self {
         Reader {
@@ -27,13 +27,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// At the root of a message whose last bytes are kept apart.
+    /// At the root of a message whose last bytes are stored separately.
     #[inline]
     pub fn in_parts(head: &'a [u8], tail: Option<&'a Bytes>) -> Self {
         Reader { head, tail, at: 0 }
     }
 
-    /// At a message with nothing set, which is what an absent sub-message reads as.
+    /// At an empty message, which is what an absent sub-message reads as.
     #[inline]
     pub fn empty() -> Self {
         Reader {
@@ -102,13 +102,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text behind a reference. Validation has seen that it is UTF-8.
+    /// The text behind a reference. Validation has checked that it is UTF-8.
     #[inline]
     pub fn text(self, offset: u32) -> &'a str {
         str::from_utf8(self.bytes(offset)).unwrap_or_default()
     }
 
-    /// The sub-message behind a reference, if it is there.
+    /// The sub-message behind a reference, if it is present.
     #[inline]
     pub fn child(self, offset: u32) -> Option<Reader<'a>> {
         match self.scalar::<u32>(offset) {
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         (self.moved_to(start), count)
     }
 
-    /// Element `index` of an array that starts here.
+    /// Element `index` of the array that starts here.
     #[inline]
     pub(crate) fn element(self, index: u32, stride: u32) -> Reader<'a> {
         self.moved_to(self.at.saturating_add(index.saturating_mul(stride)))

@@ -1,114 +1,18 @@
-//! Messages by their tables alone: reading fields, comparing, copying, printing.
+//! Compares, copies, prints and reads messages by their tables alone.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, REFERENCE_SIZE, Shape};
+pub use crate::copy::copy;
+use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Shape};
 use crate::message::{Message, MessageView};
 use crate::reader::Reader;
-use crate::writer::Writer;
+use crate::value::raw;
+pub use crate::value::{ValueRef, count, is_set, value, values};
 
-/// One value of a field.
-#[derive(Clone, Copy)]
-pub enum ValueRef<'a> {
-    /// `bool`.
-    Bool(bool),
-    /// `int32`, `sint32`, `sfixed32`.
-    I32(i32),
-    /// `uint32`, `fixed32`.
-    U32(u32),
-    /// `int64`, `sint64`, `sfixed64`.
-    I64(i64),
-    /// `uint64`, `fixed64`.
-    U64(u64),
-    /// `float`.
-    F32(f32),
-    /// `double`.
-    F64(f64),
-    /// An enumeration's number.
-    Enum(i32),
-    /// `string`.
-    String(&'a str),
-    /// `bytes`.
-    Bytes(&'a [u8]),
-    /// A message, or a map's entry.
-    Message(&'static MessageLayout, Reader<'a>),
-}
-
-/// Whether a field of the message at `reader` is set (or not zero, or not empty).
-#[inline]
-pub fn is_set(field: &FieldLayout, reader: Reader<'_>) -> bool {
-    match field.presence {
-        Presence::Bit { byte, mask } => reader.bit(byte, mask),
-        Presence::Oneof { discriminant, case } => reader.scalar::<u8>(discriminant) == case,
-        Presence::Reference => reader.reference(field.offset).0 != 0,
-        Presence::Implicit if field.shape != Shape::Singular || field.kind.is_reference() => {
-            reader.reference(field.offset).1 != 0
-        }
-        Presence::Implicit => raw(field.kind, reader, field.offset) != 0,
-    }
-}
-
-/// A scalar's bits, zero-extended.
-#[inline]
-pub(crate) fn raw(kind: Kind, reader: Reader<'_>, offset: u32) -> u64 {
-    match kind.slot_size() {
-        1 => u64::from(reader.scalar::<bool>(offset)),
-        4 => u64::from(reader.scalar::<u32>(offset)),
-        _ => reader.scalar(offset),
-    }
-}
-
-/// How many values a field has.
-pub fn count(field: &FieldLayout, reader: Reader<'_>) -> u32 {
-    match field.shape {
-        Shape::Singular => u32::from(is_set(field, reader)),
-        Shape::Repeated | Shape::Map => reader.reference(field.offset).1,
-    }
-}
-
-/// Value `index` of a field that has more than `index` values.
-pub fn value<'a>(field: &FieldLayout, reader: Reader<'a>, index: u32) -> ValueRef<'a> {
-    let (at, offset) = match field.shape {
-        Shape::Singular => (reader, field.offset),
-        Shape::Repeated | Shape::Map => (
-            reader.array(field.offset).0.element(index, field.stride()),
-            0,
-        ),
-    };
-    match field.kind {
-        Kind::Bool => ValueRef::Bool(at.scalar(offset)),
-        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => ValueRef::I32(at.scalar(offset)),
-        Kind::Uint32 | Kind::Fixed32 => ValueRef::U32(at.scalar(offset)),
-        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => ValueRef::I64(at.scalar(offset)),
-        Kind::Uint64 | Kind::Fixed64 => ValueRef::U64(at.scalar(offset)),
-        Kind::Float => ValueRef::F32(at.scalar(offset)),
-        Kind::Double => ValueRef::F64(at.scalar(offset)),
-        Kind::Enum => ValueRef::Enum(at.scalar(offset)),
-        Kind::String => ValueRef::String(at.text(offset)),
-        Kind::Bytes => ValueRef::Bytes(at.bytes(offset)),
-        Kind::Message => {
-            let layout = field.message().expect("a message field has a layout");
-            let child = match field.shape {
-                Shape::Singular => at.child(offset).unwrap_or(Reader::empty()),
-                Shape::Repeated | Shape::Map => at,
-            };
-            ValueRef::Message(layout, child)
-        }
-    }
-}
-
-/// All values of a field: none or one if it is singular.
-pub fn values<'a>(
-    field: &'static FieldLayout,
-    reader: Reader<'a>,
-) -> impl Iterator<Item = ValueRef<'a>> {
-    (0..count(field, reader)).map(move |index| value(field, reader, index))
-}
-
-/// Whether two messages of one type have equal content: where it lies, and in which order maps
-/// were filled, does not matter. Numbers compare as numbers do: NaN differs from itself.
-/// What is nested more than [`MAX_DEPTH`] deep, and so can be sent nowhere, is not equal.
+/// Whether two messages of one type have equal content, whatever their positions and the order in
+/// which maps were filled. Numbers compare as numbers do: NaN differs from itself. Content nested
+/// more than [`MAX_DEPTH`] deep, which cannot be sent, is not equal.
 pub fn equal(layout: &'static MessageLayout, a: Reader<'_>, b: Reader<'_>) -> bool {
     equal_at(layout, a, b, 1)
 }
@@ -144,7 +48,7 @@ fn equal_values(a: ValueRef<'_>, b: ValueRef<'_>, depth: u32) -> bool {
     }
 }
 
-/// The entries of a map by key, the last one of each.
+/// The entries of a map by key; the last one of each key.
 fn entries<'a>(
     field: &'static FieldLayout,
     reader: Reader<'a>,
@@ -173,7 +77,7 @@ fn equal_maps(field: &'static FieldLayout, a: Reader<'_>, b: Reader<'_>, depth: 
         return false;
     };
     let (a, b) = (entries(field, a), entries(field, b));
-    // An entry's value may be unset, which is the same as a value with nothing set.
+    // An entry without a value is the same as one with an empty value.
     let value = &layout.fields[1];
     a.len() == b.len()
         && a.into_iter().zip(b).all(|((key_a, a), (key_b, b))| {
@@ -182,78 +86,7 @@ fn equal_maps(field: &'static FieldLayout, a: Reader<'_>, b: Reader<'_>, depth: 
         })
 }
 
-/// Copies all fields of a message into one of the same type with nothing set.
-///
-/// # Panics
-/// If messages are nested more than [`MAX_DEPTH`] deep; no received message is.
-pub fn copy(layout: &'static MessageLayout, from: Reader<'_>, to: &mut Writer<'_>) {
-    copy_at(layout, from, to, 1);
-}
-
-fn copy_at(layout: &'static MessageLayout, from: Reader<'_>, to: &mut Writer<'_>, depth: u32) {
-    assert!(
-        depth <= MAX_DEPTH,
-        "{} is nested more than {MAX_DEPTH} deep",
-        layout.name
-    );
-    for field in layout.fields.iter().filter(|field| is_set(field, from)) {
-        let explicit = field.presence != Presence::Implicit;
-        match field.presence {
-            Presence::Bit { byte, mask } => to.set_bit(byte, mask, true),
-            Presence::Oneof { discriminant, case } => {
-                to.set_case(discriminant, case, field.offset, field.kind.slot_size());
-            }
-            Presence::Implicit | Presence::Reference => {}
-        }
-        if field.shape == Shape::Singular {
-            match value(field, from, 0) {
-                ValueRef::Message(child, reader) => {
-                    let mut writer = to.reborrow().child(field.offset, child.stride());
-                    copy_at(child, reader, &mut writer, depth + 1);
-                }
-                _ if field.kind.is_reference() => {
-                    to.set_bytes(field.offset, from.bytes(field.offset), explicit);
-                }
-                _ => {
-                    let slot = to.slot(field.offset);
-                    set_raw(to, slot, field.kind, raw(field.kind, from, field.offset));
-                }
-            }
-            continue;
-        }
-        let (slot, stride) = (to.slot(field.offset), field.stride());
-        to.arena().reserve(slot, stride, count(field, from));
-        let array = from.array(field.offset).0;
-        for index in 0..count(field, from) {
-            let element = array.element(index, stride);
-            let at = to.arena().push(slot, stride);
-            match field.message() {
-                Some(child) => {
-                    copy_at(child, element, &mut Writer::new(to.arena(), at), depth + 1);
-                }
-                None if field.kind.is_reference() => {
-                    to.arena().write_bytes(at, element.bytes(0), false);
-                }
-                None => set_raw(to, at, field.kind, raw(field.kind, element, 0)),
-            }
-        }
-    }
-}
-
-/// Writes a scalar's bits at a position.
-#[inline]
-pub(crate) fn set_raw(to: &mut Writer<'_>, at: u32, kind: Kind, bits: u64) {
-    match kind.slot_size() {
-        1 => to.arena().write(at, bits != 0),
-        4 => to.arena().write(at, bits as u32),
-        size => {
-            debug_assert_eq!(size, REFERENCE_SIZE);
-            to.arena().write(at, bits);
-        }
-    }
-}
-
-/// Bytes that are printed of a bytes field.
+/// Bytes of a bytes field that are printed.
 const DEBUG_BYTES: usize = 64;
 
 /// Prints the fields that are set.
@@ -385,7 +218,7 @@ impl fmt::Debug for DebugValue<'_> {
     }
 }
 
-/// Whether two views of a message type show equal content.
+/// Whether two views of a message type have equal content.
 pub fn equal_views<'a, 'b, M: Message>(a: M::View<'a>, b: M::View<'b>) -> bool {
     equal(M::LAYOUT, a.reader(), b.reader())
 }

@@ -6,10 +6,11 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 
 use crate::arena::Arena;
-use crate::element::{Element, Scalar, Value};
+use crate::copy::copy;
+use crate::element::{Element, Value};
 use crate::message::{Message, MessageView};
 use crate::reader::Reader;
-use crate::reflect;
+use crate::scalar::Scalar;
 use crate::writer::Writer;
 
 /// The values of a repeated field, for reading.
@@ -39,19 +40,19 @@ impl<'a, T: Element + ?Sized> RepeatedView<'a, T> {
         }
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[inline]
     pub fn len(self) -> usize {
         self.count as usize
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.count == 0
     }
 
-    /// Value `index`, if there are that many.
+    /// Value `index`, if it exists.
     #[inline]
     pub fn get(self, index: usize) -> Option<T::View<'a>> {
         let index = u32::try_from(index)
@@ -131,18 +132,18 @@ impl<'a, T: Element + ?Sized> RepeatedMut<'a, T> {
         }
     }
 
-    /// For reading.
+    /// The values for reading.
     #[inline]
     pub fn view(&self) -> RepeatedView<'_, T> {
         RepeatedView::of(self.arena.reader().moved_to(self.slot), 0)
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.view().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.view().is_empty()
     }
@@ -152,8 +153,8 @@ impl<'a, T: Element + ?Sized> RepeatedMut<'a, T> {
         self.arena.clear_reference(self.slot);
     }
 
-    /// Makes room for `more` values, so that pushing them neither moves those that are there nor
-    /// leaves spare room in the message.
+    /// Makes room for exactly `more` values: pushing them neither moves existing values nor leaves
+    /// spare room in the message.
     pub fn reserve(&mut self, more: usize) {
         self.arena.reserve(
             self.slot,
@@ -186,7 +187,7 @@ impl<T: Value + ?Sized> RepeatedMut<'_, T> {
     /// Replaces value `index`.
     ///
     /// # Panics
-    /// If there are not that many.
+    /// If there are `index` values or fewer.
     pub fn set(&mut self, index: usize, value: T::View<'_>) {
         let at = self.position(index);
         T::write(
@@ -214,8 +215,8 @@ impl<T: Value + Scalar> RepeatedMut<'_, T> {
 }
 
 impl RepeatedMut<'_, [u8]> {
-    /// Appends bytes without copying them, if no other field of the message is held by reference
-    /// yet; copies otherwise.
+    /// Appends bytes without copying them. If another field of the message is already held by
+    /// reference, it copies.
     pub fn push_shared(&mut self, value: Bytes) {
         let at = self.add();
         self.arena.write_shared(at, value, false);
@@ -223,20 +224,20 @@ impl RepeatedMut<'_, [u8]> {
 }
 
 impl<M: Message> RepeatedMut<'_, M> {
-    /// Appends a message with nothing set, and gives it for filling in.
+    /// Appends an empty message and returns it for writing.
     #[inline]
     pub fn push_default(&mut self) -> M::Mut<'_> {
         let at = self.add();
         M::mut_of(Writer::new(self.arena, at))
     }
 
-    /// Appends a copy of what a view shows.
+    /// Appends a copy of a view.
     pub fn push_view(&mut self, view: M::View<'_>) {
         let at = self.add();
-        reflect::copy(M::LAYOUT, view.reader(), &mut Writer::new(self.arena, at));
+        copy(M::LAYOUT, view.reader(), &mut Writer::new(self.arena, at));
     }
 
-    /// Message `index`, for changing it.
+    /// Message `index`, for writing.
     pub fn get_mut(&mut self, index: usize) -> Option<M::Mut<'_>> {
         let at = self.position(index)?;
         Some(M::mut_of(Writer::new(self.arena, at)))

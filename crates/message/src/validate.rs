@@ -1,9 +1,9 @@
-//! One pass over received bytes, before any view of them exists.
+//! Validates received bytes in one pass, before any view of them exists.
 //!
-//! Every reference must lie within the message and every text be UTF-8. The work is bounded: each
-//! byte may be referred to once on average. What is referred to is charged against a budget of the
-//! message's own size, so references that all point at the same bytes run out of it, and a message
-//! of n bytes costs O(n) whatever it says. Nesting is bounded by [`MAX_DEPTH`].
+//! Every reference must lie within the message, and every text must be UTF-8. The work is bounded:
+//! each reference charges the bytes it refers to against a budget of the message's own size. So
+//! references that all point at the same bytes exhaust the budget, and a message of n bytes costs
+//! O(n), whatever it contains. [`MAX_DEPTH`] bounds nesting.
 
 use crate::layout::{
     FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET,
@@ -14,13 +14,13 @@ use crate::reader::Reader;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid message: {message}{dot}{field} at byte {offset}: {kind}", dot = if self.field.is_empty() { "" } else { "." })]
 pub struct ValidationError {
-    /// Full name of the message type that the fault is in.
+    /// Full name of the faulty message type.
     pub message: &'static str,
-    /// Name of the field; empty if it is about the message as such.
+    /// Name of the field; empty if the fault is in the message as such.
     pub field: &'static str,
     /// Number of the field, or 0.
     pub number: u32,
-    /// Where the field lies, in bytes from the message's start.
+    /// Offset of the field in bytes from the message's start.
     pub offset: u32,
     /// What is wrong.
     pub kind: ValidationErrorKind,
@@ -68,8 +68,8 @@ pub fn validate(layout: &'static MessageLayout, bytes: &[u8]) -> Result<(), Vali
     pass.message(layout, Reader::root(bytes), 1)
 }
 
-/// As [`validate`], for a layout that [`is_flat`]. Unrolled for a constant layout, which makes a
-/// few comparisons of it.
+/// Like [`validate`], for a layout that [`is_flat`]. Unrolled for a constant layout, so that it
+/// becomes a few comparisons.
 #[inline(always)]
 pub(crate) fn validate_flat(
     layout: &'static MessageLayout,
@@ -88,7 +88,7 @@ pub(crate) fn validate_flat(
     Ok(())
 }
 
-/// Whether a message has singular numbers, text and bytes only, outside oneofs.
+/// Whether a message has only singular numbers, text and bytes, outside oneofs.
 pub(crate) const fn is_flat(layout: &MessageLayout) -> bool {
     let mut index = 0;
     while index < layout.fields.len() {
@@ -134,15 +134,15 @@ struct Pass<'a> {
     bytes: &'a [u8],
     /// Bytes that may still be referred to.
     budget: usize,
-    /// A reference to the tail was met.
+    /// Whether a reference to the tail was found.
     tail: bool,
 }
 
-/// A fault, to be given a place.
+/// A fault without its position.
 type Fault = ValidationErrorKind;
 
 impl<'a> Pass<'a> {
-    /// Checks what a fixed part, which lies within the bytes, refers to.
+    /// Checks the references of a fixed part, which itself lies within the bytes.
     fn message(
         &mut self,
         layout: &'static MessageLayout,
@@ -257,7 +257,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// How many cases the oneof with this discriminant has.
+/// The number of cases of the oneof with this discriminant.
 fn cases(layout: &MessageLayout, discriminant: u32) -> u8 {
     let of_it = |field: &&FieldLayout| matches!(field.presence, Presence::Oneof { discriminant: d, .. } if d == discriminant);
     layout.fields.iter().filter(of_it).count() as u8

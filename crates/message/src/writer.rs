@@ -1,14 +1,13 @@
-//! Writing a message where it lies.
+//! Writes a message in place.
 
 use bytes::Bytes;
 
 use crate::arena::Arena;
-use crate::element::Scalar;
-use crate::layout::{MessageLayout, Shape};
+use crate::layout::{Kind, REFERENCE_SIZE};
 use crate::reader::Reader;
-use crate::reflect;
+use crate::scalar::Scalar;
 
-/// A position in a message under construction: what every `Mut` is made of.
+/// A position in a message under construction, which every `Mut` is made of.
 #[derive(Debug)]
 pub struct Writer<'a> {
     arena: &'a mut Arena,
@@ -21,13 +20,7 @@ impl<'a> Writer<'a> {
         Writer { arena, at }
     }
 
-    /// At the root of a message.
-    #[inline]
-    pub fn from_arena(arena: &'a mut Arena) -> Self {
-        arena.root()
-    }
-
-    /// The same position, borrowed for less long.
+    /// The same position, borrowed for a shorter time.
     #[inline]
     pub fn reborrow(&mut self) -> Writer<'_> {
         Writer {
@@ -36,7 +29,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// For reading at the same position.
+    /// A reader at the same position.
     #[inline]
     pub fn reader(&self) -> Reader<'_> {
         self.arena.reader().moved_to(self.at)
@@ -74,14 +67,14 @@ impl<'a> Writer<'a> {
             .write::<u8>(at, if on { old | mask } else { old & !mask });
     }
 
-    /// Sets a bytes or string field to a copy. With `explicit`, empty is not unset.
+    /// Sets a bytes or string field to a copy. With `explicit`, an empty value counts as set.
     #[inline]
     pub fn set_bytes(&mut self, offset: u32, value: &[u8], explicit: bool) {
         self.arena.write_bytes(self.at + offset, value, explicit);
     }
 
-    /// Sets a bytes field without copying it, if no other field of the message is held by
-    /// reference; copies otherwise.
+    /// Sets a bytes field without copying it. If another field of the message is already held by
+    /// reference, it copies.
     pub fn set_shared(&mut self, offset: u32, value: Bytes, explicit: bool) {
         self.arena.write_shared(self.at + offset, value, explicit);
     }
@@ -91,32 +84,7 @@ impl<'a> Writer<'a> {
         self.arena.clear_reference(self.at + offset);
     }
 
-    /// Sets a message field to a copy.
-    pub fn set_message(&mut self, offset: u32, layout: &'static MessageLayout, value: Reader<'_>) {
-        self.clear_reference(offset);
-        reflect::copy(
-            layout,
-            value,
-            &mut self.reborrow().child(offset, layout.stride()),
-        );
-    }
-
-    /// Makes the whole message at this position a copy of another one of its type.
-    pub fn copy_from(&mut self, layout: &'static MessageLayout, value: Reader<'_>) {
-        if self.at == 0 {
-            self.arena.clear(layout);
-            return reflect::copy(layout, value, self);
-        }
-        for field in layout.fields {
-            if field.shape != Shape::Singular || field.kind.is_reference() {
-                self.clear_reference(field.offset);
-            }
-        }
-        self.arena.zero(self.at, layout.size);
-        reflect::copy(layout, value, self);
-    }
-
-    /// The sub-message of a field, made if it is not there.
+    /// The sub-message of a field, created if absent.
     #[inline]
     pub fn child(self, offset: u32, stride: u32) -> Writer<'a> {
         let at = self.arena.child(self.at + offset, stride);
@@ -126,12 +94,25 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Makes `case` the one that is set of a oneof; its value, of `size` bytes at `offset`, is
-    /// zeroed unless that case was set already. Case 0 unsets the oneof.
+    /// Selects `case` of a oneof. Its value, of `size` bytes at `offset`, is zeroed unless that
+    /// case was already selected. Case 0 unsets the oneof.
     pub fn set_case(&mut self, discriminant: u32, case: u8, offset: u32, size: u32) {
         if self.arena.read::<u8>(self.at + discriminant) != case {
             self.arena.zero(self.at + offset, size);
             self.arena.write::<u8>(self.at + discriminant, case);
+        }
+    }
+}
+
+/// Writes a scalar's bits at a position.
+#[inline]
+pub(crate) fn set_raw(to: &mut Writer<'_>, at: u32, kind: Kind, bits: u64) {
+    match kind.slot_size() {
+        1 => to.arena().write(at, bits != 0),
+        4 => to.arena().write(at, bits as u32),
+        size => {
+            debug_assert_eq!(size, REFERENCE_SIZE);
+            to.arena().write(at, bits);
         }
     }
 }

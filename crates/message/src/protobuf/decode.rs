@@ -1,57 +1,14 @@
-//! Protobuf to memory. Any bytes give a message or a typed error, in time and memory that are
-//! bounded by the input's size and the given limit.
+//! Decodes protobuf. Any input gives a message or a typed error, in time and memory bounded by the
+//! input's size and the given limit.
 
+use super::error::{DecodeError, DecodeErrorKind};
 use super::wire::{Cursor, WireType};
 use crate::arena::{Arena, MAX_MESSAGE_BYTES};
 use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, Shape};
-use crate::reflect::set_raw;
-use crate::writer::Writer;
+use crate::writer::{Writer, set_raw};
 
-/// Bytes are not the protobuf encoding of the expected type. The sender is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid protobuf: {message} field {number} before byte {offset}: {kind}")]
-pub struct DecodeError {
-    /// Full name of the message type that the fault is in.
-    pub message: &'static str,
-    /// Number of the field, or 0 if it is not known.
-    pub number: u32,
-    /// How far decoding came, in bytes from the start of the input.
-    pub offset: usize,
-    /// What is wrong.
-    pub kind: DecodeErrorKind,
-}
-
-/// What is wrong with encoded bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeErrorKind {
-    /// The input ends within a value.
-    #[error("truncated")]
-    Truncated,
-    /// A varint of more than 64 bits.
-    #[error("a varint has more than 64 bits")]
-    Varint,
-    /// No field number, or no such wire type.
-    #[error("not a tag")]
-    Tag,
-    /// A known field with the wire type of another kind of field.
-    #[error("the wire type is not the field's")]
-    WireType,
-    /// A group ends that did not begin.
-    #[error("a group ends that did not begin")]
-    Group,
-    /// Not UTF-8.
-    #[error("text is not UTF-8")]
-    Utf8,
-    /// Nested too deeply.
-    #[error("nested more than {MAX_DEPTH} deep")]
-    TooDeep,
-    /// The message would take more memory than allowed.
-    #[error("larger than allowed")]
-    TooLarge,
-}
-
-/// Decodes into `arena`, which holds a message of this layout: fields that are set there are merged
-/// with, as protobuf merges. The message may take at most `max_bytes` (and a quarter of
+/// Decodes into `arena`, which holds a message of this layout. Fields that are already set are
+/// merged, as in protobuf. The message may take at most `max_bytes` (and a quarter of
 /// [`MAX_MESSAGE_BYTES`]) in memory. After an error the message holds what came before it.
 pub fn decode(
     layout: &'static MessageLayout,
@@ -189,7 +146,7 @@ fn value(
             let bits = packed.scalar(field.kind)?;
             let at = to.arena().push(slot, field.stride());
             set_raw(to, at, field.kind, bits);
-            // A byte of input makes eight in memory: not first all of them, and then look.
+            // One byte of input becomes eight in memory, so the limit is checked on the way.
             if to.arena().message_len() > max_bytes {
                 return Err(DecodeErrorKind::TooLarge);
             }

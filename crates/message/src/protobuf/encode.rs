@@ -1,12 +1,12 @@
-//! Memory to protobuf, in two passes: the first finds the lengths that precede their contents,
-//! in the order in which the second one needs them.
+//! Encodes protobuf, in two passes. The first finds the lengths that precede their contents, in the
+//! order in which the second needs them.
 
 use super::wire::{WireType, put_varint, tag, to_varint, varint_len};
 use crate::layout::{FieldLayout, MAX_DEPTH, MessageLayout, Shape};
 use crate::reader::Reader;
-use crate::reflect::{count, is_set, raw};
+use crate::value::{count, is_set, raw};
 
-/// A message has no protobuf encoding that a peer would take. Who built it is at fault.
+/// A message has no protobuf encoding that a peer would accept. The caller who built it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// Nested too deeply.

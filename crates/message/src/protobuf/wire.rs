@@ -1,6 +1,6 @@
 //! Tags, varints and the mapping between scalars in memory and on the wire.
 
-use super::decode::DecodeErrorKind;
+use super::error::DecodeErrorKind;
 use crate::layout::Kind;
 
 /// How a value is delimited on the wire.
@@ -92,7 +92,7 @@ pub(super) fn from_varint(kind: Kind, wire: u64) -> u64 {
     }
 }
 
-/// What is left of an encoded message.
+/// The rest of an encoded message.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     left: &'a [u8],
@@ -123,7 +123,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn varint(&mut self) -> Result<u64, DecodeErrorKind> {
         let mut value = 0;
         for (index, byte) in self.left.iter().take(10).enumerate() {
-            // The tenth byte holds the 64th bit only.
+            // The tenth byte holds only the 64th bit.
             if index == 9 && *byte > 1 {
                 return Err(DecodeErrorKind::Varint);
             }

@@ -1,24 +1,24 @@
-//! Whether two peers with different schemas of one service can talk, by protobuf's rules for
+//! Decides whether two peers with different schemas of a service can talk, by protobuf's rules for
 //! changing a message type.
 //!
-//! A field, method or oneof that only one side knows is fine. A field that both know must be of
-//! types that share their encoding, and of one shape, except that a message, string or bytes field may
-//! be singular here and repeated there (a singular reader takes the last one, merging messages).
-//! Packed numbers have no such rule. A field may move into or out of a oneof.
+//! A field, method or oneof that only one side knows is fine. A field that both know must have types
+//! that share their encoding, and the same shape. One exception: a message, string or bytes field may
+//! be singular on one side and repeated on the other (a singular reader takes the last one and merges
+//! messages). Packed numbers may not. A field may move into or out of a oneof.
 
 use std::collections::HashSet;
 
 use super::{FieldSchema, MethodSchema, Schema, SchemaError};
 use crate::layout::{Kind, Shape};
 
-/// Field comparisons after which two schemas count as too complex. A schema of a megabyte has at
-/// most some 300,000 fields; only a hostile one makes us compare them again and again.
+/// The most comparisons of fields; beyond them, two schemas count as too complex. A schema of a
+/// megabyte has at most some 300,000 fields; only a hostile one is compared again and again.
 const MAX_COMPARISONS: u32 = 1 << 20;
 
 /// How two peers can talk about a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
-    /// In the native layout: every message that both know is laid out the same.
+    /// In the native layout: all messages that both know have the same layout.
     Identical,
     /// In protobuf encoding.
     ThroughProtobuf,
@@ -41,8 +41,8 @@ pub fn check_compatible(ours: &[u8], theirs: &[u8]) -> Result<Compatibility, Sch
     comparison.finish()
 }
 
-/// As [`check_compatible`], for one method. Only the sides' common fields of its request and
-/// response matter. A method that one side does not know is [`SchemaError::Incompatible`].
+/// Like [`check_compatible`], for one method. Only the common fields of its request and response
+/// matter. A method that one side does not know is [`SchemaError::Incompatible`].
 pub fn check_method_compatible(
     ours: &[u8],
     theirs: &[u8],
@@ -76,7 +76,7 @@ pub fn check_method_compatible(
 struct Comparison<'a> {
     ours: &'a Schema,
     theirs: &'a Schema,
-    /// Pairs of messages (ours, theirs) that are to be compared, and all that ever were.
+    /// Pairs of messages (ours, theirs) still to be compared, and all pairs so far.
     pending: Vec<(u32, u32)>,
     met: HashSet<(u32, u32)>,
     comparisons_left: u32,

@@ -1,18 +1,18 @@
-//! The compact form of schemas: writing it, and reading it from peers that are not trusted.
+//! The compact form of schemas: encoding it, and decoding it from untrusted peers.
 
 use super::{FieldSchema, MessageSchema, MethodSchema, Schema, SchemaError};
 use crate::layout::{Kind, Shape};
 
 const VERSION: u8 = 1;
 
-/// The longest compact form that is read, in bytes. Counts in it are bounded by its length.
+/// The longest compact form that is decoded, in bytes. Its length bounds the counts in it.
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 
 /// The largest field number that protobuf allows.
 const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
 
 impl Schema {
-    /// Writes the compact form; without names, it is what the hash covers.
+    /// Encodes the compact form; without names, it is the input of the hash.
     pub(super) fn encode_into(&self, out: &mut Vec<u8>, names: bool) {
         let name = |out: &mut Vec<u8>, text: &str| {
             if names {
@@ -52,7 +52,7 @@ impl Schema {
         }
     }
 
-    /// Reads the compact form.
+    /// Decodes the compact form.
     pub fn parse(bytes: &[u8]) -> Result<Schema, SchemaError> {
         if bytes.len() > MAX_SCHEMA_BYTES {
             return Err(SchemaError::Malformed("too long"));
@@ -75,7 +75,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Checks what a single field or method cannot know.
+    /// Checks what involves more than one field or method.
     fn check(&self) -> Result<(), SchemaError> {
         let known = |index: u32| (index as usize) < self.messages.len();
         for field in self.messages.iter().flat_map(|message| &message.fields) {

@@ -1,20 +1,21 @@
-//! Layout tables from a schema, for programs that hold no generated code of it.
+//! Layout tables from a schema, for programs without generated code for it.
 
 use std::sync::OnceLock;
 
 use super::{MessageSchema, Schema, SchemaError};
-use crate::layout::{FieldLayout, MessageLayout, Nested, plan};
+use crate::layout::{FieldLayout, MessageLayout, Nested};
+use crate::plan::plan;
 
 type Cell = &'static OnceLock<&'static MessageLayout>;
 
 impl Schema {
     /// Makes the layouts of all messages, in the schema's order.
     ///
-    /// Tables refer to each other, in cycles too, and views refer to tables for as long as they like:
-    /// so these live until the process ends, and whoever calls this decides how often. A command line
-    /// tool does once; a service must keep the result by the schema's hash and bound how many it takes.
-    /// What is not in a schema is not in the tables: names of enumerations' values, and the hashes
-    /// of single messages, which are 0.
+    /// Tables refer to each other, also in cycles, and views refer to tables without a lifetime. So
+    /// these tables live until the process ends. A command line tool may call this once; a service
+    /// must keep the result by the schema's hash and bound the number of schemas. The tables lack
+    /// what a schema lacks: names of enumerations' values, and the hashes of single messages, which
+    /// are 0.
     pub fn leak_layouts(&self) -> Result<Vec<&'static MessageLayout>, SchemaError> {
         let new_cell = |_| -> Cell { Box::leak(Box::default()) };
         let cells: Vec<Cell> = self.messages.iter().map(new_cell).collect();

@@ -52,7 +52,7 @@ fn schema(fields: Vec<FieldSchema>) -> Schema {
 
 fn compare(ours: &Schema, theirs: &Schema) -> Result<Compatibility, SchemaError> {
     let result = check_compatible(&ours.to_bytes(), &theirs.to_bytes());
-    // Whether it works does not depend on who asks.
+    // The result is the same from either side.
     let mirrored = check_compatible(&theirs.to_bytes(), &ours.to_bytes());
     match (&result, &mirrored) {
         (Ok(a), Ok(b)) => assert_eq!(a, b),
@@ -90,7 +90,7 @@ fn the_compact_form_round_trips() {
 }
 
 #[test]
-fn names_are_not_hashed_and_the_rest_is() {
+fn the_hash_covers_everything_but_names() {
     let base = schema(vec![
         field(1, "key", Kind::Bytes),
         field(2, "n", Kind::Int32),
@@ -117,7 +117,7 @@ fn names_are_not_hashed_and_the_rest_is() {
 }
 
 #[test]
-fn unknown_fields_and_methods_are_fine() {
+fn unknown_fields_and_methods_are_compatible() {
     let small = schema(vec![field(2, "b", Kind::Int32)]);
     let large = schema(vec![field(1, "a", Kind::Bytes), field(2, "b", Kind::Int32)]);
     assert_eq!(compare(&small, &large), Ok(Compatibility::ThroughProtobuf));
@@ -140,7 +140,7 @@ fn unknown_fields_and_methods_are_fine() {
 }
 
 #[test]
-fn types_convert_as_protobuf_says() {
+fn types_convert_by_protobufs_rules() {
     let classes: [&[Kind]; 7] = [
         &[
             Kind::Bool,
@@ -179,7 +179,7 @@ fn types_convert_as_protobuf_says() {
 }
 
 #[test]
-fn a_refusal_names_the_field_as_we_know_it() {
+fn an_error_names_the_field_as_on_our_side() {
     let theirs = repeated(field(1, "their_name", Kind::Int64));
     let error = compare_fields(field(1, "value", Kind::Bytes), theirs).unwrap_err();
     assert_eq!(
@@ -270,7 +270,7 @@ fn comparing_hostile_schemas_is_bounded() {
 }
 
 #[test]
-fn malformed_schemas_say_why() {
+fn the_error_of_a_malformed_schema_says_why() {
     let malformed = |change: fn(&mut Schema)| {
         let mut changed = schema(vec![message_field(1, "f", 2), field(2, "g", Kind::Bool)]);
         change(&mut changed);

@@ -222,8 +222,8 @@ mod __items {
         pub fn set_schema(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `schema` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `schema` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_schema_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -258,8 +258,8 @@ mod __items {
         pub fn set_schema(&mut self, value: &[u8]) {
             self.as_mut().set_schema(value);
         }
-        /// Sets `schema` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `schema` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_schema_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_schema_bytes(value);
@@ -331,12 +331,12 @@ mod __items {
         }
     }
     impl ListServicesResponseMut<'_> {
-        /// For changing `services`.
+        /// `services`, for writing.
         #[inline]
         pub fn services_mut(&mut self) -> __rt::RepeatedMut<'_, ServiceSummary> {
             __rt::RepeatedMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `services`.
+        /// Removes all of `services`.
         pub fn clear_services(&mut self) {
             self.0.clear_reference(0);
         }
@@ -347,12 +347,12 @@ mod __items {
         pub fn services(&self) -> __rt::RepeatedView<'_, ServiceSummary> {
             self.view().services()
         }
-        /// For changing `services`.
+        /// `services`, for writing.
         #[inline]
         pub fn services_mut(&mut self) -> __rt::RepeatedMut<'_, ServiceSummary> {
             __rt::RepeatedMut::of(self.arena.root(), 0)
         }
-        /// Empties `services`.
+        /// Removes all of `services`.
         pub fn clear_services(&mut self) {
             self.as_mut().clear_services();
         }
@@ -447,12 +447,12 @@ mod __items {
         pub fn clear_schema_hash(&mut self) {
             self.0.set_scalar::<u64>(8, 0);
         }
-        /// For changing `methods`.
+        /// `methods`, for writing.
         #[inline]
         pub fn methods_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `methods`.
+        /// Removes all of `methods`.
         pub fn clear_methods(&mut self) {
             self.0.clear_reference(16);
         }
@@ -491,12 +491,12 @@ mod __items {
         pub fn methods(&self) -> __rt::RepeatedView<'_, str> {
             self.view().methods()
         }
-        /// For changing `methods`.
+        /// `methods`, for writing.
         #[inline]
         pub fn methods_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.arena.root(), 16)
         }
-        /// Empties `methods`.
+        /// Removes all of `methods`.
         pub fn clear_methods(&mut self) {
             self.as_mut().clear_methods();
         }
@@ -614,8 +614,8 @@ mod __items {
         pub fn set_file_descriptor_set(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `file_descriptor_set` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `file_descriptor_set` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_file_descriptor_set_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -636,8 +636,8 @@ mod __items {
         pub fn set_file_descriptor_set(&mut self, value: &[u8]) {
             self.as_mut().set_file_descriptor_set(value);
         }
-        /// Sets `file_descriptor_set` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `file_descriptor_set` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_file_descriptor_set_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_file_descriptor_set_bytes(value);
@@ -705,34 +705,34 @@ mod __items {
             response: DescribeServiceResponseMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
     }
-    /// Serves `starling.reflection.Reflection` by an implementation of [`Reflection`].
+    /// Serves `starling.reflection.Reflection` with an implementation of [`Reflection`].
     pub struct ReflectionServer<__T> {
         service: ::std::sync::Arc<__T>,
         modes: [__rt::Mode; 3],
     }
     impl<__T: Reflection> ReflectionServer<__T> {
-        /// Serves by `service`; methods run as the `.proto` file says.
+        /// Serves with `service`; methods run where the `.proto` file says.
         pub fn new(service: __T) -> Self {
             Self::from_arc(::std::sync::Arc::new(service))
         }
-        /// As `new`, for a service that is shared with others.
+        /// Like `new`, for a shared service.
         pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
             Self {
                 service,
                 modes: [__rt::Mode::Inline, __rt::Mode::Inline, __rt::Mode::Inline],
             }
         }
-        /// Runs a method, by its name in the `.proto` file, in worker threads.
+        /// Runs the method of this name in the `.proto` file in worker threads.
         ///
         /// # Panics
-        /// If there is no such method, or it is a nested one.
+        /// If there is no such method, or its handler is nested.
         pub fn worker(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Worker)
         }
-        /// Runs a method, by its name in the `.proto` file, in the dispatch thread.
+        /// Runs the method of this name in the `.proto` file in the dispatch thread.
         ///
         /// # Panics
-        /// If there is no such method, or it is a nested one.
+        /// If there is no such method, or its handler is nested.
         pub fn inline(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Inline)
         }
@@ -808,7 +808,7 @@ mod __items {
         options: __rt::CallOptions,
     }
     impl<__C: __rt::Caller> ReflectionClient<__C> {
-        /// What the server is expected to know about the service.
+        /// The service's descriptor, as the server should know it.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &REFLECTION_SERVICE;
         /// Calls through `caller`.
         pub fn new(caller: __C) -> Self {
@@ -817,12 +817,12 @@ mod __items {
                 options: ::core::default::Default::default(),
             }
         }
-        /// Options of the calls that are given none of their own: a timeout for every call, say.
+        /// Sets the options of calls without options of their own, such as a timeout for every call.
         pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
             self.options = options;
             self
         }
-        /// What it calls through.
+        /// The caller it uses.
         pub fn caller(&self) -> &__C {
             &self.caller
         }
@@ -831,7 +831,7 @@ mod __items {
         pub fn bind(&self, request: &BindRequest) -> __C::Call<BindResponse> {
             self.bind_with(request, &self.options)
         }
-        /// As `bind`, with options for this call.
+        /// Like `bind`, with options for this call.
         pub fn bind_with(
             &self,
             request: &BindRequest,
@@ -850,7 +850,7 @@ mod __items {
         ) -> __C::Call<ListServicesResponse> {
             self.list_services_with(request, &self.options)
         }
-        /// As `list_services`, with options for this call.
+        /// Like `list_services`, with options for this call.
         pub fn list_services_with(
             &self,
             request: &ListServicesRequest,
@@ -869,7 +869,7 @@ mod __items {
         ) -> __C::Call<DescribeServiceResponse> {
             self.describe_service_with(request, &self.options)
         }
-        /// As `describe_service`, with options for this call.
+        /// Like `describe_service`, with options for this call.
         pub fn describe_service_with(
             &self,
             request: &DescribeServiceRequest,

@@ -13,7 +13,7 @@ mod __items {
     /// A color, which is an open enumeration.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Color(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl Color {
@@ -439,8 +439,8 @@ mod __items {
         pub fn set_f_bytes(&mut self, value: &[u8]) {
             self.0.set_bytes(56, value, false);
         }
-        /// Sets `f_bytes` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `f_bytes` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_f_bytes_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(56, value, false);
@@ -666,8 +666,8 @@ mod __items {
         pub fn set_f_bytes(&mut self, value: &[u8]) {
             self.as_mut().set_f_bytes(value);
         }
-        /// Sets `f_bytes` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `f_bytes` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_f_bytes_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_f_bytes_bytes(value);
@@ -1484,8 +1484,8 @@ mod __items {
         pub fn set_f_bytes(&mut self, value: &[u8]) {
             self.0.set_bytes(56, value, true);
         }
-        /// Sets `f_bytes` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `f_bytes` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_f_bytes_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(56, value, true);
@@ -1515,7 +1515,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `f_scalars`, which is set by this.
+        /// `f_scalars`, for writing. This sets the field.
         #[inline]
         pub fn f_scalars_mut(&mut self) -> ScalarsMut<'_> {
             let stride = <Scalars as __rt::Message>::LAYOUT.stride();
@@ -1883,8 +1883,8 @@ mod __items {
         pub fn set_f_bytes(&mut self, value: &[u8]) {
             self.as_mut().set_f_bytes(value);
         }
-        /// Sets `f_bytes` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `f_bytes` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_f_bytes_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_f_bytes_bytes(value);
@@ -1937,7 +1937,7 @@ mod __items {
         pub fn set_f_scalars(&mut self, value: ScalarsView<'_>) {
             self.as_mut().set_f_scalars(value);
         }
-        /// For changing `f_scalars`, which is set by this.
+        /// `f_scalars`, for writing. This sets the field.
         #[inline]
         pub fn f_scalars_mut(&mut self) -> ScalarsMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -2259,165 +2259,165 @@ mod __items {
         }
     }
     impl ListsMut<'_> {
-        /// For changing `f_double`.
+        /// `f_double`, for writing.
         #[inline]
         pub fn f_double_mut(&mut self) -> __rt::RepeatedMut<'_, f64> {
             __rt::RepeatedMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `f_double`.
+        /// Removes all of `f_double`.
         pub fn clear_f_double(&mut self) {
             self.0.clear_reference(0);
         }
-        /// For changing `f_float`.
+        /// `f_float`, for writing.
         #[inline]
         pub fn f_float_mut(&mut self) -> __rt::RepeatedMut<'_, f32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 8)
         }
-        /// Empties `f_float`.
+        /// Removes all of `f_float`.
         pub fn clear_f_float(&mut self) {
             self.0.clear_reference(8);
         }
-        /// For changing `f_int32`.
+        /// `f_int32`, for writing.
         #[inline]
         pub fn f_int32_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `f_int32`.
+        /// Removes all of `f_int32`.
         pub fn clear_f_int32(&mut self) {
             self.0.clear_reference(16);
         }
-        /// For changing `f_int64`.
+        /// `f_int64`, for writing.
         #[inline]
         pub fn f_int64_mut(&mut self) -> __rt::RepeatedMut<'_, i64> {
             __rt::RepeatedMut::of(self.0.reborrow(), 24)
         }
-        /// Empties `f_int64`.
+        /// Removes all of `f_int64`.
         pub fn clear_f_int64(&mut self) {
             self.0.clear_reference(24);
         }
-        /// For changing `f_uint32`.
+        /// `f_uint32`, for writing.
         #[inline]
         pub fn f_uint32_mut(&mut self) -> __rt::RepeatedMut<'_, u32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 32)
         }
-        /// Empties `f_uint32`.
+        /// Removes all of `f_uint32`.
         pub fn clear_f_uint32(&mut self) {
             self.0.clear_reference(32);
         }
-        /// For changing `f_uint64`.
+        /// `f_uint64`, for writing.
         #[inline]
         pub fn f_uint64_mut(&mut self) -> __rt::RepeatedMut<'_, u64> {
             __rt::RepeatedMut::of(self.0.reborrow(), 40)
         }
-        /// Empties `f_uint64`.
+        /// Removes all of `f_uint64`.
         pub fn clear_f_uint64(&mut self) {
             self.0.clear_reference(40);
         }
-        /// For changing `f_sint32`.
+        /// `f_sint32`, for writing.
         #[inline]
         pub fn f_sint32_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 48)
         }
-        /// Empties `f_sint32`.
+        /// Removes all of `f_sint32`.
         pub fn clear_f_sint32(&mut self) {
             self.0.clear_reference(48);
         }
-        /// For changing `f_sint64`.
+        /// `f_sint64`, for writing.
         #[inline]
         pub fn f_sint64_mut(&mut self) -> __rt::RepeatedMut<'_, i64> {
             __rt::RepeatedMut::of(self.0.reborrow(), 56)
         }
-        /// Empties `f_sint64`.
+        /// Removes all of `f_sint64`.
         pub fn clear_f_sint64(&mut self) {
             self.0.clear_reference(56);
         }
-        /// For changing `f_fixed32`.
+        /// `f_fixed32`, for writing.
         #[inline]
         pub fn f_fixed32_mut(&mut self) -> __rt::RepeatedMut<'_, u32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 64)
         }
-        /// Empties `f_fixed32`.
+        /// Removes all of `f_fixed32`.
         pub fn clear_f_fixed32(&mut self) {
             self.0.clear_reference(64);
         }
-        /// For changing `f_fixed64`.
+        /// `f_fixed64`, for writing.
         #[inline]
         pub fn f_fixed64_mut(&mut self) -> __rt::RepeatedMut<'_, u64> {
             __rt::RepeatedMut::of(self.0.reborrow(), 72)
         }
-        /// Empties `f_fixed64`.
+        /// Removes all of `f_fixed64`.
         pub fn clear_f_fixed64(&mut self) {
             self.0.clear_reference(72);
         }
-        /// For changing `f_sfixed32`.
+        /// `f_sfixed32`, for writing.
         #[inline]
         pub fn f_sfixed32_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 80)
         }
-        /// Empties `f_sfixed32`.
+        /// Removes all of `f_sfixed32`.
         pub fn clear_f_sfixed32(&mut self) {
             self.0.clear_reference(80);
         }
-        /// For changing `f_sfixed64`.
+        /// `f_sfixed64`, for writing.
         #[inline]
         pub fn f_sfixed64_mut(&mut self) -> __rt::RepeatedMut<'_, i64> {
             __rt::RepeatedMut::of(self.0.reborrow(), 88)
         }
-        /// Empties `f_sfixed64`.
+        /// Removes all of `f_sfixed64`.
         pub fn clear_f_sfixed64(&mut self) {
             self.0.clear_reference(88);
         }
-        /// For changing `f_bool`.
+        /// `f_bool`, for writing.
         #[inline]
         pub fn f_bool_mut(&mut self) -> __rt::RepeatedMut<'_, bool> {
             __rt::RepeatedMut::of(self.0.reborrow(), 96)
         }
-        /// Empties `f_bool`.
+        /// Removes all of `f_bool`.
         pub fn clear_f_bool(&mut self) {
             self.0.clear_reference(96);
         }
-        /// For changing `f_string`.
+        /// `f_string`, for writing.
         #[inline]
         pub fn f_string_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.0.reborrow(), 104)
         }
-        /// Empties `f_string`.
+        /// Removes all of `f_string`.
         pub fn clear_f_string(&mut self) {
             self.0.clear_reference(104);
         }
-        /// For changing `f_bytes`.
+        /// `f_bytes`, for writing.
         #[inline]
         pub fn f_bytes_mut(&mut self) -> __rt::RepeatedMut<'_, [u8]> {
             __rt::RepeatedMut::of(self.0.reborrow(), 112)
         }
-        /// Empties `f_bytes`.
+        /// Removes all of `f_bytes`.
         pub fn clear_f_bytes(&mut self) {
             self.0.clear_reference(112);
         }
-        /// For changing `f_color`.
+        /// `f_color`, for writing.
         #[inline]
         pub fn f_color_mut(&mut self) -> __rt::RepeatedMut<'_, Color> {
             __rt::RepeatedMut::of(self.0.reborrow(), 120)
         }
-        /// Empties `f_color`.
+        /// Removes all of `f_color`.
         pub fn clear_f_color(&mut self) {
             self.0.clear_reference(120);
         }
-        /// For changing `f_scalars`.
+        /// `f_scalars`, for writing.
         #[inline]
         pub fn f_scalars_mut(&mut self) -> __rt::RepeatedMut<'_, Scalars> {
             __rt::RepeatedMut::of(self.0.reborrow(), 128)
         }
-        /// Empties `f_scalars`.
+        /// Removes all of `f_scalars`.
         pub fn clear_f_scalars(&mut self) {
             self.0.clear_reference(128);
         }
-        /// For changing `f_unpacked`.
+        /// `f_unpacked`, for writing.
         #[inline]
         pub fn f_unpacked_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.0.reborrow(), 136)
         }
-        /// Empties `f_unpacked`.
+        /// Removes all of `f_unpacked`.
         pub fn clear_f_unpacked(&mut self) {
             self.0.clear_reference(136);
         }
@@ -2428,12 +2428,12 @@ mod __items {
         pub fn f_double(&self) -> __rt::RepeatedView<'_, f64> {
             self.view().f_double()
         }
-        /// For changing `f_double`.
+        /// `f_double`, for writing.
         #[inline]
         pub fn f_double_mut(&mut self) -> __rt::RepeatedMut<'_, f64> {
             __rt::RepeatedMut::of(self.arena.root(), 0)
         }
-        /// Empties `f_double`.
+        /// Removes all of `f_double`.
         pub fn clear_f_double(&mut self) {
             self.as_mut().clear_f_double();
         }
@@ -2442,12 +2442,12 @@ mod __items {
         pub fn f_float(&self) -> __rt::RepeatedView<'_, f32> {
             self.view().f_float()
         }
-        /// For changing `f_float`.
+        /// `f_float`, for writing.
         #[inline]
         pub fn f_float_mut(&mut self) -> __rt::RepeatedMut<'_, f32> {
             __rt::RepeatedMut::of(self.arena.root(), 8)
         }
-        /// Empties `f_float`.
+        /// Removes all of `f_float`.
         pub fn clear_f_float(&mut self) {
             self.as_mut().clear_f_float();
         }
@@ -2456,12 +2456,12 @@ mod __items {
         pub fn f_int32(&self) -> __rt::RepeatedView<'_, i32> {
             self.view().f_int32()
         }
-        /// For changing `f_int32`.
+        /// `f_int32`, for writing.
         #[inline]
         pub fn f_int32_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.arena.root(), 16)
         }
-        /// Empties `f_int32`.
+        /// Removes all of `f_int32`.
         pub fn clear_f_int32(&mut self) {
             self.as_mut().clear_f_int32();
         }
@@ -2470,12 +2470,12 @@ mod __items {
         pub fn f_int64(&self) -> __rt::RepeatedView<'_, i64> {
             self.view().f_int64()
         }
-        /// For changing `f_int64`.
+        /// `f_int64`, for writing.
         #[inline]
         pub fn f_int64_mut(&mut self) -> __rt::RepeatedMut<'_, i64> {
             __rt::RepeatedMut::of(self.arena.root(), 24)
         }
-        /// Empties `f_int64`.
+        /// Removes all of `f_int64`.
         pub fn clear_f_int64(&mut self) {
             self.as_mut().clear_f_int64();
         }
@@ -2484,12 +2484,12 @@ mod __items {
         pub fn f_uint32(&self) -> __rt::RepeatedView<'_, u32> {
             self.view().f_uint32()
         }
-        /// For changing `f_uint32`.
+        /// `f_uint32`, for writing.
         #[inline]
         pub fn f_uint32_mut(&mut self) -> __rt::RepeatedMut<'_, u32> {
             __rt::RepeatedMut::of(self.arena.root(), 32)
         }
-        /// Empties `f_uint32`.
+        /// Removes all of `f_uint32`.
         pub fn clear_f_uint32(&mut self) {
             self.as_mut().clear_f_uint32();
         }
@@ -2498,12 +2498,12 @@ mod __items {
         pub fn f_uint64(&self) -> __rt::RepeatedView<'_, u64> {
             self.view().f_uint64()
         }
-        /// For changing `f_uint64`.
+        /// `f_uint64`, for writing.
         #[inline]
         pub fn f_uint64_mut(&mut self) -> __rt::RepeatedMut<'_, u64> {
             __rt::RepeatedMut::of(self.arena.root(), 40)
         }
-        /// Empties `f_uint64`.
+        /// Removes all of `f_uint64`.
         pub fn clear_f_uint64(&mut self) {
             self.as_mut().clear_f_uint64();
         }
@@ -2512,12 +2512,12 @@ mod __items {
         pub fn f_sint32(&self) -> __rt::RepeatedView<'_, i32> {
             self.view().f_sint32()
         }
-        /// For changing `f_sint32`.
+        /// `f_sint32`, for writing.
         #[inline]
         pub fn f_sint32_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.arena.root(), 48)
         }
-        /// Empties `f_sint32`.
+        /// Removes all of `f_sint32`.
         pub fn clear_f_sint32(&mut self) {
             self.as_mut().clear_f_sint32();
         }
@@ -2526,12 +2526,12 @@ mod __items {
         pub fn f_sint64(&self) -> __rt::RepeatedView<'_, i64> {
             self.view().f_sint64()
         }
-        /// For changing `f_sint64`.
+        /// `f_sint64`, for writing.
         #[inline]
         pub fn f_sint64_mut(&mut self) -> __rt::RepeatedMut<'_, i64> {
             __rt::RepeatedMut::of(self.arena.root(), 56)
         }
-        /// Empties `f_sint64`.
+        /// Removes all of `f_sint64`.
         pub fn clear_f_sint64(&mut self) {
             self.as_mut().clear_f_sint64();
         }
@@ -2540,12 +2540,12 @@ mod __items {
         pub fn f_fixed32(&self) -> __rt::RepeatedView<'_, u32> {
             self.view().f_fixed32()
         }
-        /// For changing `f_fixed32`.
+        /// `f_fixed32`, for writing.
         #[inline]
         pub fn f_fixed32_mut(&mut self) -> __rt::RepeatedMut<'_, u32> {
             __rt::RepeatedMut::of(self.arena.root(), 64)
         }
-        /// Empties `f_fixed32`.
+        /// Removes all of `f_fixed32`.
         pub fn clear_f_fixed32(&mut self) {
             self.as_mut().clear_f_fixed32();
         }
@@ -2554,12 +2554,12 @@ mod __items {
         pub fn f_fixed64(&self) -> __rt::RepeatedView<'_, u64> {
             self.view().f_fixed64()
         }
-        /// For changing `f_fixed64`.
+        /// `f_fixed64`, for writing.
         #[inline]
         pub fn f_fixed64_mut(&mut self) -> __rt::RepeatedMut<'_, u64> {
             __rt::RepeatedMut::of(self.arena.root(), 72)
         }
-        /// Empties `f_fixed64`.
+        /// Removes all of `f_fixed64`.
         pub fn clear_f_fixed64(&mut self) {
             self.as_mut().clear_f_fixed64();
         }
@@ -2568,12 +2568,12 @@ mod __items {
         pub fn f_sfixed32(&self) -> __rt::RepeatedView<'_, i32> {
             self.view().f_sfixed32()
         }
-        /// For changing `f_sfixed32`.
+        /// `f_sfixed32`, for writing.
         #[inline]
         pub fn f_sfixed32_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.arena.root(), 80)
         }
-        /// Empties `f_sfixed32`.
+        /// Removes all of `f_sfixed32`.
         pub fn clear_f_sfixed32(&mut self) {
             self.as_mut().clear_f_sfixed32();
         }
@@ -2582,12 +2582,12 @@ mod __items {
         pub fn f_sfixed64(&self) -> __rt::RepeatedView<'_, i64> {
             self.view().f_sfixed64()
         }
-        /// For changing `f_sfixed64`.
+        /// `f_sfixed64`, for writing.
         #[inline]
         pub fn f_sfixed64_mut(&mut self) -> __rt::RepeatedMut<'_, i64> {
             __rt::RepeatedMut::of(self.arena.root(), 88)
         }
-        /// Empties `f_sfixed64`.
+        /// Removes all of `f_sfixed64`.
         pub fn clear_f_sfixed64(&mut self) {
             self.as_mut().clear_f_sfixed64();
         }
@@ -2596,12 +2596,12 @@ mod __items {
         pub fn f_bool(&self) -> __rt::RepeatedView<'_, bool> {
             self.view().f_bool()
         }
-        /// For changing `f_bool`.
+        /// `f_bool`, for writing.
         #[inline]
         pub fn f_bool_mut(&mut self) -> __rt::RepeatedMut<'_, bool> {
             __rt::RepeatedMut::of(self.arena.root(), 96)
         }
-        /// Empties `f_bool`.
+        /// Removes all of `f_bool`.
         pub fn clear_f_bool(&mut self) {
             self.as_mut().clear_f_bool();
         }
@@ -2610,12 +2610,12 @@ mod __items {
         pub fn f_string(&self) -> __rt::RepeatedView<'_, str> {
             self.view().f_string()
         }
-        /// For changing `f_string`.
+        /// `f_string`, for writing.
         #[inline]
         pub fn f_string_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.arena.root(), 104)
         }
-        /// Empties `f_string`.
+        /// Removes all of `f_string`.
         pub fn clear_f_string(&mut self) {
             self.as_mut().clear_f_string();
         }
@@ -2624,12 +2624,12 @@ mod __items {
         pub fn f_bytes(&self) -> __rt::RepeatedView<'_, [u8]> {
             self.view().f_bytes()
         }
-        /// For changing `f_bytes`.
+        /// `f_bytes`, for writing.
         #[inline]
         pub fn f_bytes_mut(&mut self) -> __rt::RepeatedMut<'_, [u8]> {
             __rt::RepeatedMut::of(self.arena.root(), 112)
         }
-        /// Empties `f_bytes`.
+        /// Removes all of `f_bytes`.
         pub fn clear_f_bytes(&mut self) {
             self.as_mut().clear_f_bytes();
         }
@@ -2638,12 +2638,12 @@ mod __items {
         pub fn f_color(&self) -> __rt::RepeatedView<'_, Color> {
             self.view().f_color()
         }
-        /// For changing `f_color`.
+        /// `f_color`, for writing.
         #[inline]
         pub fn f_color_mut(&mut self) -> __rt::RepeatedMut<'_, Color> {
             __rt::RepeatedMut::of(self.arena.root(), 120)
         }
-        /// Empties `f_color`.
+        /// Removes all of `f_color`.
         pub fn clear_f_color(&mut self) {
             self.as_mut().clear_f_color();
         }
@@ -2652,12 +2652,12 @@ mod __items {
         pub fn f_scalars(&self) -> __rt::RepeatedView<'_, Scalars> {
             self.view().f_scalars()
         }
-        /// For changing `f_scalars`.
+        /// `f_scalars`, for writing.
         #[inline]
         pub fn f_scalars_mut(&mut self) -> __rt::RepeatedMut<'_, Scalars> {
             __rt::RepeatedMut::of(self.arena.root(), 128)
         }
-        /// Empties `f_scalars`.
+        /// Removes all of `f_scalars`.
         pub fn clear_f_scalars(&mut self) {
             self.as_mut().clear_f_scalars();
         }
@@ -2666,12 +2666,12 @@ mod __items {
         pub fn f_unpacked(&self) -> __rt::RepeatedView<'_, i32> {
             self.view().f_unpacked()
         }
-        /// For changing `f_unpacked`.
+        /// `f_unpacked`, for writing.
         #[inline]
         pub fn f_unpacked_mut(&mut self) -> __rt::RepeatedMut<'_, i32> {
             __rt::RepeatedMut::of(self.arena.root(), 136)
         }
-        /// Empties `f_unpacked`.
+        /// Removes all of `f_unpacked`.
         pub fn clear_f_unpacked(&mut self) {
             self.as_mut().clear_f_unpacked();
         }
@@ -2778,48 +2778,48 @@ mod __items {
         }
     }
     impl MapsMut<'_> {
-        /// For changing `text_to_number`.
+        /// `text_to_number`, for writing.
         #[inline]
         pub fn text_to_number_mut(&mut self) -> __rt::MapMut<'_, str, i32> {
             __rt::MapMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `text_to_number`.
+        /// Removes all of `text_to_number`.
         pub fn clear_text_to_number(&mut self) {
             self.0.clear_reference(0);
         }
-        /// For changing `number_to_bytes`.
+        /// `number_to_bytes`, for writing.
         #[inline]
         pub fn number_to_bytes_mut(&mut self) -> __rt::MapMut<'_, i64, [u8]> {
             __rt::MapMut::of(self.0.reborrow(), 8)
         }
-        /// Empties `number_to_bytes`.
+        /// Removes all of `number_to_bytes`.
         pub fn clear_number_to_bytes(&mut self) {
             self.0.clear_reference(8);
         }
-        /// For changing `bool_to_message`.
+        /// `bool_to_message`, for writing.
         #[inline]
         pub fn bool_to_message_mut(&mut self) -> __rt::MapMut<'_, bool, Scalars> {
             __rt::MapMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `bool_to_message`.
+        /// Removes all of `bool_to_message`.
         pub fn clear_bool_to_message(&mut self) {
             self.0.clear_reference(16);
         }
-        /// For changing `number_to_color`.
+        /// `number_to_color`, for writing.
         #[inline]
         pub fn number_to_color_mut(&mut self) -> __rt::MapMut<'_, u32, Color> {
             __rt::MapMut::of(self.0.reborrow(), 24)
         }
-        /// Empties `number_to_color`.
+        /// Removes all of `number_to_color`.
         pub fn clear_number_to_color(&mut self) {
             self.0.clear_reference(24);
         }
-        /// For changing `number_to_double`.
+        /// `number_to_double`, for writing.
         #[inline]
         pub fn number_to_double_mut(&mut self) -> __rt::MapMut<'_, i64, f64> {
             __rt::MapMut::of(self.0.reborrow(), 32)
         }
-        /// Empties `number_to_double`.
+        /// Removes all of `number_to_double`.
         pub fn clear_number_to_double(&mut self) {
             self.0.clear_reference(32);
         }
@@ -2830,12 +2830,12 @@ mod __items {
         pub fn text_to_number(&self) -> __rt::MapView<'_, str, i32> {
             self.view().text_to_number()
         }
-        /// For changing `text_to_number`.
+        /// `text_to_number`, for writing.
         #[inline]
         pub fn text_to_number_mut(&mut self) -> __rt::MapMut<'_, str, i32> {
             __rt::MapMut::of(self.arena.root(), 0)
         }
-        /// Empties `text_to_number`.
+        /// Removes all of `text_to_number`.
         pub fn clear_text_to_number(&mut self) {
             self.as_mut().clear_text_to_number();
         }
@@ -2844,12 +2844,12 @@ mod __items {
         pub fn number_to_bytes(&self) -> __rt::MapView<'_, i64, [u8]> {
             self.view().number_to_bytes()
         }
-        /// For changing `number_to_bytes`.
+        /// `number_to_bytes`, for writing.
         #[inline]
         pub fn number_to_bytes_mut(&mut self) -> __rt::MapMut<'_, i64, [u8]> {
             __rt::MapMut::of(self.arena.root(), 8)
         }
-        /// Empties `number_to_bytes`.
+        /// Removes all of `number_to_bytes`.
         pub fn clear_number_to_bytes(&mut self) {
             self.as_mut().clear_number_to_bytes();
         }
@@ -2858,12 +2858,12 @@ mod __items {
         pub fn bool_to_message(&self) -> __rt::MapView<'_, bool, Scalars> {
             self.view().bool_to_message()
         }
-        /// For changing `bool_to_message`.
+        /// `bool_to_message`, for writing.
         #[inline]
         pub fn bool_to_message_mut(&mut self) -> __rt::MapMut<'_, bool, Scalars> {
             __rt::MapMut::of(self.arena.root(), 16)
         }
-        /// Empties `bool_to_message`.
+        /// Removes all of `bool_to_message`.
         pub fn clear_bool_to_message(&mut self) {
             self.as_mut().clear_bool_to_message();
         }
@@ -2872,12 +2872,12 @@ mod __items {
         pub fn number_to_color(&self) -> __rt::MapView<'_, u32, Color> {
             self.view().number_to_color()
         }
-        /// For changing `number_to_color`.
+        /// `number_to_color`, for writing.
         #[inline]
         pub fn number_to_color_mut(&mut self) -> __rt::MapMut<'_, u32, Color> {
             __rt::MapMut::of(self.arena.root(), 24)
         }
-        /// Empties `number_to_color`.
+        /// Removes all of `number_to_color`.
         pub fn clear_number_to_color(&mut self) {
             self.as_mut().clear_number_to_color();
         }
@@ -2886,17 +2886,17 @@ mod __items {
         pub fn number_to_double(&self) -> __rt::MapView<'_, i64, f64> {
             self.view().number_to_double()
         }
-        /// For changing `number_to_double`.
+        /// `number_to_double`, for writing.
         #[inline]
         pub fn number_to_double_mut(&mut self) -> __rt::MapMut<'_, i64, f64> {
             __rt::MapMut::of(self.arena.root(), 32)
         }
-        /// Empties `number_to_double`.
+        /// Removes all of `number_to_double`.
         pub fn clear_number_to_double(&mut self) {
             self.as_mut().clear_number_to_double();
         }
     }
-    /// What is declared within [`Maps`].
+    /// Declarations within [`Maps`].
     pub mod maps {
         use super::__rt;
         #[doc(hidden)]
@@ -3474,8 +3474,8 @@ mod __items {
             self.0.set_case(16, 3, 0, 8);
             self.0.set_bytes(0, value, true);
         }
-        /// Sets `data` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `data` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_data_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_case(16, 3, 0, 8);
@@ -3498,7 +3498,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `inner`, which is set by this.
+        /// `inner`, for writing. This sets the field.
         #[inline]
         pub fn inner_mut(&mut self) -> ChoicesMut<'_> {
             self.0.set_case(16, 4, 0, 8);
@@ -3651,8 +3651,8 @@ mod __items {
         pub fn set_data(&mut self, value: &[u8]) {
             self.as_mut().set_data(value);
         }
-        /// Sets `data` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `data` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_data_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_data_bytes(value);
@@ -3681,7 +3681,7 @@ mod __items {
         pub fn set_inner(&mut self, value: ChoicesView<'_>) {
             self.as_mut().set_inner(value);
         }
-        /// For changing `inner`, which is set by this.
+        /// `inner`, for writing. This sets the field.
         #[inline]
         pub fn inner_mut(&mut self) -> ChoicesMut<'_> {
             let mut this = __rt::Writer::from_arena(&mut self.arena);
@@ -3969,7 +3969,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `left`, which is set by this.
+        /// `left`, for writing. This sets the field.
         #[inline]
         pub fn left_mut(&mut self) -> TreeMut<'_> {
             let stride = <Tree as __rt::Message>::LAYOUT.stride();
@@ -3989,7 +3989,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `right`, which is set by this.
+        /// `right`, for writing. This sets the field.
         #[inline]
         pub fn right_mut(&mut self) -> TreeMut<'_> {
             let stride = <Tree as __rt::Message>::LAYOUT.stride();
@@ -3999,21 +3999,21 @@ mod __items {
         pub fn clear_right(&mut self) {
             self.0.clear_reference(16);
         }
-        /// For changing `others`.
+        /// `others`, for writing.
         #[inline]
         pub fn others_mut(&mut self) -> __rt::RepeatedMut<'_, Tree> {
             __rt::RepeatedMut::of(self.0.reborrow(), 24)
         }
-        /// Empties `others`.
+        /// Removes all of `others`.
         pub fn clear_others(&mut self) {
             self.0.clear_reference(24);
         }
-        /// For changing `named`.
+        /// `named`, for writing.
         #[inline]
         pub fn named_mut(&mut self) -> __rt::MapMut<'_, str, Tree> {
             __rt::MapMut::of(self.0.reborrow(), 32)
         }
-        /// Empties `named`.
+        /// Removes all of `named`.
         pub fn clear_named(&mut self) {
             self.0.clear_reference(32);
         }
@@ -4053,7 +4053,7 @@ mod __items {
         pub fn set_left(&mut self, value: TreeView<'_>) {
             self.as_mut().set_left(value);
         }
-        /// For changing `left`, which is set by this.
+        /// `left`, for writing. This sets the field.
         #[inline]
         pub fn left_mut(&mut self) -> TreeMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4084,7 +4084,7 @@ mod __items {
         pub fn set_right(&mut self, value: TreeView<'_>) {
             self.as_mut().set_right(value);
         }
-        /// For changing `right`, which is set by this.
+        /// `right`, for writing. This sets the field.
         #[inline]
         pub fn right_mut(&mut self) -> TreeMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4100,12 +4100,12 @@ mod __items {
         pub fn others(&self) -> __rt::RepeatedView<'_, Tree> {
             self.view().others()
         }
-        /// For changing `others`.
+        /// `others`, for writing.
         #[inline]
         pub fn others_mut(&mut self) -> __rt::RepeatedMut<'_, Tree> {
             __rt::RepeatedMut::of(self.arena.root(), 24)
         }
-        /// Empties `others`.
+        /// Removes all of `others`.
         pub fn clear_others(&mut self) {
             self.as_mut().clear_others();
         }
@@ -4114,17 +4114,17 @@ mod __items {
         pub fn named(&self) -> __rt::MapView<'_, str, Tree> {
             self.view().named()
         }
-        /// For changing `named`.
+        /// `named`, for writing.
         #[inline]
         pub fn named_mut(&mut self) -> __rt::MapMut<'_, str, Tree> {
             __rt::MapMut::of(self.arena.root(), 32)
         }
-        /// Empties `named`.
+        /// Removes all of `named`.
         pub fn clear_named(&mut self) {
             self.as_mut().clear_named();
         }
     }
-    /// What is declared within [`Tree`].
+    /// Declarations within [`Tree`].
     pub mod tree {
         use super::__rt;
         #[doc(hidden)]
@@ -4554,7 +4554,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `scalars`, which is set by this.
+        /// `scalars`, for writing. This sets the field.
         #[inline]
         pub fn scalars_mut(&mut self) -> ScalarsMut<'_> {
             let stride = <Scalars as __rt::Message>::LAYOUT.stride();
@@ -4574,7 +4574,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `optionals`, which is set by this.
+        /// `optionals`, for writing. This sets the field.
         #[inline]
         pub fn optionals_mut(&mut self) -> OptionalsMut<'_> {
             let stride = <Optionals as __rt::Message>::LAYOUT.stride();
@@ -4594,7 +4594,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `lists`, which is set by this.
+        /// `lists`, for writing. This sets the field.
         #[inline]
         pub fn lists_mut(&mut self) -> ListsMut<'_> {
             let stride = <Lists as __rt::Message>::LAYOUT.stride();
@@ -4614,7 +4614,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `maps`, which is set by this.
+        /// `maps`, for writing. This sets the field.
         #[inline]
         pub fn maps_mut(&mut self) -> MapsMut<'_> {
             let stride = <Maps as __rt::Message>::LAYOUT.stride();
@@ -4634,7 +4634,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `choices`, which is set by this.
+        /// `choices`, for writing. This sets the field.
         #[inline]
         pub fn choices_mut(&mut self) -> ChoicesMut<'_> {
             let stride = <Choices as __rt::Message>::LAYOUT.stride();
@@ -4654,7 +4654,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `tree`, which is set by this.
+        /// `tree`, for writing. This sets the field.
         #[inline]
         pub fn tree_mut(&mut self) -> TreeMut<'_> {
             let stride = <Tree as __rt::Message>::LAYOUT.stride();
@@ -4674,7 +4674,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `nothing`, which is set by this.
+        /// `nothing`, for writing. This sets the field.
         #[inline]
         pub fn nothing_mut(&mut self) -> NothingMut<'_> {
             let stride = <Nothing as __rt::Message>::LAYOUT.stride();
@@ -4684,12 +4684,12 @@ mod __items {
         pub fn clear_nothing(&mut self) {
             self.0.clear_reference(48);
         }
-        /// For changing `nothings`.
+        /// `nothings`, for writing.
         #[inline]
         pub fn nothings_mut(&mut self) -> __rt::RepeatedMut<'_, Nothing> {
             __rt::RepeatedMut::of(self.0.reborrow(), 56)
         }
-        /// Empties `nothings`.
+        /// Removes all of `nothings`.
         pub fn clear_nothings(&mut self) {
             self.0.clear_reference(56);
         }
@@ -4706,7 +4706,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `at`, which is set by this.
+        /// `at`, for writing. This sets the field.
         #[inline]
         pub fn at_mut(&mut self) -> super::super::google::protobuf::TimestampMut<'_> {
             let stride = <super::super::google::protobuf::Timestamp as __rt::Message>::LAYOUT
@@ -4729,7 +4729,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `unit`, which is set by this.
+        /// `unit`, for writing. This sets the field.
         #[inline]
         pub fn unit_mut(&mut self) -> super::super::shared::v1::UnitMut<'_> {
             let stride = <super::super::shared::v1::Unit as __rt::Message>::LAYOUT
@@ -4764,7 +4764,7 @@ mod __items {
         pub fn set_scalars(&mut self, value: ScalarsView<'_>) {
             self.as_mut().set_scalars(value);
         }
-        /// For changing `scalars`, which is set by this.
+        /// `scalars`, for writing. This sets the field.
         #[inline]
         pub fn scalars_mut(&mut self) -> ScalarsMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4795,7 +4795,7 @@ mod __items {
         pub fn set_optionals(&mut self, value: OptionalsView<'_>) {
             self.as_mut().set_optionals(value);
         }
-        /// For changing `optionals`, which is set by this.
+        /// `optionals`, for writing. This sets the field.
         #[inline]
         pub fn optionals_mut(&mut self) -> OptionalsMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4826,7 +4826,7 @@ mod __items {
         pub fn set_lists(&mut self, value: ListsView<'_>) {
             self.as_mut().set_lists(value);
         }
-        /// For changing `lists`, which is set by this.
+        /// `lists`, for writing. This sets the field.
         #[inline]
         pub fn lists_mut(&mut self) -> ListsMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4857,7 +4857,7 @@ mod __items {
         pub fn set_maps(&mut self, value: MapsView<'_>) {
             self.as_mut().set_maps(value);
         }
-        /// For changing `maps`, which is set by this.
+        /// `maps`, for writing. This sets the field.
         #[inline]
         pub fn maps_mut(&mut self) -> MapsMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4888,7 +4888,7 @@ mod __items {
         pub fn set_choices(&mut self, value: ChoicesView<'_>) {
             self.as_mut().set_choices(value);
         }
-        /// For changing `choices`, which is set by this.
+        /// `choices`, for writing. This sets the field.
         #[inline]
         pub fn choices_mut(&mut self) -> ChoicesMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4919,7 +4919,7 @@ mod __items {
         pub fn set_tree(&mut self, value: TreeView<'_>) {
             self.as_mut().set_tree(value);
         }
-        /// For changing `tree`, which is set by this.
+        /// `tree`, for writing. This sets the field.
         #[inline]
         pub fn tree_mut(&mut self) -> TreeMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4950,7 +4950,7 @@ mod __items {
         pub fn set_nothing(&mut self, value: NothingView<'_>) {
             self.as_mut().set_nothing(value);
         }
-        /// For changing `nothing`, which is set by this.
+        /// `nothing`, for writing. This sets the field.
         #[inline]
         pub fn nothing_mut(&mut self) -> NothingMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -4966,12 +4966,12 @@ mod __items {
         pub fn nothings(&self) -> __rt::RepeatedView<'_, Nothing> {
             self.view().nothings()
         }
-        /// For changing `nothings`.
+        /// `nothings`, for writing.
         #[inline]
         pub fn nothings_mut(&mut self) -> __rt::RepeatedMut<'_, Nothing> {
             __rt::RepeatedMut::of(self.arena.root(), 56)
         }
-        /// Empties `nothings`.
+        /// Removes all of `nothings`.
         pub fn clear_nothings(&mut self) {
             self.as_mut().clear_nothings();
         }
@@ -5000,7 +5000,7 @@ mod __items {
         ) {
             self.as_mut().set_at(value);
         }
-        /// For changing `at`, which is set by this.
+        /// `at`, for writing. This sets the field.
         #[inline]
         pub fn at_mut(&mut self) -> super::super::google::protobuf::TimestampMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -5036,7 +5036,7 @@ mod __items {
         pub fn set_unit(&mut self, value: super::super::shared::v1::UnitView<'_>) {
             self.as_mut().set_unit(value);
         }
-        /// For changing `unit`, which is set by this.
+        /// `unit`, for writing. This sets the field.
         #[inline]
         pub fn unit_mut(&mut self) -> super::super::shared::v1::UnitMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -5406,8 +5406,8 @@ mod __items {
         pub fn set_camel_case(&mut self, value: &[u8]) {
             self.0.set_bytes(8, value, false);
         }
-        /// Sets `camelCase` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `camelCase` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_camel_case_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(8, value, false);
@@ -5450,7 +5450,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `result`, which is set by this.
+        /// `result`, for writing. This sets the field.
         #[inline]
         pub fn result_mut(&mut self) -> option::ResultMut<'_> {
             let stride = <option::Result as __rt::Message>::LAYOUT.stride();
@@ -5462,12 +5462,12 @@ mod __items {
         pub fn clear_result(&mut self) {
             self.0.clear_reference(24);
         }
-        /// For changing `oks`.
+        /// `oks`, for writing.
         #[inline]
         pub fn oks_mut(&mut self) -> __rt::RepeatedMut<'_, option::result::Ok> {
             __rt::RepeatedMut::of(self.0.reborrow(), 32)
         }
-        /// Empties `oks`.
+        /// Removes all of `oks`.
         pub fn clear_oks(&mut self) {
             self.0.clear_reference(32);
         }
@@ -5581,8 +5581,8 @@ mod __items {
         pub fn set_camel_case(&mut self, value: &[u8]) {
             self.as_mut().set_camel_case(value);
         }
-        /// Sets `camelCase` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `camelCase` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_camel_case_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_camel_case_bytes(value);
@@ -5659,7 +5659,7 @@ mod __items {
         pub fn set_result(&mut self, value: option::ResultView<'_>) {
             self.as_mut().set_result(value);
         }
-        /// For changing `result`, which is set by this.
+        /// `result`, for writing. This sets the field.
         #[inline]
         pub fn result_mut(&mut self) -> option::ResultMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -5675,12 +5675,12 @@ mod __items {
         pub fn oks(&self) -> __rt::RepeatedView<'_, option::result::Ok> {
             self.view().oks()
         }
-        /// For changing `oks`.
+        /// `oks`, for writing.
         #[inline]
         pub fn oks_mut(&mut self) -> __rt::RepeatedMut<'_, option::result::Ok> {
             __rt::RepeatedMut::of(self.arena.root(), 32)
         }
-        /// Empties `oks`.
+        /// Removes all of `oks`.
         pub fn clear_oks(&mut self) {
             self.as_mut().clear_oks();
         }
@@ -5694,7 +5694,7 @@ mod __items {
             self.as_mut().clear_match();
         }
     }
-    /// What is declared within [`Option`].
+    /// Declarations within [`Option`].
     pub mod option {
         use super::__rt;
         #[doc(hidden)]
@@ -5810,7 +5810,7 @@ mod __items {
                         __rt::MessageView::reader(value),
                     );
             }
-            /// For changing `parent`, which is set by this.
+            /// `parent`, for writing. This sets the field.
             #[inline]
             pub fn parent_mut(&mut self) -> super::OptionMut<'_> {
                 let stride = <super::Option as __rt::Message>::LAYOUT.stride();
@@ -5870,7 +5870,7 @@ mod __items {
             pub fn set_parent(&mut self, value: super::OptionView<'_>) {
                 self.as_mut().set_parent(value);
             }
-            /// For changing `parent`, which is set by this.
+            /// `parent`, for writing. This sets the field.
             #[inline]
             pub fn parent_mut(&mut self) -> super::OptionMut<'_> {
                 let this = __rt::Writer::from_arena(&mut self.arena);
@@ -5899,13 +5899,13 @@ mod __items {
                 self.as_mut().clear_scale();
             }
         }
-        /// What is declared within [`Result`].
+        /// Declarations within [`Result`].
         pub mod result {
             use super::__rt;
             /// Enumeration `everything.Option.Result.Ok`.
             #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
             pub struct Ok(
-                /// The number. The enumeration is open: a peer may send one that has no name here.
+                /// The number. The enumeration is open: a peer may send a number without a name here.
                 pub i32,
             );
             impl Ok {

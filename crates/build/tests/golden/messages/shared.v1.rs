@@ -113,13 +113,13 @@ mod __items {
             self.as_mut().clear_scale();
         }
     }
-    /// What is declared within [`Unit`].
+    /// Declarations within [`Unit`].
     pub mod unit {
         use super::__rt;
         /// Enumeration `shared.v1.Unit.Scale`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct Scale(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl Scale {

@@ -202,7 +202,7 @@ mod __items {
             self.as_mut().clear_number();
         }
     }
-    /// What peers agree upon about `letters.S`.
+    /// The descriptor of `letters.S`, which peers agree on.
     pub static S_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
         name: "letters.S",
         methods: &[
@@ -248,7 +248,7 @@ mod __items {
         ) -> ::core::result::Result<(), __rt::Status>;
         /// Method `/letters.S/Two`.
         ///
-        /// Answers later: an implementation may be an `async fn`.
+        /// The answer may come later: an implementation may be an `async fn`.
         fn two(
             self: ::std::sync::Arc<Self>,
             context: __rt::NestedContext,
@@ -263,34 +263,34 @@ mod __items {
             response: CMut<'_>,
         ) -> ::core::result::Result<(), __rt::Status>;
     }
-    /// Serves `letters.S` by an implementation of [`S`].
+    /// Serves `letters.S` with an implementation of [`S`].
     pub struct SServer<__T> {
         service: ::std::sync::Arc<__T>,
         modes: [__rt::Mode; 3],
     }
     impl<__T: S> SServer<__T> {
-        /// Serves by `service`; methods run as the `.proto` file says.
+        /// Serves with `service`; methods run where the `.proto` file says.
         pub fn new(service: __T) -> Self {
             Self::from_arc(::std::sync::Arc::new(service))
         }
-        /// As `new`, for a service that is shared with others.
+        /// Like `new`, for a shared service.
         pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
             Self {
                 service,
                 modes: [__rt::Mode::Inline, __rt::Mode::Nested, __rt::Mode::Inline],
             }
         }
-        /// Runs a method, by its name in the `.proto` file, in worker threads.
+        /// Runs the method of this name in the `.proto` file in worker threads.
         ///
         /// # Panics
-        /// If there is no such method, or it is a nested one.
+        /// If there is no such method, or its handler is nested.
         pub fn worker(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Worker)
         }
-        /// Runs a method, by its name in the `.proto` file, in the dispatch thread.
+        /// Runs the method of this name in the `.proto` file in the dispatch thread.
         ///
         /// # Panics
-        /// If there is no such method, or it is a nested one.
+        /// If there is no such method, or its handler is nested.
         pub fn inline(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Inline)
         }
@@ -361,7 +361,7 @@ mod __items {
         options: __rt::CallOptions,
     }
     impl<__C: __rt::Caller> SClient<__C> {
-        /// What the server is expected to know about the service.
+        /// The service's descriptor, as the server should know it.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &S_SERVICE;
         /// Calls through `caller`.
         pub fn new(caller: __C) -> Self {
@@ -370,12 +370,12 @@ mod __items {
                 options: ::core::default::Default::default(),
             }
         }
-        /// Options of the calls that are given none of their own: a timeout for every call, say.
+        /// Sets the options of calls without options of their own, such as a timeout for every call.
         pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
             self.options = options;
             self
         }
-        /// What it calls through.
+        /// The caller it uses.
         pub fn caller(&self) -> &__C {
             &self.caller
         }
@@ -383,7 +383,7 @@ mod __items {
         pub fn one(&self, request: &T) -> __C::Call<R> {
             self.one_with(request, &self.options)
         }
-        /// As `one`, with options for this call.
+        /// Like `one`, with options for this call.
         pub fn one_with(
             &self,
             request: &T,
@@ -395,7 +395,7 @@ mod __items {
         pub fn two(&self, request: &C) -> __C::Call<T> {
             self.two_with(request, &self.options)
         }
-        /// As `two`, with options for this call.
+        /// Like `two`, with options for this call.
         pub fn two_with(
             &self,
             request: &C,
@@ -407,7 +407,7 @@ mod __items {
         pub fn three(&self, request: &R) -> __C::Call<C> {
             self.three_with(request, &self.options)
         }
-        /// As `three`, with options for this call.
+        /// Like `three`, with options for this call.
         pub fn three_with(
             &self,
             request: &R,

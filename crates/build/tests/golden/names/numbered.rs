@@ -13,7 +13,7 @@ mod __items {
     /// Enumeration `numbered.Values`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Values(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl Values {

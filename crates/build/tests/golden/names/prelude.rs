@@ -13,7 +13,7 @@ mod __items {
     /// Enumeration `prelude.None`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct None(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl None {
@@ -29,7 +29,7 @@ mod __items {
     /// Enumeration `prelude.Some`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Some(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl Some {
@@ -45,7 +45,7 @@ mod __items {
     /// Enumeration `prelude.Ok`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Ok(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl Ok {
@@ -61,7 +61,7 @@ mod __items {
     /// Enumeration `prelude.Err`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Err(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl Err {
@@ -618,13 +618,13 @@ mod __items {
             self.as_mut().clear_value();
         }
     }
-    /// What is declared within [`Str`].
+    /// Declarations within [`Str`].
     pub mod str {
         use super::__rt;
         /// Enumeration `prelude.Str.Kind`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct Kind(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl Kind {
@@ -735,13 +735,13 @@ mod __items {
             self.as_mut().clear_value();
         }
     }
-    /// What is declared within [`I32`].
+    /// Declarations within [`I32`].
     pub mod i32 {
         use super::__rt;
         /// Enumeration `prelude.I32.Kind`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct Kind(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl Kind {
@@ -773,13 +773,13 @@ mod __items {
     /// A [`Core`], for writing.
     pub struct CoreMut<'a>(__rt::Writer<'a>);
     __rt::message!(Core, CoreView, CoreMut, CORE_LAYOUT);
-    /// What is declared within [`Core`].
+    /// Declarations within [`Core`].
     pub mod core {
         use super::__rt;
         /// Enumeration `prelude.Core.Kind`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct Kind(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl Kind {

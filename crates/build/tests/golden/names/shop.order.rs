@@ -107,7 +107,7 @@ mod __items {
                     __rt::MessageView::reader(value),
                 );
         }
-        /// For changing `line`, which is set by this.
+        /// `line`, for writing. This sets the field.
         #[inline]
         pub fn line_mut(&mut self) -> super::super::order::LineMut<'_> {
             let stride = <super::super::order::Line as __rt::Message>::LAYOUT.stride();
@@ -157,7 +157,7 @@ mod __items {
         pub fn set_line(&mut self, value: super::super::order::LineView<'_>) {
             self.as_mut().set_line(value);
         }
-        /// For changing `line`, which is set by this.
+        /// `line`, for writing. This sets the field.
         #[inline]
         pub fn line_mut(&mut self) -> super::super::order::LineMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);

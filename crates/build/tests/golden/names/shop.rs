@@ -73,12 +73,12 @@ mod __items {
         pub fn clear_state(&mut self) {
             self.0.set_scalar::<i32>(8, 0);
         }
-        /// For changing `lines`.
+        /// `lines`, for writing.
         #[inline]
         pub fn lines_mut(&mut self) -> __rt::RepeatedMut<'_, order::Line> {
             __rt::RepeatedMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `lines`.
+        /// Removes all of `lines`.
         pub fn clear_lines(&mut self) {
             self.0.clear_reference(0);
         }
@@ -103,23 +103,23 @@ mod __items {
         pub fn lines(&self) -> __rt::RepeatedView<'_, order::Line> {
             self.view().lines()
         }
-        /// For changing `lines`.
+        /// `lines`, for writing.
         #[inline]
         pub fn lines_mut(&mut self) -> __rt::RepeatedMut<'_, order::Line> {
             __rt::RepeatedMut::of(self.arena.root(), 0)
         }
-        /// Empties `lines`.
+        /// Removes all of `lines`.
         pub fn clear_lines(&mut self) {
             self.as_mut().clear_lines();
         }
     }
-    /// What is declared within [`Order`].
+    /// Declarations within [`Order`].
     pub mod order {
         use super::__rt;
         /// Enumeration `shop.Order.State`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct State(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl State {
@@ -200,13 +200,13 @@ mod __items {
                 self.as_mut().clear_unit();
             }
         }
-        /// What is declared within [`Line`].
+        /// Declarations within [`Line`].
         pub mod line {
             use super::__rt;
             /// Enumeration `shop.Order.Line.Unit`.
             #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
             pub struct Unit(
-                /// The number. The enumeration is open: a peer may send one that has no name here.
+                /// The number. The enumeration is open: a peer may send a number without a name here.
                 pub i32,
             );
             impl Unit {

@@ -53,8 +53,8 @@ mod __items {
         pub fn set_key(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `key` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `key` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_key_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -75,8 +75,8 @@ mod __items {
         pub fn set_key(&mut self, value: &[u8]) {
             self.as_mut().set_key(value);
         }
-        /// Sets `key` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `key` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_key_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_key_bytes(value);
@@ -154,8 +154,8 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -190,8 +190,8 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.as_mut().set_value(value);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_value_bytes(value);
@@ -260,8 +260,8 @@ mod __items {
         pub fn set_from(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `from` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `from` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_from_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -291,8 +291,8 @@ mod __items {
         pub fn set_from(&mut self, value: &[u8]) {
             self.as_mut().set_from(value);
         }
-        /// Sets `from` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `from` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_from_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_from_bytes(value);
@@ -375,8 +375,8 @@ mod __items {
         pub fn set_key(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `key` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `key` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_key_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -390,8 +390,8 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.0.set_bytes(8, value, false);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(8, value, false);
@@ -412,8 +412,8 @@ mod __items {
         pub fn set_key(&mut self, value: &[u8]) {
             self.as_mut().set_key(value);
         }
-        /// Sets `key` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `key` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_key_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_key_bytes(value);
@@ -432,8 +432,8 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.as_mut().set_value(value);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_value_bytes(value);
@@ -483,12 +483,12 @@ mod __items {
         }
     }
     impl ScanResponseMut<'_> {
-        /// For changing `items`.
+        /// `items`, for writing.
         #[inline]
         pub fn items_mut(&mut self) -> __rt::RepeatedMut<'_, Item> {
             __rt::RepeatedMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `items`.
+        /// Removes all of `items`.
         pub fn clear_items(&mut self) {
             self.0.clear_reference(0);
         }
@@ -499,17 +499,17 @@ mod __items {
         pub fn items(&self) -> __rt::RepeatedView<'_, Item> {
             self.view().items()
         }
-        /// For changing `items`.
+        /// `items`, for writing.
         #[inline]
         pub fn items_mut(&mut self) -> __rt::RepeatedMut<'_, Item> {
             __rt::RepeatedMut::of(self.arena.root(), 0)
         }
-        /// Empties `items`.
+        /// Removes all of `items`.
         pub fn clear_items(&mut self) {
             self.as_mut().clear_items();
         }
     }
-    /// What peers agree upon about `kv.Kv`.
+    /// The descriptor of `kv.Kv`, which peers agree on.
     pub static KV_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
         name: "kv.Kv",
         methods: &[
@@ -561,7 +561,7 @@ mod __items {
         ) -> ::core::result::Result<(), __rt::Status>;
         /// As Get, but asks another server.
         ///
-        /// Answers later: an implementation may be an `async fn`.
+        /// The answer may come later: an implementation may be an `async fn`.
         fn relay(
             self: ::std::sync::Arc<Self>,
             context: __rt::NestedContext,
@@ -570,34 +570,34 @@ mod __items {
             Output = ::core::result::Result<GetResponse, __rt::Status>,
         > + 'static;
     }
-    /// Serves `kv.Kv` by an implementation of [`Kv`].
+    /// Serves `kv.Kv` with an implementation of [`Kv`].
     pub struct KvServer<__T> {
         service: ::std::sync::Arc<__T>,
         modes: [__rt::Mode; 3],
     }
     impl<__T: Kv> KvServer<__T> {
-        /// Serves by `service`; methods run as the `.proto` file says.
+        /// Serves with `service`; methods run where the `.proto` file says.
         pub fn new(service: __T) -> Self {
             Self::from_arc(::std::sync::Arc::new(service))
         }
-        /// As `new`, for a service that is shared with others.
+        /// Like `new`, for a shared service.
         pub fn from_arc(service: ::std::sync::Arc<__T>) -> Self {
             Self {
                 service,
                 modes: [__rt::Mode::Inline, __rt::Mode::Worker, __rt::Mode::Nested],
             }
         }
-        /// Runs a method, by its name in the `.proto` file, in worker threads.
+        /// Runs the method of this name in the `.proto` file in worker threads.
         ///
         /// # Panics
-        /// If there is no such method, or it is a nested one.
+        /// If there is no such method, or its handler is nested.
         pub fn worker(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Worker)
         }
-        /// Runs a method, by its name in the `.proto` file, in the dispatch thread.
+        /// Runs the method of this name in the `.proto` file in the dispatch thread.
         ///
         /// # Panics
-        /// If there is no such method, or it is a nested one.
+        /// If there is no such method, or its handler is nested.
         pub fn inline(self, method: &str) -> Self {
             self.with_mode(method, __rt::Mode::Inline)
         }
@@ -670,7 +670,7 @@ mod __items {
         options: __rt::CallOptions,
     }
     impl<__C: __rt::Caller> KvClient<__C> {
-        /// What the server is expected to know about the service.
+        /// The service's descriptor, as the server should know it.
         pub const DESCRIPTOR: &'static __rt::ServiceDescriptor = &KV_SERVICE;
         /// Calls through `caller`.
         pub fn new(caller: __C) -> Self {
@@ -679,12 +679,12 @@ mod __items {
                 options: ::core::default::Default::default(),
             }
         }
-        /// Options of the calls that are given none of their own: a timeout for every call, say.
+        /// Sets the options of calls without options of their own, such as a timeout for every call.
         pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
             self.options = options;
             self
         }
-        /// What it calls through.
+        /// The caller it uses.
         pub fn caller(&self) -> &__C {
             &self.caller
         }
@@ -692,7 +692,7 @@ mod __items {
         pub fn get(&self, request: &GetRequest) -> __C::Call<GetResponse> {
             self.get_with(request, &self.options)
         }
-        /// As `get`, with options for this call.
+        /// Like `get`, with options for this call.
         pub fn get_with(
             &self,
             request: &GetRequest,
@@ -708,7 +708,7 @@ mod __items {
         pub fn scan(&self, request: &ScanRequest) -> __C::Call<ScanResponse> {
             self.scan_with(request, &self.options)
         }
-        /// As `scan`, with options for this call.
+        /// Like `scan`, with options for this call.
         pub fn scan_with(
             &self,
             request: &ScanRequest,
@@ -724,7 +724,7 @@ mod __items {
         pub fn relay(&self, request: &GetRequest) -> __C::Call<GetResponse> {
             self.relay_with(request, &self.options)
         }
-        /// As `relay`, with options for this call.
+        /// Like `relay`, with options for this call.
         pub fn relay_with(
             &self,
             request: &GetRequest,

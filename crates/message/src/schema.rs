@@ -1,10 +1,10 @@
 //! Schemas as peers exchange them, and their hashes.
 //!
-//! A schema lists methods and the messages that they reach, in one canonical order: methods by path;
-//! messages as a depth-first walk meets them, from each method's request, then its response, fields by
-//! number. The hash covers what decides layouts and calls: paths, streaming, field numbers, types,
-//! `optional`, oneofs, maps. It does not cover names of messages, fields and enumerations, nor the
-//! values of enumerations, which no call carries: renaming them changes nothing.
+//! A schema lists methods and the messages that they reach, in one canonical order: methods by path,
+//! and messages in the order of a depth-first walk (each method's request, then its response; fields
+//! by number). The hash covers what decides layouts and calls: paths, streaming, field numbers,
+//! types, `optional`, oneofs, maps. It does not cover the names of messages, fields and enumerations,
+//! nor the values of enumerations. Calls carry none of these, so renaming them changes nothing.
 //!
 //! The compact form, little-endian base-128 varints, strings with their length in front:
 //!
@@ -24,7 +24,8 @@ mod layouts;
 pub use compatible::{Compatibility, check_compatible, check_method_compatible};
 
 use crate::descriptor::fnv1a;
-use crate::layout::{Kind, PlanField, Shape};
+use crate::layout::{Kind, Shape};
+use crate::plan::PlanField;
 
 /// A schema: methods and the messages that they reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,14 +58,14 @@ pub struct FieldSchema {
     pub shape: Shape,
     /// Declared `optional`.
     pub optional: bool,
-    /// If it is in a oneof: the lowest field number in that oneof.
+    /// The lowest field number of its oneof, if it is in one.
     pub oneof: Option<u32>,
     /// Index of its type among the messages, if its kind is [`Kind::Message`].
     pub message: Option<u32>,
 }
 
 impl FieldSchema {
-    /// What the layout rule needs to know.
+    /// The field as the layout rule sees it.
     pub fn plan_field(&self) -> PlanField {
         PlanField {
             number: self.number,
@@ -79,7 +80,7 @@ impl FieldSchema {
 /// A method in a [`Schema`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MethodSchema {
-    /// As gRPC names it: `/kv.Kv/Get`.
+    /// The path that gRPC uses: `/kv.Kv/Get`.
     pub path: String,
     /// The client sends a stream of requests.
     pub client_streaming: bool,
@@ -94,20 +95,20 @@ pub struct MethodSchema {
 /// Two peers cannot talk about a service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// A schema is not in the compact form. Who sent it is at fault.
+    /// A schema is not in the compact form. Its sender is at fault.
     #[error("malformed schema: {0}")]
     Malformed(&'static str),
     /// Comparing would take too long.
     #[error("the schemas are too large to compare")]
     TooComplex,
-    /// Both know a field (or a method), but not as something that protobuf could convert.
+    /// Both know a field (or a method), but of types that protobuf cannot convert.
     #[error("incompatible schemas: {field} is {ours} here and {theirs} at the peer")]
     Incompatible {
-        /// Full name at our side: `kv.PutRequest.value`, or a method's path.
+        /// Full name on our side: `kv.PutRequest.value`, or a method's path.
         field: String,
-        /// What we know it as.
+        /// Its type on our side.
         ours: String,
-        /// What the peer knows it as.
+        /// Its type at the peer.
         theirs: String,
     },
 }
