@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use starling_io_udp::UdpIo;
 use starling_io_xdp::{XdpConfig, XdpIo};
-use starling_netns::{Pair, Shape, Stay};
+use starling_netns::{NamespaceGuard, Pair, Shape};
 
 use crate::benchmark::{Benchmark, Context, Measure, Network};
 use crate::device::{Device, failed};
@@ -131,7 +131,8 @@ fn over(mtu: u32, benchmark: Benchmark) -> Benchmark {
             network: Network::Veth,
             ..context.clone()
         };
-        let _stay = Stay::in_namespace(&pair.a).map_err(BenchError::io("entering a namespace"))?;
+        let _guard = NamespaceGuard::in_namespace(&pair.a)
+            .map_err(BenchError::io("entering a namespace"))?;
         measure(&context)
     };
     Benchmark {

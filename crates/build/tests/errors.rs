@@ -1,10 +1,10 @@
-//! What is not supported is refused with the place and the element; so are names that clash in Rust.
+//! Unsupported elements and clashing names are refused, with the place and the element.
 
 use std::path::PathBuf;
 
 use starling_build::{Config, Error};
 
-/// Compiles a file of this content; `name` keeps the tests' files apart.
+/// Compiles a file with this content; `name` keeps the files of the tests apart.
 fn compile(name: &str, content: &str) -> Result<(), Error> {
     compile_files(&Config::new(), name, &[("test.proto", content)])
 }
@@ -37,7 +37,7 @@ fn proto2_is_refused() {
 }
 
 #[test]
-fn streaming_names_the_method() {
+fn the_error_of_a_streaming_method_names_the_method() {
     let text = error(
         "streaming",
         "syntax = \"proto3\"; package p; message M {}
@@ -47,7 +47,7 @@ fn streaming_names_the_method() {
         text,
         "test.proto:2:46: p.S.Many: streaming is not supported yet; use a unary method"
     );
-    // What build.rs prints when `main` returns the error.
+    // The form that build.rs prints when `main` returns the error.
     let error = compile("debug", "syntax = \"proto2\"; message M {}").unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
 }
@@ -66,7 +66,7 @@ fn an_unknown_mode_is_refused() {
 }
 
 #[test]
-fn mistakes_have_a_place() {
+fn errors_of_mistakes_have_a_place() {
     let text = error(
         "mistake",
         "syntax = \"proto3\";\nmessage M { Missing m = 1; }",
@@ -77,13 +77,13 @@ fn mistakes_have_a_place() {
     );
     let text = error("missing", "syntax = \"proto3\"; import \"no/such.proto\";");
     assert!(
-        text.contains("test.proto:1:20: import 'no/such.proto' not found; looked in"),
+        text.contains("test.proto:1:20: import 'no/such.proto' not found; searched"),
         "{text}"
     );
 }
 
 #[test]
-fn a_name_that_is_not_known_comes_with_what_to_import() {
+fn the_error_of_an_unknown_type_says_what_to_import() {
     let field = |of: &str| format!("syntax = \"proto3\";\nmessage M {{ {of} m = 1; }}");
     let text = error("forgot_google", &field("google.protobuf.Timestamp"));
     assert!(
@@ -123,7 +123,7 @@ fn other_syntaxes_and_a_package_of_the_generated_name_are_refused() {
 }
 
 #[test]
-fn names_of_nothing_but_underscores_are_names() {
+fn names_of_underscores_only_are_supported() {
     let result = compile(
         "underscores",
         "syntax = \"proto3\"; package p; message _ { string _ = 1; }
@@ -133,7 +133,7 @@ fn names_of_nothing_but_underscores_are_names() {
 }
 
 #[test]
-fn clashing_types_name_both() {
+fn the_error_of_clashing_types_names_both() {
     let text = error(
         "clash",
         "syntax = \"proto3\"; package p; message Foo {} message FooView {}",
@@ -155,7 +155,7 @@ fn clashing_types_name_both() {
 }
 
 #[test]
-fn the_layout_of_a_map_entry_has_a_name_too() {
+fn the_layout_of_a_map_entry_can_clash_too() {
     let text = error(
         "clash_entry",
         "syntax = \"proto3\"; package p;
@@ -168,7 +168,7 @@ fn the_layout_of_a_map_entry_has_a_name_too() {
 }
 
 #[test]
-fn packages_of_one_module_name_both() {
+fn the_error_of_packages_with_one_module_names_both() {
     let files = [
         (
             "a.proto",
@@ -188,7 +188,7 @@ fn packages_of_one_module_name_both() {
 }
 
 #[test]
-fn what_a_message_and_a_package_both_declare_names_both() {
+fn the_error_of_a_name_in_a_message_and_a_package_names_both() {
     let order = "syntax = \"proto3\"; package shop; message Order { enum State { OPEN = 0; } }";
     let of_package = |content| {
         let content = format!("syntax = \"proto3\"; package shop.order; {content}");
@@ -204,7 +204,7 @@ fn what_a_message_and_a_package_both_declare_names_both() {
 }
 
 #[test]
-fn a_message_and_its_module_may_not_have_one_name() {
+fn a_message_and_its_module_may_not_have_the_same_name() {
     let text = error(
         "clash_digit",
         "syntax = \"proto3\"; package p; message _1 { message Inner {} }",
@@ -266,7 +266,7 @@ fn types_that_describe_files_have_no_code() {
 }
 
 #[test]
-fn options_of_others_are_no_obstacle() {
+fn options_of_other_tools_are_ignored() {
     let old = "syntax = \"proto2\"; import \"google/protobuf/descriptor.proto\";
                extend google.protobuf.FieldOptions { optional string note = 50001; }";
     let result = compile("old_options", old);

@@ -1,5 +1,5 @@
-//! The generated files in `tests/golden` are what the generator makes of `tests/fixtures`, and the other
-//! tests compile and use them. After a wanted change: `STARLING_UPDATE_GOLDEN=1 cargo test -p starling-build`.
+//! The files in `tests/golden` are what the generator makes of `tests/fixtures`; the other tests compile
+//! and use them. After an intended change: `STARLING_UPDATE_GOLDEN=1 cargo test -p starling-build`.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ fn compiling_writes_the_same_files() {
     for file in config.generate(&[&proto], &[&include]).unwrap() {
         assert_eq!(std::fs::read(out.join(file.name)).unwrap(), file.content);
     }
-    // Nothing changed, so nothing is written, and cargo compiles nothing again.
+    // Nothing changed, so it writes nothing, and cargo compiles nothing again.
     let time = || {
         std::fs::metadata(out.join("kv.rs"))
             .unwrap()
@@ -86,7 +86,7 @@ fn compiling_writes_the_same_files() {
     std::fs::remove_dir_all(&out).unwrap();
 }
 
-/// What it prints is seen from outside: this test runs itself again, as a build script.
+/// Its output is only visible from outside, so this test runs itself again, as a build script.
 #[test]
 fn a_build_script_watches_its_files_wherever_it_writes() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -117,7 +117,7 @@ fn a_build_script_watches_its_files_wherever_it_writes() {
 }
 
 #[test]
-fn packages_generated_elsewhere_are_referred_to() {
+fn packages_generated_elsewhere_are_referred_to_by_path() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let config = Config::new().extern_path("google.protobuf", "::elsewhere::wkt");
     let files = config

@@ -1,4 +1,4 @@
-//! Bytes that no honest peer sends: each is a typed error, or a message that can be read throughout.
+//! Bytes that no honest peer sends: each is a typed error, or a message that can be read completely.
 
 mod support;
 
@@ -11,7 +11,7 @@ use starling_message::{
 };
 use support::everything::{Choices, Everything, Lists, Maps, Nothing, Scalars, Tree};
 
-/// Reads everything that is reachable; returns how many values that was.
+/// Reads everything that is reachable; returns the number of values.
 fn walk(layout: &'static MessageLayout, reader: Reader<'_>) -> usize {
     let mut seen = 0;
     for field in layout.fields {
@@ -28,20 +28,20 @@ fn walk(layout: &'static MessageLayout, reader: Reader<'_>) -> usize {
         }
         let past = reflect::count(field, reader);
         if field.shape != Shape::Singular && past > 0 {
-            // One past the end reads as something, and does not panic.
+            // The element behind the last one reads as something, and does not panic.
             let _ = reflect::value(field, reader, past);
         }
     }
     seen
 }
 
-/// What must hold for any bytes.
+/// Checks what holds for any bytes.
 fn check<M: Message>(bytes: &[u8]) {
     if validate(M::LAYOUT, bytes).is_err() {
         assert!(Arena::adopt(bytes.to_vec(), 0, M::LAYOUT).is_err());
         return;
     }
-    // Work is linear in the size: every value costs at least a byte, the fields of each message apart.
+    // Work is linear in the size: every value takes at least a byte, except the fields of a message.
     let fields = M::LAYOUT.fields.len().max(17);
     assert!(walk(M::LAYOUT, Reader::root(bytes)) <= fields * (bytes.len() + 1));
 
@@ -133,7 +133,7 @@ fn truncated_messages_are_refused_or_readable() {
     for end in 0..valid.len() {
         check::<Everything>(&valid[..end]);
     }
-    // Every byte of it, set to values that make small, large and negative numbers.
+    // Every byte, set to values that make small, large and negative numbers.
     for at in 0..valid.len() {
         for value in [0, 1, 8, 0x7f, 0x80, 0xff] {
             let mut bytes = valid.clone();
@@ -181,7 +181,7 @@ fn random_protobuf_is_refused_or_decoded() {
     bolero::check!().for_each(|bytes: &[u8]| {
         let mut arena = Arena::begin(Vec::new(), Everything::LAYOUT);
         let result = protobuf::decode(Everything::LAYOUT, bytes, &mut arena, 1 << 20);
-        // Decoded, or stopped halfway: what is there is a valid message.
+        // Decoded completely or in part: the arena holds a valid message.
         validate(Everything::LAYOUT, arena.parts().0).unwrap();
         if result.is_ok() {
             let message = Everything::from_arena(arena);
@@ -227,7 +227,7 @@ fn kind<M: Message>(bytes: &[u8]) -> ValidationErrorKind {
     validate(M::LAYOUT, bytes).unwrap_err().kind
 }
 
-/// Bytes of a message with numbers put at offsets.
+/// Bytes of a message with numbers at offsets.
 fn with<M: Message>(length: usize, numbers: &[(u32, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; length];
     for (at, number) in numbers {
@@ -307,7 +307,7 @@ fn each_fault_has_its_error() {
 
 #[test]
 fn aliased_references_do_not_multiply_work() {
-    // A list of trees in which every element's list is the same next list: 2^n paths if followed blindly.
+    // A list of trees in which every element's list is the next list: 2^n paths for a naive walk.
     let (others, size) = (offset::<Tree>("others"), Tree::LAYOUT.size);
     let levels = 20;
     let mut numbers = vec![(others, size), (others + 4, 2)];

@@ -12,7 +12,7 @@ use support::everything::{
 use support::google::protobuf::Timestamp;
 use support::shared::v1::unit::Scale;
 
-/// What a peer would see: the message in one piece, validated.
+/// The message as a peer would receive it: contiguous and validated.
 fn sent<M: Message>(message: &M) -> Vec<u8> {
     let (head, tail) = message.parts();
     let mut bytes = head.to_vec();
@@ -46,7 +46,7 @@ fn scalars() -> Scalars {
 }
 
 #[test]
-fn scalars_read_back() {
+fn scalars_read_back_as_they_were_set() {
     let message = scalars();
     let bytes = sent(&message);
     let view = Scalars::parse(&bytes).unwrap();
@@ -83,7 +83,7 @@ fn scalars_read_back() {
 }
 
 #[test]
-fn a_message_may_lie_anywhere() {
+fn a_message_can_be_read_at_any_alignment() {
     let bytes = sent(&scalars());
     for shift in 0..16 {
         let mut shifted = vec![0xaa; shift];
@@ -96,7 +96,7 @@ fn a_message_may_lie_anywhere() {
 }
 
 #[test]
-fn a_message_is_built_behind_a_header() {
+fn a_message_can_be_built_behind_a_header() {
     let mut arena = Arena::begin(b"header".to_vec(), Choices::LAYOUT);
     Choices::mut_of(arena.root()).inner_mut().set_text("deep");
     assert_eq!(arena.base(), 6);
@@ -108,7 +108,7 @@ fn a_message_is_built_behind_a_header() {
 }
 
 #[test]
-fn unset_and_default_differ_where_presence_is_explicit() {
+fn an_explicit_field_set_to_its_default_is_set() {
     let mut message = Optionals::new();
     assert!(!message.has_f_int32() && message.f_int32_opt().is_none());
     message.set_f_int32(0);
@@ -130,7 +130,7 @@ fn unset_and_default_differ_where_presence_is_explicit() {
 }
 
 #[test]
-fn lists_grow_beside_each_other() {
+fn several_lists_can_grow_in_turns() {
     let mut message = Lists::new();
     for index in 0..100 {
         message.f_int32_mut().push(index);
@@ -211,13 +211,13 @@ fn growth_is_linear_with_many_lists() {
         message.f_float_mut().push(1.0);
         message.f_double_mut().push(1.0);
     }
-    // 60 bytes a turn; an array takes at most 4 times its elements, moves included.
+    // 60 bytes a turn. An array takes at most four times its elements, with its moves.
     assert!(message.arena().message_len() < 4 * 60 * 1000 + 4096);
     sent(&message);
 }
 
 #[test]
-fn maps_replace_and_find() {
+fn maps_replace_and_find_entries() {
     let mut message = Maps::new();
     message.text_to_number_mut().insert("one", 1);
     message.text_to_number_mut().insert("two", 3);
@@ -284,7 +284,7 @@ fn one_case_of_a_oneof_is_set() {
 }
 
 #[test]
-fn names_that_need_care_are_usable() {
+fn awkward_names_are_usable() {
     let mut message = Odd::new();
     message.set_type("t");
     message.set_self(true);
@@ -311,7 +311,7 @@ fn names_that_need_care_are_usable() {
 }
 
 #[test]
-fn debug_shows_what_is_set() {
+fn debug_prints_the_set_fields() {
     let mut message = Everything::new();
     message.scalars_mut().set_f_string("x");
     message.scalars_mut().set_f_color(Color::RED);
@@ -353,13 +353,13 @@ fn a_large_field_is_held_by_reference() {
         &large[..]
     );
 
-    // A second one is copied.
+    // A second large field is copied.
     message.choices_mut().set_data_bytes(large.clone());
     assert!(message.parts().0.len() > large.len());
     assert_eq!(message.choices().data(), message.scalars().f_bytes());
     sent(&message);
 
-    // A received tail stays what it is when the message grows.
+    // A received tail is unchanged when the message grows.
     let mut received = Everything::from_arena(Arena::adopt(bytes, 0, Everything::LAYOUT).unwrap());
     received
         .scalars_mut()
@@ -367,7 +367,7 @@ fn a_large_field_is_held_by_reference() {
     assert_eq!(received.scalars().f_bytes(), &large[..]);
     sent(&received);
 
-    // Replaced, it is gone.
+    // A replaced tail is gone.
     message.scalars_mut().set_f_bytes(b"small");
     assert!(message.parts().1.is_none());
     sent(&message);
@@ -397,7 +397,7 @@ fn a_field_by_reference_survives_moves_and_cases() {
 }
 
 #[test]
-fn setting_again_does_not_grow() {
+fn setting_a_field_again_does_not_grow_the_message() {
     let mut message = scalars();
     let before = message.arena().message_len();
     for turn in 0..100 {
@@ -428,7 +428,7 @@ fn views_can_be_copied_between_messages() {
 }
 
 #[test]
-fn a_message_becomes_a_copy_of_another_whatever_it_held() {
+fn copy_from_replaces_whatever_a_message_held() {
     let source = scalars();
     let mut target = Scalars::new();
     target.set_f_string("what was there");
@@ -450,7 +450,7 @@ fn a_message_becomes_a_copy_of_another_whatever_it_held() {
 }
 
 #[test]
-fn nothing_takes_no_room_at_the_root_and_one_byte_elsewhere() {
+fn an_empty_message_takes_no_bytes_at_the_root_and_one_elsewhere() {
     assert_eq!(sent(&Nothing::new()).len(), 0);
     let mut message = Everything::new();
     message.nothing_mut();

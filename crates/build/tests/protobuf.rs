@@ -12,7 +12,7 @@ use starling_message::protobuf::DecodeErrorKind;
 use starling_message::{Arena, Message, validate};
 use support::everything as ours;
 
-/// The messages of `everything.proto`, as prost sees them.
+/// The messages of `everything.proto` in prost's form.
 mod theirs {
     use std::collections::HashMap;
 
@@ -167,7 +167,7 @@ mod theirs {
 
 use theirs::{Choice, Small};
 
-/// Finite, so that equal means equal.
+/// Finite numbers, which are equal to themselves.
 fn double() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0.0), -1e300..1e300f64]
 }
@@ -444,7 +444,7 @@ proptest! {
         same(message.view(), &value);
         let back = theirs::Everything::decode(&message.to_protobuf().unwrap()[..]).unwrap();
         prop_assert_eq!(&back, &value);
-        // What was decoded is a valid message, and so is a copy of it.
+        // The result of decoding is a valid message, and so is a copy of it.
         let head = message.parts().0;
         prop_assert!(validate(ours::Everything::LAYOUT, head).is_ok());
         let copy = message.view().to_owned();
@@ -457,14 +457,14 @@ proptest! {
         let bytes = [a.encode_to_vec(), b.encode_to_vec()].concat();
         let merged = theirs::Everything::decode(&bytes[..]).unwrap();
         let message = ours::Everything::from_protobuf(&bytes, LIMIT).unwrap();
-        // A merged map may hold a key twice, of which the last counts; prost's map holds one.
+        // A merged map may hold a key twice, and the last one counts; prost's map holds one.
         let ours = theirs::Everything::decode(&message.to_protobuf().unwrap()[..]).unwrap();
         prop_assert_eq!(ours, merged);
     }
 
     #[test]
     fn unknown_fields_are_skipped(value in everything()) {
-        // A tree knows the numbers 1 to 5 only; text is number 14 in both of these.
+        // A tree has only the fields 1 to 5; text is number 14 in both of these.
         let known = theirs::Scalars { f_string: "kept".to_owned(), ..Default::default() };
         let mut bytes = theirs::Lists { f_string: vec!["x".to_owned()], ..Default::default() }
             .encode_to_vec();
@@ -532,7 +532,7 @@ fn theirs_left(inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_error_says_where() {
+fn an_error_says_where_it_was_found() {
     let bytes = [theirs_left(&[]), theirs_left(&[0x08, 0x80])].concat();
     let error = ours::Tree::from_protobuf(&bytes, LIMIT).unwrap_err();
     assert_eq!(
@@ -547,7 +547,7 @@ fn an_error_says_where() {
 
 #[test]
 fn memory_is_bounded_by_the_limit() {
-    // Two bytes of input make an element of dozens of bytes.
+    // Two bytes of input become an element of dozens of bytes.
     let bytes = [0x22, 0].repeat(1 << 16);
     let mut arena = Arena::begin(Vec::new(), ours::Tree::LAYOUT);
     let result =
@@ -555,7 +555,7 @@ fn memory_is_bounded_by_the_limit() {
     assert_eq!(result.unwrap_err().kind, DecodeErrorKind::TooLarge);
     assert!(arena.message_len() < 4 << 16);
 
-    // One byte of a packed field makes an element of eight.
+    // One byte of a packed field becomes an element of eight.
     let mut bytes = vec![0x22];
     prost::encoding::encode_varint(1 << 16, &mut bytes);
     bytes.resize(bytes.len() + (1 << 16), 1);

@@ -1,4 +1,4 @@
-//! Generated stubs against a minimal runtime: calls reach the right handler, in the right mode.
+//! Generated stubs with a minimal runtime: calls reach the right handler, in the right mode.
 
 mod kv {
     include!("golden/services/kv.rs");
@@ -201,7 +201,7 @@ impl Kv for Store {
     }
 }
 
-/// The result of a future that needs no waiting.
+/// The result of a future that is ready at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -238,7 +238,7 @@ fn calls_reach_their_handlers() {
 }
 
 #[test]
-fn messages_and_services_may_be_called_as_type_parameters_are() {
+fn messages_and_services_may_have_the_names_of_type_parameters() {
     use names::letters::{C, CMut, R, RMut, S, SClient, SServer, T};
 
     struct Letters;
@@ -271,7 +271,7 @@ fn messages_and_services_may_be_called_as_type_parameters_are() {
 }
 
 #[test]
-fn enumerations_may_be_called_as_variants_of_rusts_own_are() {
+fn enumerations_may_have_the_names_of_rusts_own_variants() {
     use names::prelude::{None as Nothing, Option as Choice, OptionResult};
 
     assert_eq!(
@@ -287,7 +287,7 @@ fn enumerations_may_be_called_as_variants_of_rusts_own_are() {
 }
 
 #[test]
-fn a_name_that_was_made_up_is_no_others() {
+fn a_generated_name_differs_from_declared_ones() {
     use names::numbered::{Fields, Oneofs, OneofsAt, Values};
 
     let mut fields = Fields::new();
@@ -305,7 +305,7 @@ fn a_name_that_was_made_up_is_no_others() {
 }
 
 #[test]
-fn a_package_may_be_called_as_the_module_of_a_message_is() {
+fn a_package_may_have_the_name_of_a_messages_module() {
     use names::shop::Order;
     use names::shop::order::line::{Unit, v1::Weight};
     use names::shop::order::{Line, Note, State};
@@ -324,7 +324,7 @@ fn a_package_may_be_called_as_the_module_of_a_message_is() {
 }
 
 #[test]
-fn a_status_and_options_come_through() {
+fn a_status_and_options_reach_the_other_side() {
     let client = client(KvServer::new(Store));
     let mut request = GetRequest::new();
     request.set_key(b"broken");
@@ -397,7 +397,7 @@ fn the_descriptor_is_complete() {
 }
 
 #[test]
-fn layouts_from_a_schema_are_those_of_generated_code() {
+fn layouts_made_from_a_schema_equal_generated_ones() {
     use starling_message::{Message, MessageLayout, reflect, validate};
 
     let schema = starling_message::schema::Schema::parse(KV_SERVICE.schema).unwrap();

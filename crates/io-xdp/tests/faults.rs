@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{Net, PREAMBLE, by_the_kernel, receive, receive_burst, until_not_needed};
 use starling_io::{Datagram, Fault, IoError, PacketIo, PacketRx, PacketTx, PeerId, Source};
 use starling_io_xdp::{Mode, XdpConfig, XdpIo};
-use starling_netns::{Pair, Shape, Stay, inside, run};
+use starling_netns::{NamespaceGuard, Pair, Shape, inside, run};
 
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -703,7 +703,7 @@ fn what_is_missing_is_named() {
     };
     let bind_without = |lacking: CapabilitySet, config: XdpConfig| {
         let attempt = || {
-            let _stay = Stay::in_namespace(&net.a).expect("it is ours");
+            let _guard = NamespaceGuard::in_namespace(&net.a).expect("it is ours");
             let all = capabilities(None).expect("its own");
             let fewer = CapabilitySets {
                 effective: all.effective.difference(lacking),

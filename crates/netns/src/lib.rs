@@ -1,9 +1,8 @@
 //! Two network namespaces joined by a veth pair: the smallest network that is not loopback, for
-//! tests, benchmarks and `starling doctor`; and a third one behind them, for what goes by a router.
+//! tests, benchmarks and `starling doctor`. A third namespace can be joined behind a router.
 //!
-//! The namespaces have no names. They live as long as the files here that refer to them (and as
-//! processes that were started inside), and the veth pair lives as long as they do: whatever
-//! becomes of who made them, nothing is left behind.
+//! The namespaces have no names. They live while a file here refers to them or a process runs inside,
+//! and the veth pair lives as long as they do. So nothing is left behind, however the process ends.
 
 #![allow(unsafe_code)]
 
@@ -14,9 +13,12 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// A link that lets no datagram cross for so long counts as dead. Only a failing test waits so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Hardware address of `vb`.
 pub const MAC_B: &str = "02:00:00:00:00:02";
@@ -42,7 +44,7 @@ pub struct Pair {
     pub b: File,
 }
 
-/// What a pair can be like.
+/// Settings of a pair's interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the largest IP packet.
@@ -62,7 +64,7 @@ impl Default for Shape {
 }
 
 impl Pair {
-    /// A pair of the usual shape, up and with its addresses.
+    /// A pair with the default shape, up and with its addresses.
     ///
     /// # Errors
     /// Without root or `ip` of iproute2. The text says what failed.
@@ -83,7 +85,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Joins the namespaces by a veth pair, which they must not have.
+    /// Joins the namespaces by a veth pair; there must be none yet.
     ///
     /// # Errors
     /// The text says what failed.
@@ -99,8 +101,8 @@ impl Pair {
         self.await_carrier()
     }
 
-    /// A third namespace, whose only interface `vc` is joined to `vr` in `b`: `b` is the router
-    /// between it and `a`.
+    /// Makes a third namespace, whose only interface `vc` is joined to `vr` in `b`. `b` becomes the
+    /// router between it and `a`.
     ///
     /// # Errors
     /// The text says what failed.
@@ -125,11 +127,11 @@ impl Pair {
         Ok(far)
     }
 
-    /// Waits until a datagram gets through and is answered: for a while after they are up,
-    /// interfaces drop what they are given without a word.
+    /// Waits until a datagram arrives and is answered: for a while after they are up, interfaces
+    /// drop packets silently.
     ///
     /// # Errors
-    /// If that takes more than ten seconds.
+    /// If that takes more than a minute.
     pub fn await_carrier(&self) -> Result<(), String> {
         await_crossing((&self.a, IPV4[0]), (&self.b, IPV4[1]))
     }
@@ -141,20 +143,23 @@ fn await_crossing(one: (&File, &str), other: (&File, &str)) -> Result<(), String
     let sockets = bind(one).and_then(|one| Ok((one, bind(other)?)));
     let (one, other) = sockets.map_err(|error| format!("use an address: {error}"))?;
     for socket in [&one, &other] {
-        let patience = Some(Duration::from_millis(20));
-        socket.set_read_timeout(patience).expect("not zero");
+        let retry_after = Some(Duration::from_millis(20));
+        socket.set_read_timeout(retry_after).expect("not zero");
     }
     let cross = |from: &UdpSocket, to: &UdpSocket| {
         let address = to.local_addr().expect("bound");
         from.send_to(b"x", address).is_ok() && to.recv(&mut [0]).is_ok()
     };
-    let crossed = (0..500).any(|_| cross(&one, &other) && cross(&other, &one));
-    crossed
-        .then_some(())
-        .ok_or_else(|| "the link stays dead".to_owned())
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if cross(&one, &other) && cross(&other, &one) {
+            return Ok(());
+        }
+    }
+    Err("no datagram crosses the link".to_owned())
 }
 
-/// Gives an interface its addresses, and has it up.
+/// Gives an interface its addresses, and sets it up.
 fn set_up(namespace: &File, name: &str, v4: &str, v6: &str) -> Result<(), String> {
     run(namespace, &format!("ip address add {v4}/24 dev {name}"))?;
     run(
@@ -164,70 +169,69 @@ fn set_up(namespace: &File, name: &str, v4: &str, v6: &str) -> Result<(), String
     run(namespace, &format!("ip link set {name} up"))
 }
 
-/// Where others find a namespace.
+/// The path by which other processes find a namespace.
 fn path(namespace: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
 }
 
-/// A network namespace with nothing in it, which lives as long as the file or a process inside.
+/// An empty network namespace, which lives as long as the file or a process inside.
 fn new_namespace() -> io::Result<File> {
     let make = || {
-        // SAFETY: no descriptors are unshared; the thread ends right after.
+        // SAFETY: it unshares no descriptors, and the thread ends right after.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         File::open("/proc/thread-self/ns/net")
     };
     thread::scope(|scope| scope.spawn(make).join().expect("no panic"))
 }
 
-/// Runs `action` in a thread that lives in `namespace`. Sockets made and processes started there
-/// belong there for good.
+/// Runs `action` in a thread inside `namespace`. Sockets and processes made there stay there.
 ///
 /// # Panics
-/// If this process may not enter it, though it made it; if `action` panics.
+/// If this process may not enter the namespace, although it made it; if `action` panics.
 pub fn inside<T: Send>(namespace: &File, action: impl FnOnce() -> T + Send) -> T {
     let enter = || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("who made a namespace may enter it");
+            .expect("the process made the namespace");
         action()
     };
     let result = thread::scope(|scope| scope.spawn(enter).join());
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A thread's stay in a namespace; it goes home when this is dropped.
+/// Keeps the thread in a namespace; dropping it returns the thread to the previous one.
 #[derive(Debug)]
-pub struct Stay {
-    home: File,
-    /// It is this thread that goes home.
+pub struct NamespaceGuard {
+    previous: File,
+    /// It belongs to one thread.
     thread: PhantomData<*const ()>,
 }
 
-impl Stay {
-    /// Has the calling thread be in `namespace` for a while.
+impl NamespaceGuard {
+    /// Moves the calling thread into `namespace`.
     ///
     /// # Errors
-    /// If it may not.
+    /// If the thread may not enter it.
     pub fn in_namespace(namespace: &File) -> io::Result<Self> {
-        let home = File::open("/proc/thread-self/ns/net")?;
+        let previous = File::open("/proc/thread-self/ns/net")?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(Self {
-            home,
+            previous,
             thread: PhantomData,
         })
     }
 }
 
-impl Drop for Stay {
+impl Drop for NamespaceGuard {
     fn drop(&mut self) {
         let kind = Some(LinkNameSpaceType::Network);
-        move_into_link_name_space(self.home.as_fd(), kind).expect("it came from there");
+        move_into_link_name_space(self.previous.as_fd(), kind).expect("the thread came from there");
     }
 }
 
 /// Runs a command in `namespace`; its words are separated by single spaces.
 ///
 /// # Errors
-/// If it fails: what it was, and what it said.
+/// If it fails: the command, and its error output.
 pub fn run(namespace: &File, line: &str) -> Result<(), String> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -246,7 +250,7 @@ pub fn run(namespace: &File, line: &str) -> Result<(), String> {
 /// Sets a parameter of the kernel (sysctl(8)) in `namespace`: `net/ipv4/ip_forward`.
 ///
 /// # Errors
-/// If there is none of that name, or this process may not.
+/// If there is no such parameter, or this process may not set it.
 pub fn set_kernel(namespace: &File, name: &str, value: &str) -> Result<(), String> {
     let write = || std::fs::write(format!("/proc/sys/{name}"), value);
     inside(namespace, write).map_err(|error| format!("set {name} to {value}: {error}"))

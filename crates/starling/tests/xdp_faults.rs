@@ -12,7 +12,7 @@ use common::{LONG, impatient, payload, wait_until};
 use rustix::process::Signal;
 use starling::{CallOptions, Channel, ChannelState, Code, Endpoint, Error, Status};
 use starling_io::Fault;
-use starling_netns::{FAR_IPV4, IPV4, IPV6, Pair, Shape, Stay, inside, run};
+use starling_netns::{FAR_IPV4, IPV4, IPV6, NamespaceGuard, Pair, Shape, inside, run};
 use starling_test_protos::test::TestClient;
 
 /// So that two devices of one host have an interface.
@@ -29,7 +29,7 @@ fn channel(namespace: &File, address: &str) -> Channel {
 
 /// The same of an endpoint.
 fn endpoint(namespace: &File, address: &str) -> Endpoint {
-    let _stay = Stay::in_namespace(namespace).expect("it is ours");
+    let _guard = NamespaceGuard::in_namespace(namespace).expect("it is ours");
     let builder = Endpoint::builder().reach(address).config(impatient());
     builder.build().expect(address)
 }
