@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn either_kind_does_not_fail() {
+    fn both_kinds_of_fences_execute() {
         assert!(Fences::symmetric().heavy());
         assert!(Fences::new().heavy());
         Fences::new().light();

@@ -5,8 +5,8 @@ use crate::wire::MIN_DATAGRAM;
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;
 
-/// The longest time that a configuration may have: 36 years. Sums of a few of them and of a clock's
-/// reading stay far below the largest number.
+/// The longest time in a configuration: 36 years. Sums of a few such times and a clock's reading stay
+/// far below the largest number.
 const MAX_NS: u64 = 1 << 60;
 
 /// Which congestion control the client side of sessions runs.
@@ -29,7 +29,7 @@ pub struct Factors {
     pub timely_bypass: bool,
     /// No pacing for a session at full rate.
     pub pacing_bypass: bool,
-    /// The buffer of a slot's last response is the next one's.
+    /// A slot keeps the buffer of its last response for the next one.
     pub preallocated_responses: bool,
     /// Single-packet requests are handed over in the receive buffer.
     pub zero_copy_requests: bool,
@@ -54,8 +54,8 @@ pub struct Config {
     /// Packets outstanding on a session, 1 to 1024. Default 32: 100 Gb/s times 6 us in packets
     /// of 2 KiB, rounded up.
     pub credits: u16,
-    /// Largest message sent or taken, in bytes; what the layer above puts before the body is not
-    /// counted ([`crate::Prefix`]). Default 64 MiB, at most 1 GiB.
+    /// Largest message sent or accepted, in bytes. The prefix that the layer above puts before the
+    /// body does not count ([`crate::Prefix`]). Default 64 MiB, at most 1 GiB.
     pub max_message: u32,
     /// Requests queued behind the slots of one session. Default 4096.
     pub max_queued: usize,
@@ -64,9 +64,9 @@ pub struct Config {
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
     /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].
     pub reassembly_bytes: usize,
-    /// Memory for responses that do not fit a slot's own buffer and that nobody acknowledged yet, all
+    /// Memory for responses that do not fit a slot's own buffer and are not acknowledged yet, all
     /// sessions together, in bytes. Default 576 MiB: eight of the largest, which one session may
-    /// have, and one more. No less than `max_message` and what may precede it.
+    /// have, and one more. No less than `max_message` and the largest [`crate::Prefix`].
     pub retained_bytes: usize,
     /// Datagrams that the device's receive queue holds. Credits granted to others never exceed
     /// it times `overcommit`.
@@ -76,25 +76,25 @@ pub struct Config {
     /// How many credits are granted for a place in the receive queue. Default 8: sessions are
     /// mostly idle and frames are bundled, and a queue that does overflow costs a retransmission.
     pub overcommit: usize,
-    /// The device loses nothing and the kernel vouches for its peers (shared memory): no cookie
-    /// is asked for.
+    /// The device loses nothing and the kernel proves its peers (shared memory): the server asks
+    /// for no cookie.
     pub reliable: bool,
-    /// Shortest retransmission timeout. Default 2 ms: above the wake-up of a sleeping thread. One
-    /// below the time that a packet waits in queues has requests sent again that are on their way:
-    /// nothing runs twice, but the repeats make the queues longer.
+    /// Shortest retransmission timeout. Default 2 ms: above the wake-up of a sleeping thread. If it
+    /// is below the time that a packet waits in queues, requests are sent again that are on their
+    /// way: none runs twice, but the repeats make the queues longer.
     pub rto_min_ns: u64,
-    /// Longest retransmission timeout, and the interval at which a long-running request is asked
-    /// after. Default 50 ms. It has to stay above the longest round trip with full queues: the
-    /// timeout follows the round-trip time up to here and no further, so below it every request
-    /// is repeated, as with `rto_min_ns`.
+    /// Longest retransmission timeout, and the interval at which a long-running request is sent
+    /// again. Default 50 ms. It must stay above the longest round trip with full queues: the timeout
+    /// follows the round-trip time up to here and no further. If it is below, every request is
+    /// repeated, as with `rto_min_ns`.
     pub rto_max_ns: u64,
-    /// A peer that is silent this long although it was asked is dead. Default 2 s.
+    /// A peer that answers no ping for this long is dead. Default 2 s.
     pub peer_timeout_ns: u64,
-    /// A client asks a silent peer after this long. Default 500 ms.
+    /// A client pings a peer that is silent for this long. Default 500 ms.
     pub keepalive_ns: u64,
-    /// A session that is not open by then fails. Default 2 s.
+    /// A session that is not open after this time fails. Default 2 s.
     pub connect_timeout_ns: u64,
-    /// A large response that nobody acknowledged is kept this long. Default 10 s; it must exceed
+    /// A large response that is not acknowledged is kept this long. Default 10 s; it must exceed
     /// `peer_timeout_ns`.
     pub response_retention_ns: u64,
     /// Congestion control. Default DCTCP.
@@ -145,16 +145,16 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The most bytes of a message with all that precedes its body.
+    /// The most bytes of a message, including its prefix.
     pub(crate) fn max_total(&self) -> u32 {
         self.max_message
             .saturating_add(u32::from(crate::Prefix::MAX))
     }
 
-    /// Whether an endpoint can be like this.
+    /// Checks that an endpoint can have this configuration.
     ///
     /// # Errors
-    /// With the first field that has to be changed.
+    /// The first field that must be changed.
     pub fn check(&self) -> Result<(), ConfigError> {
         let checks = self.check_sizes().into_iter().chain(self.check_times());
         for (field, value, good, must) in checks {

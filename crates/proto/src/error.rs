@@ -31,9 +31,9 @@ pub enum Refusal {
     #[error("the server is shutting down")]
     ShuttingDown,
     /// A parameter of the connect makes no sense to it.
-    #[error("the server finds the connect malformed")]
+    #[error("the server finds the connect malformed: use one release on both ends")]
     Malformed,
-    /// The way between the two takes too small datagrams.
+    /// The path carries only datagrams that are too small.
     #[error(
         "the path takes datagrams of {bytes} bytes, and sessions need {MIN_DATAGRAM}; \
          raise the MTU of what is on it"
@@ -43,7 +43,7 @@ pub enum Refusal {
         bytes: u32,
     },
     /// A later version's reason.
-    #[error("the server refused, code {0}")]
+    #[error("the server refused for a reason of a later version, code {0}")]
     Other(u32),
 }
 
@@ -76,8 +76,8 @@ impl Refusal {
 /// Why a server will not answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// The message is larger than the server takes.
-    #[error("the request is larger than the server takes")]
+    /// The message is larger than the server accepts.
+    #[error("the request is larger than the server accepts")]
     TooLarge,
     /// No memory to reassemble it now. Nothing was run: it is safe to try again.
     #[error("the server has no memory for large requests now; the request was not run")]
@@ -89,7 +89,7 @@ pub enum Rejection {
     #[error("the server finds the request's fragments malformed")]
     Malformed,
     /// A later version's reason.
-    #[error("the server rejected the request, code {0}")]
+    #[error("the server rejected the request for a reason of a later version, code {0}")]
     Other(u32),
 }
 
@@ -118,19 +118,19 @@ impl Rejection {
 /// Why a server's device refused this end before any session could be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
-    /// It has as many peers as it may.
+    /// It has its limit of peers.
     #[error("the server has as many peers as it may: end some of its clients or raise its limit")]
     Full,
-    /// It takes in no process of this user.
+    /// It accepts no process of this user.
     #[error("the server is another user's: run both as one user, or have it allow other users")]
     NotPermitted,
     /// It is of another version.
     #[error("the server has another version of the device: use one release on both ends")]
     OtherVersion,
-    /// It does not accept what this end brought along.
+    /// It does not accept the memory of this end.
     #[error("the server does not accept rings of this size: set a smaller one, or raise its limit")]
     Unacceptable,
-    /// Whatever has the address does not answer as such a device does.
+    /// The owner of the address does not answer as such a device does.
     #[error("what has the address does not answer as a server does: check the address")]
     Nonsense,
 }
@@ -139,16 +139,16 @@ pub enum DeviceRefusal {
 /// unless the session never opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The server said no.
+    /// The server refused the session.
     #[error("session refused: {0}")]
     Refused(#[from] Refusal),
-    /// The server's device did not take this end in.
+    /// The server's device refused this end.
     #[error(transparent)]
     NotAdmitted(#[from] DeviceRefusal),
     /// Nothing answered the connect in time.
     #[error("nothing answered the connect in time: is a server running there?")]
     ConnectTimeout,
-    /// The network says that nothing listens there, or the peer's process is gone.
+    /// The network reports that nothing listens there, or the peer's process has ended.
     #[error(
         "nothing listens at the peer's address (any more): start the server, or check the address"
     )]
@@ -159,7 +159,7 @@ pub enum SessionError {
     /// The peer is another incarnation now.
     #[error("the peer was restarted; it does not know what the one before it ran")]
     PeerRestarted,
-    /// The peer was shut down, and said so.
+    /// The peer announced that it is shut down.
     #[error("the peer was shut down: wait for it to come back, or go elsewhere")]
     PeerLeft,
     /// The peer dropped the session.
@@ -220,9 +220,9 @@ pub struct Rejected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RespondReason {
     /// The client is gone, cancelled the request, or was answered already.
-    #[error("nobody waits for this response (any more)")]
+    #[error("no client waits for this response: it is gone, cancelled the request, or has it")]
     Stale,
-    /// Larger than the client takes.
+    /// Larger than the client accepts.
     #[error("the response has {len} bytes, the client takes {max}")]
     TooLarge {
         /// The message.
@@ -230,7 +230,7 @@ pub enum RespondReason {
         /// The limit.
         max: usize,
     },
-    /// Too many large responses wait for their clients already.
+    /// The responses that are kept for their clients fill the memory.
     #[error(
         "the server has no memory to keep a response of {len} bytes: \
          clients do not fetch those that it keeps"
@@ -252,10 +252,10 @@ pub enum ConnectError {
     PathTooNarrow(usize),
 }
 
-/// What happened outside the flow of responses. Drained with [`crate::Protocol::poll_event`].
+/// What happened besides requests and responses. Given out by [`crate::Protocol::poll_event`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The session is open: what was queued on it is on its way.
+    /// The session is open. Requests that were queued on it are sent.
     Connected {
         /// Which.
         session: SessionId,
@@ -273,7 +273,7 @@ pub enum Event {
         session: SessionId,
         /// Its number.
         number: RequestNumber,
-        /// The caller's word.
+        /// The caller's own identifier.
         tag: Tag,
         /// Its buffer, back.
         request: Msgbuf,
@@ -284,13 +284,13 @@ pub enum Event {
         may_have_run: bool,
     },
     /// The client of a request that was handed over, and is not answered yet, is gone or has
-    /// closed the session: nobody waits for the answer.
+    /// closed the session: no client waits for the response.
     RequestAbandoned {
         /// Which.
         id: RequestId,
     },
-    /// No session of either kind refers to the peer any more: its place on the device can be
-    /// given up, after the next flush of the device.
+    /// No session of either kind refers to the peer any more: the device can remove the peer, after
+    /// the next flush of the device.
     PeerReleased {
         /// Which.
         peer: PeerId,

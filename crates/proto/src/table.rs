@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_dies_with_its_session() {
+    fn a_handle_is_invalid_after_its_session() {
         let mut table = Table::new(2);
         let a = table.insert(Named).unwrap();
         let b = table.insert(Named).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_comes_back_after_65536_others_and_the_round_counts_how_often() {
+    fn an_id_is_used_again_after_65536_others_and_the_round_counts_how_often() {
         let mut table = Table::new(1);
         let mut seen = std::collections::HashMap::new();
         for uses in 0..3 * 65_536_u32 {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_has_as_many_sessions_as_it_may() {
+    fn a_full_table_accepts_sessions_up_to_its_limit() {
         let mut table = Table::new(3);
         for _ in 0..1000 {
             let ids: Vec<_> = (0..3).map(|_| table.insert(Named).unwrap()).collect();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_from_the_wire_finds_a_vacant_place() {
+    fn no_id_from_the_wire_finds_a_vacant_place() {
         let mut table = Table::new(2);
         let a = table.insert(Named).unwrap();
         table.remove(a);

@@ -178,7 +178,7 @@ mod tests {
         /// Whatever is put in comes out once, not before its time, and (within the horizon) at
         /// most two ticks after it; `next` never lies.
         #[test]
-        fn each_comes_out_once_and_in_time(
+        fn each_session_comes_out_once_and_in_time(
             start in 0u64..1 << 40,
             gaps in prop::collection::vec((0u64..3_000, 0u64..2_000), 1..200),
         ) {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     proptest! {
-        /// However often sessions are moved, each comes out once, when it was last said.
+        /// However often sessions are moved, each comes out once, at its last time.
         #[test]
         fn a_moved_session_comes_out_at_its_last_time(
             moves in prop::collection::vec((0usize..12, 0u64..900), 1..300),

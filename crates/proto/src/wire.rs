@@ -14,7 +14,7 @@
 //! ```
 //!
 //! All numbers are little-endian. `token` names the incarnation of the receiving endpoint: it was
-//! made at random when that endpoint started, so datagrams for an earlier life of it, and blind
+//! drawn at random when that endpoint started, so datagrams for an earlier incarnation, and blind
 //! injections, are recognised once for a whole bundle. `session` is the receiver's own number.
 
 mod frame;

@@ -53,7 +53,7 @@ fn candidate(uses: u8, number: u64) -> Candidate<'static> {
 }
 
 #[test]
-fn loom_of_two_workers_and_the_dispatcher_one_has_a_request() {
+fn loom_one_of_two_workers_and_the_dispatcher_has_a_request() {
     model(|| {
         let claims = opened();
         let workers = [0, 1].map(|_| {
@@ -79,7 +79,7 @@ fn loom_numbers_only_grow() {
         });
         let before = claims.raise(info(0).handle.id, 0, 2);
         let (first, third) = worker.join().unwrap();
-        // Whoever comes to 1 after 2 was claimed does not get it.
+        // A thread that tries to claim 1 after 2 was claimed does not get it.
         assert_eq!(first, before != 0);
         // A step that another one came between fails: the dispatcher has it then.
         assert!(third || before < 3);
@@ -105,7 +105,7 @@ fn loom_a_claim_knows_its_own_session() {
 }
 
 #[test]
-fn loom_who_closes_a_session_knows_what_was_claimed() {
+fn loom_closing_a_session_reports_the_claimed_requests() {
     model(|| {
         let claims = opened();
         let other = Arc::clone(&claims);

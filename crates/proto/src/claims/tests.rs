@@ -72,7 +72,7 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
 }
 
 #[test]
-fn numbers_beyond_reason_are_the_dispatchers() {
+fn numbers_above_48_bits_belong_to_the_dispatcher() {
     let claims = Claims::new(9, 1, 1);
     let info = info(0, 0);
     let id = info.handle.id;

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_no_queue() {
+    fn the_delay_of_a_long_path_does_not_count_as_queueing() {
         let mut dctcp = dctcp();
         for round in 1..1000 {
             dctcp.handle_ack(ack(round * 5_000_000, 5_000_000 + round % 20 * 1000, false));
@@ -314,7 +314,7 @@ mod tests {
     /// A core of either end is away for 5 ms now and then: its packets come out of the queue in
     /// one burst, or are answered in many.
     #[test]
-    fn stalls_do_not_throttle() {
+    fn stalls_of_a_host_do_not_throttle() {
         let mut dctcp = dctcp();
         let mut now = 1;
         for apart_ns in [0, 300] {

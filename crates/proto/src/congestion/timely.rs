@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_no_queue() {
+    fn the_delay_of_a_long_path_does_not_count_as_queueing() {
         let mut timely = Timely::new(LINK);
         let mut now = 1;
         run(

@@ -51,8 +51,9 @@ impl Protocol {
         self.handle_frame_of_peer(now, peer, frame, sink)
     }
 
-    /// A peer has one incarnation at a time, whichever side hears of another one: sessions of both
-    /// roles share its datagrams, and a datagram is for one incarnation.
+    /// Handles a connect. A peer has one incarnation at a time, for the sessions of both roles: they
+    /// share its datagrams, and a datagram is for one incarnation. So a connect of a new incarnation
+    /// also ends the sessions that this endpoint has open as a client.
     fn handle_connect<S: FrameSink>(
         &mut self,
         now: u64,

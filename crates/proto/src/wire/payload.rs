@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_survive_the_wire_and_leave_room_for_later() {
+    fn payloads_survive_the_wire_and_may_grow_in_later_versions() {
         let body = Connect {
             token: 1,
             session: 2,

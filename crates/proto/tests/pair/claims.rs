@@ -1,5 +1,5 @@
-//! Workers that claim requests beside the dispatcher: whoever is first runs a request, and nobody
-//! else does, whatever is repeated, cancelled or reported late.
+//! Workers that claim requests beside the dispatcher: the first to claim a request runs it, and no
+//! other thread does, whatever is repeated, cancelled or reported late.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn answers(net: &Net, tag: u128) -> usize {
 }
 
 #[test]
-fn what_a_worker_answered_is_kept_and_sent_again_but_never_run_again() {
+fn a_request_that_a_worker_answered_is_answered_again_and_never_run_again() {
     let (mut net, session, claims) = pair();
     let (claim, datagram) = claimed(&mut net, session, &claims, 1);
     assert!(answer(&mut net, &claim));
@@ -79,10 +79,10 @@ fn what_a_worker_answered_is_kept_and_sent_again_but_never_run_again() {
 }
 
 #[test]
-fn a_client_hears_that_a_worker_is_at_it() {
+fn a_client_learns_that_a_worker_runs_its_request() {
     let (mut net, session, claims) = pair();
     let (claim, _) = claimed(&mut net, session, &claims, 1);
-    // All that it repeats reaches the dispatcher, for longer than it would wait without a word.
+    // All its repeats reach the dispatcher, for longer than it would wait without an answer.
     net.fate = Box::new(|_, _, _| 1);
     net.run_ms(6_000);
     assert!(net.hosts[1].ran.is_empty());
@@ -116,7 +116,7 @@ fn the_dispatcher_s_claim_keeps_workers_away() {
 }
 
 #[test]
-fn what_was_cancelled_is_over_whoever_runs_it() {
+fn a_cancelled_request_is_over_whichever_thread_runs_it() {
     let (mut net, session, claims) = pair();
     // A cancellation that comes before the request has it never run.
     let number = net.request(0, session, 1, b"question");
@@ -133,7 +133,7 @@ fn what_was_cancelled_is_over_whoever_runs_it() {
     net.run_ms(1);
     let candidate = claims.parse(PeerId(0), &datagram).expect("well-formed");
     assert!(claims.claim(&candidate, false).is_none());
-    // One that comes while a worker is at it makes its answer stale.
+    // A cancellation while a worker runs the request makes the response stale.
     net.fate = Box::new(|_, from, _| from);
     let (claim, _) = claimed(&mut net, session, &claims, 2);
     net.fate = Box::new(|_, _, _| 1);
@@ -156,7 +156,7 @@ fn what_was_cancelled_is_over_whoever_runs_it() {
 fn reports_may_come_late_and_in_any_order() {
     let (mut net, session, claims) = pair();
     let (first, _) = claimed(&mut net, session, &claims, 1);
-    // Its answer arrives, so the client uses the slot again, before the dispatcher hears of it.
+    // Its response arrives, so the client uses the slot again before the report is handled.
     let message = Msgbuf::from_vec(b"answer".to_vec());
     let (preamble, head) = first.response_head(&message).expect("it is small");
     net.inject(1, 0, [&preamble[..], &head, b"answer"].concat());
@@ -215,7 +215,7 @@ fn a_large_request_does_not_take_the_slot_of_a_later_one() {
 
 /// The endpoint may have read the clock again between the report and its answer, or not.
 #[test]
-fn an_answer_with_an_older_time_than_the_report_forgets_nothing() {
+fn a_response_with_an_older_time_than_the_report_is_stored() {
     const LIMIT: usize = 1 << 20;
     let (mut net, session, claims) = pair_with(Config {
         max_message: LIMIT as u32 / 2,
@@ -272,8 +272,8 @@ fn last_of_server(net: &mut Net) -> u8 {
     sent.expect("it sent something").1[8]
 }
 
-/// What the dispatcher answers for a worker is no sample of the network's time, and echoes what the
-/// worker has seen.
+/// A response of the dispatcher for a worker is marked late, so it is no RTT sample, and it echoes
+/// the congestion mark that the worker saw.
 #[test]
 fn an_answer_by_the_dispatcher_is_late_and_keeps_the_mark() {
     const RESPONSE: u8 = 2;

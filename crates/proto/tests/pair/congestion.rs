@@ -1,4 +1,4 @@
-//! What marks and delays do to a session, and that it gets on whatever they do.
+//! Marks and delays throttle a session, and it makes progress all the same.
 
 use starling_proto::{Config, Congestion, SessionId};
 
@@ -51,7 +51,7 @@ fn marked_fragments_are_echoed_by_credit_returns_and_slow_the_rest_down() {
     let marked_ns = net.now - begun;
     assert!(marks(&net) > 20, "{}", marks(&net));
     net.hosts[1].marked = false;
-    // Once nothing is marked the session gets up to speed again.
+    // Without marks the session gets up to speed again.
     for tag in 2..4 {
         net.request(0, session, tag, &body);
         net.run_ms(50);
@@ -67,7 +67,7 @@ fn marked_fragments_are_echoed_by_credit_returns_and_slow_the_rest_down() {
 }
 
 #[test]
-fn marked_responses_slow_down_what_is_asked_for() {
+fn marked_responses_slow_down_requests_for_response() {
     let (mut net, session) = marking(0);
     net.hosts[1].echo = false;
     net.request(0, session, 1, b"much, please");
@@ -84,7 +84,7 @@ fn marked_responses_slow_down_what_is_asked_for() {
     assert_eq!(net.hosts[0].protocol.stats().retransmissions, 0);
 }
 
-/// Several requests and responses of all sizes at once on a session that may hardly send.
+/// Several requests and responses of all sizes at once on a throttled session.
 #[test]
 fn a_throttled_session_starves_nobody() {
     let (mut net, session) = marking(0);
@@ -114,8 +114,8 @@ fn without_congestion_control_marks_change_nothing() {
     assert_eq!(answers(&net), 1);
 }
 
-/// A response of `len` bytes; how long it takes. What brings it is marked for `mark_ns` from its
-/// beginning.
+/// The time that a response of `len` bytes takes. Its datagrams are marked for `mark_ns` from its
+/// start.
 fn download(net: &mut Net, session: SessionId, len: usize, mark_ns: u64) -> u64 {
     let (had, ran) = (answers(net), net.hosts[1].ran.len());
     net.request(0, session, had as u128, b"much");
@@ -137,7 +137,7 @@ fn download(net: &mut Net, session: SessionId, len: usize, mark_ns: u64) -> u64 
 
 /// The link is faster than the configuration says.
 #[test]
-fn what_an_unpaced_session_fetched_is_no_debt_once_it_is_paced() {
+fn packets_of_an_unpaced_session_are_no_debt_once_it_is_paced() {
     let after = |before: usize| {
         let client = Config {
             congestion: Congestion::Dctcp,
@@ -160,7 +160,7 @@ fn what_an_unpaced_session_fetched_is_no_debt_once_it_is_paced() {
 /// Round trips of 600 us, and once a fragment that three others overtake: it is sent again, and
 /// its first copy comes a moment later.
 #[test]
-fn the_answer_to_a_fragment_that_was_sent_again_is_no_sample() {
+fn the_answer_to_a_repeated_fragment_is_no_rtt_sample() {
     let upload = |late_ns: u64| {
         let client = Config {
             congestion: Congestion::Dctcp,

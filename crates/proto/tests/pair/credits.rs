@@ -1,4 +1,4 @@
-//! Credits: who has how many, whatever is lost.
+//! Credits: both ends agree on them, whatever is lost.
 
 use starling_proto::{Config, SessionId};
 
@@ -6,7 +6,7 @@ use crate::net::Net;
 
 const MS: u64 = 1_000_000;
 
-/// Host 1 serves and has ten credits to give; host 0 or 2 hold eight of them.
+/// Host 1 serves and can grant ten credits; hosts 0 and 2 hold eight of them.
 fn three() -> Net {
     let client = Config {
         credits: 8,
@@ -57,7 +57,7 @@ fn traffic(net: &mut Net, host: usize, session: SessionId, rounds: usize) {
     }
 }
 
-/// What grants credits is lost.
+/// The frame that grants credits is lost.
 #[test]
 fn credits_whose_grant_is_lost_are_granted_again() {
     let mut net = three();
@@ -76,12 +76,12 @@ fn credits_whose_grant_is_lost_are_granted_again() {
     assert_eq!(credits(&net, 2, second), 8, "all are free");
 }
 
-/// What confirms lowered credits is lost, and nobody else needs any.
+/// The frame that confirms lowered credits is lost, and no other client needs any.
 #[test]
 fn a_client_whose_confirmation_is_lost_gets_credits_again() {
     let mut net = three();
     let (first, second) = rich_and_poor(&mut net, 0, 2);
-    // The first one is told to come down; what it says is lost.
+    // The first session must return credits; its confirmation is lost.
     net.fate = Box::new(|_, from, _| usize::from(from != 0));
     for tag in 0..8 {
         net.request(2, second, tag, b"busy");
@@ -120,7 +120,7 @@ fn idle_credits_move_within_some_round_trips_under_steady_demand() {
 
 /// Credits for a large response.
 #[test]
-fn who_fetches_a_large_response_asks_for_credits() {
+fn a_client_that_fetches_a_large_response_asks_for_credits() {
     let mut net = three();
     net.hosts[1].echo = false;
     let (first, second) = rich_and_poor(&mut net, 0, 2);

@@ -20,7 +20,7 @@ fn a_lost_request_and_a_lost_response_are_repaired_and_run_once() {
 }
 
 #[test]
-fn every_datagram_twice_changes_nothing() {
+fn duplicated_datagrams_change_nothing() {
     let mut net = Net::pair();
     net.fate = Box::new(|_, _, _| 2);
     let session = net.connect(0, 1);
@@ -35,7 +35,7 @@ fn every_datagram_twice_changes_nothing() {
 }
 
 #[test]
-fn a_third_of_all_datagrams_lost() {
+fn requests_are_answered_although_a_third_of_all_datagrams_is_lost() {
     let mut net = Net::pair();
     let mut state = 12345u64;
     net.fate = Box::new(move |_, _, _| {
@@ -58,7 +58,7 @@ fn a_third_of_all_datagrams_lost() {
 }
 
 #[test]
-fn a_long_running_handler_is_asked_after_and_not_run_again() {
+fn a_long_running_request_is_repeated_and_not_run_again() {
     let mut net = Net::pair();
     net.hosts[1].echo = false;
     let session = net.connect(0, 1);
@@ -119,7 +119,7 @@ fn replayed_and_garbled_datagrams_run_nothing() {
     let session = net.connect(0, 1);
     net.run_ms(1);
     let now = net.now;
-    // What the client sends is caught and replayed long after.
+    // The client's datagrams are captured and replayed much later.
     let caught = std::rc::Rc::new(std::cell::Cell::new(0u64));
     let count = caught.clone();
     net.fate = Box::new(move |_, from, _| {
@@ -169,7 +169,7 @@ fn fuzz_frames_with_a_valid_token() {
             net.request(0, session, 1, b"in the slot");
             net.run_ms(1);
             for (from, to) in [(0, 1), (1, 0)] {
-                // Tokens are 1001 and 1002: what a peer that went mad would know.
+                // The tokens are 1001 and 1002: a faulty peer would know them.
                 let token = 1001 + to as u32;
                 let mut datagram = vec![0x5a, 1, 0, 0];
                 datagram.extend_from_slice(&token.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What one peer may not do to another, nor to the endpoint, whatever it sends.
+//! A hostile peer harms neither other peers nor the endpoint, whatever it sends.
 
 use starling_proto::{Config, Rejection, SessionError, SessionId};
 
@@ -25,9 +25,9 @@ fn close_all(net: &mut Net, from: usize, sessions: &[SessionId]) {
 }
 
 /// A client can open and close sessions by the hundred thousand while one of its requests is
-/// still being worked on, until the name of its first session comes round again.
+/// still being worked on, until the id of its first session is used again.
 #[test]
-fn the_answer_to_a_session_of_long_ago_finds_no_other() {
+fn the_answer_to_a_session_of_long_ago_reaches_no_other_session() {
     let server = Config {
         max_sessions: 1,
         ..Config::default()
@@ -45,7 +45,7 @@ fn the_answer_to_a_session_of_long_ago_finds_no_other() {
     net.run_ms(1);
     close_all(&mut net, 0, &[session]);
     let (first, last) = (net.hosts[1].ran[0].0, net.hosts[1].ran[7].0);
-    // There are names for 65,536 sessions, of which one was used.
+    // There are ids for 65,536 sessions, of which one was used.
     for _ in 0..65_535 {
         let session = open(&mut net, 0);
         close_all(&mut net, 0, &[session]);
@@ -59,7 +59,7 @@ fn the_answer_to_a_session_of_long_ago_finds_no_other() {
 
     let now = net.now;
     assert!(!net.hosts[1].respond(now, first, b"not for you"));
-    // The session that has the name now has fewer slots.
+    // The session that has the id now has fewer slots.
     assert!(!net.hosts[1].respond(now, last, b"not for you"));
     assert!(!net.hosts[1].protocol.is_wanted(last));
     assert!(net.hosts[1].respond(now, other, b"for you"));
@@ -71,10 +71,10 @@ fn the_answer_to_a_session_of_long_ago_finds_no_other() {
     );
 }
 
-/// A cookie is made for an address. Peers are known by numbers, which are used again: what a client
-/// was given under its number must not speak for the next one, whose address it can forge.
+/// A cookie is made for an address. Peers have numbers, which are used again. A cookie of the former
+/// peer with a number must not prove the next one, whose address the former could forge.
 #[test]
-fn a_cookie_of_the_last_peer_with_a_number_is_no_good_for_the_next() {
+fn a_cookie_of_the_former_peer_with_a_number_does_not_prove_the_next() {
     let mut net = Net::pair();
     let first = open(&mut net, 0);
     // As a peer now, not as a stranger.
@@ -94,9 +94,9 @@ fn a_cookie_of_the_last_peer_with_a_number_is_no_good_for_the_next() {
     assert_eq!(net.hosts[1].protocol.session_counts().1, 1);
 }
 
-/// A client that never comes down to the credits that it was told does not keep others out.
+/// A client that never returns credits does not keep others out.
 #[test]
-fn credits_that_are_not_given_back_are_taken_back() {
+fn credits_that_a_client_does_not_return_are_revoked() {
     let server = Config {
         rx_queue_datagrams: 2,
         overcommit: 1,
@@ -105,17 +105,17 @@ fn credits_that_are_not_given_back_are_taken_back() {
     let mut net = Net::new([Config::default(), server, Config::default()]);
     open(&mut net, 0);
     assert_eq!(net.hosts[1].protocol.session_counts().1, 1);
-    // What the server tells it about credits never arrives.
+    // The server's credit frames never arrive.
     net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 0)));
     let session = net.connect(2, 1);
     net.run_ms(1500);
     assert_eq!(net.hosts[2].seen, [Seen::Connected(session)]);
 }
 
-/// A reset is one small frame, and to see what it is about takes a look at all sessions: a burst of
-/// forged ones must not cost more than a few such looks.
+/// A reset is one small frame, and handling it searches all sessions: a burst of forged resets must
+/// not cost more than a few such searches.
 #[test]
-fn forged_resets_are_looked_at_within_bounds() {
+fn the_cost_of_forged_resets_has_a_bound() {
     const SESSIONS: usize = 2000;
     let mut net = Net::pair();
     let sessions: Vec<_> = (0..SESSIONS).map(|_| net.connect(0, 1)).collect();
@@ -141,10 +141,10 @@ fn forged_resets_are_looked_at_within_bounds() {
     assert_eq!(ended.count(), SESSIONS);
 }
 
-/// Clients ask for much and fetch none of it: what the server keeps for them has a bound, and those
-/// that do fetch get what they asked for.
+/// Clients request large responses and fetch none: the memory that the server keeps for them has a
+/// bound, and clients that do fetch get their responses.
 #[test]
-fn responses_that_nobody_fetches_have_a_bound() {
+fn the_memory_of_responses_that_no_client_fetches_has_a_bound() {
     const LIMIT: usize = 1 << 20;
     let server = Config {
         max_message: LIMIT as u32 / 2,
@@ -155,7 +155,7 @@ fn responses_that_nobody_fetches_have_a_bound() {
     net.hosts[1].echo = false;
     let answer = vec![7; 300_000];
     let greedy: Vec<_> = (0..10).map(|_| open(&mut net, 0)).collect();
-    // It hears nothing of its responses, so it asks for nothing more of them.
+    // It receives nothing of its responses, so it fetches no more of them.
     net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 0)));
     for (tag, session) in greedy.iter().enumerate() {
         net.request(0, *session, tag as u128, b"much");
@@ -185,10 +185,10 @@ fn responses_that_nobody_fetches_have_a_bound() {
     assert_eq!(net.hosts[1].protocol.retained(), 0);
 }
 
-/// To claim the memory for a large request takes one packet. A client that claims all there is, and
-/// sends no more, does not keep others from sending theirs.
+/// One packet reserves the memory for a large request. A client that reserves all memory, and sends
+/// no more, does not keep others from sending their requests.
 #[test]
-fn memory_that_is_claimed_and_not_used_goes_to_others() {
+fn memory_that_is_reserved_and_not_used_goes_to_other_requests() {
     const LIMIT: usize = 1 << 20;
     let server = Config {
         max_message: LIMIT as u32 / 4,
@@ -228,7 +228,7 @@ fn memory_that_is_claimed_and_not_used_goes_to_others() {
         let answer = Seen::Answer(u128::from(tag), request.clone());
         assert!(net.hosts[2].seen.contains(&answer), "{tag}");
     }
-    // The greedy one is told that its requests were not run.
+    // The greedy client gets rejects: its requests were not run.
     net.fate = Box::new(|_, _, _| 1);
     net.run_ms(100);
     let told = Seen::Failed(0, Rejection::NoMemory.into());
@@ -238,7 +238,7 @@ fn memory_that_is_claimed_and_not_used_goes_to_others() {
 
 /// Only the first two words of a connect are the same in all versions, and they suffice.
 #[test]
-fn a_short_connect_of_another_version_is_told_which_one_is_spoken() {
+fn a_short_connect_of_another_version_is_refused_with_this_version() {
     let mut net = Net::pair();
     let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
     connect.extend([9, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

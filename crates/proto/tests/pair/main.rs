@@ -1,12 +1,12 @@
-//! The protocol between hosts, in virtual time: one test for each thing that PROTOCOL.md says.
+//! The protocol between hosts, in virtual time: a test for each statement of PROTOCOL.md.
 
 mod claims;
 mod congestion;
 mod credits;
 mod faults;
 mod hostile;
+mod ids;
 mod memory;
-mod names;
 mod net;
 mod ownership;
 mod sessions;

@@ -16,7 +16,7 @@ fn poor() -> Net {
     Net::new([Config::default(), poor])
 }
 
-/// Of an upload all but one datagram is lost, then it is cancelled, which is lost too.
+/// All but one datagram of an upload are lost. Then it is cancelled; the cancellation is lost, too.
 fn abandon_upload(net: &mut Net, session: SessionId) {
     let first = net.datagrams();
     net.fate = Box::new(move |n, from, _| usize::from(from == 1 || n == first + 1));
@@ -30,9 +30,9 @@ fn abandon_upload(net: &mut Net, session: SessionId) {
     assert_eq!(net.hosts[1].protocol.reassembling(), 20_000);
 }
 
-/// An upload that was given up holds the memory that this endpoint's own calls need.
+/// An abandoned upload holds the memory that this endpoint's own calls need.
 #[test]
-fn memory_of_what_does_not_come_any_more_serves_responses_too() {
+fn memory_of_an_abandoned_request_serves_responses_too() {
     let mut net = poor();
     let session = net.connect(0, 1);
     let back = net.connect(1, 0);
@@ -49,9 +49,9 @@ fn memory_of_what_does_not_come_any_more_serves_responses_too() {
     assert!(net.hosts[1].seen.contains(&answered), "no memory");
 }
 
-/// The slot's own former request, which nobody waits for, has the memory.
+/// The slot's own former request, which no client waits for, holds the memory.
 #[test]
-fn a_request_has_the_memory_of_the_one_that_it_replaces() {
+fn a_request_gets_the_memory_of_the_request_that_it_replaces() {
     let mut net = poor();
     let session = net.connect(0, 1);
     net.run_ms(1);
@@ -66,7 +66,7 @@ fn a_request_has_the_memory_of_the_one_that_it_replaces() {
     );
 }
 
-/// A large request that finds no room behind responses is not unanswered.
+/// A large request that waits for room behind responses does not count as unanswered.
 #[test]
 fn a_request_that_waits_for_room_does_not_end_its_session() {
     let quick = Config {
@@ -119,13 +119,13 @@ fn a_request_that_waits_for_room_does_not_end_its_session() {
     assert!(net.hosts[0].seen.iter().find(ended).is_none());
 }
 
-/// Its client may have been told by then that it was not run.
+/// By then its client may have the reject that says that it was not run.
 #[test]
-fn what_there_was_no_memory_for_is_not_run_when_there_is() {
+fn a_request_rejected_for_lack_of_memory_is_not_run_later() {
     let mut net = poor();
     let session = net.connect(0, 1);
     net.run_ms(1);
-    // The first one lacks a packet, and what the server says of the second is lost.
+    // The first request lacks a packet, and the server's reject of the second is lost.
     let first = net.datagrams();
     net.fate = Box::new(move |n, from, _| usize::from(from == 0 && n != first + 1));
     let [large, second] = [vec![1; 20_000], vec![2; 20_000]];

@@ -1,7 +1,7 @@
 //! The ownership rule of eRPC (NSDI'19, section 4.2.2 and appendix C): when a response is handed to
-//! the application, nothing refers to the request any more, whatever was sent twice, waits for a
-//! rate, or found the sink full. Here the caller's memory is shared by reference, and its count
-//! tells.
+//! the application, nothing refers to the request any more, whatever was sent twice, waits for its
+//! pacing time, or found the sink full. Here the caller's memory is shared by reference, and the
+//! reference count proves it.
 
 use bytes::Bytes;
 use starling_proto::{Config, Congestion, Msgbuf, Prefix};
@@ -59,12 +59,12 @@ fn nothing_refers_to_a_request_whose_response_came() {
         }
         assert!(net.hosts[0].protocol.stats().retransmissions > 0);
         assert!(net.hosts[0].protocol.stats().sink_full > 0);
-        // What still arrives of former requests, and what timers are left, moves nothing.
+        // Late packets of former requests and timers that are left change nothing.
         net.run_ms(500);
     }
 }
 
-/// A request that is cancelled comes back with its memory, and nothing else has it.
+/// A cancelled request is returned with its memory, and nothing else refers to it.
 #[test]
 fn nothing_refers_to_a_request_that_was_given_back() {
     let mut net = Net::new(configs(Congestion::Dctcp));

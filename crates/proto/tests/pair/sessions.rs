@@ -19,9 +19,9 @@ fn a_request_made_while_connecting_is_answered() {
     assert_eq!(net.datagrams(), 6);
 }
 
-/// The network loses what is larger than its receiver takes, without a word.
+/// The network silently loses datagrams that are larger than their receiver accepts.
 #[test]
-fn nothing_is_bundled_beyond_what_the_other_end_takes() {
+fn no_datagram_is_larger_than_the_peer_accepts() {
     for small in [0, 1] {
         let mut net = Net::pair();
         net.hosts[1 - small].wire.mtu = 9000;
@@ -42,7 +42,7 @@ fn nothing_is_bundled_beyond_what_the_other_end_takes() {
 #[test]
 fn a_spoofed_connect_costs_the_server_nothing() {
     let mut net = Net::pair();
-    // Whoever forges an address never sees the challenge.
+    // A sender with a forged address never sees the challenge.
     let session = net.connect(0, 1);
     net.fate = Box::new(|_, from, _| usize::from(from == 0));
     net.run_ms(100);
@@ -58,7 +58,7 @@ fn a_spoofed_connect_costs_the_server_nothing() {
 }
 
 #[test]
-fn a_full_server_says_so() {
+fn a_full_server_refuses_with_its_limit() {
     let small = Config {
         max_sessions: 2,
         ..Config::default()
@@ -78,7 +78,7 @@ fn a_full_server_says_so() {
 }
 
 #[test]
-fn credits_run_out_with_an_error_that_says_so() {
+fn a_connect_without_credits_left_is_refused_with_that_reason() {
     let small = Config {
         rx_queue_datagrams: 3,
         overcommit: 1,
@@ -211,7 +211,7 @@ fn a_restarted_client_does_not_leave_sessions_behind() {
 }
 
 #[test]
-fn a_connect_of_a_former_life_does_not_end_the_present_one() {
+fn a_connect_of_a_former_incarnation_does_not_end_the_present_one() {
     let mut net = Net::pair();
     net.connect(0, 1);
     net.run_ms(1);
@@ -239,7 +239,7 @@ fn a_connect_of_a_former_life_does_not_end_the_present_one() {
 }
 
 #[test]
-fn a_server_refuses_whom_it_cannot_send_a_datagram_that_a_session_needs() {
+fn a_server_refuses_a_client_whose_path_is_too_narrow() {
     let mut net = Net::pair();
     net.hosts[1].wire.mtu = 100;
     let session = net.connect(0, 1);
@@ -254,11 +254,11 @@ fn a_server_refuses_whom_it_cannot_send_a_datagram_that_a_session_needs() {
     assert_eq!(net.hosts[1].protocol.session_counts(), (0, 0));
 }
 
-/// A switch flips bits in the token of the first accept, past all checksums: for the client, the
-/// server is another one until it says that there is none of that name. The true one is welcome
-/// then.
+/// A switch flips bits in the token of the first accept, past all checksums. The client takes the
+/// server for another incarnation, until a reset says that there is none with that token. Then the
+/// true accept is believed.
 #[test]
-fn a_token_that_was_taken_for_gone_may_connect() {
+fn a_token_that_a_reset_ended_may_connect_again() {
     let mut net = Net::pair();
     // This accept is lost, and one with another token takes its place.
     let renamed = net.connect(0, 1);
@@ -268,7 +268,7 @@ fn a_token_that_was_taken_for_gone_may_connect() {
     assert_eq!((from, accept[8]), (1, 11), "an accept of the server");
     accept[24] ^= 0x40;
     net.inject(1, 0, accept);
-    // A session that is not open yet keeps what is known of the server.
+    // A session that is not open yet keeps the state of its peer.
     let late = net.connect(0, 1);
     net.request(0, renamed, 1, b"to nobody");
     net.run_ms(30);
@@ -316,11 +316,11 @@ fn an_idle_session_outlives_silence_and_a_dead_client_is_forgotten() {
 }
 
 #[test]
-fn a_stopped_client_does_not_blame_its_peer() {
+fn a_client_that_was_stopped_does_not_count_its_peer_as_silent() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(600);
-    // The client's thread is away for ten seconds; the server forgets it meanwhile or not.
+    // The client's thread is away for ten seconds; meanwhile the server may drop it.
     net.hosts[0].alive = false;
     net.run_ms(3_000);
     net.hosts[0].alive = true;
@@ -377,10 +377,10 @@ fn a_forged_reset_is_ignored() {
     );
 }
 
-/// A server forgets a client whose last session it closed, and says so when the CLOSE is repeated.
-/// If that is held back on the way, it says nothing about a session that was opened meanwhile.
+/// A server forgets a client whose last session it closed, and sends a reset when the CLOSE is
+/// repeated. If that reset is delayed, it does not concern a session that was opened meanwhile.
 #[test]
-fn what_was_forgotten_before_a_session_opened_does_not_end_it() {
+fn a_reset_older_than_a_session_does_not_end_it() {
     for first_is_over in [false, true] {
         let mut net = Net::pair();
         let first = net.connect(0, 1);
@@ -404,10 +404,10 @@ fn what_was_forgotten_before_a_session_opened_does_not_end_it() {
     }
 }
 
-/// An endpoint is away a second time before it has acted on the answer to the question that it
-/// asked after the first: the requests that wait for that answer go on.
+/// An endpoint is away a second time before it has handled the pong of the ping after the first
+/// absence. The requests that wait for that pong go on.
 #[test]
-fn who_was_away_twice_trusts_again() {
+fn a_client_that_was_away_twice_resumes_its_requests() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);
@@ -430,7 +430,7 @@ fn who_was_away_twice_trusts_again() {
 }
 
 #[test]
-fn another_version_is_refused_by_name() {
+fn another_version_is_refused_with_this_version() {
     let mut net = Net::pair();
     let mut connect = vec![0x5a, 9, 0, 0, 0, 0, 0, 0];
     connect.extend_from_slice(&[9, 0, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -448,10 +448,10 @@ fn another_version_is_refused_by_name() {
     assert_eq!(answers.get(), 1);
 }
 
-/// Of the requests that end with their session, those that never left cannot have run: not those
-/// that wait behind the slots, nor a large one that was cut short.
+/// Requests that end with their session cannot have run if they were never sent whole: those that
+/// wait behind the slots, and a large one that was sent in part.
 #[test]
-fn what_was_never_sent_is_told_from_what_may_have_run() {
+fn requests_never_sent_whole_are_reported_as_not_run() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);
@@ -472,14 +472,14 @@ fn what_was_never_sent_is_told_from_what_may_have_run() {
     net.run_ms(1);
     assert_eq!(net.hosts[0].not_run, [7, 8, 9, 10, 11]);
     assert_eq!(net.hosts[0].protocol.outstanding(), 0);
-    // Nor can any run on a session that never opened.
+    // No request can run on a session that never opened.
     let session = net.connect(0, 1);
     net.request(0, session, 12, b"never connected");
     net.run_ms(3_000);
     assert_eq!(net.hosts[0].not_run[5..], [12]);
 }
 
-/// A client that was stopped for so long that the server has dropped it asks before it sends.
+/// A client that was stopped for so long that the server has dropped it pings before it sends.
 #[test]
 fn a_client_that_was_away_sends_nothing_to_a_server_that_may_have_dropped_it() {
     for stopped_ms in [1_000, 10_000] {
@@ -541,7 +541,7 @@ fn a_server_that_is_shut_down_tells_its_clients() {
 /// A large response is kept for ten seconds, and goes with its session: nothing wakes the server
 /// for it afterwards.
 #[test]
-fn what_is_kept_for_a_session_does_not_outlive_it() {
+fn responses_kept_for_a_session_do_not_outlive_it() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);

@@ -1,4 +1,4 @@
-//! Retransmission timeouts: that they follow the round trips, and that each request has its own.
+//! Retransmission timeouts follow the round-trip times, and each request has its own.
 
 use starling_proto::SessionId;
 
@@ -38,9 +38,9 @@ fn a_round_trip_above_the_first_timeout_is_learnt() {
     assert!(again < 5, "{again} of 20 requests were sent again");
 }
 
-/// Else congestion control would hear nothing when the queue is longest.
+/// Otherwise congestion control would get no samples when the queue is longest.
 #[test]
-fn a_round_trip_that_grows_is_learnt_and_marks_are_heard_meanwhile() {
+fn a_growing_round_trip_is_learnt_and_marks_count_meanwhile() {
     let (mut net, session) = warm();
     net.delay = Box::new(|_, _| 1_500_000);
     net.hosts[1].marked = true;
@@ -60,7 +60,7 @@ fn a_loss_beside_a_long_request_is_repaired_in_time() {
     net.hosts[1].echo = false;
     net.request(0, session, 100, b"long");
     net.run_ms(1_000);
-    // It has just been asked after, and is again in 50 ms.
+    // It has just been sent again, and is due again in 50 ms.
     let seen = retransmissions(&net);
     while retransmissions(&net) == seen {
         net.run_until(net.now + 100_000);

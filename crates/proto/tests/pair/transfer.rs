@@ -26,7 +26,7 @@ fn a_small_rpc_costs_one_packet_each_way() {
 }
 
 #[test]
-fn what_is_queued_for_a_peer_leaves_in_one_datagram() {
+fn frames_queued_for_a_peer_leave_in_one_datagram() {
     let mut net = Net::pair();
     let sessions: Vec<_> = (0..4).map(|_| net.connect(0, 1)).collect();
     net.run_ms(1);
@@ -194,7 +194,7 @@ fn more_requests_than_slots_queue_up_to_the_bound() {
     assert_eq!(rejected.message, message);
     net.run_ms(5);
     assert_eq!(net.hosts[1].ran.len(), 8);
-    // Answered out of order, all come back, and the queue moves up.
+    // All are answered, out of order, and the queue advances.
     net.hosts[1].echo = true;
     let now = net.now;
     let waiting: Vec<_> = net.hosts[1].ran.iter().rev().cloned().collect();
@@ -240,7 +240,7 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
             max: 10_000
         }
     );
-    // The limit is one of the body: what is put before it comes on top.
+    // The limit is for the body: the prefix does not count.
     net.hosts[1].echo = false;
     let one = Prefix { ext: true, len: 1 };
     for (prefix, taken) in [(one, true), (Prefix::NONE, false)] {
@@ -252,7 +252,7 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
     }
     net.run_ms(1);
     assert_eq!(net.hosts[1].ran.len(), 1);
-    // A server without memory for it says so, and that nothing was run.
+    // A server without memory rejects the request; it was not run.
     let poor = Config {
         reassembly_bytes: 10_000 + usize::from(Prefix::MAX),
         max_message: 10_000,
@@ -285,7 +285,7 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
 }
 
 #[test]
-fn what_is_delivered_is_known() {
+fn delivered_responses_are_known() {
     const QUIET_NS: u64 = 100_000_000;
     for reliable in [false, true] {
         let config = Config {
@@ -297,7 +297,7 @@ fn what_is_delivered_is_known() {
         net.run_ms(1);
         let undelivered = |net: &Net| net.hosts[1].protocol.has_undelivered(QUIET_NS);
         assert!(!undelivered(&net));
-        // Of a large response the client says when all of it arrived.
+        // The client acknowledges a large response when all of it arrived.
         net.request(0, session, 1, &pattern(1_000_000));
         let mut fetching = 0;
         while net.hosts[0].seen.len() == 1 {
@@ -307,7 +307,7 @@ fn what_is_delivered_is_known() {
         assert!(fetching > 0, "it takes more than a response fragment");
         net.run_until(net.now + 100_000);
         assert!(!undelivered(&net), "it said so");
-        // Of a small one it says nothing: it would ask again if it had missed it.
+        // It does not acknowledge a small one: it would repeat the request if the response was lost.
         net.request(0, session, 2, b"small");
         net.run_ms(1);
         assert_eq!(net.hosts[0].seen.len(), 3);

@@ -1,10 +1,10 @@
-//! Names of sessions, which are used again, and of endpoints, which are not.
+//! Ids of sessions are used again, tokens of endpoints are not.
 
 use starling_proto::Config;
 
 use crate::net::{Net, Seen};
 
-/// The name of a session comes round while a packet is on its way.
+/// The id of a session is used again while a packet is on its way.
 #[test]
 fn a_request_of_a_session_of_long_ago_is_not_run_in_another() {
     let server = Config {
@@ -59,9 +59,9 @@ fn a_request_of_a_session_of_long_ago_is_not_run_in_another() {
     );
 }
 
-/// A client's name for a session comes round while the server still has the one before.
+/// A client's id for a session is used again while the server still has the former session.
 #[test]
-fn a_session_does_not_begin_with_what_is_left_of_another() {
+fn a_session_does_not_inherit_state_of_a_former_session() {
     let client = Config {
         max_sessions: 1,
         ..Config::default()
@@ -71,7 +71,7 @@ fn a_session_does_not_begin_with_what_is_left_of_another() {
     net.run_ms(1);
     net.request(0, session, 1, b"old");
     net.run_ms(1);
-    // The network is away until the client gives up telling that it has closed the session.
+    // The network is down until the client stops repeating the close of the session.
     net.fate = Box::new(|_, _, _| 0);
     let now = net.now;
     let host = &mut net.hosts[0];
@@ -99,10 +99,10 @@ fn a_session_does_not_begin_with_what_is_left_of_another() {
     );
 }
 
-/// A server is restarted while its ACCEPT is on its way, and the client has a session with its
-/// successor when it comes.
+/// A server is restarted while its ACCEPT is on its way. When it arrives, the client has a session
+/// with the new incarnation.
 #[test]
-fn an_accept_of_a_former_self_ends_no_session_with_the_present_one() {
+fn an_accept_of_a_former_incarnation_ends_no_session_with_the_present_one() {
     let mut net = Net::pair();
     let first = net.connect(0, 1);
     // Connect, challenge, connect; the accept is late.
@@ -134,7 +134,7 @@ fn an_accept_of_a_former_self_ends_no_session_with_the_present_one() {
 
 /// A server is restarted without its client's knowledge: a new session with it ends the old ones.
 #[test]
-fn an_accept_of_a_successor_is_taken_once_the_former_self_is_known_to_be_gone() {
+fn an_accept_of_a_new_incarnation_is_believed_once_the_former_one_is_known_to_have_ended() {
     let mut net = Net::pair();
     let former = net.connect(0, 1);
     net.run_ms(1);
