@@ -1,4 +1,4 @@
-//! Addresses: what a name like `udp://host:port` says about how to get there.
+//! Addresses such as `udp://host:port`: the scheme names the device, the rest names the peer.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use starling_io::IoError;
 use starling_io_udp::UdpAddress;
 use starling_io_xdp::XdpAddress;
 
-/// Why a text is no address that works here.
+/// Why a text is not an address that this version can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It has no scheme, or one that does not exist.
     #[error(
-        "{0:?} is no Starling address: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"
+        "{0:?} is not a Starling address: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"
     )]
     Malformed(String),
-    /// What follows its scheme cannot be right. The text says why, and what to write.
+    /// The part after the scheme is wrong. The text says why, and what to write.
     #[error("{0}")]
     Unusable(String),
-    /// Its plane exists in the design but not in this version.
+    /// This version does not have its scheme yet.
     #[error(
         "{address}: {scheme}:// is not built into this version yet; use udp://HOST:PORT, shm://NAME or \
          xdp://IFNAME/HOST:PORT"
@@ -30,7 +30,7 @@ pub enum AddressError {
     },
 }
 
-/// How an address is reached.
+/// The scheme of an address: how the peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `udp://host:port`: kernel UDP, to any host.
@@ -51,19 +51,19 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// An address that is well formed, with a scheme that works here. Whether anybody is reached by it
-/// is seen when it is used.
+/// An address that is well formed, with a scheme that this version has. Whether a peer answers at it
+/// shows when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     scheme: Scheme,
     text: Box<str>,
 }
 
-/// Schemes that are to come.
+/// Schemes of later versions.
 const NOT_YET: [&str; 3] = ["rdma", "grpc", "grpcs"];
 
 impl Address {
-    /// Reads an address. Names are not looked up.
+    /// Parses an address. Host names are not resolved.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let malformed = || AddressError::Malformed(text.to_owned());
         let (scheme, _) = text.split_once("://").ok_or_else(malformed)?;
@@ -97,7 +97,7 @@ impl Address {
         })
     }
 
-    /// How it is reached.
+    /// Its scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
@@ -108,9 +108,9 @@ impl Address {
     }
 }
 
-/// By which device an address is reached: those with the same one can share an endpoint.
+/// The device that reaches an address. Addresses with the same key can share an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum DeviceKey {
     Udp,
     Shm,
     Xdp {
@@ -120,14 +120,14 @@ pub(crate) enum Way {
     },
 }
 
-impl Way {
-    /// The way to an address, or that of the endpoint that is bound to it.
+impl DeviceKey {
+    /// The key of the device that reaches an address, or that is bound to it.
     pub(crate) fn of(address: &Address) -> Self {
         match address.scheme {
             Scheme::Udp => Self::Udp,
             Scheme::Shm => Self::Shm,
             Scheme::Xdp => {
-                let address = XdpAddress::parse(&address.text).expect("it was read before");
+                let address = XdpAddress::parse(&address.text).expect("it was parsed before");
                 Self::Xdp {
                     is_ipv6: address.host().host().contains(':'),
                     interface: address.interface().to_owned(),
@@ -137,9 +137,9 @@ impl Way {
         }
     }
 
-    /// Whether who has this device reaches what is reached that way: any queue of an interface does
-    /// unless one is asked for.
-    pub(crate) fn leads(&self, wanted: &Self) -> bool {
+    /// Whether this device reaches the peers of another key. Any queue of an interface does, unless
+    /// the other key names one.
+    pub(crate) fn reaches(&self, wanted: &Self) -> bool {
         match (self, wanted) {
             (Self::Xdp { queue: own, .. }, Self::Xdp { queue, .. }) => {
                 let mut like = self.clone();
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheme_decides() {
+    fn an_address_has_the_scheme_that_it_begins_with() {
         let scheme = |text| Address::parse(text).expect(text).scheme();
         assert_eq!(scheme("udp://127.0.0.1:9000"), Scheme::Udp);
         assert_eq!(scheme("shm://kv"), Scheme::Shm);
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_reaches_what_is_behind_its_interface() {
-        let way = |text| Way::of(&Address::parse(text).expect(text));
-        assert!(way("udp://h:1").leads(&way("udp://other:2")));
-        assert!(!way("udp://h:1").leads(&way("shm://kv")));
-        let own = way("xdp://eth0/10.0.0.1:1?queue=2");
-        for (text, leads) in [
+    fn a_device_reaches_the_addresses_of_its_interface() {
+        let key = |text| DeviceKey::of(&Address::parse(text).expect(text));
+        assert!(key("udp://h:1").reaches(&key("udp://other:2")));
+        assert!(!key("udp://h:1").reaches(&key("shm://kv")));
+        let own = key("xdp://eth0/10.0.0.1:1?queue=2");
+        for (text, reaches) in [
             ("xdp://eth0/10.0.0.7:9000", true),
             ("xdp://eth0/node-7:9000", true),
             ("xdp://eth0/10.0.0.7:9000?queue=2", true),
@@ -186,13 +186,13 @@ mod tests {
             ("xdp://eth0/[fd00::1]:9000", false),
             ("udp://10.0.0.7:9000", false),
         ] {
-            assert_eq!(own.leads(&way(text)), leads, "{text}");
+            assert_eq!(own.reaches(&key(text)), reaches, "{text}");
         }
-        assert!(way("xdp://eth0/10.0.0.1:1").leads(&way("xdp://eth0/10.0.0.7:1?queue=0")));
+        assert!(key("xdp://eth0/10.0.0.1:1").reaches(&key("xdp://eth0/10.0.0.7:1?queue=0")));
     }
 
     #[test]
-    fn the_rest_is_checked_too() {
+    fn an_address_with_a_wrong_rest_is_refused_with_the_reason() {
         for (text, problem) in [
             ("udp://127.0.0.1", "it has no port; write udp://HOST:PORT"),
             ("udp://:9000", "it has no host"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_to_come_and_nonsense_say_what_to_write_instead() {
+    fn an_unknown_or_later_scheme_is_refused_with_what_to_write_instead() {
         for text in ["rdma://d/h:1", "grpc://h:1", "grpcs://h:1"] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains("not built into this version yet"), "{error}");

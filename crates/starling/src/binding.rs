@@ -1,4 +1,4 @@
-//! Finding out whether both ends have the same version of a method.
+//! Finds out whether client and server have the same version of a method.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -12,11 +12,11 @@ use starling_message::{Kind, Message, MessageLayout, MethodDescriptor, Presence}
 
 use crate::reflection::{self, BindRequest, BindResponse};
 
-/// The longest schema that is looked at, in bytes.
+/// The longest schema of a server that the client accepts, in bytes.
 const MAX_SCHEMA_BYTES: usize = 4 << 20;
 
-/// Asks the server how messages of `method` are to be encoded.
-pub(crate) fn ask(
+/// Asks the server for its version of `method`. Returns the encoding that messages of it go in.
+pub(crate) fn request(
     local: &LocalHandle,
     session: SessionId,
     method: &'static MethodDescriptor,
@@ -55,12 +55,12 @@ pub(crate) fn ask(
     }
 }
 
-/// Compares our version of a method with the server's other one.
+/// Compares the client's version of a method with the server's, which differs.
 fn compare(method: &'static MethodDescriptor, theirs: &[u8]) -> Result<Encoding, Status> {
     let ours = schema_of(method).to_bytes();
     match check_method_compatible(&ours, theirs, method.path) {
-        // Equal layouts would have had equal hashes: what differs is only named differently, or
-        // the hash covers what the layout does not. Protobuf is right in any case.
+        // The hashes differ, so the layouts differ, or names do, or something that the hash covers and
+        // the layout does not. Protobuf is right in each case.
         Ok(_) => Ok(Encoding::Protobuf),
         Err(error @ SchemaError::Incompatible { .. }) => Err(Status::failed_precondition(format!(
             "{}: {error}",
@@ -76,9 +76,9 @@ fn compare(method: &'static MethodDescriptor, theirs: &[u8]) -> Result<Encoding,
 /// The schema of one method, from its layouts.
 fn schema_of(method: &'static MethodDescriptor) -> Schema {
     let mut schema = Schema::default();
-    let mut met = HashMap::new();
-    let request = add(&mut schema, &mut met, method.request);
-    let response = add(&mut schema, &mut met, method.response);
+    let mut indexes = HashMap::new();
+    let request = add(&mut schema, &mut indexes, method.request);
+    let response = add(&mut schema, &mut indexes, method.response);
     schema.methods.push(MethodSchema {
         path: method.path.to_owned(),
         client_streaming: method.client_streaming,
@@ -89,17 +89,17 @@ fn schema_of(method: &'static MethodDescriptor) -> Schema {
     schema
 }
 
-/// Adds a message and those that it reaches, depth first.
+/// Adds a message and the messages that it contains, depth first. Returns its index.
 fn add(
     schema: &mut Schema,
-    met: &mut HashMap<*const MessageLayout, u32>,
+    indexes: &mut HashMap<*const MessageLayout, u32>,
     layout: &'static MessageLayout,
 ) -> u32 {
     let index = schema.messages.len() as u32;
-    if let Some(index) = met.get(&std::ptr::from_ref(layout)) {
+    if let Some(index) = indexes.get(&std::ptr::from_ref(layout)) {
         return *index;
     }
-    met.insert(layout, index);
+    indexes.insert(layout, index);
     schema.messages.push(MessageSchema {
         name: layout.name.to_owned(),
         fields: Vec::new(),
@@ -113,7 +113,7 @@ fn add(
                 _ => None,
             };
             let oneof = oneof_of(field.presence);
-            // The oneof goes by its lowest number; fields are in the order of their numbers.
+            // A oneof is named by its lowest field number. Fields are in the order of their numbers.
             let first = layout
                 .fields
                 .iter()
@@ -130,7 +130,7 @@ fn add(
                     _ => false,
                 },
                 oneof: first.map(|first| first.number),
-                message: field.message().map(|child| add(schema, met, child)),
+                message: field.message().map(|child| add(schema, indexes, child)),
             }
         })
         .collect();
@@ -138,7 +138,8 @@ fn add(
     index
 }
 
-/// Method ids are hashes already.
+/// The hasher of tables by method id. Method ids are hashes already, so it spreads their bits and
+/// does no more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdHasher;
 
@@ -162,7 +163,7 @@ impl Hasher for Id {
 
     #[inline]
     fn write_u32(&mut self, id: u32) {
-        // Both the low and the high bits choose the place in a table.
+        // The table uses low and high bits of a hash.
         self.0 = (u64::from(id) << 32) | u64::from(id);
     }
 

@@ -1,10 +1,10 @@
-//! A connection to one address: its session, when to try again, and how each method's messages
+//! A connection to one address: its session, when it connects again, and how each method's messages
 //! are encoded.
 //!
 //! ```text
-//!                                      failed: on with the next target
+//!                                       failed: the next target
 //!                                     ┌────────────────┐
-//!         a call           found      ▼     begun      │      opened
+//!        a call          resolved     ▼    connecting  │   connected
 //!   Idle ───────▶ Resolving ─────▶ Wanted ────────▶ Opening ─────────▶ Open ──┐
 //!    ▲             ▲     │            │                │                      │
 //!    │      a call │     ▼ failed     ▼ the last failed▼                      │
@@ -12,105 +12,144 @@
 //!    └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A host name stands for several addresses. Whether the server listens at one shows when the
-//! network refuses or nothing answers, so the next is tried then, too.
+//! A host name stands for several addresses, the targets. A target that refuses or does not answer is
+//! followed by the next one.
 //!
 //! After the n-th failure in a row, attempts pause for 2^n times 10 ms, at most 2 s, give or take a
-//! quarter, so that the clients of a restarted server do not all come at once.
+//! quarter. The jitter keeps the clients of a restarted server from connecting all at once.
 //!
-//! Before the first call of a method in a session the server is asked for its version of the
-//! method (`starling.reflection.Reflection/Bind`). Equal: messages go in the native layout. Different
-//! but compatible by protobuf's rules: they go in protobuf. Else calls of that method are refused
-//! here, naming the field.
+//! Before the first call of a method in a session, the connection asks the server for its version of
+//! the method (`starling.reflection.Reflection/Bind`). If both versions are equal, messages go in the
+//! native layout. If they differ and are compatible by protobuf's rules, messages go in protobuf. Else
+//! the client refuses calls of that method, naming the field.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
-use starling_endpoint::{Code, Encoding, LocalHandle, OpenError, SessionId, SessionState, Status};
+use starling_endpoint::{Code, Encoding, OpenError, SessionId, SessionState, Status};
 use starling_message::MethodDescriptor;
 
 use crate::address::Address;
 use crate::binding::{self, IdHasher};
-use crate::channel::StateCell;
-use crate::hub::Hub;
+use crate::channel_state::{ChannelState, StateCell};
+use crate::executor::Executor;
 use crate::lookup;
 
-/// The first pause after a failure.
+/// The pause after the first failure.
 const BACKOFF_MIN_NS: u64 = 10_000_000;
 /// The longest pause.
 const BACKOFF_MAX_NS: u64 = 2_000_000_000;
-/// Pause before a server that is there and refuses to be bound is asked again.
-const REFUSED_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+/// The pause before a server that answers but refuses a Bind call is asked again.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 enum Phase {
     Idle,
-    /// A thread looks up the host's name.
+    /// A thread resolves the host's name.
     Resolving,
-    /// The loop is to begin a session.
+    /// The event loop is to open a session.
     Wanted,
     Opening(SessionId),
     Open(SessionId),
-    /// Not to be tried before `until_ns`.
+    /// The last attempt failed. There is no other before `until_ns`.
     Down {
         until_ns: u64,
         error: Status,
     },
 }
 
-/// What is known of a method in the current session.
+/// How messages of a method are encoded in the current session.
 #[derive(Clone, Debug)]
 enum Binding {
-    Asking,
+    Requested,
     Bound(Encoding),
     /// The schemas do not match.
     Refused(Status),
-    /// It could not be found out. Ask again.
+    /// The Bind call failed. The next call asks again.
     Failed(Status),
 }
 
 struct State {
     phase: Phase,
-    /// A call failed as if the session were over.
-    doubted: bool,
+    /// A call failed as if the session had ended.
+    suspected: bool,
     failures: u32,
-    /// Where to begin a session: the first of them now, the others if that fails.
+    /// Where to open a session: at the first now, at the others if that fails.
     targets: VecDeque<String>,
-    /// What became of the targets before.
+    /// Why the earlier targets failed.
     failed_targets: Vec<String>,
     bindings: HashMap<u32, Binding, IdHasher>,
-    /// Counts every change, for who waits for one.
+    /// Counts every change, for futures that wait for one.
     version: u64,
     waiters: Vec<Waker>,
-    /// Where to show the state to other threads.
-    shown: Option<Arc<StateCell>>,
+    /// Where other threads read the state.
+    published: Option<Arc<StateCell>>,
+}
+
+/// Connections that the event loop has to poll: they need a session, wait for one to open, or suspect
+/// that theirs has ended.
+#[derive(Default)]
+pub(crate) struct PollQueue {
+    connections: RefCell<Vec<Rc<Connection>>>,
+    has_new: Cell<bool>,
+}
+
+impl PollQueue {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.connections.borrow().is_empty()
+    }
+
+    /// Whether a connection has come since the event loop took the queue.
+    pub(crate) fn has_new(&self) -> bool {
+        self.has_new.get()
+    }
+
+    fn push(&self, connection: &Rc<Connection>) {
+        self.has_new.set(true);
+        self.connections.borrow_mut().push(Rc::clone(connection));
+    }
+
+    pub(crate) fn take(&self) -> Vec<Rc<Connection>> {
+        self.has_new.set(false);
+        self.connections.take()
+    }
+
+    /// Keeps a connection for the next poll. It is not new: the thread may sleep until then.
+    pub(crate) fn keep(&self, connection: Rc<Connection>) {
+        self.connections.borrow_mut().push(connection);
+    }
 }
 
 pub(crate) struct Connection {
     address: Address,
-    local: LocalHandle,
+    executor: Rc<Executor>,
+    /// Weak, because the queue owns the connections in it.
+    queue: Weak<PollQueue>,
     state: RefCell<State>,
 }
 
 impl Connection {
-    pub(crate) fn new(address: Address, local: LocalHandle) -> Self {
+    pub(crate) fn new(address: Address, executor: Rc<Executor>, queue: Weak<PollQueue>) -> Self {
         Self {
             address,
-            local,
+            executor,
+            queue,
             state: RefCell::new(State {
                 phase: Phase::Idle,
-                doubted: false,
+                suspected: false,
                 failures: 0,
                 targets: VecDeque::new(),
                 failed_targets: Vec::new(),
                 bindings: HashMap::default(),
                 version: 0,
                 waiters: Vec::new(),
-                shown: None,
+                published: None,
             }),
         }
     }
@@ -119,59 +158,65 @@ impl Connection {
         &self.address
     }
 
-    /// Has its state shown to other threads.
-    pub(crate) fn show_in(&self, cell: Arc<StateCell>) {
-        self.state.borrow_mut().shown = Some(cell);
+    /// Publishes its state to other threads from now on.
+    pub(crate) fn publish_to(&self, cell: Arc<StateCell>) {
+        self.state.borrow_mut().published = Some(cell);
     }
 
     // ---- for callers ----
 
-    /// The session and the encoding, if a call of this method can be made at once.
+    /// The session and the encoding, if a call of this method can be made now.
     #[inline]
     pub(crate) fn ready(&self, method: u32) -> Option<(SessionId, Encoding)> {
         let state = self.state.borrow();
         match (&state.phase, state.bindings.get(&method)) {
-            (Phase::Open(session), Some(Binding::Bound(encoding))) if !state.doubted => {
+            (Phase::Open(session), Some(Binding::Bound(encoding))) if !state.suspected => {
                 Some((*session, *encoding))
             }
             _ => None,
         }
     }
 
-    /// A call failed: if that could mean that the session is over, have it checked before the
-    /// next one.
-    pub(crate) fn doubt(self: &Rc<Self>, hub: &Hub, code: Code) {
+    /// Takes in that a call failed. If the session may have ended, the event loop checks it before
+    /// the next call.
+    pub(crate) fn suspect(self: &Rc<Self>, code: Code) {
         if code != Code::Unavailable {
             return;
         }
         let mut state = self.state.borrow_mut();
-        if matches!(state.phase, Phase::Open(_)) && !state.doubted {
-            state.doubted = true;
-            hub.want(self);
+        if matches!(state.phase, Phase::Open(_)) && !state.suspected {
+            state.suspected = true;
+            self.enqueue();
         }
     }
 
-    /// Waits until a call of this method can be made. With `wait_for_ready`, however long that takes.
+    /// Has the event loop poll this connection. Has no effect after the end of the endpoint.
+    fn enqueue(self: &Rc<Self>) {
+        if let Some(queue) = self.queue.upgrade() {
+            queue.push(self);
+        }
+    }
+
+    /// Waits until a call of this method can be made. `wait_for_ready` has it wait out failures.
     pub(crate) async fn prepare(
         self: &Rc<Self>,
-        hub: &Rc<Hub>,
         method: &'static MethodDescriptor,
         wait_for_ready: bool,
     ) -> Result<(SessionId, Encoding), Status> {
         let mut lost = false;
         loop {
-            let session = self.open(hub, wait_for_ready).await?;
-            match self.bind(hub, session, method).await {
+            let session = self.open(wait_for_ready).await?;
+            match self.bind(session, method).await {
                 Ok(encoding) if self.session() == Some(session) => return Ok((session, encoding)),
                 Ok(_) => {}
-                // The session ended before anything of the call was sent: another one may do.
+                // The session ended before any of the call was sent: another session may do.
                 Err(status) if !lost && status.code() == Code::Unavailable => {
-                    self.doubt(hub, status.code());
+                    self.suspect(status.code());
                     lost = true;
                 }
                 Err(status) if wait_for_ready && status.code() == Code::Unavailable => {
-                    self.doubt(hub, status.code());
-                    hub.local.sleep(REFUSED_PAUSE).await;
+                    self.suspect(status.code());
+                    self.executor.local.sleep(REFUSED_PAUSE).await;
                 }
                 Err(status) => return Err(status),
             }
@@ -179,113 +224,109 @@ impl Connection {
     }
 
     /// Waits for an open session.
-    pub(crate) async fn open(
-        self: &Rc<Self>,
-        hub: &Rc<Hub>,
-        wait_for_ready: bool,
-    ) -> Result<SessionId, Status> {
+    pub(crate) async fn open(self: &Rc<Self>, wait_for_ready: bool) -> Result<SessionId, Status> {
         let mut tried = false;
         loop {
-            let (phase, doubted, version) = {
+            let (phase, suspected, version) = {
                 let state = self.state.borrow();
-                (state.phase.clone(), state.doubted, state.version)
+                (state.phase.clone(), state.suspected, state.version)
             };
             match phase {
-                Phase::Open(session) if !doubted => return Ok(session),
+                Phase::Open(session) if !suspected => return Ok(session),
                 Phase::Open(_) | Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
                     tried = true;
-                    self.changed(version).await;
+                    self.wait_for_change(version).await;
                 }
                 Phase::Down { error, .. } if tried && !wait_for_ready => return Err(error),
-                Phase::Down { until_ns, error } if hub.now_ns() < until_ns => {
+                Phase::Down { until_ns, error } if self.executor.now_ns() < until_ns => {
                     if !wait_for_ready {
                         return Err(error);
                     }
-                    let pause = until_ns.saturating_sub(hub.now_ns());
-                    hub.local
-                        .sleep(std::time::Duration::from_nanos(pause))
-                        .await;
+                    let pause_ns = until_ns.saturating_sub(self.executor.now_ns());
+                    let pause = Duration::from_nanos(pause_ns);
+                    self.executor.local.sleep(pause).await;
                 }
-                Phase::Idle | Phase::Down { .. } => self.begin(hub),
+                Phase::Idle | Phase::Down { .. } => self.start_attempt(),
             }
         }
     }
 
-    /// Begins an attempt. Not a part of the call that is waiting for it, as with [`Self::ask`].
-    fn begin(self: &Rc<Self>, hub: &Rc<Hub>) {
+    /// Starts an attempt to connect. It is a task of its own, as [`Self::request_binding`] is, and
+    /// goes on if the call that waits for it is given up.
+    fn start_attempt(self: &Rc<Self>) {
         if !lookup::is_needed(&self.address) {
-            return self.begin_at(hub, vec![self.address.to_string()]);
+            return self.connect_to(vec![self.address.to_string()]);
         }
         self.state.borrow_mut().phase = Phase::Resolving;
-        self.tell();
-        let (connection, its_hub) = (Rc::downgrade(self), Rc::clone(hub));
+        self.notify();
+        let connection = Rc::downgrade(self);
         let found = lookup::look_up(&self.address);
-        hub.local.spawn_local(async move {
+        self.executor.local.spawn_local(async move {
             let found = found.await;
             let Some(connection) = connection.upgrade() else {
                 return;
             };
             match found {
-                Ok(targets) => connection.begin_at(&its_hub, targets),
+                Ok(targets) => connection.connect_to(targets),
                 Err(error) => {
-                    connection.fail(&its_hub, error);
-                    connection.tell();
+                    connection.fail(error);
+                    connection.notify();
                 }
             }
         });
     }
 
-    /// Has the loop begin a session at the first of these that works.
-    fn begin_at(self: &Rc<Self>, hub: &Hub, targets: Vec<String>) {
+    /// Has the event loop open a session at the first of these targets that works.
+    fn connect_to(self: &Rc<Self>, targets: Vec<String>) {
         let mut state = self.state.borrow_mut();
         state.phase = Phase::Wanted;
         state.targets = targets.into();
         state.failed_targets.clear();
         drop(state);
-        hub.want(self);
-        self.tell();
+        self.enqueue();
+        self.notify();
     }
 
     async fn bind(
         self: &Rc<Self>,
-        hub: &Rc<Hub>,
         session: SessionId,
         method: &'static MethodDescriptor,
     ) -> Result<Encoding, Status> {
-        let mut asked = false;
+        let mut requested = false;
         loop {
             let (binding, version) = {
                 let state = self.state.borrow();
                 if !matches!(state.phase, Phase::Open(open) if open == session) {
-                    return Err(self.why_down(&state));
+                    return Err(self.down_status(&state));
                 }
                 (state.bindings.get(&method.id).cloned(), state.version)
             };
             match binding {
                 Some(Binding::Bound(encoding)) => return Ok(encoding),
                 Some(Binding::Refused(status)) => return Err(status),
-                Some(Binding::Failed(status)) if asked => return Err(status),
-                Some(Binding::Asking) => {
-                    asked = true;
-                    self.changed(version).await;
+                Some(Binding::Failed(status)) if requested => return Err(status),
+                Some(Binding::Requested) => {
+                    requested = true;
+                    self.wait_for_change(version).await;
                 }
-                Some(Binding::Failed(_)) | None => self.ask(hub, session, method),
+                Some(Binding::Failed(_)) | None => self.request_binding(session, method),
             }
         }
     }
 
-    /// Asks the server for its version of a method. Not a part of the call that is waiting for
-    /// it: others may be waiting, too, when that one is given up.
-    fn ask(self: &Rc<Self>, hub: &Rc<Hub>, session: SessionId, method: &'static MethodDescriptor) {
+    /// Asks the server for its version of a method. It is a task of its own: other calls may wait for
+    /// the answer, too, when this one is given up.
+    fn request_binding(self: &Rc<Self>, session: SessionId, method: &'static MethodDescriptor) {
         let mut state = self.state.borrow_mut();
-        state.bindings.insert(method.id, Binding::Asking);
+        state.bindings.insert(method.id, Binding::Requested);
         drop(state);
-        let (connection, question) = (
+        let local = &self.executor.local;
+        let (connection, answer) = (
             Rc::downgrade(self),
-            binding::ask(&hub.local, session, method),
+            binding::request(local, session, method),
         );
-        hub.local.spawn_local(async move {
-            let answer = question.await;
+        local.spawn_local(async move {
+            let answer = answer.await;
             let Some(connection) = connection.upgrade() else {
                 return;
             };
@@ -296,11 +337,11 @@ impl Connection {
                 }
                 Err(status) => Binding::Failed(status),
             };
-            connection.handle_answer(session, method.id, binding);
+            connection.handle_binding(session, method.id, binding);
         });
     }
 
-    fn handle_answer(&self, session: SessionId, method: u32, binding: Binding) {
+    fn handle_binding(&self, session: SessionId, method: u32, binding: Binding) {
         let mut state = self.state.borrow_mut();
         if matches!(state.phase, Phase::Open(open) if open == session)
             && let Entry::Occupied(mut entry) = state.bindings.entry(method)
@@ -308,10 +349,10 @@ impl Connection {
             entry.insert(binding);
         }
         drop(state);
-        self.tell();
+        self.notify();
     }
 
-    fn why_down(&self, state: &Ref<'_, State>) -> Status {
+    fn down_status(&self, state: &State) -> Status {
         match &state.phase {
             Phase::Down { error, .. } => error.clone(),
             _ => Status::unavailable(format!(
@@ -321,9 +362,9 @@ impl Connection {
         }
     }
 
-    // ---- for the loop ----
+    // ---- for the event loop ----
 
-    /// The session that it has or is about to have.
+    /// Its session, open or opening.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self.state.borrow().phase {
             Phase::Opening(session) | Phase::Open(session) => Some(session),
@@ -331,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// Where to begin a session, if one is wanted.
+    /// Where to open a session, if it wants one.
     pub(crate) fn target(&self) -> Option<String> {
         let state = self.state.borrow();
         let target = state.targets.front();
@@ -340,23 +381,23 @@ impl Connection {
             .cloned()
     }
 
-    /// Takes in how an attempt to begin a session went.
-    pub(crate) fn handle_connect(&self, hub: &Hub, result: Result<SessionId, OpenError>) {
+    /// Takes in whether the endpoint could begin to open a session.
+    pub(crate) fn handle_connect(&self, result: Result<SessionId, OpenError>) {
         match result {
             Ok(session) => {
                 let mut state = self.state.borrow_mut();
                 state.phase = Phase::Opening(session);
                 state.bindings.clear();
             }
-            Err(error) => self.fail_target(hub, error.into()),
+            Err(error) => self.fail_target(error.into()),
         }
-        self.tell();
+        self.notify();
     }
 
-    /// Takes in where its session stands.
-    pub(crate) fn handle_state(self: &Rc<Self>, hub: &Hub, session_state: Option<SessionState>) {
+    /// Takes in the state of its session.
+    pub(crate) fn handle_state(&self, session_state: Option<SessionState>) {
         let mut state = self.state.borrow_mut();
-        state.doubted = false;
+        state.suspected = false;
         let mut failure = None;
         match (session_state, &state.phase) {
             (Some(SessionState::Connecting), _) => return,
@@ -377,13 +418,13 @@ impl Connection {
         }
         drop(state);
         if let Some(text) = failure {
-            self.fail_target(hub, Status::unavailable(text));
+            self.fail_target(Status::unavailable(text));
         }
-        self.tell();
+        self.notify();
     }
 
-    /// No session begins at the target: the next one's turn, or the attempt failed.
-    fn fail_target(&self, hub: &Hub, error: Status) {
+    /// No session opens at the target: tries the next one, or fails the attempt.
+    fn fail_target(&self, error: Status) {
         let mut state = self.state.borrow_mut();
         state.targets.pop_front();
         state.failed_targets.push(error.message().to_owned());
@@ -400,33 +441,32 @@ impl Connection {
                 Status::new(error.code(), text)
             }
         };
-        self.fail(hub, error);
+        self.fail(error);
     }
 
-    fn fail(&self, hub: &Hub, error: Status) {
+    fn fail(&self, error: Status) {
         let mut state = self.state.borrow_mut();
         let pause_ns = (BACKOFF_MIN_NS << state.failures.min(16)).min(BACKOFF_MAX_NS);
-        let jitter_ns = hub.random() % (pause_ns / 2);
+        let jitter_ns = self.executor.random() % (pause_ns / 2);
         state.failures += 1;
         state.phase = Phase::Down {
-            until_ns: hub.now_ns() + pause_ns * 3 / 4 + jitter_ns,
+            until_ns: self.executor.now_ns() + pause_ns * 3 / 4 + jitter_ns,
             error,
         };
     }
 
     // ---- waiting ----
 
-    fn tell(&self) {
+    /// Publishes the state, and wakes the futures that wait for a change.
+    fn notify(&self) {
         let mut state = self.state.borrow_mut();
         state.version += 1;
-        if let Some(shown) = &state.shown {
-            shown.set(match state.phase {
-                Phase::Idle => crate::ChannelState::Idle,
-                Phase::Resolving | Phase::Wanted | Phase::Opening(_) => {
-                    crate::ChannelState::Connecting
-                }
-                Phase::Open(_) => crate::ChannelState::Ready,
-                Phase::Down { .. } => crate::ChannelState::TransientFailure,
+        if let Some(published) = &state.published {
+            published.set(match state.phase {
+                Phase::Idle => ChannelState::Idle,
+                Phase::Resolving | Phase::Wanted | Phase::Opening(_) => ChannelState::Connecting,
+                Phase::Open(_) => ChannelState::Ready,
+                Phase::Down { .. } => ChannelState::TransientFailure,
             });
         }
         let waiters = std::mem::take(&mut state.waiters);
@@ -434,8 +474,8 @@ impl Connection {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until the version is another one.
-    async fn changed(&self, version: u64) {
+    /// Waits for a change after this version.
+    async fn wait_for_change(&self, version: u64) {
         std::future::poll_fn(|cx| {
             let mut state = self.state.borrow_mut();
             if state.version != version {
@@ -453,65 +493,10 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(session) = self.session() {
-            self.local.close(session);
+            self.executor.local.close(session);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use starling_endpoint::EndpointConfig;
-    use starling_io_udp::{UdpConfig, UdpIo};
-
-    use super::*;
-    use crate::address::Way;
-    use crate::core::Core;
-
-    fn core(address: &str) -> (Core<UdpIo>, u16) {
-        let io = UdpIo::bind(address, UdpConfig::default()).expect("loopback");
-        let port = io.local_socket_address().port();
-        let core = Core::new(io, Way::Udp, &EndpointConfig::default());
-        (core.expect("a sound configuration"), port)
-    }
-
-    /// Tries a name that stands for these, until that has come to an end.
-    fn attempt(server: &mut Core<UdpIo>, name: &str, targets: &[String]) -> Phase {
-        let (mut client, _) = core("udp://[::]:0");
-        let address = Address::parse(name).expect("well formed");
-        let connection = client.hub.connection(address);
-        connection.begin_at(&client.hub, targets.to_vec());
-        let begun = std::time::Instant::now();
-        loop {
-            client.turn().expect("a device");
-            server.turn().expect("a device");
-            let phase = connection.state.borrow().phase.clone();
-            match phase {
-                Phase::Wanted | Phase::Opening(_) => {}
-                end => return end,
-            }
-            assert!(begun.elapsed().as_secs() < 60, "no end of it");
-        }
-    }
-
-    #[test]
-    fn a_target_that_the_network_refuses_is_followed_by_the_next() {
-        let (mut server, port) = core("udp://127.0.0.1:0");
-        let name = format!("udp://kv:{port}");
-        let refused = format!("udp://[::1]:{port}");
-        let impossible = "udp://0.0.0.0:1".to_owned();
-        let works = format!("udp://127.0.0.1:{port}");
-
-        let targets = [refused.clone(), impossible.clone(), works];
-        let end = attempt(&mut server, &name, &targets);
-        assert!(matches!(end, Phase::Open(_)), "{end:?}");
-
-        let targets = [refused, impossible];
-        let Phase::Down { error, .. } = attempt(&mut server, &name, &targets) else {
-            panic!("nobody is there");
-        };
-        assert_eq!(error.code(), Code::Unavailable);
-        for tried in targets.iter().chain([&name]) {
-            assert!(error.message().contains(tried), "{error}");
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! One thread's endpoint on one kind of device, with the connections that it looks after.
+//! One thread's endpoint on one kind of device, with the connections that its event loop polls.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,66 +8,76 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{Endpoint, EndpointConfig, Secrets, Turn, WorkerConfig};
+use starling_endpoint::{EndpointConfig, Secrets, Turn};
 use starling_io::{IoError, MonotonicClock, Wake};
 
-use crate::address::Way;
+use crate::connection::PollQueue;
+use crate::connections::Connections;
+use crate::device::{Device, Raw};
 use crate::error::Error;
-use crate::hub::Hub;
-use crate::plane::Plane;
-use crate::registry::Registry;
+use crate::executor::Executor;
 use crate::stats::ThreadStats;
 
-pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
-
-pub(crate) struct Core<I: Plane> {
+pub(crate) struct Core<I: Device> {
     pub(crate) raw: Raw<I>,
-    pub(crate) hub: Rc<Hub>,
+    pub(crate) executor: Rc<Executor>,
+    pub(crate) connections: Rc<Connections>,
+    queue: Rc<PollQueue>,
+    /// Client sessions of the endpoint that had ended when the connections were last polled.
+    ended_seen: u64,
     woken: Arc<Woken>,
 }
 
-impl<I: Plane> Core<I> {
-    pub(crate) fn new(io: I, way: Way, config: &EndpointConfig) -> Result<Self, Error> {
+impl<I: Device> Core<I> {
+    pub(crate) fn new(io: I, config: &EndpointConfig) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
         let clock = MonotonicClock::new();
         let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
-        let hub = Hub::new(raw.local(), way, raw.memory(), clock, seed);
+        let executor = Executor::new(raw.local(), clock, seed);
+        let queue = Rc::new(PollQueue::default());
+        let connections = Connections::new(&executor, &queue);
         let woken = Arc::new(Woken {
             flag: AtomicBool::new(false),
             device: raw.waker(),
         });
-        Ok(Self { raw, hub, woken })
+        Ok(Self {
+            raw,
+            executor,
+            connections,
+            queue,
+            ended_seen: 0,
+            woken,
+        })
     }
 
-    /// Has the endpoint serve all methods of a registry, with workers if some need them.
-    pub(crate) fn serve(
-        &mut self,
-        registry: &Registry,
-        workers: &WorkerConfig,
-    ) -> Result<(), Error> {
-        for (method, entry) in registry.entries() {
-            self.raw.register(method, I::handler(entry, &self.hub));
-        }
-        if registry.has_workers() {
-            self.raw.start_workers(workers)?;
-        }
-        Ok(())
-    }
-
-    /// One turn of the endpoint, and what its connections want.
+    /// One turn of the endpoint, and then of its connections.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<Turn, IoError> {
         let mut turn = self.raw.poll()?;
-        if self.hub.look_after(&mut self.raw) {
-            // What it did is to be flushed by another turn before anybody sleeps.
+        if self.poll_connections() {
+            // Another turn flushes what the connections sent, before the thread may sleep.
             turn.events += 1;
         }
         Ok(turn)
     }
 
-    /// Waits as the endpoint does, unless a connection wants something.
+    /// Polls the connections if one of them is queued or a session has ended. Returns whether
+    /// anything changed.
+    #[inline]
+    fn poll_connections(&mut self) -> bool {
+        // Not the protocol's count of sessions: the protocol drops a session before the endpoint
+        // hears of it.
+        let ended = self.raw.stats().sessions_ended;
+        if ended == self.ended_seen && self.queue.is_empty() {
+            return false;
+        }
+        let sessions_ended = ended != std::mem::replace(&mut self.ended_seen, ended);
+        (self.connections).poll(&self.queue, &mut self.raw, sessions_ended)
+    }
+
+    /// Waits as the endpoint does, unless a connection has to be polled.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        if self.hub.is_wanted.get() {
+        if self.queue.has_new() {
             return Ok(());
         }
         self.raw.wait(limit)
@@ -92,11 +102,11 @@ impl<I: Plane> Core<I> {
         loop {
             if self.woken.flag.load(Ordering::Acquire) {
                 self.woken.flag.store(false, Ordering::Relaxed);
-                // A wake between the two stores is answered by the poll that follows.
+                // The poll that follows sees what a wake between the load and the store announces.
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return Ok(output);
                 }
-                self.hub.look_after(&mut self.raw);
+                self.poll_connections();
                 self.turn()?;
             } else if self.turn()?.is_idle() && !self.woken.flag.load(Ordering::Acquire) {
                 self.raw.wait(None)?;
@@ -104,7 +114,7 @@ impl<I: Plane> Core<I> {
         }
     }
 
-    /// Finishes what is being worked on, at most for `timeout`. True if everything was finished.
+    /// Finishes the work in progress, at most for `timeout`. True if all of it was finished.
     pub(crate) fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
         let begun = std::time::Instant::now();
         self.raw.start_drain();

@@ -1,4 +1,4 @@
-//! An endpoint for the thread that owns it, over whichever device its address asks for.
+//! An endpoint for the thread that owns it, on the device that its address names.
 
 use std::fmt;
 use std::future::Future;
@@ -6,49 +6,34 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Idle, LocalHandle, Stats, Turn, WorkerConfig};
+use starling_endpoint::{LocalHandle, Stats, Turn};
 use starling_io::{DeviceReport, IoError, MessageMemory, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 
-use crate::address::{Address, Scheme, Way};
-use crate::core::{Core, Raw};
+use crate::address::{Address, DeviceKey, Scheme};
+use crate::channel_factory::ChannelFactory;
+use crate::core::Core;
+use crate::device::{PerDevice, Raw, for_each_device};
 use crate::error::Error;
-use crate::hub::Hub;
 use crate::local::LocalChannel;
-use crate::plane::Plane;
-use crate::registry::Registry;
-use crate::server::default_workers;
-use crate::service::Service;
+use crate::registry::ServedDevice;
+use crate::settings::{Settings, settings_methods};
 
-/// One thread's end of everything: it serves and calls, runs to completion, takes no locks.
+/// One thread's endpoint: it serves and calls, runs to completion, and takes no locks.
 ///
-/// Everything happens while one of its methods runs: [`Endpoint::block_on`],
-/// [`Endpoint::run_until`], or [`Endpoint::poll`] in a loop of your own.
+/// It works while one of its methods runs: [`Endpoint::block_on`], [`Endpoint::run_until`], or
+/// [`Endpoint::poll`] in a loop of your own.
 pub struct Endpoint {
-    device: Device,
+    core: AnyCore,
+    channels: Rc<ChannelFactory>,
 }
 
-enum Device {
-    Udp(Box<Core<UdpIo>>),
-    Shm(Box<Core<ShmIo>>),
-    Xdp(Box<Core<XdpIo>>),
-}
-
-/// The same for each device.
-macro_rules! each {
-    ($endpoint:expr, $core:ident => $body:expr) => {
-        match $endpoint {
-            Device::Udp($core) => $body,
-            Device::Shm($core) => $body,
-            Device::Xdp($core) => $body,
-        }
-    };
-}
+type AnyCore = PerDevice<Box<Core<UdpIo>>, Box<Core<ShmIo>>, Box<Core<XdpIo>>>;
 
 impl Endpoint {
-    /// An endpoint that only makes calls, to addresses like this one.
+    /// An endpoint that makes calls to addresses like this one, and serves nothing.
     pub fn client(address: &str) -> Result<Self, Error> {
         Self::builder().reach(address).build()
     }
@@ -57,52 +42,48 @@ impl Endpoint {
     pub fn builder() -> EndpointBuilder {
         EndpointBuilder {
             address: None,
-            config: EndpointConfig::default(),
-            registry: Registry::default(),
-            workers: default_workers(),
+            settings: Settings::default(),
         }
     }
 
-    /// For calls: `KvClient::new(endpoint.channel("shm://kv")?)`. Connects with the first one.
+    /// A channel for calls: `KvClient::new(endpoint.channel("shm://kv")?)`. It connects with the
+    /// first call.
     pub fn channel(&self, address: &str) -> Result<LocalChannel, Error> {
-        LocalChannel::open(self.hub(), address)
+        self.channels.channel(address)
     }
 
-    fn hub(&self) -> &Rc<Hub> {
-        each!(&self.device, core => &core.hub)
-    }
-
-    /// Runs until `future` is ready. It may use channels of this endpoint, and anything else that
-    /// needs no executor of its own. An error is the device's and final.
+    /// Runs until `future` is ready. The future may use channels of this endpoint, and anything else
+    /// that needs no executor of its own. An error is the device's, and final.
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, IoError> {
-        each!(&mut self.device, core => core.block_on(future))
+        for_each_device!(&mut self.core, core => core.block_on(future))
     }
 
-    /// Runs a future in this endpoint, whenever the endpoint runs.
+    /// Adds a task to this endpoint. It makes progress while the endpoint runs.
     pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
         self.local().spawn_local(future);
     }
 
-    /// For sleeping and spawning in futures of this endpoint.
+    /// The handle by which futures of this endpoint sleep and spawn tasks.
     pub fn local(&self) -> LocalHandle {
-        self.hub().local.clone()
+        self.channels.executor.local.clone()
     }
 
-    /// One turn of the event loop. Never blocks. An error is the device's and final.
+    /// One turn of the event loop. Never blocks. An error is the device's, and
+    /// final.
     #[inline]
     pub fn poll(&mut self) -> Result<Turn, IoError> {
-        each!(&mut self.device, core => core.turn())
+        for_each_device!(&mut self.core, core => core.turn())
     }
 
-    /// Waits for something to do as [`Idle`] says, at most `limit`. To be called after a turn that
-    /// did nothing.
+    /// Waits for work in the way that [`Idle`](crate::Idle) says, at most `limit`. To be called after
+    /// an idle turn.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        each!(&mut self.device, core => core.wait(limit))
+        for_each_device!(&mut self.core, core => core.wait(limit))
     }
 
-    /// Turns until `done` says so; it is asked after each turn.
+    /// Runs until `done` returns true. It is called after each turn.
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<(), IoError> {
-        each!(&mut self.device, core => loop {
+        for_each_device!(&mut self.core, core => loop {
             let turn = core.turn()?;
             if done() {
                 return Ok(());
@@ -113,60 +94,60 @@ impl Endpoint {
         })
     }
 
-    /// The address that peers reach this endpoint at.
+    /// The address at which peers reach this endpoint.
     pub fn local_address(&self) -> String {
-        each!(&self.device, core => core.raw.local_address())
+        for_each_device!(&self.core, core => core.raw.local_address())
     }
 
-    /// For other threads to end a wait, so that `done` of [`Endpoint::run_until`] is asked.
+    /// Lets other threads end a wait, so that [`Endpoint::run_until`] calls `done`.
     pub fn waker(&self) -> Arc<dyn Wake> {
-        each!(&self.device, core => core.raw.waker())
+        for_each_device!(&self.core, core => core.raw.waker())
     }
 
-    /// Where large bytes fields of requests are best made, for `request.set_..._bytes`: they are sent
-    /// from there as they are, where the device can do that.
+    /// The best memory for large bytes fields of requests, for `request.set_..._bytes`: a device that
+    /// can do so sends from there without a copy.
     pub fn memory(&self) -> &MessageMemory {
-        &self.hub().memory
+        &self.channels.memory
     }
 
-    /// What the endpoint did so far.
+    /// What the endpoint has done.
     pub fn stats(&self) -> Stats {
-        each!(&self.device, core => *core.raw.stats())
+        for_each_device!(&self.core, core => *core.raw.stats())
     }
 
     /// What the device is, and what it has counted.
     pub fn device_report(&self) -> DeviceReport {
-        each!(&self.device, core => core.raw.io().report())
+        for_each_device!(&self.core, core => core.raw.io().report())
     }
 
     /// The endpoint underneath, if its device is UDP: sessions, raw calls, continuations.
     pub fn raw_udp(&mut self) -> Option<&mut Raw<UdpIo>> {
-        match &mut self.device {
-            Device::Udp(core) => Some(&mut core.raw),
+        match &mut self.core {
+            PerDevice::Udp(core) => Some(&mut core.raw),
             _ => None,
         }
     }
 
     /// The endpoint underneath, if its device is shared memory.
     pub fn raw_shm(&mut self) -> Option<&mut Raw<ShmIo>> {
-        match &mut self.device {
-            Device::Shm(core) => Some(&mut core.raw),
+        match &mut self.core {
+            PerDevice::Shm(core) => Some(&mut core.raw),
             _ => None,
         }
     }
 
     /// The endpoint underneath, if its device is AF_XDP.
     pub fn raw_xdp(&mut self) -> Option<&mut Raw<XdpIo>> {
-        match &mut self.device {
-            Device::Xdp(core) => Some(&mut core.raw),
+        match &mut self.core {
+            PerDevice::Xdp(core) => Some(&mut core.raw),
             _ => None,
         }
     }
 
-    /// Finishes what is being worked on and closes all sessions, at most for `timeout`. True if
-    /// everything was finished.
+    /// Finishes the work in progress and closes all sessions, at most for `timeout`. True if all of it
+    /// was finished.
     pub fn shut_down(mut self, timeout: Duration) -> Result<bool, IoError> {
-        each!(&mut self.device, core => core.drain(timeout))
+        for_each_device!(&mut self.core, core => core.drain(timeout))
     }
 }
 
@@ -179,20 +160,18 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// How to make an [`Endpoint`].
+/// The settings of an [`Endpoint`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct EndpointBuilder {
     address: Option<(String, Role)>,
-    config: EndpointConfig,
-    registry: Registry,
-    workers: WorkerConfig,
+    settings: Settings,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// The address is the endpoint's own.
     Bind,
-    /// The address is of those that it reaches.
+    /// The address is like those of the endpoint's peers.
     Reach,
 }
 
@@ -203,73 +182,59 @@ impl fmt::Debug for EndpointBuilder {
 }
 
 impl EndpointBuilder {
-    /// The address that others reach it at. It can also make calls to addresses of the same kind.
+    /// The address at which peers reach the endpoint. It can also make calls, to addresses of the same
+    /// device.
     pub fn bind(mut self, address: &str) -> Self {
         self.address = Some((address.to_owned(), Role::Bind));
         self
     }
 
-    /// An endpoint that others cannot reach, for calls to addresses like this one.
+    /// Makes an endpoint that peers cannot reach, for calls to addresses like this one.
     pub fn reach(mut self, address: &str) -> Self {
         self.address = Some((address.to_owned(), Role::Reach));
         self
     }
 
-    /// What to do when there is nothing to do.
-    pub fn idle(mut self, idle: Idle) -> Self {
-        self.config.idle = idle;
-        self
-    }
+    settings_methods!();
 
-    /// Sets everything about sessions, credits and timers.
-    pub fn config(mut self, config: EndpointConfig) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Serves a service, in this thread and the workers.
-    pub fn add_service<S: Service>(mut self, service: S) -> Self {
-        self.registry.add(service);
-        self
-    }
-
-    /// Threads for methods that run in workers. Unless set, as many as the host has cores.
-    pub fn workers(mut self, threads: usize) -> Self {
-        self.workers.threads = threads;
-        self
-    }
-
-    /// Sets everything about workers: threads, their queue, and who gets what.
-    pub fn worker_config(mut self, config: WorkerConfig) -> Self {
-        self.workers = config;
-        self
-    }
-
-    /// The endpoint.
+    /// Makes the endpoint.
     pub fn build(self) -> Result<Endpoint, Error> {
         let (address, role) = self.address.as_ref().ok_or(Error::NoAddress)?;
         let address = Address::parse(address)?;
         let role = *role;
-        let device = match address.scheme() {
-            Scheme::Udp => Device::Udp(Box::new(self.core(&address, role)?)),
-            Scheme::Shm => Device::Shm(Box::new(self.core(&address, role)?)),
-            Scheme::Xdp => Device::Xdp(Box::new(self.core(&address, role)?)),
-        };
-        Ok(Endpoint { device })
+        match address.scheme() {
+            Scheme::Udp => self.build_on(&address, role, PerDevice::Udp),
+            Scheme::Shm => self.build_on(&address, role, PerDevice::Shm),
+            Scheme::Xdp => self.build_on(&address, role, PerDevice::Xdp),
+        }
     }
 
-    fn core<I: Plane>(mut self, address: &Address, role: Role) -> Result<Core<I>, Error> {
+    fn build_on<I: ServedDevice>(
+        self,
+        address: &Address,
+        role: Role,
+        any: fn(Box<Core<I>>) -> AnyCore,
+    ) -> Result<Endpoint, Error> {
+        let Settings {
+            mut registry,
+            config,
+            workers,
+        } = self.settings;
         if role == Role::Bind {
-            self.registry.complete(&self.workers)?;
+            registry.complete(&workers)?;
         }
         let io = match role {
             Role::Bind => I::bind(address.as_str(), false)?,
             Role::Reach => I::client(address.as_str())?,
         };
-        let mut core = Core::new(io, Way::of(address), &self.config)?;
+        let mut core = Core::new(io, &config)?;
+        let channels = ChannelFactory::new(&core, DeviceKey::of(address));
         if role == Role::Bind {
-            core.serve(&self.registry, &self.workers)?;
+            registry.serve_on(&mut core, &channels, &workers)?;
         }
-        Ok(core)
+        Ok(Endpoint {
+            core: any(Box::new(core)),
+            channels,
+        })
     }
 }

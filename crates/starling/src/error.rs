@@ -1,4 +1,5 @@
-//! Why something could not be set up. Calls end with a [`Status`](crate::Status) instead.
+//! Why a server, an endpoint or a channel could not be made. Calls end with a
+//! [`Status`](crate::Status) instead.
 
 use starling_endpoint::{Status, WorkerConfigError};
 use starling_io::IoError;
@@ -24,42 +25,44 @@ pub enum Error {
     /// A setting of workers cannot work.
     #[error(transparent)]
     Workers(#[from] WorkerConfigError),
-    /// A network interface is to hand requests to workers, and no method runs in any.
+    /// A server is to be steered, and none of its methods runs in workers.
     #[error(
-        "the server is steered, and none of its methods runs in workers: say which do, with \
-         `option (starling.mode) = WORKER` in the .proto file, or leave steered() away"
+        "the server is steered, but none of its methods runs in workers: mark those that do with \
+         `option (starling.mode) = WORKER` in the .proto file, or do not call steered()"
     )]
     NothingToSteer,
-    /// A server without an address.
+    /// The server or endpoint has no address.
     #[error("the server has no address: call bind(\"udp://0.0.0.0:9000\") or bind(\"shm://name\")")]
     NoAddress,
-    /// Two services have one name, or two methods one number on the wire.
-    #[error("{first} and {second} cannot be served by one server: both have the number {id:#010x}")]
+    /// Two services have the same name, or two methods the same method id.
+    #[error(
+        "one server cannot serve both {first} and {second}: both have the method id {id:#010x}"
+    )]
     MethodsCollide {
-        /// Path of the method that was there.
+        /// Path of the method that was added first.
         first: &'static str,
-        /// Path of the method that was added.
+        /// Path of the method that was added second.
         second: &'static str,
-        /// The number that both have on the wire.
+        /// The method id of both.
         id: u32,
     },
-    /// The operating system gave no thread or no randomness.
+    /// The operating system could not start a thread, or gave no randomness.
     #[error("{attempt}: {source}")]
     System {
-        /// What was tried.
+        /// What Starling attempted.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A dispatch thread panicked, which is a fault of Starling.
+    /// A dispatch thread panicked. This is a bug of Starling.
     #[error("a dispatch thread panicked")]
     Panicked,
 }
 
 impl From<Error> for Status {
-    /// For handlers that make calls: `cx.channel(address)?`. What the handler cannot set up is
-    /// INTERNAL for its caller; a server that could not be reached is what it was.
+    /// For handlers that make calls: `cx.channel(address)?`. A server that the handler could not reach
+    /// keeps its status. Every other error is INTERNAL for the handler's caller.
     fn from(error: Error) -> Self {
         match error {
             Error::Unreachable(status) => status,
@@ -82,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handler_passes_errors_on_as_statuses() {
+    fn an_unreachable_server_keeps_its_status_and_other_errors_are_internal() {
         let handler = |address: &str| -> Result<(), Status> {
             crate::Address::parse(address).map_err(Error::from)?;
             Err(Error::Unreachable(Status::unavailable("nobody")))?

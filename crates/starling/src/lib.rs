@@ -161,29 +161,39 @@
 
 mod address;
 mod binding;
-mod cell;
+mod call_cell;
+mod caller;
 mod channel;
+mod channel_call;
+mod channel_factory;
+mod channel_state;
 mod connection;
+mod connections;
 mod core;
+mod device;
 mod driver;
 mod endpoint;
 mod error;
-mod hub;
+mod executor;
 mod local;
 mod lookup;
 mod message;
 mod nested;
 mod options;
-mod plane;
+mod permits;
 pub mod reflection;
 mod registry;
+mod retry;
 mod server;
 mod service;
+mod settings;
 mod stats;
 mod wait;
 
 pub use address::{Address, AddressError, Scheme};
-pub use channel::{Channel, ChannelBuilder, ChannelCall, ChannelState};
+pub use caller::Caller;
+pub use channel::{Channel, ChannelBuilder, ChannelCall};
+pub use channel_state::ChannelState;
 pub use endpoint::{Endpoint, EndpointBuilder};
 pub use error::Error;
 pub use local::{LocalCall, LocalChannel};
@@ -191,7 +201,7 @@ pub use message::{OwnedRequest, Request, Response};
 pub use nested::NestedContext;
 pub use options::CallOptions;
 pub use server::{Server, ServerBuilder, ServerHandle};
-pub use service::{Caller, Registrar, Service};
+pub use service::{Registrar, Service};
 pub use starling_endpoint::{
     Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, ProtocolStats,
     Sleep, Stats, Status, Turn, WorkerConfig, WorkerConfigError, jbsq,

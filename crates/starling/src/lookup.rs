@@ -1,18 +1,19 @@
-//! Host names become IP addresses in threads of their own: the system's resolver may take seconds,
-//! and an endpoint's thread has other things to do.
+//! Resolves host names in threads of their own: the system's resolver may block for seconds, and an
+//! endpoint's thread must not.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
+use atomic_waker::AtomicWaker;
 use starling_endpoint::Status;
 use starling_io_udp::UdpAddress;
 use starling_io_xdp::XdpAddress;
 
 use crate::address::{Address, Scheme};
 
-/// The host name in an address; none if there is nothing to be looked up.
+/// The host name in an address. None if the address has none.
 fn name_in(address: &Address) -> Option<UdpAddress> {
     let host = match address.scheme() {
         Scheme::Udp => UdpAddress::parse(address.as_str()).ok()?,
@@ -23,7 +24,7 @@ fn name_in(address: &Address) -> Option<UdpAddress> {
     (!is_ip).then_some(host)
 }
 
-/// The same address with an IP address in place of the host's name.
+/// The same address with an IP address in place of the host name.
 fn with_ip(address: &str, ip: SocketAddr) -> String {
     match XdpAddress::parse(address) {
         Ok(address) => address.at(ip).to_string(),
@@ -38,48 +39,44 @@ pub(crate) fn is_needed(address: &Address) -> bool {
 
 #[derive(Default)]
 struct Found {
-    targets: Option<Result<Vec<String>, Status>>,
-    waker: Option<Waker>,
+    targets: OnceLock<Result<Vec<String>, Status>>,
+    waker: AtomicWaker,
 }
 
-/// The addresses that a host name stands for, as addresses without names. Begun at once.
+impl Found {
+    fn set(&self, targets: Result<Vec<String>, Status>) {
+        // Set once: by the thread, or because there is none.
+        let _ = self.targets.set(targets);
+        self.waker.wake();
+    }
+}
+
+/// Resolves the host name of an address. Returns the addresses that it stands for, with IP addresses
+/// in place of the name. The thread starts now, not when the future is first polled.
 pub(crate) fn look_up(
     address: &Address,
 ) -> impl Future<Output = Result<Vec<String>, Status>> + use<> {
-    let found = Arc::new(Mutex::new(Found::default()));
+    let found = Arc::new(Found::default());
     let (name, text, its_found) = (name_in(address), address.to_string(), Arc::clone(&found));
-    let put = move |targets| {
-        let mut found = its_found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.targets = Some(targets);
-        let waker = found.waker.take();
-        drop(found);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    };
-    let its_put = put.clone();
     let thread = std::thread::Builder::new()
         .name("starling-resolve".to_owned())
         .spawn(move || {
-            its_put(match name.map(|name| name.resolve()) {
+            its_found.set(match name.map(|name| name.resolve()) {
                 None => Ok(vec![text]),
                 Some(Ok(found)) => Ok(found.iter().map(|ip| with_ip(&text, *ip)).collect()),
                 Some(Err(error)) => Err(Status::unavailable(error.to_string())),
             });
         });
     if let Err(error) = thread {
-        put(Err(Status::unavailable(format!(
+        found.set(Err(Status::unavailable(format!(
             "start a thread to resolve a name: {error}"
         ))));
     }
     std::future::poll_fn(move |cx| {
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        match found.targets.take() {
-            Some(targets) => Poll::Ready(targets),
-            None => {
-                found.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        found.waker.register(cx.waker());
+        match found.targets.get() {
+            Some(targets) => Poll::Ready(targets.clone()),
+            None => Poll::Pending,
         }
     })
 }
@@ -93,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_are_looked_up() {
+    fn only_addresses_with_host_names_are_looked_up() {
         assert!(is_needed(&address("udp://localhost:9000")));
         assert!(is_needed(&address("xdp://eth0/localhost:9000")));
         for text in [
@@ -109,15 +106,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_becomes_addresses_or_an_error_with_the_name() {
+    fn a_host_name_resolves_to_addresses_or_to_an_error_with_the_name() {
         let found = crate::block_on(look_up(&address("udp://localhost:9000")));
-        let found = found.expect("every host knows it");
+        let found = found.expect("every host has this name");
         assert!(
             found.iter().all(|target| !is_needed(&address(target))),
             "{found:?}"
         );
         let found = crate::block_on(look_up(&address("xdp://eth0/localhost:9000?queue=1")));
-        let found = found.expect("every host knows it");
+        let found = found.expect("every host has this name");
         let has_ip = |target: &String| {
             let (v4, v6) = (
                 "xdp://eth0/127.0.0.1:9000?queue=1",

@@ -1,5 +1,5 @@
-//! Messages on their way: what a handler gets, what a caller gets back, and the change from the
-//! native layout to protobuf for peers that have another version of the schema.
+//! Requests and responses: what a handler gets, what a caller gets back, and the conversion from the
+//! native layout to protobuf for peers with another version of the schema.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use starling_message::{
     Arena, Message, MessageLayout, MessageView, Reader, protobuf, reflect, validate,
 };
 
-/// The most memory that a message decoded from protobuf may take, in bytes. On the wire it has at
-/// most 64 MiB; unpacked, small elements grow.
+/// The most memory that a message decoded from protobuf may take, in bytes. It has at most 64 MiB on
+/// the wire. Small elements grow when they are unpacked.
 const MAX_DECODED_BYTES: usize = 256 << 20;
 
-/// A request, as an inline or worker handler gets it: read where it was received.
+/// A request of an inline or worker handler. The handler reads it where it was received.
 pub struct Request<'a, Q: Message> {
     pub(crate) view: Q::View<'a>,
     pub(crate) metadata: MetadataView<'a>,
@@ -30,23 +30,23 @@ impl<'a, Q: Message> Request<'a, Q> {
         self.view
     }
 
-    /// What the caller sent beside it.
+    /// The metadata that the caller sent with the message.
     pub fn metadata(&self) -> MetadataView<'a> {
         self.metadata
     }
 
-    /// How long the caller still waits, as of when the handler was begun.
+    /// The time that was left until the deadline when the handler started. None without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 
-    /// When the caller gives up.
+    /// The call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.remaining?)
     }
 
-    /// Where a large bytes field of the answer is best made, for `reply.set_..._bytes`: it is sent from
-    /// there as it is, where the device that the request came by can do that.
+    /// The best memory for a large bytes field of the response, for `reply.set_..._bytes`: a device that
+    /// can do so sends from there without a copy.
     pub fn memory(&self) -> &'a MessageMemory {
         self.memory
     }
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// A received message that is kept: in the bytes that came, or decoded from protobuf.
+/// A received message that outlives its datagram: as received, or decoded from protobuf.
 #[derive(Clone)]
 enum Kept<M> {
     /// Validated.
@@ -116,13 +116,13 @@ impl<M: Message> Kept<M> {
                 let (buffer, body_at) = message.into_parts();
                 let (bytes, _) = buffer.into_parts();
                 let arena = Arena::adopt(bytes, body_at, M::LAYOUT);
-                M::from_arena(arena.expect("it was validated when it arrived"))
+                M::from_arena(arena.expect("the message was validated when it arrived"))
             }
         }
     }
 }
 
-/// A request that outlives the receive buffer, as a nested handler gets it.
+/// A request of a nested handler. It outlives the receive buffer.
 pub struct OwnedRequest<Q: Message> {
     kept: Kept<Q>,
     deadline: Option<Instant>,
@@ -145,12 +145,12 @@ impl<Q: Message> OwnedRequest<Q> {
         self.kept.view()
     }
 
-    /// What the caller sent beside it.
+    /// The metadata that the caller sent with the message.
     pub fn metadata(&self) -> MetadataView<'_> {
         self.kept.metadata()
     }
 
-    /// When the caller gives up.
+    /// The call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -201,7 +201,7 @@ impl<P: Message> Response<P> {
         self.kept.view()
     }
 
-    /// What the server sent beside it.
+    /// The metadata that the server sent with the message.
     pub fn metadata(&self) -> MetadataView<'_> {
         self.kept.metadata()
     }
@@ -217,19 +217,31 @@ fn malformed_request(error: impl fmt::Display) -> Status {
     Status::invalid_argument(format!("the client's request is malformed: {error}"))
 }
 
-/// Runs a handler on a request's bytes and builds the response at the end of `buffer`. In the
-/// native layout nothing is copied and, if the response fits, nothing is allocated.
+/// A request as the endpoint hands it to a handler.
+pub(crate) struct RawRequest<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) encoding: Encoding,
+    pub(crate) metadata: MetadataView<'a>,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) memory: &'a MessageMemory,
+}
+
+/// Runs a handler on a request and appends the response to `buffer`. Returns the response's tail. In
+/// the native layout it copies nothing and, if the response fits, allocates nothing.
 #[inline]
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn serve<Q: Message, P: Message>(
-    body: &[u8],
-    encoding: Encoding,
-    metadata: MetadataView<'_>,
-    remaining: Option<Duration>,
-    memory: &MessageMemory,
-    buffer: Vec<u8>,
+    request: RawRequest<'_>,
+    buffer: &mut Vec<u8>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
-) -> Result<(Vec<u8>, Option<Bytes>), Status> {
+) -> Result<Option<Bytes>, Status> {
+    let RawRequest {
+        body,
+        encoding,
+        metadata,
+        remaining,
+        memory,
+    } = request;
+    let own_buffer = std::mem::take(buffer);
     if encoding == Encoding::Protobuf {
         let decoded = Q::from_protobuf(body, MAX_DECODED_BYTES).map_err(malformed_request)?;
         let request = Request {
@@ -240,7 +252,9 @@ pub(crate) fn serve<Q: Message, P: Message>(
         };
         let mut response = P::default();
         handler(request, response.as_mut())?;
-        return encode(response, encoding, buffer);
+        let (head, tail) = encode(response, encoding, own_buffer)?;
+        *buffer = head;
+        return Ok(tail);
     }
     validate(Q::LAYOUT, body).map_err(malformed_request)?;
     let request = Request {
@@ -249,12 +263,14 @@ pub(crate) fn serve<Q: Message, P: Message>(
         remaining,
         memory,
     };
-    let mut arena = Arena::begin(buffer, P::LAYOUT);
+    let mut arena = Arena::begin(own_buffer, P::LAYOUT);
     handler(request, P::mut_of(arena.root()))?;
-    Ok(arena.into_parts())
+    let (head, tail) = arena.into_parts();
+    *buffer = head;
+    Ok(tail)
 }
 
-/// Appends a response to `buffer`.
+/// Appends a response to `buffer`. Returns the buffer, and the response's tail.
 pub(crate) fn encode<P: Message>(
     response: P,
     encoding: Encoding,
@@ -274,7 +290,7 @@ pub(crate) fn encode<P: Message>(
     }
 }
 
-/// A request in the native layout with `room` bytes for the call header in front.
+/// A request in the native layout, after `room` bytes for the call header.
 #[inline]
 pub(crate) fn prepare<Q: Message>(request: &Q, room: usize) -> Msgbuf {
     let (head, tail) = request.parts();
@@ -284,7 +300,8 @@ pub(crate) fn prepare<Q: Message>(request: &Q, room: usize) -> Msgbuf {
     Msgbuf::from_parts(bytes, tail.cloned())
 }
 
-/// The same request in protobuf. `from` and `to` are the bytes of room for the call header.
+/// Converts a request to protobuf. `from` and `to` are the bytes for the call header, before and
+/// after.
 #[cold]
 pub(crate) fn convert(
     layout: &'static MessageLayout,

@@ -1,21 +1,21 @@
-//! What a call can be told.
+//! The options of a call.
 
 use std::time::Duration;
 
 use starling_endpoint::{Encoding, Metadata};
 
-/// Options of one call. The default is a plain call: no deadline, no metadata, and an error at once
-/// if the server cannot be reached.
+/// The options of one call. By default, a call has no deadline and no metadata, and fails at once if
+/// the server cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
-    /// The call ends with DEADLINE_EXCEEDED when it is not over after this long, connecting and
-    /// waiting included. The server is told, and does not begin what has expired.
+    /// The call ends with DEADLINE_EXCEEDED after this time, which includes connecting and waiting. The
+    /// server learns the deadline, and does not start a call whose deadline has passed.
     pub timeout: Option<Duration>,
-    /// Travels beside the request.
+    /// Is sent with the request.
     pub metadata: Metadata,
-    /// When the server cannot be reached, try until it can (or the timeout is over) rather than
-    /// end with UNAVAILABLE. A call that may have reached the server is never tried again;
-    /// one whose session ended before it was sent is made again once, with or without this.
+    /// If the server cannot be reached, the call waits until it can be, at most for the timeout, instead
+    /// of ending with UNAVAILABLE. A call that may have reached the server is never made again. A call
+    /// whose session ended before the call was sent is made again once, with or without this.
     pub wait_for_ready: bool,
 }
 
@@ -36,7 +36,7 @@ impl CallOptions {
         }
     }
 
-    /// As the endpoint takes them.
+    /// The options of the endpoint's call.
     pub(crate) fn lower(
         &self,
         encoding: Encoding,

@@ -1,8 +1,7 @@
-//! The methods of a server, ready to be put into any endpoint.
+//! The methods of a server, for any endpoint.
 //!
-//! A handler is shared by all dispatch threads of a server, which may stand on different devices:
-//! an [`Entry`] makes the handler for each of them, so that none is called through a pointer that
-//! knows less than its types.
+//! The dispatch threads of a server share a handler, and may have different devices. An [`Entry`] makes
+//! a handler for each kind of device, so that each call of it is direct and knows the types.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,24 +18,68 @@ use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
 use starling_message::{Message, MethodDescriptor, Mode, ServiceDescriptor};
 
+use crate::channel_factory::ChannelFactory;
+use crate::core::Core;
+use crate::device::Device;
 use crate::error::Error;
-use crate::hub::Hub;
-use crate::message::{OwnedRequest, Request, encode, serve};
+use crate::message::{OwnedRequest, RawRequest, Request, encode, serve};
 use crate::nested::NestedContext;
 use crate::reflection::{Catalog, ReflectionServer};
 use crate::service::{Registrar, Service};
 
 /// A method with its handler.
 pub(crate) trait Entry: Send + Sync {
-    fn udp(&self, hub: &Rc<Hub>) -> Handler<UdpIo>;
-    fn shm(&self, hub: &Rc<Hub>) -> Handler<ShmIo>;
-    fn xdp(&self, hub: &Rc<Hub>) -> Handler<XdpIo>;
+    fn udp(&self, channels: &Rc<ChannelFactory>) -> Handler<UdpIo>;
+    fn shm(&self, channels: &Rc<ChannelFactory>) -> Handler<ShmIo>;
+    fn xdp(&self, channels: &Rc<ChannelFactory>) -> Handler<XdpIo>;
+}
+
+/// A device that entries make handlers for.
+pub(crate) trait ServedDevice: Device {
+    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self>;
+}
+
+impl ServedDevice for UdpIo {
+    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self> {
+        entry.udp(channels)
+    }
+}
+
+impl ServedDevice for ShmIo {
+    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self> {
+        entry.shm(channels)
+    }
+}
+
+impl ServedDevice for XdpIo {
+    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self> {
+        entry.xdp(channels)
+    }
+}
+
+/// Makes a method's handler for any device: an [`Entry`] whose devices are not named.
+trait MakeHandler: Send + Sync {
+    fn handler<I: PacketIo>(&self, channels: &Rc<ChannelFactory>) -> Handler<I>;
+}
+
+impl<T: MakeHandler> Entry for T {
+    fn udp(&self, channels: &Rc<ChannelFactory>) -> Handler<UdpIo> {
+        self.handler(channels)
+    }
+
+    fn shm(&self, channels: &Rc<ChannelFactory>) -> Handler<ShmIo> {
+        self.handler(channels)
+    }
+
+    fn xdp(&self, channels: &Rc<ChannelFactory>) -> Handler<XdpIo> {
+        self.handler(channels)
+    }
 }
 
 /// All methods of a server.
 #[derive(Default)]
 pub(crate) struct Registry {
-    pub(crate) services: Vec<&'static ServiceDescriptor>,
+    services: Vec<&'static ServiceDescriptor>,
     entries: Vec<(&'static MethodDescriptor, Box<dyn Entry>)>,
     by_id: HashMap<u32, &'static str>,
     has_workers: bool,
@@ -60,8 +103,8 @@ impl Registry {
         self.entries.push((method, entry));
     }
 
-    /// All services have been added: adds what every server says of itself, and looks whether they
-    /// can be served together, by workers like these.
+    /// Adds reflection, after all services, and checks that one server can serve them together, with
+    /// these workers.
     pub(crate) fn complete(&mut self, workers: &WorkerConfig) -> Result<(), Error> {
         let catalog = Catalog::new(&self.services);
         self.add(ReflectionServer::new(catalog));
@@ -75,15 +118,21 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether a method runs in workers.
-    pub(crate) fn has_workers(&self) -> bool {
-        self.has_workers
-    }
-
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (MethodId, &dyn Entry)> {
-        self.entries
-            .iter()
-            .map(|(method, entry)| (MethodId(method.id), &**entry))
+    /// Has an endpoint serve all methods, with workers if a method runs in workers.
+    pub(crate) fn serve_on<I: ServedDevice>(
+        &self,
+        core: &mut Core<I>,
+        channels: &Rc<ChannelFactory>,
+        workers: &WorkerConfig,
+    ) -> Result<(), Error> {
+        for (method, entry) in &self.entries {
+            let handler = I::handler(&**entry, channels);
+            core.raw.register(MethodId(method.id), handler);
+        }
+        if self.has_workers {
+            core.raw.start_workers(workers)?;
+        }
+        Ok(())
     }
 }
 
@@ -128,72 +177,47 @@ struct Unary<Q, P, F> {
     types: PhantomData<fn(Q) -> P>,
 }
 
-impl<Q: Message, P: Message, F> Unary<Q, P, F>
+/// Runs a handler on a request, and writes the response into the reply's buffer. The requests and
+/// replies of inline handlers and of workers are different types with the same methods.
+macro_rules! run {
+    ($handler:expr, $memory:expr, $request:expr, $reply:expr) => {{
+        let request = RawRequest {
+            body: $request.body(),
+            encoding: $request.encoding(),
+            metadata: $request.metadata(),
+            remaining: $request.remaining(),
+            memory: $memory,
+        };
+        let result = serve::<Q, P>(request, $reply.buffer(), |request, response| {
+            $handler(request, response)
+        });
+        result.map(|tail| {
+            if let Some(tail) = tail {
+                $reply.set_tail(tail);
+            }
+        })
+    }};
+}
+
+impl<Q: Message, P: Message, F> MakeHandler for Unary<Q, P, F>
 where
     F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static,
 {
-    fn handler<I: PacketIo>(&self, hub: &Hub) -> Handler<I> {
-        let (handler, memory) = (Arc::clone(&self.handler), hub.memory.clone());
+    fn handler<I: PacketIo>(&self, channels: &Rc<ChannelFactory>) -> Handler<I> {
+        let (handler, memory) = (Arc::clone(&self.handler), channels.memory.clone());
         if self.in_worker {
             return Handler::worker(Arc::new(move |request, reply| {
-                let result = serve::<Q, P>(
-                    request.body(),
-                    request.encoding(),
-                    request.metadata(),
-                    request.remaining(),
-                    &memory,
-                    std::mem::take(reply.buffer()),
-                    |request, response| handler(request, response),
-                );
-                match result {
-                    Ok((head, tail)) => {
-                        *reply.buffer() = head;
-                        if let Some(tail) = tail {
-                            reply.set_tail(tail);
-                        }
-                    }
-                    Err(status) => reply.set_status(status),
+                if let Err(status) = run!(handler, &memory, request, reply) {
+                    reply.set_status(status);
                 }
             }));
         }
-        Handler::inline(move |_, request, mut reply| {
-            let result = serve::<Q, P>(
-                request.body(),
-                request.encoding(),
-                request.metadata(),
-                request.remaining(),
-                &memory,
-                std::mem::take(reply.buffer()),
-                |request, response| handler(request, response),
-            );
-            match result {
-                Ok((head, tail)) => {
-                    *reply.buffer() = head;
-                    if let Some(tail) = tail {
-                        reply.set_tail(tail);
-                    }
-                    reply.ok();
-                }
+        Handler::inline(
+            move |_, request, mut reply| match run!(handler, &memory, request, reply) {
+                Ok(()) => reply.ok(),
                 Err(status) => reply.status(status),
-            }
-        })
-    }
-}
-
-impl<Q: Message, P: Message, F> Entry for Unary<Q, P, F>
-where
-    F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static,
-{
-    fn udp(&self, hub: &Rc<Hub>) -> Handler<UdpIo> {
-        self.handler(hub)
-    }
-
-    fn shm(&self, hub: &Rc<Hub>) -> Handler<ShmIo> {
-        self.handler(hub)
-    }
-
-    fn xdp(&self, hub: &Rc<Hub>) -> Handler<XdpIo> {
-        self.handler(hub)
+            },
+        )
     }
 }
 
@@ -202,13 +226,13 @@ struct Nested<Q, P, F> {
     types: PhantomData<fn(Q) -> P>,
 }
 
-impl<Q: Message, P: Message, F, Fut> Nested<Q, P, F>
+impl<Q: Message, P: Message, F, Fut> MakeHandler for Nested<Q, P, F>
 where
     F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<P, Status>> + 'static,
 {
-    fn handler<I: PacketIo>(&self, hub: &Rc<Hub>) -> Handler<I> {
-        let (handler, hub) = (Arc::clone(&self.handler), Rc::clone(hub));
+    fn handler<I: PacketIo>(&self, channels: &Rc<ChannelFactory>) -> Handler<I> {
+        let (handler, channels) = (Arc::clone(&self.handler), Rc::clone(channels));
         Handler::inline(move |cx, request, reply| {
             let (encoding, remaining) = (request.encoding(), request.remaining());
             let deadline_ns = request.deadline_ns();
@@ -218,10 +242,10 @@ where
                     Err(status) => return reply.status(status),
                 };
             let mut reply = reply.defer();
-            let future = handler(NestedContext::new(&hub, deadline_ns), request);
+            let future = handler(NestedContext::new(&channels, deadline_ns), request);
             let local = cx.local();
             cx.spawn_local(async move {
-                let result = while_wanted(&reply, future).await;
+                let result = until_cancelled(&reply, future).await;
                 let result = result.and_then(|response| {
                     let buffer = std::mem::take(reply.buffer());
                     let (head, tail) = encode(response, encoding, buffer)?;
@@ -237,9 +261,9 @@ where
     }
 }
 
-/// Runs a nested handler until its caller gives up. What it was doing is dropped then, and so its
-/// own calls are cancelled.
-async fn while_wanted<T>(
+/// Runs a nested handler until its call is cancelled. The handler's future is dropped then, which
+/// cancels the calls that it made.
+async fn until_cancelled<T>(
     reply: &DeferredReply,
     future: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
@@ -249,22 +273,4 @@ async fn while_wanted<T>(
         Poll::Pending => reply.poll_cancelled(cx).map(Err),
     })
     .await
-}
-
-impl<Q: Message, P: Message, F, Fut> Entry for Nested<Q, P, F>
-where
-    F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<P, Status>> + 'static,
-{
-    fn udp(&self, hub: &Rc<Hub>) -> Handler<UdpIo> {
-        self.handler(hub)
-    }
-
-    fn shm(&self, hub: &Rc<Hub>) -> Handler<ShmIo> {
-        self.handler(hub)
-    }
-
-    fn xdp(&self, hub: &Rc<Hub>) -> Handler<XdpIo> {
-        self.handler(hub)
-    }
 }

@@ -1,4 +1,4 @@
-//! Waiting for futures from plain threads.
+//! Waits for futures in plain threads.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,10 +14,10 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future in this thread, which sleeps meanwhile: for threads that run no executor.
+/// Waits for a future. This thread sleeps meanwhile, so this is for threads that run no executor.
 ///
-/// Not for futures of a [`LocalChannel`](crate::LocalChannel), whose endpoint would not run:
-/// they are awaited in [`Endpoint::block_on`](crate::Endpoint::block_on).
+/// Not for futures of a [`LocalChannel`](crate::LocalChannel), whose endpoint would not run. Await them
+/// in [`Endpoint::block_on`](crate::Endpoint::block_on).
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -26,7 +26,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        // A wake before this makes it return at once.
+        // Returns at once if the waker has been woken since the last park.
         std::thread::park();
     }
 }

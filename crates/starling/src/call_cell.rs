@@ -1,4 +1,4 @@
-//! Where a background thread leaves the end of a call, and where the caller waits for it.
+//! Where a driver leaves the result of a call, and where the caller waits for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,30 +6,32 @@ use std::task::{Context, Poll, Waker};
 
 use starling_endpoint::{Encoding, OwnedResponse, Status};
 
-/// How a call ended: its response and how that is encoded, or a status.
-pub(crate) type End = Result<(OwnedResponse, Encoding), Status>;
+/// How a call ended: its response and the response's encoding, or a status.
+pub(crate) type CallResult = Result<(OwnedResponse, Encoding), Status>;
 
 enum State {
     Waiting(Option<Waker>),
-    Over(End),
-    /// The result was taken, or nobody wants it.
+    Finished(CallResult),
+    /// The caller has taken the result, or does not want it.
     Done,
 }
 
+/// One call's result. The mutex is not a waker's alone: result, waker and cancellation change in one
+/// step, and it is almost never contended.
 pub(crate) struct CallCell {
     state: Mutex<State>,
-    /// For the background thread: where it keeps the call.
-    place: AtomicUsize,
+    /// The key of the call in the driver's table. Only the driver uses it.
+    key: AtomicUsize,
 }
 
-/// The call is in no place.
-pub(crate) const NO_PLACE: usize = usize::MAX;
+/// The call is not in the driver's table.
+const NO_KEY: usize = usize::MAX;
 
 impl CallCell {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(State::Waiting(None)),
-            place: AtomicUsize::new(NO_PLACE),
+            key: AtomicUsize::new(NO_KEY),
         }
     }
 
@@ -37,12 +39,12 @@ impl CallCell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves the end of the call, if somebody wants it.
-    pub(crate) fn finish(&self, end: End) {
+    /// Leaves the result, if the caller still waits and there is none yet.
+    pub(crate) fn finish(&self, result: CallResult) {
         let mut state = self.lock();
         if let State::Waiting(waker) = &mut *state {
             let waker = waker.take();
-            *state = State::Over(end);
+            *state = State::Finished(result);
             drop(state);
             if let Some(waker) = waker {
                 waker.wake();
@@ -50,12 +52,12 @@ impl CallCell {
         }
     }
 
-    /// Takes the end of the call.
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<End> {
+    /// Takes the result.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<CallResult> {
         let mut state = self.lock();
         match std::mem::replace(&mut *state, State::Done) {
-            State::Over(end) => Poll::Ready(end),
-            State::Done => panic!("polled after it was ready"),
+            State::Finished(result) => Poll::Ready(result),
+            State::Done => panic!("a call was polled after it had ended"),
             State::Waiting(waker) => {
                 let waker = match waker {
                     Some(waker) if waker.will_wake(cx.waker()) => waker,
@@ -67,22 +69,21 @@ impl CallCell {
         }
     }
 
-    /// Nobody waits any more. True if the call was not over.
+    /// The caller does not wait any more. True if the call had no result yet.
     pub(crate) fn abandon(&self) -> bool {
         let before = std::mem::replace(&mut *self.lock(), State::Done);
         matches!(before, State::Waiting(_))
     }
 
-    /// Whether nobody waits any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(*self.lock(), State::Done)
     }
 
-    pub(crate) fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed)
+    pub(crate) fn key(&self) -> usize {
+        self.key.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_place(&self, place: usize) {
-        self.place.store(place, Ordering::Relaxed);
+    pub(crate) fn set_key(&self, key: usize) {
+        self.key.store(key, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,23 @@
+//! What generated clients are written against.
+
+use std::future::Future;
+
+use starling_endpoint::Status;
+use starling_message::{Message, MethodDescriptor};
+
+use crate::message::Response;
+use crate::options::CallOptions;
+
+/// Makes calls: what a generated `KvClient<C>` is generic over.
+pub trait Caller: Clone {
+    /// An outstanding call. Dropping it cancels the call.
+    type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
+
+    /// Makes a call. It is sent whether or not the future is polled.
+    fn unary<Q: Message, P: Message>(
+        &self,
+        method: &'static MethodDescriptor,
+        request: &Q,
+        options: &CallOptions,
+    ) -> Self::Call<P>;
+}

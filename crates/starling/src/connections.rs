@@ -1,0 +1,99 @@
+//! The connections of one endpoint, and the work that its event loop does for them.
+//!
+//! Futures use a connection, and a future cannot borrow the endpoint. So a connection that needs the
+//! endpoint puts itself into the poll queue, and the event loop polls the queue between turns.
+//!
+//! ```text
+//!   futures ── push ──▶ PollQueue ──▶ Connections::poll ── connect ──▶ endpoint
+//!      ▲                                      │
+//!      └───────────── wakers ◀── Connection ◀─┴─ state of its session
+//! ```
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+
+use starling_endpoint::SessionState;
+
+use crate::address::Address;
+use crate::connection::{Connection, PollQueue};
+use crate::device::{Device, Raw};
+use crate::executor::Executor;
+
+pub(crate) struct Connections {
+    executor: Rc<Executor>,
+    queue: Weak<PollQueue>,
+    all: RefCell<Vec<Weak<Connection>>>,
+    /// Connections that are found by their address. They stay for the life of the endpoint.
+    shared: RefCell<HashMap<Address, Rc<Connection>>>,
+}
+
+impl Connections {
+    pub(crate) fn new(executor: &Rc<Executor>, queue: &Rc<PollQueue>) -> Rc<Self> {
+        Rc::new(Self {
+            executor: Rc::clone(executor),
+            queue: Rc::downgrade(queue),
+            all: RefCell::default(),
+            shared: RefCell::default(),
+        })
+    }
+
+    /// A connection of the caller's own. Its session is closed with the last reference.
+    pub(crate) fn open(&self, address: Address) -> Rc<Connection> {
+        let (executor, queue) = (Rc::clone(&self.executor), Weak::clone(&self.queue));
+        let connection = Rc::new(Connection::new(address, executor, queue));
+        let mut all = self.all.borrow_mut();
+        all.retain(|connection| connection.strong_count() > 0);
+        all.push(Rc::downgrade(&connection));
+        connection
+    }
+
+    /// The connection to an address that all futures of this thread share.
+    pub(crate) fn shared(&self, address: Address) -> Rc<Connection> {
+        let mut shared = self.shared.borrow_mut();
+        let connection = shared
+            .entry(address)
+            .or_insert_with_key(|address| self.open(address.clone()));
+        Rc::clone(connection)
+    }
+
+    /// Between two turns: opens sessions, and gives connections the state of theirs.
+    /// `sessions_ended` says that a session has ended since the last poll. Returns whether anything
+    /// changed.
+    #[cold]
+    pub(crate) fn poll<I: Device>(
+        &self,
+        queue: &PollQueue,
+        raw: &mut Raw<I>,
+        sessions_ended: bool,
+    ) -> bool {
+        let mut changed = sessions_ended;
+        let queued = queue.take();
+        if sessions_ended {
+            let all: Vec<_> = self.all.borrow().iter().filter_map(Weak::upgrade).collect();
+            for connection in all {
+                if let Some(session) = connection.session() {
+                    connection.handle_state(raw.session_state(session));
+                }
+            }
+        }
+        for connection in queued {
+            while let Some(target) = connection.target() {
+                changed = true;
+                connection.handle_connect(raw.connect(&target));
+            }
+            let state = connection
+                .session()
+                .map(|session| raw.session_state(session));
+            if let Some(state) = state {
+                connection.handle_state(state);
+                let is_connecting = state == Some(SessionState::Connecting);
+                changed |= !is_connecting;
+                if is_connecting || connection.target().is_some() {
+                    queue.keep(connection);
+                }
+            }
+        }
+        changed
+    }
+}

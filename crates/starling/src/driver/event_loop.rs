@@ -1,0 +1,406 @@
+//! The event loop of a driver's thread.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+use starling_endpoint::{
+    CallError, CallId, Code, Completion, ContinuationId, Encoding, MethodId, Msgbuf, OwnedResponse,
+    SessionId, unsent_message,
+};
+use starling_io::IoError;
+use starling_message::MethodDescriptor;
+
+use super::command::{Command, Reply, Submission, stopped};
+use super::deadline_waker::wake_at;
+use super::inbox::Inbox;
+use crate::call_cell::{CallCell, CallResult};
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::device::Device;
+use crate::options::CallOptions;
+use crate::retry::{Attempt, WaitingCall, call_when_ready, is_retryable};
+
+/// Commands executed between two turns.
+const COMMANDS_PER_TURN: usize = 128;
+/// How long sessions may take to close when a driver ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// What is left of a call's time.
+fn left_until(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+}
+
+/// A call that the driver has taken from its inbox and not finished.
+struct PendingCall {
+    reply: Reply,
+    connection: Rc<Connection>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Handed to the endpoint, with what it takes to make the call again if it was never sent.
+    Made(Option<CallId>, Origin),
+    /// In a task that waits for the connection.
+    Waiting(Option<Waker>),
+}
+
+/// What a call was made from, besides its message.
+struct Origin {
+    method: &'static MethodDescriptor,
+    options: CallOptions,
+    deadline: Option<Instant>,
+}
+
+/// A call whose session ended before the call was sent.
+struct UnsentCall {
+    reply: Reply,
+    connection: Rc<Connection>,
+    origin: Origin,
+    message: Msgbuf,
+}
+
+/// The driver's calls, by the key that their cells hold.
+#[derive(Default)]
+struct CallTable(Slab<PendingCall>);
+
+impl CallTable {
+    fn insert(&mut self, call: PendingCall) -> usize {
+        let entry = self.0.vacant_entry();
+        let key = entry.key();
+        call.reply.cell.set_key(key);
+        entry.insert(call);
+        key
+    }
+
+    /// The call of this cell, unless its key belongs to another call by now.
+    fn get_mut(&mut self, key: usize, cell: &Arc<CallCell>) -> Option<&mut PendingCall> {
+        let call = self.0.get_mut(key)?;
+        Arc::ptr_eq(&call.reply.cell, cell).then_some(call)
+    }
+
+    fn remove(&mut self, key: usize) -> Option<PendingCall> {
+        self.0.try_remove(key)
+    }
+}
+
+pub(super) struct EventLoop<I: Device> {
+    core: Core<I>,
+    inbox: Arc<Inbox>,
+    calls: Rc<RefCell<CallTable>>,
+    unsent: Rc<RefCell<Vec<UnsentCall>>>,
+    continuation: ContinuationId,
+    channels: HashMap<u64, Rc<Connection>>,
+}
+
+impl<I: Device> EventLoop<I> {
+    pub(super) fn new(mut core: Core<I>, inbox: Arc<Inbox>) -> Self {
+        let calls = Rc::new(RefCell::new(CallTable::default()));
+        let unsent = Rc::new(RefCell::new(Vec::new()));
+        let (its_calls, its_unsent) = (Rc::clone(&calls), Rc::clone(&unsent));
+        let continuation = core.raw.register_continuation(move |_, completion| {
+            let call = its_calls.borrow_mut().remove(completion.tag as usize);
+            if let Some(call) = call {
+                handle_completion(call, completion, &its_unsent);
+            }
+        });
+        Self {
+            core,
+            inbox,
+            calls,
+            unsent,
+            continuation,
+            channels: HashMap::new(),
+        }
+    }
+
+    /// Runs until the driver is dropped. If the device fails, all calls end with its error.
+    pub(super) fn run(mut self) -> Result<(), IoError> {
+        let result = self.work();
+        if let Err(error) = &result {
+            self.inbox.fail(error.to_string());
+            let calls = self.calls.take().0.into_iter().map(|(_, call)| call.reply);
+            let unsent = self.unsent.take().into_iter().map(|call| call.reply);
+            for reply in calls.chain(unsent) {
+                reply.finish(Err(stopped(self.inbox.failure())));
+            }
+        }
+        result
+    }
+
+    fn work(&mut self) -> Result<(), IoError> {
+        loop {
+            let mut idle = self.core.turn()?.is_idle();
+            while let Some(unsent) = self.next_unsent() {
+                idle = false;
+                self.call_again(unsent);
+            }
+            for _ in 0..COMMANDS_PER_TURN {
+                let Some(command) = self.inbox.pop() else {
+                    break;
+                };
+                idle = false;
+                self.execute(command);
+            }
+            if !idle {
+                continue;
+            }
+            if self.inbox.is_stopping() {
+                self.channels.clear();
+                self.core.raw.drain(CLOSE_TIMEOUT)?;
+                return Ok(());
+            }
+            self.core.raw.wait(None)?;
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Open {
+                channel,
+                address,
+                state,
+            } => {
+                let connection = self.core.connections.open(address);
+                connection.publish_to(state);
+                self.channels.insert(channel, connection);
+            }
+            Command::Close { channel } => {
+                self.channels.remove(&channel);
+            }
+            Command::Call(submission) => self.call(submission),
+            Command::Report(answer) => {
+                // The caller may be gone.
+                let _ = answer.send(self.core.stats());
+            }
+            Command::Cancel(cell) => self.cancel(&cell),
+            Command::Connect {
+                channel,
+                wait_for_ready,
+                reply,
+            } => {
+                if let Some(connection) = self.channels.get(&channel).cloned() {
+                    let opening = Rc::clone(&connection);
+                    self.wait(reply, connection, async move {
+                        opening.open(wait_for_ready).await?;
+                        Ok((OwnedResponse::default(), Encoding::Native))
+                    });
+                }
+            }
+            Command::WakeAt { deadline, waker } => {
+                let local = self.core.executor.local.clone();
+                let task = wake_at(deadline, waker, local.clone());
+                local.spawn_local(task);
+            }
+        }
+    }
+
+    fn next_unsent(&self) -> Option<UnsentCall> {
+        self.unsent.borrow_mut().pop()
+    }
+
+    /// Makes a call once more that was not sent.
+    fn call_again(&mut self, unsent: UnsentCall) {
+        let Origin {
+            method,
+            options,
+            deadline,
+        } = unsent.origin;
+        let left = left_until(deadline);
+        let call = WaitingCall::last_attempt(method, unsent.message, options, left);
+        self.call_later(unsent.reply, unsent.connection, call);
+    }
+
+    /// Makes a call: now if the connection is ready for it, else in a task that waits.
+    fn call(&mut self, mut submission: Submission) {
+        let Some(connection) = self.channels.get(&submission.channel).cloned() else {
+            return;
+        };
+        if submission.reply.cell.is_abandoned() {
+            return;
+        }
+        submission.options.timeout = left_until(submission.deadline);
+        if let Some((session, Encoding::Native)) = connection.ready(submission.method.id) {
+            let Some(unsent) = self.call_now(session, &connection, submission) else {
+                return;
+            };
+            submission = unsent;
+        }
+        let call = WaitingCall {
+            method: submission.method,
+            message: submission.message,
+            room: submission.room,
+            options: submission.options,
+            attempt: Attempt::First,
+        };
+        self.call_later(submission.reply, connection, call);
+    }
+
+    /// Hands a call to the endpoint. Returns the call if its session has ended: it was not sent, so it
+    /// may be sent in another session.
+    fn call_now(
+        &mut self,
+        session: SessionId,
+        connection: &Rc<Connection>,
+        submission: Submission,
+    ) -> Option<Submission> {
+        let Submission {
+            channel,
+            method,
+            message,
+            room,
+            options,
+            deadline,
+            reply,
+        } = submission;
+        let lowered = options.lower(Encoding::Native, options.timeout);
+        let origin = Origin {
+            method,
+            options: options.clone(),
+            deadline,
+        };
+        let key = self.calls.borrow_mut().insert(PendingCall {
+            reply,
+            connection: Rc::clone(connection),
+            stage: Stage::Made(None, origin),
+        });
+        let made = self.core.raw.call_message(
+            session,
+            MethodId(method.id),
+            &lowered,
+            message,
+            self.continuation,
+            key as u64,
+        );
+        let mut calls = self.calls.borrow_mut();
+        let rejected = match made {
+            Ok(id) => {
+                if let Some(call) = calls.0.get_mut(key)
+                    && let Stage::Made(made, _) = &mut call.stage
+                {
+                    *made = Some(id);
+                }
+                return None;
+            }
+            Err(rejected) => rejected,
+        };
+        let PendingCall { reply, .. } = calls.remove(key)?;
+        drop(calls);
+        if rejected.error != CallError::SessionOver {
+            reply.finish(Err(rejected.error.into()));
+            return None;
+        }
+        connection.suspect(Code::Unavailable);
+        Some(Submission {
+            channel,
+            method,
+            message: rejected.message,
+            room,
+            options,
+            deadline,
+            reply,
+        })
+    }
+
+    fn call_later(&mut self, reply: Reply, connection: Rc<Connection>, call: WaitingCall) {
+        let executor = Rc::clone(&self.core.executor);
+        let its_connection = Rc::clone(&connection);
+        self.wait(reply, connection, async move {
+            call_when_ready(&its_connection, &executor, call).await
+        });
+    }
+
+    /// Finishes a call with the result of a future, unless the call is cancelled before.
+    fn wait(
+        &mut self,
+        reply: Reply,
+        connection: Rc<Connection>,
+        future: impl Future<Output = CallResult> + 'static,
+    ) {
+        let cell = Arc::clone(&reply.cell);
+        let key = self.calls.borrow_mut().insert(PendingCall {
+            reply,
+            connection,
+            stage: Stage::Waiting(None),
+        });
+        let calls = Rc::clone(&self.calls);
+        self.core.executor.local.spawn_local(async move {
+            let mut future = pin!(future);
+            let result = std::future::poll_fn(|cx| {
+                if let Some(call) = calls.borrow_mut().get_mut(key, &cell) {
+                    call.stage = Stage::Waiting(Some(cx.waker().clone()));
+                } else {
+                    return Poll::Ready(None);
+                }
+                future.as_mut().poll(cx).map(Some)
+            })
+            .await;
+            if let Some(result) = result {
+                let call = calls.borrow_mut().remove(key);
+                if let Some(call) = call {
+                    call.reply.finish(result);
+                }
+            }
+        });
+    }
+
+    fn cancel(&mut self, cell: &Arc<CallCell>) {
+        let key = cell.key();
+        let mut calls = self.calls.borrow_mut();
+        match calls.get_mut(key, cell).map(|call| &mut call.stage) {
+            Some(Stage::Made(Some(id), _)) => {
+                let id = *id;
+                drop(calls);
+                // The continuation takes the call from the table.
+                self.core.raw.cancel(id);
+            }
+            Some(Stage::Waiting(waker)) => {
+                let waker = waker.take();
+                let call = calls.remove(key);
+                drop(calls);
+                drop(call);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Some(Stage::Made(None, _)) | None => {}
+        }
+    }
+}
+
+/// Takes in the end of a call. A call that was never sent is put into `unsent`, to be made again.
+fn handle_completion(
+    call: PendingCall,
+    completion: Completion<'_>,
+    unsent: &RefCell<Vec<UnsentCall>>,
+) {
+    let PendingCall {
+        reply,
+        connection,
+        stage,
+    } = call;
+    let mut status = match completion.result {
+        Ok(response) => {
+            let response = response.into_owned();
+            return reply.finish(Ok((response, Encoding::Native)));
+        }
+        Err(status) => status,
+    };
+    connection.suspect(status.code());
+    match (status.take_unsent().map(unsent_message), stage) {
+        (Some(message), Stage::Made(_, origin)) if is_retryable(&status) => {
+            unsent.borrow_mut().push(UnsentCall {
+                reply,
+                connection,
+                origin,
+                message,
+            });
+        }
+        _ => reply.finish(Err(status)),
+    }
+}

@@ -1,0 +1,87 @@
+//! A channel's permits: each outstanding call has one, and further calls wait for one.
+//!
+//! Each call takes and returns a permit, so this is on the fast path of a call. The count is one
+//! atomic. Waiting is [`event_listener`]'s. Ready-made semaphores either lock on each release or do
+//! not say how many permits are out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use event_listener::{Event, EventListener, IntoNotification};
+
+pub(crate) struct Permits {
+    capacity: usize,
+    taken: AtomicUsize,
+    returned: Event,
+}
+
+impl Permits {
+    pub(crate) fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self {
+            capacity,
+            taken: AtomicUsize::new(0),
+            returned: Event::new(),
+        })
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Permits that are out.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let more = |taken| (taken < self.capacity).then_some(taken + 1);
+        self.taken
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more)
+            .is_ok()
+            .then(|| Permit(Arc::clone(self)))
+    }
+
+    /// Queues for a permit. The listener is notified when a permit may be free; the caller then
+    /// tries again. A permit that was returned before this is not notified, so the caller also
+    /// tries once after this.
+    pub(crate) fn listen(&self) -> EventListener {
+        self.returned.listen()
+    }
+}
+
+/// The right to have one call outstanding.
+pub(crate) struct Permit(Arc<Permits>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::SeqCst);
+        // One more listener for each permit, also if earlier ones have not run yet.
+        self.0.returned.notify(1.additional());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_returned_permit_notifies_one_listener_in_order() {
+        let permits = Permits::new(2);
+        let (first, second) = (permits.try_acquire(), permits.try_acquire());
+        assert!(permits.try_acquire().is_none());
+        let [mut one, mut two, mut three] = [permits.listen(), permits.listen(), permits.listen()];
+        let is_notified = |listener: &mut EventListener| {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            std::pin::Pin::new(listener).poll(&mut cx).is_ready()
+        };
+        drop((first, second));
+        assert_eq!(permits.taken(), 0);
+        assert!(is_notified(&mut two));
+        assert!(!is_notified(&mut three));
+        // A listener that gives up passes its notification on.
+        drop(one);
+        assert!(is_notified(&mut three));
+        one = permits.listen();
+        assert!(!is_notified(&mut one));
+    }
+}

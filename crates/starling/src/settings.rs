@@ -1,0 +1,64 @@
+//! The settings that servers and endpoints share.
+
+use starling_endpoint::{EndpointConfig, WorkerConfig};
+
+use crate::registry::Registry;
+
+/// Requests that wait for a worker, all methods together, unless set.
+const WORKER_QUEUE: usize = 4096;
+
+/// The services, and how they are served.
+pub(crate) struct Settings {
+    pub(crate) registry: Registry,
+    pub(crate) config: EndpointConfig,
+    pub(crate) workers: WorkerConfig,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            registry: Registry::default(),
+            config: EndpointConfig::default(),
+            workers: WorkerConfig::new(threads, WORKER_QUEUE),
+        }
+    }
+}
+
+/// The builder methods for [`Settings`] in a field `settings`.
+macro_rules! settings_methods {
+    () => {
+        /// Adds a service. All threads share it.
+        pub fn add_service<S: $crate::service::Service>(mut self, service: S) -> Self {
+            self.settings.registry.add(service);
+            self
+        }
+
+        /// Worker threads of each dispatch thread, for methods that run in workers. The default is the
+        /// number of the host's cores.
+        pub fn workers(mut self, threads: usize) -> Self {
+            self.settings.workers.threads = threads;
+            self
+        }
+
+        /// Every setting of workers: threads, their queue, and which worker gets which request.
+        pub fn worker_config(mut self, config: ::starling_endpoint::WorkerConfig) -> Self {
+            self.settings.workers = config;
+            self
+        }
+
+        /// What a dispatch thread does when it is idle. By default it spins for a moment and then
+        /// sleeps.
+        pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {
+            self.settings.config.idle = idle;
+            self
+        }
+
+        /// Every setting of sessions, credits and timers.
+        pub fn config(mut self, config: ::starling_endpoint::EndpointConfig) -> Self {
+            self.settings.config = config;
+            self
+        }
+    };
+}
+pub(crate) use settings_methods;
