@@ -1,4 +1,4 @@
-//! Calls and how they end, over both planes, from channels and from endpoints.
+//! Calls and how they end, over udp and shm, from channels and from endpoints.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Gate, LONG, any_addresses, payload, report_of, server, shm_address,
 use starling::{CallOptions, Caller, Channel, Code, Endpoint, Metadata, ServerHandle, block_on};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 
-/// Runs a check over both planes, with both kinds of callers.
+/// A check that runs over both schemes, with both kinds of callers.
 trait Check {
     fn check<C: Caller + 'static>(
         &self,
@@ -57,14 +57,17 @@ macro_rules! everywhere {
     };
 }
 
-everywhere!(echo_of_all_sizes, |client, _server, _gate| {
-    for size in [0, 1, 32, 1000, 2000, 70_000, 1_000_000] {
-        let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
-        let response = client.echo(&payload(&bytes)).await.expect("an echo");
-        assert_eq!(response.message().bytes(), bytes);
-        assert_eq!(response.into_message(), payload(&bytes));
+everywhere!(
+    messages_of_all_sizes_are_echoed,
+    |client, _server, _gate| {
+        for size in [0, 1, 32, 1000, 2000, 70_000, 1_000_000] {
+            let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+            let response = client.echo(&payload(&bytes)).await.expect("an echo");
+            assert_eq!(response.message().bytes(), bytes);
+            assert_eq!(response.into_message(), payload(&bytes));
+        }
     }
-});
+);
 
 everywhere!(
     large_fields_are_sent_by_reference,
@@ -129,7 +132,7 @@ everywhere!(
 );
 
 everywhere!(
-    a_timeout_beyond_all_time_is_no_timeout,
+    a_timeout_beyond_the_clock_is_no_timeout,
     |client, _server, _gate| {
         // Twice: the first call waits for the connection, the second finds it ready.
         for _ in 0..2 {
@@ -191,14 +194,17 @@ everywhere!(
     }
 );
 
-everywhere!(worker_methods_run_in_workers, |client, _server, _gate| {
-    let calls: Vec<_> = (0..20u8)
-        .map(|i| client.work(&payload(&[i; 100])))
-        .collect();
-    for (i, call) in (0..20u8).zip(calls) {
-        assert_eq!(call.await.expect("an answer").message().bytes(), [i; 100]);
+everywhere!(
+    worker_methods_run_in_worker_threads,
+    |client, _server, _gate| {
+        let calls: Vec<_> = (0..20u8)
+            .map(|i| client.work(&payload(&[i; 100])))
+            .collect();
+        for (i, call) in (0..20u8).zip(calls) {
+            assert_eq!(call.await.expect("an answer").message().bytes(), [i; 100]);
+        }
     }
-});
+);
 
 everywhere!(
     a_dropped_call_is_cancelled_and_others_go_on,
@@ -216,7 +222,7 @@ everywhere!(
 );
 
 everywhere!(
-    nested_calls_go_to_servers_of_either_plane,
+    nested_calls_go_to_servers_of_either_scheme,
     |client, server, _gate| {
         let (builder, _) = common::server(&["udp://127.0.0.1:0", &shm_address()]);
         let others = builder.build().expect("a server").spawn().expect("threads");
@@ -253,7 +259,7 @@ fn a_dropped_call_of_a_channel_leaves_nothing_outstanding() {
 }
 
 #[test]
-fn a_full_channel_refuses_or_lets_wait() {
+fn a_full_channel_refuses_calls_or_has_them_wait() {
     use std::sync::atomic::Ordering::SeqCst;
     let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().expect("a server").spawn().expect("threads");

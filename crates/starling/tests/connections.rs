@@ -1,4 +1,4 @@
-//! Connecting, failing to, and connecting again.
+//! Connections: how they open, fail, and open again.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn fails(address: &str) -> Status {
 }
 
 #[test]
-fn nobody_there_is_unavailable_and_says_why() {
+fn a_call_without_a_server_is_unavailable_with_the_reason() {
     let status = fails(&shm_address());
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("start the server"), "{status}");
@@ -41,7 +41,7 @@ fn nobody_there_is_unavailable_and_says_why() {
 }
 
 #[test]
-fn a_host_without_an_address_is_unavailable_and_holds_nobody_up() {
+fn a_host_without_an_address_is_unavailable() {
     let status = fails("udp://no-such-host.invalid:9000");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(
@@ -51,7 +51,7 @@ fn a_host_without_an_address_is_unavailable_and_holds_nobody_up() {
 }
 
 #[test]
-fn malformed_addresses_are_refused_where_they_are_given() {
+fn malformed_addresses_are_refused_at_once() {
     for address in [
         "",
         "127.0.0.1:9000",
@@ -189,7 +189,7 @@ fn channels_and_endpoints_connect_again_to_a_restarted_server() {
         assert!(first.shutdown(LONG).expect("no device fails"));
         let (builder, gate) = server(&[&address]);
         let _second = builder.build().expect("a server").spawn().expect("threads");
-        // The first one may be lost with the old session; it is never made twice.
+        // The first call may be lost with the old session. It is never made twice.
         let options = CallOptions::waiting();
         let lost = client.echo_with(&payload(b"2"), &options).wait();
         assert!(lost.is_ok() || lost.is_err_and(|status| status.code() == Code::Unavailable));
@@ -210,8 +210,7 @@ fn channels_and_endpoints_connect_again_to_a_restarted_server() {
     }
 }
 
-/// A connection that ended while nobody called is noticed, and the calls that follow are made on
-/// another one.
+/// The client notices a session that ended without a call, and makes later calls on a new one.
 #[test]
 fn calls_after_a_servers_pause_are_made_on_a_new_session() {
     for address in any_addresses() {
@@ -264,12 +263,12 @@ fn calls_after_a_servers_pause_are_made_on_a_new_session() {
 }
 
 #[test]
-fn a_graceful_shutdown_finishes_what_is_worked_on_and_refuses_the_rest() {
+fn a_graceful_shutdown_finishes_outstanding_calls_and_refuses_new_ones() {
     for address in any_addresses() {
         let (builder, gate) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");
         let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
-        let in_hand = client.wait(&payload(b"in hand"));
+        let outstanding = client.wait(&payload(b"outstanding"));
         wait_until(|| gate.waiting.load(SeqCst) == 1);
         let shutdown = std::thread::spawn(move || server.shutdown(LONG));
         let mut refused = false;
@@ -283,14 +282,14 @@ fn a_graceful_shutdown_finishes_what_is_worked_on_and_refuses_the_rest() {
             }
         }
         gate.open.store(true, SeqCst);
-        let response = in_hand.wait().expect("it was finished");
-        assert_eq!(response.message().bytes(), b"in hand");
+        let response = outstanding.wait().expect("it was finished");
+        assert_eq!(response.message().bytes(), b"outstanding");
         assert!(shutdown.join().expect("no panic").expect("no device fails"));
     }
 }
 
 #[test]
-fn an_idle_client_is_told_of_a_shutdown() {
+fn an_idle_client_learns_of_a_shutdown() {
     for address in any_addresses() {
         let (builder, _gate) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");
@@ -347,7 +346,7 @@ fn channels_that_come_and_go_quickly_find_the_server_each_time() {
     for address in any_addresses() {
         let (builder, gate) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");
-        // Keeps the background thread, so that links and sessions are closed while others open.
+        // Keeps the background thread, so that links and sessions close while others open.
         let _kept = Channel::lazy(server.address()).expect("a channel");
         for _ in 0..200 {
             let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
@@ -362,11 +361,11 @@ fn channels_that_come_and_go_quickly_find_the_server_each_time() {
 
 /// The server learns that the last session is closed just when the next one is opened.
 #[test]
-fn a_channel_opened_as_another_one_closes_is_connected() {
+fn a_channel_that_opens_while_another_one_closes_connects() {
     for address in any_addresses() {
         let (builder, _) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");
-        // Never connected: keeps the thread that they share.
+        // Never connected. It keeps the shared thread.
         let _keeper = Channel::lazy(server.address()).expect("a channel");
         for i in 0..300u32 {
             let channel = Channel::lazy(server.address()).expect("a channel");

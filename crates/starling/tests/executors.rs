@@ -1,4 +1,4 @@
-//! Channels work under any executor and under none.
+//! Channels work in any executor, and without one.
 
 mod common;
 
@@ -28,7 +28,7 @@ async fn from_tasks(address: &str) {
 }
 
 #[test]
-fn tokio_with_one_thread_and_with_several() {
+fn tokio_tasks_share_a_channel_in_one_thread_and_in_several() {
     for address in common::any_addresses() {
         let (builder, _) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");
@@ -45,7 +45,7 @@ fn tokio_with_one_thread_and_with_several() {
 }
 
 #[test]
-fn a_call_dropped_by_a_timeout_of_the_executor_is_cancelled() {
+fn a_call_that_the_executors_timeout_drops_is_cancelled() {
     let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().expect("a server").spawn().expect("threads");
     let channel = Channel::lazy(server.address()).expect("a channel");
@@ -65,7 +65,7 @@ fn a_call_dropped_by_a_timeout_of_the_executor_is_cancelled() {
 }
 
 #[test]
-fn many_plain_threads_on_one_channel() {
+fn many_plain_threads_share_a_channel() {
     for address in common::any_addresses() {
         let (builder, gate) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");

@@ -1,4 +1,4 @@
-//! The largest messages.
+//! Messages at the size limit and beyond.
 
 mod common;
 
@@ -7,7 +7,7 @@ use starling::{Bytes, Channel, Code};
 use starling_message::Message;
 use starling_test_protos::test::{Payload, TestClient};
 
-/// What the session protocol takes unless configured.
+/// The session protocol's default limit.
 const MAX_MESSAGE: usize = 64 << 20;
 
 /// A message of `size` bytes in all.
@@ -24,7 +24,7 @@ fn message_of(size: usize) -> Payload {
 }
 
 #[test]
-fn sixty_four_mebibytes_there_and_back() {
+fn a_message_at_the_limit_is_echoed() {
     let request = message_of(MAX_MESSAGE);
     for address in any_addresses() {
         let (builder, _) = server(&[&address]);

@@ -1,4 +1,4 @@
-//! Handlers that make calls of their own, and callers that give up meanwhile.
+//! Handlers that make calls of their own while their callers give up.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Gate, any_addresses, server, wait_until};
 use starling::{CallOptions, Channel, Code, ServerHandle};
 use starling_test_protos::test::{RelayRequest, TestClient};
 
-/// Two servers: the first one relays what it is asked to the second one, whose gate is shut.
+/// Two servers. The first one relays requests to the second one, whose gate is shut.
 struct Chain {
     client: TestClient<Channel>,
     request: RelayRequest,
@@ -39,7 +39,7 @@ impl Chain {
         }
     }
 
-    fn wait_until_the_second_works(&self, calls: usize) {
+    fn wait_until_the_second_waits(&self, calls: usize) {
         wait_until(|| self.second.waiting.load(Ordering::SeqCst) == calls);
     }
 
@@ -52,7 +52,7 @@ impl Chain {
     }
 }
 
-/// One over each plane.
+/// A chain over each scheme.
 fn chains() -> impl Iterator<Item = Chain> {
     let pairs = any_addresses().into_iter().zip(any_addresses());
     pairs.map(|(first, second)| Chain::new(&first, &second))
@@ -62,7 +62,7 @@ fn chains() -> impl Iterator<Item = Chain> {
 fn a_cancelled_call_ends_its_handler_and_the_handlers_own_calls() {
     for chain in chains() {
         let call = chain.client.relay_wait(&chain.request);
-        chain.wait_until_the_second_works(1);
+        chain.wait_until_the_second_waits(1);
         assert_eq!(chain.first.dropped.load(Ordering::SeqCst), 0);
         drop(call);
         chain.wait_until_both_dropped(1);

@@ -24,7 +24,7 @@ mod counting {
         static COUNT: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Counts what each thread asks for, and passes it on.
+    /// Counts each thread's allocations, and passes them on.
     pub(super) struct Counting<A>(pub(super) A);
 
     /// Allocations of this thread so far.
@@ -33,7 +33,7 @@ mod counting {
     }
 
     fn add_one() {
-        // A thread that is ending is not one that is counted.
+        // A thread that is ending is not counted.
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
     }
 
@@ -79,7 +79,7 @@ fn count(done: &Cell<u64>, mut turn: impl FnMut()) -> u64 {
 }
 
 #[test]
-fn a_small_typed_call() {
+fn a_small_typed_call_allocates_at_most_the_kept_response() {
     let service = TestServer::new(common::Service(Arc::new(Gate::default())));
     let address = shm_address();
     let mut server = Endpoint::builder()

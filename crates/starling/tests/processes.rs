@@ -1,4 +1,4 @@
-//! Servers in processes of their own, that are killed, stopped and continued.
+//! Servers and clients in processes of their own, which are killed, stopped and continued.
 
 mod common;
 
@@ -7,18 +7,19 @@ use std::time::Duration;
 use common::process::{self, Process};
 use common::{any_addresses, impatient, payload, server};
 use rustix::process::Signal;
-use starling::{CallOptions, Channel, ChannelState, Code};
+use starling::{CallOptions, Channel, ChannelState, Code, EndpointConfig};
 use starling_test_protos::test::TestClient;
 
 const CALL: &str = "STARLING_TEST_CALL";
 
-/// Not a test but what [`Process::serve`] runs.
+/// Not a test: [`Process::serve`] runs it in a process of its own.
 #[test]
 fn serve_in_this_process() {
-    process::serve_if_told();
+    process::serve_if_told(EndpointConfig::default());
 }
 
-/// Not a test but what [`Process`] runs: makes a call for each line of its standard input.
+/// Not a test: [`Process::run`] runs it in a process of its own. Makes a call for each line of its
+/// standard input.
 #[test]
 fn call_in_this_process() {
     let Some(address) = std::env::var_os(CALL) else {
@@ -47,9 +48,9 @@ fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
         let address = first.address.clone();
         let (client, channel) = client(&address);
         client.echo(&payload(b"")).wait().expect("an echo");
-        let in_hand: Vec<_> = (0..3).map(|_| client.wait(&payload(b""))).collect();
+        let outstanding: Vec<_> = (0..3).map(|_| client.wait(&payload(b""))).collect();
         first.signal(Signal::KILL);
-        for call in in_hand {
+        for call in outstanding {
             let status = call.wait().expect_err("its server is dead");
             assert_eq!(status.code(), Code::Unavailable, "{status}");
             assert!(status.message().contains(&address), "{status}");
@@ -66,13 +67,13 @@ fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
 }
 
 #[test]
-fn calls_that_were_never_sent_are_made_again_and_no_others() {
+fn only_calls_that_were_never_sent_are_made_again() {
     for address in any_addresses() {
         let first = Process::serve(&address);
         let address = first.address.clone();
         let (client, _) = client(&address);
         client.echo(&payload(b"")).wait().expect("an echo");
-        // So that the server has been asked for its version of the method.
+        // Until the client knows the server's version of the method.
         let soon = CallOptions::with_timeout(Duration::from_millis(1));
         while client
             .wait_with(&payload(b""), &soon)
@@ -82,7 +83,7 @@ fn calls_that_were_never_sent_are_made_again_and_no_others() {
                 status.message().contains("did not run")
             })
         {}
-        // One for each slot of the session, and what queues behind them.
+        // One call for each slot of the session, and calls that queue behind them.
         let sent: Vec<_> = (0..8).map(|_| client.wait(&payload(b""))).collect();
         let waiting = CallOptions::waiting();
         let queued: Vec<_> = (0..20u8)
@@ -139,23 +140,23 @@ fn a_stopped_server_is_unavailable_after_the_peer_timeout() {
     }
 }
 
-/// The server has dropped the client meanwhile; its next call finds that out before it is sent.
+/// The server has dropped the client meanwhile. The client learns that before it sends its next call.
 #[test]
-fn a_client_that_was_stopped_for_long_calls_as_if_nothing_had_been() {
+fn the_next_call_of_a_client_that_was_stopped_for_long_succeeds() {
     for address in any_addresses() {
         let (builder, _) = server(&[&address]);
         let server = builder.config(impatient()).build().expect("a server");
         let server = server.spawn().expect("threads");
         let mut client = Process::run("call_in_this_process", CALL, server.address());
         for word in ["first", "again"] {
-            client.tell(word);
-            assert_eq!(client.said("echoed "), word);
+            client.send(word);
+            assert_eq!(client.next("echoed "), word);
             client.signal(Signal::STOP);
             // Longer than an impatient server waits for a silent client.
             std::thread::sleep(Duration::from_millis(1_200));
-            client.tell("stopped");
+            client.send("stopped");
             client.signal(Signal::CONT);
-            assert_eq!(client.said("echoed "), "stopped");
+            assert_eq!(client.next("echoed "), "stopped");
         }
     }
 }
@@ -173,7 +174,7 @@ fn calls_to_a_stopped_server_end_at_their_deadline_or_are_answered() {
             .map(|i| client.echo_with(&payload(&[i]), &hasty))
             .collect();
         for (i, call) in (0..20u8).zip(late) {
-            // It may have run on for a moment.
+            // The server may have run for a moment after the signal.
             match call.wait() {
                 Ok(response) => assert_eq!(response.message().bytes(), [i]),
                 Err(status) => assert_eq!(status.code(), Code::DeadlineExceeded, "{status}"),

@@ -1,10 +1,10 @@
-//! The checked-in reflection code is what `starling-build` makes of its `.proto` now.
-//! To write it anew: `STARLING_REGENERATE=1 cargo test -p starling --test reflection_is_current`.
+//! The checked-in reflection code is what `starling-build` generates from its `.proto`.
+//! To regenerate it: `STARLING_REGENERATE=1 cargo test -p starling --test reflection_is_current`.
 
 use std::path::Path;
 
 #[test]
-fn the_generated_code_is_current() {
+fn the_reflection_code_is_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = starling_build::Config::new()
         .runtime_path("crate::stub")

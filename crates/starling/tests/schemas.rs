@@ -1,5 +1,4 @@
-//! Two ends with different versions of a schema, methods that one of them does not know, and what a
-//! server says of itself.
+//! Clients and servers with different versions of a schema, unknown methods, and reflection.
 
 mod common;
 
@@ -92,7 +91,7 @@ async fn incompatible_client<C: Caller>(client: v3::StoreClient<C>) {
 }
 
 #[test]
-fn compatible_versions_talk_through_protobuf() {
+fn compatible_versions_exchange_protobuf() {
     let server = old_server();
     let channel = Channel::lazy(server.address()).expect("a channel");
     starling::block_on(newer_client(v2::StoreClient::new(channel)));
@@ -114,7 +113,7 @@ fn incompatible_versions_are_refused_naming_the_field() {
 }
 
 #[test]
-fn an_unknown_service_is_unimplemented_and_the_known_ones_are_named() {
+fn an_unknown_service_is_unimplemented_and_the_status_names_the_known_ones() {
     let server = old_server();
     let client = test::TestClient::new(Channel::lazy(server.address()).expect("a channel"));
     let status = client

@@ -4,82 +4,38 @@
 mod common;
 
 use std::cell::Cell;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::{LONG, any_addresses, payload, server};
+use common::process::{self, Process};
+use common::{LONG, any_addresses, patient, payload};
 use starling::{Endpoint, EndpointConfig, Idle};
 use starling_endpoint::{CallOptions, MethodId, SessionId, SessionState};
 use starling_io::{Clock, PacketIo};
 use starling_message::{Message, method_id};
 
 const SESSIONS: usize = 20_000;
-/// More memory than this for one session, on either side, is a leak: buffers of the calls that
-/// were made on it included.
+/// The memory of one session on either side, with the buffers of its calls. More is a leak.
 const BYTES_OF_A_SESSION: u64 = 8 << 10;
-/// CPU time for one session on either side, opened, used once and closed, is far below: what
-/// spins or takes quadratic time is far above.
+/// The CPU time of one session on either side, opened, used once and closed. The measured time is far
+/// below. The time of a loop that spins, or of a quadratic algorithm, is far above.
 const CPU_OF_A_SESSION: Duration = Duration::from_micros(500);
-
-const SERVE: &str = "STARLING_TEST_SERVE";
 
 fn config() -> EndpointConfig {
     let mut config = EndpointConfig {
         idle: Idle::Block,
-        ..EndpointConfig::default()
+        // All sessions open at once, and this host may have other work: no timeout may end one.
+        ..patient()
     };
-    // All come at once, and this host may have other work.
-    config.protocol.connect_timeout_ns = LONG.as_nanos() as u64;
     // Whatever buffers the host gives a socket.
     config.protocol.overcommit = 1024;
     config
 }
 
-/// Not a test but what [`Server`] runs: serves until its standard input is closed, which happens
-/// however the test ends.
+/// Not a test: [`Process::serve`] runs it in a process of its own.
 #[test]
 fn serve_in_this_process() {
-    let Some(address) = std::env::var_os(SERVE) else {
-        return;
-    };
-    let (builder, _) = server(&[address.to_str().expect("text")]);
-    let server = builder.config(config()).build().expect("a server");
-    let server = server.spawn().expect("threads");
-    println!("\nserving {}", server.address());
-    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-}
-
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(address: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this test has a path"))
-            .args(["serve_in_this_process", "--exact", "--nocapture"])
-            .env(SERVE, address)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it can be run again");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let address = output
-            .lines()
-            .map_while(Result::ok)
-            .find_map(|line| line.strip_prefix("serving ").map(str::to_owned))
-            .expect("it serves");
-        Self { child, address }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    process::serve_if_told(config());
 }
 
 /// What a process has used.
@@ -115,15 +71,15 @@ impl Used {
         }
     }
 
-    fn check(&self, before: &Self, who: &str) {
+    fn check(&self, before: &Self, side: &str) {
         let memory = self.memory - before.memory;
         let cpu = self.cpu - before.cpu;
         let sessions = SESSIONS as u32;
         assert!(
             memory <= u64::from(sessions) * BYTES_OF_A_SESSION,
-            "{who}: {memory} bytes"
+            "{side}: {memory} bytes"
         );
-        assert!(cpu <= sessions * CPU_OF_A_SESSION, "{who}: {cpu:?}");
+        assert!(cpu <= sessions * CPU_OF_A_SESSION, "{side}: {cpu:?}");
     }
 }
 
@@ -178,7 +134,7 @@ fn open_use_and_close<I: PacketIo, C: Clock>(
     for session in &sessions {
         endpoint.close(*session);
     }
-    // Gone from here when the server said that it has forgotten them.
+    // The client forgets a session when the server has confirmed its end.
     run_until(endpoint, "not all sessions closed", |endpoint| {
         endpoint.protocol().session_counts() == (0, 0)
     });
@@ -191,8 +147,8 @@ fn open_use_and_close<I: PacketIo, C: Clock>(
 #[test]
 fn twenty_thousand_sessions_open_answer_and_close() {
     for address in any_addresses() {
-        let server = Server::start(&address);
-        let its_id = server.child.id().to_string();
+        let server = Process::serve(&address);
+        let its_id = server.id().to_string();
         let (ours, its) = (Used::of("self"), Used::of(&its_id));
         let mut endpoint = Endpoint::builder()
             .reach(&server.address)
@@ -204,7 +160,7 @@ fn twenty_thousand_sessions_open_answer_and_close() {
             None => {
                 let raw = endpoint
                     .raw_shm()
-                    .expect("an endpoint has one or the other");
+                    .expect("the address is of one or the other");
                 open_use_and_close(raw, &server.address);
             }
         }

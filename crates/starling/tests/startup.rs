@@ -1,4 +1,4 @@
-//! What cannot work is an error before anything is served.
+//! Settings that cannot work are errors before the server serves.
 
 mod common;
 
@@ -8,7 +8,7 @@ use starling_test_protos::hello::{Hello, HelloReplyMut, HelloRequest, HelloServe
 
 type Change = fn(&mut WorkerConfig);
 
-/// Settings of workers that nobody can have, and the field that is to blame.
+/// Settings of workers that cannot work, and the field that is wrong.
 const UNSOUND: [(Change, &str); 5] = [
     (|config| config.threads = 0, "threads"),
     (|config| config.depth = 0, "depth"),
@@ -21,7 +21,7 @@ const UNSOUND: [(Change, &str); 5] = [
 ];
 
 #[test]
-fn settings_of_workers_that_cannot_work_are_refused_when_they_are_known() {
+fn worker_settings_that_cannot_work_are_refused_at_build() {
     for address in any_addresses() {
         for (change, field) in UNSOUND {
             let mut config = WorkerConfig::new(2, 16);
@@ -40,7 +40,7 @@ fn settings_of_workers_that_cannot_work_are_refused_when_they_are_known() {
 }
 
 #[test]
-fn settings_of_sessions_that_cannot_work_are_refused_when_they_are_known() {
+fn session_settings_that_cannot_work_are_refused_at_build() {
     let (builder, _) = server(&["udp://127.0.0.1:0"]);
     let mut config = starling::EndpointConfig::default();
     config.protocol.slots = 65;
@@ -49,7 +49,7 @@ fn settings_of_sessions_that_cannot_work_are_refused_when_they_are_known() {
 }
 
 #[test]
-fn there_has_to_be_something_for_an_interface_to_hand_to_workers() {
+fn a_steered_server_without_worker_methods_is_refused_at_build() {
     struct Inline;
     impl Hello for Inline {
         fn greet(

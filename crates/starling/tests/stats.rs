@@ -1,15 +1,14 @@
-//! What servers and channels say of themselves: what they did, what their devices dropped.
+//! The stats of servers and channels: what they did, and what their devices dropped.
 
 mod common;
 
 use std::net::SocketAddr;
 
-use common::{LONG, any_addresses, payload, server, wait_until};
-use rustix::io::Errno;
+use common::{LONG, any_addresses, payload, server, wait_until, xdp};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
 use rustix::net::{sendto, socket_with};
-use starling::{Channel, Error, ServerHandle, ThreadStats};
-use starling_netns::{IPV4, Pair, inside, run};
+use starling::{Channel, ServerHandle, ThreadStats};
+use starling_netns::{IPV4, Pair, Shape, inside, run};
 use starling_test_protos::test::TestClient;
 
 const CALLS: u64 = 50;
@@ -28,27 +27,27 @@ fn count(stats: &ThreadStats, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {name} in {:?}", stats.device))
 }
 
-/// What a server with one thread has done.
+/// The stats of a server with one thread.
 fn only(server: &ServerHandle) -> ThreadStats {
     let [stats] = server.stats().try_into().expect("one thread");
     stats
 }
 
 #[test]
-fn servers_and_channels_say_what_they_did() {
+fn servers_and_channels_count_what_they_did() {
     for address in any_addresses() {
         let (builder, _) = server(&[&address]);
         let server = builder.build().expect("a server").spawn().expect("threads");
         let before = only(&server);
         assert_eq!(before.address, server.address());
         assert_eq!(before.endpoint.requests, 0);
-        assert_eq!(before.device.mode, None, "there is only one way");
+        assert_eq!(before.device.mode, None, "there is only one mode");
         let channel = Channel::builder(server.address()).own_thread().lazy();
         let channel = channel.expect("a channel");
         call(&TestClient::new(channel.clone()));
 
         let after = only(&server);
-        // Its client has asked for the schema, too.
+        // The client has made a Bind call, too.
         assert!(after.endpoint.requests > CALLS);
         assert_eq!(after.endpoint.responses, after.endpoint.requests);
         let received = match address.starts_with("udp") {
@@ -61,7 +60,7 @@ fn servers_and_channels_say_what_they_did() {
         assert!(caller.endpoint.calls >= CALLS);
         assert_eq!(count(&caller, received), caller.endpoint.datagrams);
         if address.starts_with("udp") {
-            // What it has sent more since then was to keep the session alive.
+            // The datagrams that the client has sent since then are keepalives.
             assert!((CALLS..=count(&caller, "tx_socket")).contains(&count(&after, received)));
             assert_eq!(count(&caller, "tx_lost"), 0);
         }
@@ -69,7 +68,7 @@ fn servers_and_channels_say_what_they_did() {
 }
 
 #[test]
-fn every_thread_answers_and_its_last_word_stays() {
+fn every_thread_reports_its_stats_also_after_it_has_ended() {
     let (builder, _) = server(&[]);
     let builder = builder.threads(3).bind("udp://127.0.0.1:0");
     let server = builder.expect("a free port").build().expect("a server");
@@ -92,33 +91,6 @@ fn every_thread_answers_and_its_last_word_stays() {
     assert_eq!(requests(&server), before);
 }
 
-/// Two namespaces in which a server gets an address, having said so where there are none.
-fn pair(test: &str) -> Option<Pair> {
-    let made = Pair::new().and_then(|pair| {
-        let bind = || {
-            starling::Server::builder()
-                .bind("xdp://vb/0.0.0.0:0")
-                .map(drop)
-        };
-        match inside(&pair.b, bind) {
-            Ok(()) => Ok(pair),
-            Err(Error::Device(error)) => {
-                let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
-                let errno = error.source.as_ref().and_then(Errno::from_io_error);
-                match errno.is_some_and(|errno| lacking.contains(&errno)) {
-                    true => Err(error.to_string()),
-                    false => panic!("{error}"),
-                }
-            }
-            Err(error) => panic!("{error}"),
-        }
-    });
-    if let Err(problem) = &made {
-        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-    }
-    made.ok()
-}
-
 /// A server on the interface in `b`, and its port.
 fn serve(pair: &Pair) -> (ServerHandle, u16) {
     let server = inside(&pair.b, || {
@@ -131,8 +103,8 @@ fn serve(pair: &Pair) -> (ServerHandle, u16) {
 }
 
 #[test]
-fn what_an_interface_drops_is_seen_and_why() {
-    let Some(pair) = pair("what_an_interface_drops_is_seen_and_why") else {
+fn dropped_datagrams_are_counted_by_reason() {
+    let Some(pair) = xdp::pair("dropped_datagrams_are_counted_by_reason", Shape::default()) else {
         return;
     };
     let (server, port) = serve(&pair);
@@ -156,7 +128,7 @@ fn what_an_interface_drops_is_seen_and_why() {
     });
     wait_until(|| count(&only(&server), "dropped_udp_checksum") == 7);
 
-    // Whole, and no Starling.
+    // Valid UDP that is not Starling's.
     inside(&pair.a, || {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a free port");
         for _ in 0..5 {
@@ -173,8 +145,11 @@ fn what_an_interface_drops_is_seen_and_why() {
 }
 
 #[test]
-fn the_slow_path_is_told_from_the_ring() {
-    let Some(pair) = pair("the_slow_path_is_told_from_the_ring") else {
+fn the_slow_path_and_the_ring_are_counted_apart() {
+    let Some(pair) = xdp::pair(
+        "the_slow_path_and_the_ring_are_counted_apart",
+        Shape::default(),
+    ) else {
         return;
     };
     let (server, port) = serve(&pair);
@@ -183,7 +158,7 @@ fn the_slow_path_is_told_from_the_ring() {
         let channel = inside(namespace, || Channel::builder(&address).own_thread().lazy());
         TestClient::new(channel.expect("a channel"))
     };
-    // What this host sends to itself meets no program.
+    // What this host sends to itself does not pass the XDP program.
     run(&pair.b, "ip link set lo up").expect("every namespace has it");
     let own = channel(&pair.b);
     call(&own);
@@ -195,7 +170,7 @@ fn the_slow_path_is_told_from_the_ring() {
     drop(own);
 
     let other = channel(&pair.a);
-    // The first answers leave by the socket, until the way is known.
+    // The first answers leave by the socket, until the next hop is known.
     wait_until(|| {
         call(&other);
         count(&only(&server), "tx_ring") >= CALLS
@@ -207,8 +182,11 @@ fn the_slow_path_is_told_from_the_ring() {
 }
 
 #[test]
-fn who_asks_a_thread_that_has_failed_gets_its_last_word() {
-    let Some(pair) = pair("who_asks_a_thread_that_has_failed_gets_its_last_word") else {
+fn a_thread_that_has_failed_still_reports_its_last_stats() {
+    let Some(pair) = xdp::pair(
+        "a_thread_that_has_failed_still_reports_its_last_stats",
+        Shape::default(),
+    ) else {
         return;
     };
     let (server, port) = serve(&pair);

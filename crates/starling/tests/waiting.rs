@@ -1,4 +1,4 @@
-//! Who waits, for a time, for room or for a connection: for as long as was said, and woken in time.
+//! Calls that wait for a time, a permit or a connection: each wait ends in time, and none spins.
 
 mod common;
 
@@ -14,7 +14,7 @@ use starling::{CallOptions, Channel, Endpoint};
 use starling_test_protos::test::TestClient;
 
 #[test]
-fn a_sleep_in_block_on_takes_its_time() {
+fn a_sleep_in_block_on_lasts_its_duration() {
     let mut endpoint = Endpoint::client(&shm_address()).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let begun = Instant::now();
@@ -27,14 +27,14 @@ fn a_sleep_in_block_on_takes_its_time() {
     );
 }
 
-/// How many wakers of this kind somebody still has.
+/// A waker whose references are counted.
 struct Counted;
 impl Wake for Counted {
     fn wake(self: Arc<Self>) {}
 }
 
 #[test]
-fn a_call_that_waited_for_room_leaves_nothing_when_it_is_over() {
+fn a_call_that_is_dropped_while_it_waits_for_a_permit_leaves_no_waker() {
     let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
     let channel = Channel::builder(server.address())
@@ -51,7 +51,7 @@ fn a_call_that_waited_for_room_leaves_nothing_when_it_is_over() {
         let first = client.wait(&payload(b"1"));
         let waker = Waker::from(Arc::clone(&counted));
         let mut cx = Context::from_waker(&waker);
-        // Waits for room, and is given up.
+        // Waits for a permit, and is dropped.
         let mut second = Box::pin(client.echo_with(&payload(b"2"), &hour));
         assert!(second.as_mut().poll(&mut cx).is_pending());
         drop(second);
@@ -69,7 +69,7 @@ fn a_call_that_waited_for_room_leaves_nothing_when_it_is_over() {
 }
 
 #[test]
-fn a_wait_ends_at_once_if_a_connection_is_wanted() {
+fn a_wait_ends_at_once_if_a_connection_has_to_open() {
     let (builder, _gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
     let mut endpoint = Endpoint::client(server.address()).unwrap();
@@ -117,12 +117,12 @@ fn waiting_for_a_server_does_not_spin() {
     let mut call = pin!(client.echo_with(&request, &waiting));
     let begun = Instant::now();
     let mut polls = 0u64;
-    let mut told = false;
+    let mut is_armed = false;
     endpoint
         .block_on(std::future::poll_fn(|cx| {
             polls += 1;
-            if !told {
-                told = true;
+            if !is_armed {
+                is_armed = true;
                 let waker = cx.waker().clone();
                 std::thread::spawn(move || {
                     std::thread::sleep(Duration::from_secs(1));
@@ -148,7 +148,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn a_deadline_is_heard_by_who_waits_for_room() {
+fn a_deadline_wakes_a_call_that_waits_for_a_permit() {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
@@ -188,7 +188,7 @@ fn a_deadline_is_heard_by_who_waits_for_room() {
 }
 
 #[test]
-fn one_future_leaves_one_waker() {
+fn a_future_that_is_polled_often_leaves_one_waker() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", silent.local_addr().unwrap());
     let mut endpoint = Endpoint::client(&address).unwrap();
@@ -210,7 +210,7 @@ fn one_future_leaves_one_waker() {
 }
 
 #[test]
-fn one_call_after_the_other_never_finds_the_channel_full() {
+fn sequential_calls_never_find_the_channel_full() {
     let (builder, _gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
     let channel = Channel::builder(server.address())

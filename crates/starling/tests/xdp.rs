@@ -1,4 +1,4 @@
-//! Services over AF_XDP: typed calls between two network namespaces joined by veth.
+//! Typed calls over AF_XDP, between two network namespaces joined by veth.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn check(client: &TestClient<Channel>) {
 }
 
 #[test]
-fn calls_of_all_sizes_over_both_versions() {
-    let test = "calls_of_all_sizes_over_both_versions";
+fn calls_of_all_sizes_work_over_both_ip_versions() {
+    let test = "calls_of_all_sizes_work_over_both_ip_versions";
     for mtu in [1500, 9000, 57_000] {
         let Some(pair) = pair(
             test,
@@ -42,7 +42,7 @@ fn calls_of_all_sizes_over_both_versions() {
     }
 }
 
-/// What is larger than the other interface takes is lost without a word.
+/// The kernel drops a datagram that is larger than the other interface's MTU, and reports nothing.
 #[test]
 fn ends_with_different_mtus_understand_each_other() {
     let test = "ends_with_different_mtus_understand_each_other";
@@ -71,7 +71,7 @@ fn ends_with_different_mtus_understand_each_other() {
                 Channel::builder(&address).own_thread().lazy()
             });
             let client = TestClient::new(made.expect("a channel"));
-            // So many at a time that they share datagrams, and answers do.
+            // So many at a time that requests share datagrams, and responses do.
             let request = payload(&[7; 300]);
             for _ in 0..20 {
                 let calls: Vec<_> = (0..100).map(|_| client.echo(&request)).collect();
@@ -86,8 +86,8 @@ fn ends_with_different_mtus_understand_each_other() {
 }
 
 #[test]
-fn typed_calls_that_the_interface_hands_to_workers() {
-    let test = "typed_calls_that_the_interface_hands_to_workers";
+fn typed_calls_are_steered_to_workers() {
+    let test = "typed_calls_are_steered_to_workers";
     let shape = Shape {
         queues: 2,
         ..Shape::default()
@@ -114,7 +114,7 @@ fn typed_calls_that_the_interface_hands_to_workers() {
 }
 
 #[test]
-fn only_interfaces_hand_requests_to_workers() {
+fn only_xdp_addresses_can_be_steered() {
     for address in any_addresses() {
         let (builder, _) = server(&[&address]);
         let error = builder.steered().build().expect_err("no such device");
@@ -141,12 +141,12 @@ fn udp_and_af_xdp_understand_each_other() {
 }
 
 #[test]
-fn a_thread_for_each_queue() {
+fn each_queue_has_a_thread() {
     let shape = Shape {
         queues: 2,
         ..Shape::default()
     };
-    let Some(pair) = pair("a_thread_for_each_queue", shape) else {
+    let Some(pair) = pair("each_queue_has_a_thread", shape) else {
         return;
     };
     let server = serve(&pair, 2, "xdp://vb/0.0.0.0:0");
@@ -157,7 +157,7 @@ fn a_thread_for_each_queue() {
     }
 }
 
-/// What two devices of a process need, and what they are told if they do not have it.
+/// Two devices of a process need a queue each. Without one, the error says what to do.
 #[test]
 fn a_server_and_a_channel_of_one_process_take_a_queue_each() {
     let shape = Shape {
@@ -173,7 +173,7 @@ fn a_server_and_a_channel_of_one_process_take_a_queue_each() {
     let (near, _) = server(&[]);
     let near = inside(&pair.a, || near.bind("xdp://va/0.0.0.0:0"));
     let near = near.expect("an address").build().expect("a server");
-    // Whose port is taken is told by its address, as it was written.
+    // The error names the address as it was written.
     let (another, _) = server(&[]);
     let taken = &near.addresses()[0];
     let Err(Error::Device(error)) = inside(&pair.a, || another.bind(taken)) else {
@@ -203,7 +203,7 @@ fn an_endpoint_serves_and_calls_on_one_queue() {
     };
     let far = serve(&pair, 1, "udp://0.0.0.0:0");
     let far = far.addresses()[0].replace("udp://0.0.0.0", &format!("xdp://va/{}", IPV4[1]));
-    // In `a`: relays what it is asked to the server in `b`, by the queue that it has.
+    // A relay in `a` that calls the server in `b` by its own queue.
     let relay = inside(&pair.a, || {
         let (builder, _) = server(&[]);
         let server = builder.bind("xdp://va/0.0.0.0:0").expect("an address");

@@ -1,5 +1,5 @@
 //! Servers over AF_XDP that are restarted or killed, and interfaces that are removed under servers,
-//! channels and endpoints: whoever waits hears of it, and what is made anew works.
+//! channels and endpoints: every waiting call ends, and new connections work.
 
 mod common;
 
@@ -10,12 +10,12 @@ use common::process::{self, Process};
 use common::xdp::{from_a, pair, serve, serve_in};
 use common::{LONG, impatient, payload, wait_until};
 use rustix::process::Signal;
-use starling::{CallOptions, Channel, ChannelState, Code, Endpoint, Error, Status};
+use starling::{CallOptions, Channel, ChannelState, Code, Endpoint, EndpointConfig, Error, Status};
 use starling_io::Fault;
 use starling_netns::{FAR_IPV4, IPV4, IPV6, NamespaceGuard, Pair, Shape, inside, run};
 use starling_test_protos::test::TestClient;
 
-/// So that two devices of one host have an interface.
+/// Two devices of one host can share such an interface.
 const TWO_QUEUES: Shape = Shape {
     mtu: 1500,
     queues: 2,
@@ -27,22 +27,22 @@ fn channel(namespace: &File, address: &str) -> Channel {
     inside(namespace, || builder.lazy()).expect(address)
 }
 
-/// The same of an endpoint.
+/// An endpoint that notices a dead peer soon.
 fn endpoint(namespace: &File, address: &str) -> Endpoint {
     let _guard = NamespaceGuard::in_namespace(namespace).expect("it is ours");
     let builder = Endpoint::builder().reach(address).config(impatient());
     builder.build().expect(address)
 }
 
-/// What ends whatever becomes of the other side: a call that would hang is DEADLINE_EXCEEDED.
+/// A call that would hang ends with DEADLINE_EXCEEDED.
 fn at_length() -> CallOptions {
     CallOptions::with_timeout(LONG)
 }
 
-/// Not a test but what [`Process::serve`] runs.
+/// Not a test: [`Process::serve`] runs it in a process of its own.
 #[test]
 fn serve_in_this_process() {
-    process::serve_if_told();
+    process::serve_if_told(EndpointConfig::default());
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn channels_and_endpoints_connect_again_to_a_restarted_server() {
 
         assert!(first.shutdown(LONG).expect("no device fails"));
         let _second = serve(&pair, 1, &own);
-        // The first one may be lost with the old session; it is never made twice.
+        // The first call may be lost with the old session. It is never made twice.
         let options = CallOptions::waiting();
         let lost = |result: Result<_, Status>| match result {
             Ok(_) => {}
@@ -94,11 +94,11 @@ fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
     let channel = channel(&pair.a, &address);
     let client = TestClient::new(channel.clone());
     client.echo(&payload(b"")).wait().expect("an echo");
-    let in_hand: Vec<_> = (0..3)
+    let outstanding: Vec<_> = (0..3)
         .map(|_| client.wait_with(&payload(b""), &at_length()))
         .collect();
     first.signal(Signal::KILL);
-    for call in in_hand {
+    for call in outstanding {
         let status = call.wait().expect_err("its server is dead");
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(status.message().contains(&address), "{status}");
@@ -122,7 +122,7 @@ fn a_call_that_waits_for_ready_is_made_when_the_server_comes() {
     let client = TestClient::new(channel.clone());
     let call = client.echo_with(&payload(b"patience"), &CallOptions::waiting());
     wait_until(|| channel.state() == ChannelState::TransientFailure);
-    // Who does not wait hears it at once, and what to do.
+    // A call that does not wait fails at once, with advice.
     let status = client.echo(&payload(b"")).wait().expect_err("nobody there");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains("start the server"), "{status}");
@@ -151,8 +151,8 @@ fn assert_removed(error: &Error) {
 }
 
 #[test]
-fn a_server_whose_interface_is_removed_ends_and_its_clients_hear_of_it() {
-    let test = "a_server_whose_interface_is_removed_ends_and_its_clients_hear_of_it";
+fn a_server_whose_interface_is_removed_ends_and_so_do_its_clients_calls() {
+    let test = "a_server_whose_interface_is_removed_ends_and_so_do_its_clients_calls";
     let Some((pair, far)) = far_apart(test) else {
         return;
     };
@@ -160,12 +160,12 @@ fn a_server_whose_interface_is_removed_ends_and_its_clients_hear_of_it() {
     let address = server.address().replace("xdp://va/", "xdp://vc/");
     let client = TestClient::new(channel(&far, &address));
     client.echo(&payload(b"")).wait().expect("an echo");
-    let in_hand = client.wait_with(&payload(b""), &at_length());
+    let outstanding = client.wait_with(&payload(b""), &at_length());
     wait_until(|| gate.waiting.load(SeqCst) == 1);
     run(&pair.a, "ip link delete va").expect("it is there");
     wait_until(|| !server.is_serving());
     assert_removed(&server.wait().expect_err("it has no device"));
-    let status = in_hand.wait().expect_err("its server is gone");
+    let status = outstanding.wait().expect_err("its server is gone");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     let later = client.echo_with(&payload(b""), &at_length()).wait();
     let status = later.expect_err("its server is gone");
@@ -173,8 +173,8 @@ fn a_server_whose_interface_is_removed_ends_and_its_clients_hear_of_it() {
 }
 
 #[test]
-fn channels_and_endpoints_whose_interface_is_removed_say_so() {
-    let test = "channels_and_endpoints_whose_interface_is_removed_say_so";
+fn channels_and_endpoints_whose_interface_is_removed_fail_with_that_reason() {
+    let test = "channels_and_endpoints_whose_interface_is_removed_fail_with_that_reason";
     let Some((pair, far)) = far_apart(test) else {
         return;
     };
@@ -182,7 +182,7 @@ fn channels_and_endpoints_whose_interface_is_removed_say_so() {
     let address = server.address().replace("xdp://vc/", "xdp://va/");
     let client = TestClient::new(channel(&pair.a, &address));
     client.echo(&payload(b"")).wait().expect("an echo");
-    let in_hand = client.wait_with(&payload(b""), &at_length());
+    let outstanding = client.wait_with(&payload(b""), &at_length());
     let by_endpoint = format!("{address}?queue=1");
     let mut endpoint = endpoint(&pair.a, &by_endpoint);
     let local = TestClient::new(endpoint.channel(&by_endpoint).expect("a channel"));
@@ -197,7 +197,7 @@ fn channels_and_endpoints_whose_interface_is_removed_say_so() {
         let says = text.contains("va") && text.contains("was removed");
         assert!(says && text.contains("make a new channel"), "{text}");
     };
-    assert_says(in_hand.wait().expect_err("it cannot be answered"));
+    assert_says(outstanding.wait().expect_err("it cannot be answered"));
     let waiting = CallOptions {
         timeout: Some(LONG),
         ..CallOptions::waiting()
@@ -207,7 +207,7 @@ fn channels_and_endpoints_whose_interface_is_removed_say_so() {
     let error = endpoint.block_on(local.wait_with(&payload(b""), &at_length()));
     assert_removed(&Error::Device(error.expect_err("it has no device")));
 
-    // The server does not miss it, and who comes by a new one is served.
+    // The server goes on, and serves a client on a new interface.
     pair.join(TWO_QUEUES).expect("as before");
     let route = format!("ip route add 10.78.0.0/24 via {}", IPV4[1]);
     run(&pair.a, &route).expect("as before");

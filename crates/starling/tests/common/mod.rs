@@ -1,4 +1,4 @@
-//! A server that does what tests ask for, and addresses that nobody else has.
+//! A server that does what tests ask for, and addresses of their own.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod process;
@@ -17,10 +17,10 @@ use starling_test_protos::test::{
     TestServer,
 };
 
-/// Far more than anything here takes: a call that does not end by then is a failure, not a result.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Only a failing test waits this long.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// What tests and their server share.
+/// What a test and its server share.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     pub(crate) open: AtomicBool,
@@ -30,7 +30,7 @@ pub(crate) struct Gate {
     pub(crate) runs: AtomicU64,
 }
 
-/// Counts a handler that is dropped before its end.
+/// Counts handlers that are dropped before they end.
 struct Unfinished<'a>(&'a AtomicUsize);
 
 impl Drop for Unfinished<'_> {
@@ -41,7 +41,7 @@ impl Drop for Unfinished<'_> {
 
 pub(crate) struct Service(pub(crate) Arc<Gate>);
 
-/// Answers with the bytes of a request; with many, by the memory that they are sent from.
+/// Answers with the bytes of a request. Many bytes go into the memory that they are sent from.
 fn put(request: &Request<'_, Payload>, response: &mut PayloadMut<'_>) {
     let bytes = request.message().bytes();
     match bytes.len() {
@@ -70,7 +70,7 @@ impl Test for Service {
     }
 
     fn panic(&self, _: Request<'_, Payload>, _: PayloadMut<'_>) -> Result<(), Status> {
-        std::panic::resume_unwind(Box::new("as asked"));
+        std::panic::resume_unwind(Box::new("as requested"));
     }
 
     fn inspect(
@@ -160,16 +160,25 @@ pub(crate) fn payload(bytes: &[u8]) -> Payload {
     payload
 }
 
-/// A name on this host that no other test has.
+/// A name of this host that no other test has.
 pub(crate) fn shm_address() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("shm://starling-test-{}-{number}", std::process::id())
 }
 
-/// One of each plane.
+/// An address of each scheme that needs no root.
 pub(crate) fn any_addresses() -> [String; 2] {
     ["udp://127.0.0.1:0".to_owned(), shm_address()]
+}
+
+/// Takes no peer for dead on a busy host.
+pub(crate) fn patient() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.protocol.peer_timeout_ns = LONG.as_nanos() as u64;
+    config.protocol.connect_timeout_ns = LONG.as_nanos() as u64;
+    config.protocol.response_retention_ns = 2 * LONG.as_nanos() as u64;
+    config
 }
 
 /// Notices a dead peer soon: for tests that wait for it.
@@ -184,7 +193,7 @@ pub(crate) fn impatient() -> EndpointConfig {
 pub(crate) fn wait_until(mut done: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !done() {
-        assert!(begun.elapsed() < LONG, "waited too long");
+        assert!(begun.elapsed() < LONG, "it does not happen");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

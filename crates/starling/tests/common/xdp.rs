@@ -10,7 +10,8 @@ use starling_netns::{Pair, Shape, inside};
 
 use super::{Gate, server};
 
-/// Two namespaces in which a server gets an address, having said so where there are none.
+/// Two namespaces in which a server gets an address. If there are none, prints that the test is
+/// skipped.
 pub(crate) fn pair(test: &str, shape: Shape) -> Option<Pair> {
     let made = Pair::with_shape(shape).and_then(|pair| {
         let bound = inside(&pair.b, || {
@@ -30,7 +31,7 @@ pub(crate) fn pair(test: &str, shape: Shape) -> Option<Pair> {
     made.ok()
 }
 
-/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
+/// Whether the kernel has no AF_XDP, or does not let this process use it.
 fn is_lacking(error: &IoError) -> bool {
     let lacking = [Errno::PERM, Errno::AFNOSUPPORT, Errno::NOSYS];
     let errno = error.source.as_ref().and_then(Errno::from_io_error);
@@ -42,7 +43,7 @@ pub(crate) fn serve(pair: &Pair, threads: usize, address: &str) -> ServerHandle 
     serve_in(&pair.b, threads, address).0
 }
 
-/// A server in any namespace, and what it shares with tests.
+/// A server in any namespace, and its gate.
 pub(crate) fn serve_in(
     namespace: &File,
     threads: usize,
@@ -56,7 +57,7 @@ pub(crate) fn serve_in(
     })
 }
 
-/// What clients in `a` call a server by: the interface is their own.
+/// The address by which clients in `a` reach a server: the interface is their own.
 pub(crate) fn from_a(server: &ServerHandle) -> String {
     let address = &server.addresses()[0];
     address.replace("xdp://vb/", "xdp://va/")

@@ -1,5 +1,5 @@
-//! Large messages over AF_XDP: made in packet memory and sent from there, or in runs by the kernel's
-//! socket.
+//! Large messages of endpoints over AF_XDP: sent from packet memory by the ring, or in runs by the
+//! kernel's socket.
 
 mod common;
 
@@ -13,6 +13,8 @@ use starling_endpoint::{
 use starling_io::{MonotonicClock, PacketIo};
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{Pair, Shape, inside};
+
+use common::Net;
 
 const INLINE: MethodId = MethodId(1);
 const WORK: MethodId = MethodId(2);
@@ -34,7 +36,7 @@ fn endpoint(io: XdpIo, token: u32) -> Raw {
     Raw::new(io, MonotonicClock::new(), config, secrets).expect("sound")
 }
 
-/// Echoes what it is sent, from the device's memory.
+/// A server that echoes from the device's memory.
 fn server(pair: &Pair, config: &XdpConfig, mode: &str) -> Raw {
     let address = format!("xdp://vb/10.77.0.2:0?mode={mode}");
     let bind = || XdpIo::bind(&address, config.clone());
@@ -56,7 +58,8 @@ fn server(pair: &Pair, config: &XdpConfig, mode: &str) -> Raw {
     endpoint
 }
 
-/// Calls with messages of the client's device go there and back; says what both devices counted.
+/// Makes calls with messages in the client's device memory. Returns what both devices have counted:
+/// messages gathered by the ring, and datagrams sent by the socket.
 fn exchange(pair: &Pair, config: &XdpConfig, mode: &str) -> [(u64, u64); 2] {
     let mut server = server(pair, config, mode);
     let port = server.io().local_socket_address().port();
@@ -93,17 +96,17 @@ fn exchange(pair: &Pair, config: &XdpConfig, mode: &str) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn large_messages_take_the_way_that_is_set() {
-    let test = "large_messages_take_the_way_that_is_set";
+fn large_messages_go_by_the_ring_or_the_socket_as_configured() {
+    let test = "large_messages_go_by_the_ring_or_the_socket_as_configured";
     for mtu in [1500, 9000, 57_000] {
         let shape = Shape {
             mtu,
             ..Shape::default()
         };
-        let Some(pair) = common::xdp::pair(test, shape) else {
+        let Some(pair) = Net::with_shape(test, shape) else {
             return;
         };
-        // Fewer than there are fragments: before the way is known, some go by the socket.
+        // Fewer than there are fragments: some go by the socket before the next hop is known.
         let some = (ROUNDS * SIZE / mtu as usize) as u64;
         let by_ring = XdpConfig {
             gather_from: Some(1000),

@@ -1,4 +1,4 @@
-//! Who reaches a server without ever becoming its client.
+//! Peers that reach a server and never open a session.
 
 mod common;
 
@@ -8,16 +8,16 @@ use starling_io::{PacketIo, PacketTx};
 use starling_io_shm::{ShmConfig, ShmIo};
 use starling_test_protos::test::TestClient;
 
-/// A process that writes something into the shared memory and goes, be it hostile or killed at that
-/// moment, leaves nothing behind.
+/// A process that writes into the shared memory and then ends, whether hostile or killed, leaves
+/// nothing behind.
 #[test]
 fn peers_that_go_without_a_session_leave_room_for_others() {
     let (builder, _gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
     for _ in 0..ShmConfig::default().max_peers + 100 {
-        let mut stranger = ShmIo::client(ShmConfig::default()).unwrap();
-        let peer = stranger.open_peer(server.address()).unwrap();
-        let (_, tx) = stranger.split();
+        let mut peer_io = ShmIo::client(ShmConfig::default()).unwrap();
+        let peer = peer_io.open_peer(server.address()).unwrap();
+        let (_, tx) = peer_io.split();
         tx.append(peer, b"nonsense", b"", b"and more of it", b"")
             .unwrap();
         tx.flush().unwrap();
