@@ -1,12 +1,12 @@
-//! A handler that makes calls of its own and answers when they are over, without holding up its
-//! thread: `cargo run --example nested`.
+//! A handler that makes calls of its own and answers when they have ended. Its thread serves other
+//! calls meanwhile: `cargo run --example nested`.
 
 use starling::{Channel, NestedContext, OwnedRequest, Request, Server, ServerHandle, Status};
 use std::sync::Arc;
 
 starling::include_proto!("primes");
 
-/// Counts, or splits the work among others if there are any.
+/// Counts primes, or has other servers count parts of the range if there are any.
 struct Counter {
     others: Vec<String>,
 }

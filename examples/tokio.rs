@@ -1,4 +1,4 @@
-//! Calls from tasks of tokio; any other executor does as well: `cargo run --example tokio`.
+//! Calls from tasks of tokio. Any other executor works, too: `cargo run --example tokio`.
 
 use starling::{CallOptions, Channel, Request, Server, Status};
 use std::time::Duration;

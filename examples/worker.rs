@@ -1,4 +1,4 @@
-//! A handler that takes long and runs in worker threads, as `proto/primes.proto` says:
+//! A handler that takes long, so `proto/primes.proto` has it run in worker threads:
 //! `cargo run --example worker`.
 
 use starling::{Channel, NestedContext, OwnedRequest, Request, Server, Status};
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = client.count_in(&range);
     range.set_from(20_000);
     range.set_to(40_000);
-    let second = client.count_in(&range); // Both are being counted now.
+    let second = client.count_in(&range); // Two workers run both calls now.
     println!("{} primes below 20000", first.wait()?.message().primes());
     println!(
         "{} primes from 20000 to 40000",

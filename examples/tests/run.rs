@@ -1,4 +1,4 @@
-//! Runs every example and looks at what it prints.
+//! Runs every example and checks what it prints.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,12 +23,12 @@ fn run(example: &str) -> String {
 }
 
 #[test]
-fn hello() {
+fn hello_prints_a_greeting() {
     assert_eq!(run("hello"), "Hello, world!\n");
 }
 
 #[test]
-fn worker() {
+fn worker_prints_its_counts_and_a_status() {
     assert_eq!(
         run("worker"),
         "2262 primes below 20000\n\
@@ -38,7 +38,7 @@ fn worker() {
 }
 
 #[test]
-fn nested() {
+fn nested_prints_the_sum_of_its_calls() {
     assert_eq!(
         run("nested"),
         "1229 primes below 10000, counted by two others\n"
@@ -46,7 +46,7 @@ fn nested() {
 }
 
 #[test]
-fn threads() {
+fn threads_prints_how_many_calls_it_made() {
     assert_eq!(
         run("threads"),
         "8 threads made 800 calls and got 21600 characters\n"
@@ -54,7 +54,7 @@ fn threads() {
 }
 
 #[test]
-fn tokio() {
+fn tokio_prints_a_greeting_for_each_task() {
     assert_eq!(
         run("tokio"),
         "Hello, Ada!\nHello, Grace!\nHello, Barbara!\n"

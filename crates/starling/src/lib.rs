@@ -1,7 +1,7 @@
 //! Starling: datacenter RPC in microseconds.
 //!
-//! A service is described once, in a `.proto` file. `starling-build` makes a trait, a server and a
-//! client of it, which run unchanged over whatever the address asks for: `udp://host:port` between
+//! A `.proto` file describes a service once. `starling-build` generates a trait, a server and a client
+//! from it. They run unchanged over the device that the address names: `udp://host:port` between
 //! hosts, `shm://name` between processes of one host, `xdp://ifname/host:port` between hosts past the
 //! kernel's network stack.
 //!
@@ -69,12 +69,12 @@
 //! }
 //! ```
 //!
-//! A request of one packet is read where it was received. The reply is written into the buffer that it
-//! stays in until the client has it, and is copied once on its way: into a datagram, a ring or the
-//! network card's packet memory. Large ones are not over `udp://`, where the kernel takes them from
-//! there.
+//! The handler reads a request of one packet where it was received. It writes the reply into a buffer
+//! that keeps the reply until the client has it. The reply is copied once on its way: into a datagram,
+//! a ring or the network card's packet memory. A large reply over `udp://` is not copied: the kernel
+//! takes it from the buffer.
 //!
-//! `Cargo.toml` has `starling` among its dependencies and `starling-build` among its
+//! `Cargo.toml` needs `starling` among its dependencies and `starling-build` among its
 //! build-dependencies, nothing else.
 //!
 //! # Addresses
@@ -84,22 +84,21 @@
 //! | `udp://host:port` | any host, by the kernel's UDP |
 //! | `shm://name` | a process of this host |
 //! | `xdp://ifname/host:port` | any host, past the kernel's network stack, by the interface `ifname` of this host |
-//! | `xdp://ifname/host:port?queue=N&mode=MODE` | the same, by the queue `N` rather than 0, in a mode rather than in the best that works: `zero-copy`, `driver` or `generic` |
-//! | `xdp://ifname/host:port?frames=N` | the same, with room for `N` frames that wait to be received, a power of two from 64 to 32768, rather than 4096: it locks less memory, or more. Channels that share a thread have what the first of them said |
+//! | `xdp://ifname/host:port?queue=N&mode=MODE` | the same, by queue `N` instead of 0, in mode `zero-copy`, `driver` or `generic` instead of the best one that works |
+//! | `xdp://ifname/host:port?frames=N` | the same, with room for `N` received frames instead of 4096, a power of two from 64 to 32768: it locks less memory, or more. Among channels that share a thread, the first one decides |
 //!
-//! A queue of an interface belongs to one endpoint at a time. What a process needs besides, such as a
-//! [`Channel`] beside a [`Server`], or one for IPv6 beside one for IPv4, takes a queue of its own:
-//! `xdp://eth0/10.0.0.7:9000?queue=1`. `ethtool -l eth0` tells how many there are. Answers that the
-//! card gives to another queue come by the kernel: slower, not lost. An interface with one queue does
-//! for both ways by one endpoint: the calls of a nested handler, or of a [`LocalChannel`], go by the
-//! queue that the endpoint has.
+//! A queue of an interface belongs to one endpoint at a time. Each further endpoint of a process needs
+//! a queue of its own, such as a [`Channel`] beside a [`Server`], or a channel for IPv6 beside one for
+//! IPv4: `xdp://eth0/10.0.0.7:9000?queue=1`. `ethtool -l eth0` prints the number of queues. Responses
+//! that the card puts into another queue come by the kernel: slower, not lost. With one queue, one
+//! endpoint can both serve and call: the calls of a nested handler, or of a [`LocalChannel`], go by the
+//! endpoint's own queue.
 //!
 //! # Messages
 //!
-//! A message `Volume` is three types: `Volume` owns its memory, `VolumeView<'_>` reads and
-//! `VolumeMut<'_>` writes one that lies elsewhere, such as in a datagram. `view()` and `as_mut()`
-//! lead from one to the other, `to_owned()` copies, and all of them print with `{:?}`. Fields have
-//! methods:
+//! A message `Volume` is three types. `Volume` owns its memory. `VolumeView<'_>` reads, and
+//! `VolumeMut<'_>` writes, a message in other memory, such as a datagram. `view()` and `as_mut()` make
+//! one of the other, `to_owned()` copies, and all of them print with `{:?}`. Fields have methods:
 //!
 //! | in the `.proto` file | to read | to write |
 //! |---|---|---|
@@ -112,13 +111,14 @@
 //! | `oneof limit { uint64 iops; ... }` | `limit()`: `Option<VolumeLimit>`, an enum; each case also as an optional field | `set_iops(5)`, `clear_limit()` |
 //! | `State state`, `enum State { STATE_ON = 1; }` | `state()`: a number that may be unknown; compare with `State::ON` | `set_state(State::ON)` |
 //!
-//! A whole message is set with `copy_from(view)`, so a handler can answer with one that it has. What
-//! is declared within a message is in a module: `volume::State`. A name that is a keyword is written
-//! `r#type()`; a field whose methods would clash with others is called after its number as well.
+//! `copy_from(view)` sets a whole message, so a handler can answer with a message that it has. Types
+//! that are declared inside a message are in a module: `volume::State`. A name that is a keyword is
+//! written `r#type()`. If the methods of two fields would have the same name, the name gets the field's
+//! number as well.
 //!
 //! # Two kinds of callers
 //!
-//! The same generated client stands on either of them:
+//! The same generated client works with either of them:
 //!
 //! | | [`Channel`] | [`LocalChannel`] |
 //! |---|---|---|
@@ -128,34 +128,35 @@
 //!
 //! # Three kinds of handlers
 //!
-//! *Inline* ones run in the dispatch thread, to completion, and take microseconds at most; that is
-//! what a method is unless the `.proto` file says `option (starling.mode) = WORKER` or `NESTED`, which
+//! An *inline* handler runs in the dispatch thread, to completion, and takes microseconds at most. A
+//! method is inline unless the `.proto` file says `option (starling.mode) = WORKER` or `NESTED`, which
 //! needs `import "starling/options.proto"`.
-//! *Worker* ones run in a pool of threads. *Nested* ones are `async`, run in the dispatch thread, and
-//! make calls of their own through their [`NestedContext`].
+//! A *worker* handler runs in a pool of threads. A *nested* handler is `async`, runs in the dispatch
+//! thread, and makes calls of its own through its [`NestedContext`].
 //!
 //! # How calls end
 //!
-//! With a [`Response`] or a [`Status`], whose codes are gRPC's. A handler runs at most once for each
-//! call, whatever the network does. A call whose server dies ends with UNAVAILABLE; it is not made
-//! again, because it may have run. [`CallOptions`] has a timeout, metadata, and whether to wait for
-//! a server that is not there yet. Each method of a client has a second form that takes them,
-//! `greet_with(&request, &options)`; `HelloClient::with_options` sets them for all others. There is
-//! no timeout unless one is set. Dropping a call cancels it.
+//! A call ends with a [`Response`] or a [`Status`], whose codes are gRPC's. A handler runs at most once
+//! for each call, whatever the network does. A call whose server dies ends with UNAVAILABLE. It is not
+//! made again, because it may have run. [`CallOptions`] has a timeout, metadata, and whether to wait
+//! for a server that is not there yet. Each method of a client has a second form that takes options,
+//! `greet_with(&request, &options)`. `HelloClient::with_options` sets the options of all other calls.
+//! There is no timeout unless one is set. Dropping a call cancels it.
 //!
-//! # What is going on
+//! # Stats
 //!
-//! [`ServerHandle::stats`] and [`Channel::stats`] say what a thread has done ([`Stats`]), what its
-//! session protocol has done and dropped ([`ProtocolStats`]), and what its device has counted: which datagrams were dropped and why, what took the slow path, and in which
-//! mode an interface works ([`DeviceReport`], which has a table of the names). `starling serve` prints
-//! the same.
+//! [`ServerHandle::stats`] and [`Channel::stats`] return what a thread has done ([`Stats`]), what its
+//! session protocol has done and dropped ([`ProtocolStats`]), and what its device has counted: which
+//! datagrams were dropped and why, what took the slow path, and in which mode an interface works
+//! ([`DeviceReport`], which has a table of the names). `starling serve` prints the same.
 //!
 //! # Versions
 //!
-//! When a client first uses a method in a session, the two ends compare their versions of it. Equal
-//! ones exchange messages as they lie in memory; others exchange protobuf, by whose rules they may
-//! differ. If they differ beyond that, calls of that method end with FAILED_PRECONDITION, naming the
-//! field. Servers answer for that, and describe themselves, with [`reflection`].
+//! When a client first uses a method in a session, client and server compare their versions of it. If
+//! they are equal, messages go as they lie in memory. If they differ by protobuf's rules for compatible
+//! changes, messages go in protobuf. If they differ beyond that, calls of that method end with
+//! FAILED_PRECONDITION, naming the field. Servers compare versions, and describe themselves, with
+//! [`reflection`].
 
 #![forbid(unsafe_code)]
 
@@ -217,7 +218,7 @@ pub async fn connect(address: &str) -> Result<Channel, Error> {
     Channel::connect(address).await
 }
 
-/// What generated code is written against; nothing here is for people.
+/// What generated code is written against. Nothing here is for other code.
 pub mod stub {
     pub use crate::{
         CallOptions, Caller, NestedContext, OwnedRequest, Registrar, Request, Response, Service,
@@ -226,10 +227,10 @@ pub mod stub {
     pub use starling_message::*;
 }
 
-/// Includes the code that `starling-build` made of a package: `include_proto!("kv")`.
+/// Includes the code that `starling-build` generated from a package: `include_proto!("kv")`.
 ///
-/// Packages that refer to each other are included together, as modules nested like the packages:
-/// with `mod proto { starling::include_proto!("packages"); }`, the message `Block` of the package
+/// Packages that refer to each other are included together, as modules nested like the packages.
+/// With `mod proto { starling::include_proto!("packages"); }`, the message `Block` of the package
 /// `store.volume` is `proto::store::volume::Block`.
 #[macro_export]
 macro_rules! include_proto {

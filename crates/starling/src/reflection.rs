@@ -1,8 +1,8 @@
-//! What every server says of itself: `starling.reflection.Reflection`.
+//! How every server describes itself: `starling.reflection.Reflection`.
 //!
-//! Clients use `Bind` before their first call of a method (see the module `connection`);
-//! `starling call` uses the others. All of it is called in protobuf encoding, so that versions of
-//! Starling whose reflection differs still understand each other.
+//! Clients call `Bind` before their first call of a method (see the module `connection`).
+//! `starling call` uses the other methods. All of these calls are in protobuf encoding, so that versions
+//! of Starling with different reflection still understand each other.
 
 #[rustfmt::skip]
 mod generated;
