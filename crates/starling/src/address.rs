@@ -196,11 +196,11 @@ mod tests {
         for (text, problem) in [
             ("udp://127.0.0.1", "it has no port; write udp://HOST:PORT"),
             ("udp://:9000", "it has no host"),
-            ("udp://host:70000", "its port is no number"),
-            ("udp://host:9000/path", "its port is no number"),
+            ("udp://host:70000", "its port is not a number"),
+            ("udp://host:9000/path", "its port is not a number"),
             ("xdp://10.0.0.7:9000", "it has no interface"),
             ("shm://", "the name is empty"),
-            ("shm://a/b", "a character that names cannot have"),
+            ("shm://a/b", "the name has a character that is not allowed"),
         ] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains(text) && error.contains(problem), "{error}");

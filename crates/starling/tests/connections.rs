@@ -218,7 +218,10 @@ fn calls_after_a_servers_pause_are_made_on_a_new_session() {
         let builder = Endpoint::builder().bind(&address);
         let builder = builder.add_service(TestServer::new(Service(Arc::clone(&gate))));
         let mut server = builder.build().expect("a server");
-        let builder = Endpoint::builder().reach(&address).config(impatient());
+        // The session is to end while the server pauses, and the next one is to live on a busy host.
+        let mut config = EndpointConfig::default();
+        config.protocol.connect_timeout_ns = LONG.as_nanos() as u64;
+        let builder = Endpoint::builder().reach(&address).config(config);
         let mut endpoint = builder.build().expect("an endpoint");
         let channel = endpoint
             .channel(&server.local_address())
