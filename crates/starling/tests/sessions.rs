@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::process::{self, Process};
-use common::{LONG, any_addresses, patient, payload};
+use common::{LONG, any_addresses, payload};
 use starling::{Endpoint, EndpointConfig, Idle};
 use starling_endpoint::{CallOptions, MethodId, SessionId, SessionState};
 use starling_io::{Clock, PacketIo};
@@ -24,9 +24,10 @@ const CPU_OF_A_SESSION: Duration = Duration::from_micros(500);
 fn config() -> EndpointConfig {
     let mut config = EndpointConfig {
         idle: Idle::Block,
-        // All sessions open at once, and this host may have other work: no timeout may end one.
-        ..patient()
+        ..EndpointConfig::default()
     };
+    // All sessions open at once, and this host may have other work.
+    config.protocol.connect_timeout_ns = LONG.as_nanos() as u64;
     // Whatever buffers the host gives a socket.
     config.protocol.overcommit = 1024;
     config

@@ -172,15 +172,6 @@ pub(crate) fn any_addresses() -> [String; 2] {
     ["udp://127.0.0.1:0".to_owned(), shm_address()]
 }
 
-/// Takes no peer for dead on a busy host.
-pub(crate) fn patient() -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    config.protocol.peer_timeout_ns = LONG.as_nanos() as u64;
-    config.protocol.connect_timeout_ns = LONG.as_nanos() as u64;
-    config.protocol.response_retention_ns = 2 * LONG.as_nanos() as u64;
-    config
-}
-
 /// Notices a dead peer soon: for tests that wait for it.
 pub(crate) fn impatient() -> EndpointConfig {
     let mut config = EndpointConfig::default();
