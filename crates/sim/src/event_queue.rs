@@ -154,8 +154,8 @@ impl<T: Copy> EventQueue<T> {
         if self.taken == 0 { None } else { self.pop() }
     }
 
-    /// [`EventQueue::pop`] that also shows events that are about to come out to `soon`, most of them a
-    /// few dozen ns of virtual time ahead. Some events are never shown.
+    /// [`EventQueue::pop`] that also shows events that are about to come out to `soon`, most of
+    /// them a few dozen ns of virtual time ahead. Some events are never shown.
     pub fn pop_with_lookahead(&mut self, mut soon: impl FnMut(&T)) -> Option<T> {
         if self.len == 0 {
             return None;
@@ -241,7 +241,7 @@ mod tests {
 
     /// Against a heap of (time, sequence number): the same order, over all spans of time.
     #[test]
-    fn the_order_is_that_of_a_heap() {
+    fn events_come_out_in_the_order_of_a_heap() {
         let mut rng = Rng::new(5);
         for longest in [3, 5_000, 20_000_000, 1 << 38] {
             let mut events = EventQueue::default();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_now_and_the_end_of_time_never_comes() {
+    fn past_events_come_out_now_and_events_at_the_end_of_time_never() {
         let mut events = EventQueue::default();
         events.push(100, 'a');
         assert_eq!(events.pop(), Some('a'));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn buffers_are_reused() {
         let mut events = EventQueue::default();
         for round in 0..1000u64 {
             events.push(round * 10, round);

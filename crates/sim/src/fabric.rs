@@ -6,9 +6,9 @@
 //!    └──────── turn: due at once, at a timer, after a pause, when the thread is free ◀──────────┘
 //! ```
 //!
-//! All events are in one queue, ordered by time and then by insertion. The fabric's own generator is
-//! the only source of randomness. So a run depends only on the configuration, the seed and what its
-//! user does between two [`Fabric::step`]s.
+//! All events are in one queue, ordered by time and then by insertion. The fabric's own generator
+//! is the only source of randomness. So a run depends only on the configuration, the seed and what
+//! its user does between two [`Fabric::step`]s.
 //!
 //! The fabric knows nothing about what runs on its hosts. `step` says whose turn it is; the user
 //! runs that host's event loop once, against its [`SimIo`](crate::SimIo), and steps on. With a

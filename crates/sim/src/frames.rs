@@ -1,5 +1,5 @@
-//! A parser of datagrams written from PROTOCOL.md (section 3) alone: the checkers do not rely on the
-//! code that they check.
+//! A parser of datagrams written from PROTOCOL.md (section 3) alone: the checkers do not rely on
+//! the code that they check.
 
 use starling_proto::{HEADER_BYTES, PREAMBLE_BYTES};
 

@@ -150,7 +150,8 @@ impl PacketIo for SimIo {
     }
 }
 
-/// Ends the next wait of its host. A simulation has one thread, so no host sleeps while another runs.
+/// Ends the next wait of its host. A simulation has one thread, so no host sleeps while another
+/// runs.
 #[derive(Default)]
 struct SimWaker(AtomicBool);
 
@@ -206,7 +207,7 @@ impl PacketRx for SimRx {
     }
 }
 
-/// What is being put together for a peer.
+/// The open datagram of a peer.
 #[repr(align(64))]
 struct Open {
     /// None: the number is free.
@@ -371,7 +372,7 @@ impl PacketTx for SimTx {
     }
 
     fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]) {
-        // Best effort: what the link has no room for is lost, as in a kernel.
+        // Best effort: without room on the link the datagram is lost, as in a kernel.
         let mut fabric = self.fabric.borrow_mut();
         let _ = fabric.send(self.host, to, Ecn::NotCapable, datagram.to_vec());
     }

@@ -50,14 +50,14 @@ pub struct Search {
     pub steps: u32,
     /// Halvings of the step that holds the limit.
     pub halvings: u32,
-    /// The tail, in mean service times, beyond which no higher load is looked at: [`SLO`], or more to
-    /// see what becomes of it.
+    /// The tail, in mean service times, beyond which no higher load is looked at: [`SLO`], or more
+    /// to see what becomes of it.
     pub until: f64,
 }
 
 impl Search {
-    /// Raises the load until the tail is longer than [`Search::until`]. Returns the highest load before
-    /// the first at which it is longer than [`SLO`], and the tail at each step.
+    /// Raises the load until the tail is longer than [`Search::until`]. Returns the highest load
+    /// before the first at which it is longer than [`SLO`], and the tail at each step.
     ///
     /// # Errors
     /// The first of `tail`.
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_meets_nobody_takes_its_time() {
+    fn a_request_alone_takes_its_service_time() {
         let lone = Arrival {
             at_ns: 5,
             service_ns: 1_000,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_goes_on_until_the_tail_is_as_long_as_asked() {
+    fn a_sweep_ends_when_the_tail_exceeds_its_bound() {
         let search = Search {
             steps: 10,
             halvings: 4,

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_come_out_about_right() {
+    fn chances_match_their_probabilities() {
         let mut rng = Rng::new(1);
         let hits = (0..100_000).filter(|_| rng.chance(300_000)).count();
         assert!((29_000..31_000).contains(&hits), "{hits}");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn forks_go_their_own_way() {
+    fn forked_generators_are_independent() {
         let mut parent = Rng::new(3);
         let mut child = parent.fork();
         assert_ne!(parent.next_u64(), child.next_u64());

@@ -1,10 +1,11 @@
 //! A network for tests that drive endpoints by hand: time moves only when the test or a sleeping
 //! endpoint moves it, and datagrams arrive in the instant in which they leave.
 //!
-//! It is a [`Fabric`] with ideal links. A device brings the fabric up to the present before it reads,
-//! so a test polls its endpoints in any order and needs no loop over [`Fabric::step`]. A wait with a
-//! timeout advances the clock instead of sleeping; a wait without one sleeps in real time until
-//! another thread wakes the device. Once its buffers exist the network does not allocate.
+//! It is a [`Fabric`] with ideal links. A device brings the fabric up to the present before it
+//! reads, so a test polls its endpoints in any order and needs no loop over [`Fabric::step`]. A
+//! wait with a timeout advances the clock instead of sleeping; a wait without one sleeps in real
+//! time until another thread wakes the device. Once its buffers exist the network does not
+//! allocate.
 
 use std::cell::RefCell;
 use std::rc::Rc;

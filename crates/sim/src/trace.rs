@@ -40,7 +40,7 @@ pub enum DropCause {
     LinkDown,
 }
 
-/// One thing that happened.
+/// The kind of an entry, with its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A datagram entered a host's receive queue.
@@ -52,7 +52,7 @@ pub enum EntryKind {
     App(HostId, &'static str, u64, u64),
 }
 
-/// What the trace keeps of a datagram.
+/// The part of a datagram that the trace keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramRecord {
     /// The sending host; `None` for an injected datagram.
@@ -82,7 +82,7 @@ impl DatagramRecord {
     }
 }
 
-/// One entry: when, and what.
+/// One entry of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Virtual time of the fabric, ns.
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_moves_the_hash() {
+    fn every_field_changes_the_hash() {
         let record = |change: u32| {
             let mut trace = Trace::default();
             let (mut at, mut host, mut a, mut bytes) = (10, HostId(1), 5, vec![1, 2, 3]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_bounded_and_readable() {
+    fn the_trace_keeps_a_bounded_readable_tail() {
         let mut trace = Trace::default();
         for index in 0..KEPT as u64 + 10 {
             trace.app(index, HostId(0), "tick", index, 0);

@@ -2,7 +2,8 @@
 //! [`ThreadPool`](starling_endpoint::ThreadPool) ships with, in virtual time.
 //!
 //! A handler runs at once, when its worker begins with it; its worker is busy for as long as the
-//! handler is said to take. Who drives the host takes what was begun, and says when it is over.
+//! handler is said to take. The loop that drives the host takes the requests that were begun and
+//! says when each is over.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,9 +22,9 @@ struct Pool {
     fabric: SharedFabric,
     host: HostId,
     policy: Jbsq<Box<Job>>,
-    /// What each worker has and has not begun.
+    /// Each worker's requests that have not begun.
     seats: Vec<VecDeque<Box<Job>>>,
-    /// What each worker does.
+    /// Each worker's current request.
     running: Vec<Option<Box<Job>>>,
     /// What was run, and by whom.
     done: VecDeque<(usize, Box<Job>)>,

@@ -192,6 +192,6 @@ fn calls_end_when_the_server_is_restarted() {
 }
 
 #[test]
-fn the_event_loop_is_deterministic_too() {
+fn endpoint_runs_are_deterministic() {
     assert_eq!(run(5, true), run(5, true));
 }

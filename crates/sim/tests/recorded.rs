@@ -4,8 +4,8 @@
 //! Where a change is meant to change runs, they are recorded anew:
 //! `STARLING_RECORD=1 cargo test -p starling-sim --test recorded`.
 //!
-//! `overload` and `slo` are not among them: their dice take logarithms, whose last bit is the
-//! machine's.
+//! `overload` and `slo` are not among them: they draw with logarithms, whose last bit depends on
+//! the machine.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn named(name: &str) -> u64 {
 }
 
 #[test]
-fn runs_are_those_that_were_recorded() {
+fn runs_match_their_recorded_hashes() {
     let mut text = String::new();
     for seed in SEEDS {
         let hash = random(seed);

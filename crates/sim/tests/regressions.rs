@@ -63,7 +63,7 @@ fn sessions_with_a_former_self_of_a_peer_end() {
 
 /// The same with the smallest request there is: a reset was larger, and so was not sent.
 #[test]
-fn the_smallest_request_is_worth_a_reset() {
+fn a_reset_answers_even_the_smallest_request() {
     let mut scenario = Scenario::plain(2);
     scenario.channels = vec![channel(1, 0), channel(0, 1)];
     scenario.host_faults = vec![crash(0, MS, 10 * US)];
@@ -76,7 +76,7 @@ fn the_smallest_request_is_worth_a_reset() {
     keeps_every_promise(&scenario);
 }
 
-/// Both copies of a stranger's connect were admitted, and one of the sessions was nobody's.
+/// Both copies of an unknown peer's CONNECT were admitted, and one of the sessions had no owner.
 #[test]
 fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
     let mut scenario = Scenario::plain(2);
@@ -126,7 +126,7 @@ fn a_large_response_does_not_starve_the_session() {
 /// A handler that runs for longer than all timeouts, with a retransmission interval that is longer
 /// than the peer timeout: the request was given up before the server could say that it has it.
 #[test]
-fn a_slow_handler_is_waited_for() {
+fn a_client_waits_for_a_slow_handler() {
     let mut scenario = Scenario::plain(2);
     for config in &mut scenario.hosts {
         config.peer_timeout_ns = 50 * MS;
@@ -146,7 +146,7 @@ fn a_slow_handler_is_waited_for() {
 /// A switch corrupts the numbers of requests: the server took what followed for old, and said
 /// nothing for ever.
 #[test]
-fn ends_that_are_out_of_step_part() {
+fn endpoints_that_are_out_of_step_end_their_session() {
     let mut scenario = Scenario::plain(2);
     scenario.channels = vec![channel(0, 1)];
     scenario.calls = (0..200).map(|i| call(i * 10 * US, 0, 0, 0)).collect();
@@ -166,7 +166,7 @@ fn ends_that_are_out_of_step_part() {
 /// of that name, it took the server's true one for a former one, and dropped all its connects. The
 /// shortest form is among the tests of the protocol; these are the seeds that found it.
 #[test]
-fn nobody_is_taken_for_its_former_self() {
+fn an_endpoint_is_not_taken_for_its_former_incarnation() {
     for seed in [260_888, 315_622, 352_697, 1_106_640] {
         keeps_every_promise(&Scenario::from_seed_before_broadening(seed));
     }
@@ -199,7 +199,7 @@ fn a_single_credit_may_take_its_time() {
 /// A path of 0.6 ms is no queue: congestion control that took its own delay for one sent a packet
 /// in 2.3 ms there.
 #[test]
-fn a_long_path_is_not_paced() {
+fn a_long_path_alone_does_not_pace_a_session() {
     let subset = "calls=1".parse().expect("a part");
     keeps_every_promise(&Subset::of(
         &subset,
@@ -214,10 +214,11 @@ fn a_single_credit_on_six_links_may_take_its_time() {
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(10_000_104_129)));
 }
 
-/// A host was paused beyond the end of the load, and its late calls came after the probes had begun:
-/// the harness took a call that was refused for a probe, and closed before the probe was answered.
+/// A host was paused beyond the end of the load, and its late calls came after the probes had
+/// begun: the harness took a call that was refused for a probe, and closed before the probe was
+/// answered.
 #[test]
-fn a_late_call_is_no_probe() {
+fn a_late_call_does_not_count_as_a_probe() {
     let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
         .parse()
         .expect("a part");
@@ -227,15 +228,16 @@ fn a_late_call_is_no_probe() {
 /// A link of 1 Gb/s had megabytes of retransmissions in the queue of its device, and the endpoint
 /// looked for room in it without a pause for as long as they took.
 #[test]
-fn a_full_device_is_no_reason_to_spin() {
+fn an_endpoint_with_a_full_device_does_not_spin() {
     let subset = "rules=5/calls=33,35,43-44,48".parse().expect("a part");
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(50_100_062_974)));
 }
 
-/// A switch that flips bits past all checksums made of the header of a frame a request for four megabytes, which no server can
-/// answer: the harness ignored that, and its server never answered at all.
+/// A switch that flips bits past all checksums made of the header of a frame a request for four
+/// megabytes, which no server can answer: the harness ignored that, and its server never answered
+/// at all.
 #[test]
-fn a_response_is_not_longer_than_may_be_sent() {
+fn a_response_keeps_to_the_message_limit() {
     let subset = "rules=0/calls=0-3,12,19-25,28-31,34-35,38-40,42-45,49,55-56,60-62,67,75-76,78-83,91-93,95-96,107,114,118,120-122,125-128,132,134-136,139,143,145-148,157-158,162-163,165,167,174,178";
     let subset = subset.parse().expect("a part");
     let mut scenario = Scenario::from_seed(50_900_015_145);
@@ -245,14 +247,14 @@ fn a_response_is_not_longer_than_may_be_sent() {
 
 /// A server that had no memory for a request said so, had some when another copy came, and ran it.
 #[test]
-fn what_was_refused_for_lack_of_memory_is_not_run_later() {
+fn a_request_refused_for_lack_of_memory_is_not_run_later() {
     let subset = "calls=0-3,14-26,36-44,47-54,57-71,118-120,123-126,131-134,137-142,157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,288";
     let subset = subset.parse().expect("a part");
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(70_100_120_759)));
 }
 
-/// Calls that a paused host made late found no place for a session, and the harness did not wait for
-/// the probe of their channel any more, which opened one after all had been closed.
+/// Calls that a paused host made late found no place for a session, and the harness did not wait
+/// for the probe of their channel any more, which opened one after all had been closed.
 #[test]
 fn a_late_call_that_is_not_taken_ends_no_probe() {
     let subset = "hosts=4/calls=1-2,4".parse().expect("a part");

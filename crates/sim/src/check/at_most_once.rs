@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_out_of_nowhere_is_found() {
+    fn a_request_that_was_never_issued_is_found() {
         assert!(AtMostOnce::default().executed(1).is_err());
     }
 

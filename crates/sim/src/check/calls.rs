@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_owed_nothing() {
+    fn a_call_of_a_crashed_caller_need_not_end() {
         let mut calls = Calls::default();
         calls.issued(1, 0, 100);
         calls.abandon(1);

@@ -139,7 +139,7 @@ mod tests {
 
     /// An ACCEPT and a CREDIT, byte by byte.
     #[test]
-    fn what_was_given_is_read_off_the_frames() {
+    fn granted_credits_are_read_from_frames() {
         let frame = |kind: u8, session: u32, payload: &[u8]| {
             let mut bytes = vec![kind, 0];
             bytes.extend((payload.len() as u16).to_le_bytes());

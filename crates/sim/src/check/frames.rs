@@ -1,5 +1,5 @@
-//! Where datagrams cross as frames, a device takes those that arrive as they were sent, reads of them
-//! what they say, and drops those that are damaged, each for a reason.
+//! Where datagrams cross as frames, a device takes those that arrive as they were sent, reads of
+//! them what they say, and drops those that are damaged, each for a reason.
 //!
 //! What damages frames is chosen so that every damage can be noticed; that a checksum misses one in
 //! 65536 of the worse ones is not the device's fault.

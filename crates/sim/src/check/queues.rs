@@ -1,5 +1,6 @@
-//! Every queue has a bound. The protocol's queues are no longer than the sessions and slots that may
-//! wait in them. Credits keep the receive queue of an endpoint that reads its datagrams from filling.
+//! Every queue has a bound. The protocol's queues are no longer than the sessions and slots that
+//! may wait in them. Credits keep the receive queue of an endpoint that reads its datagrams from
+//! filling.
 
 use starling_proto::{Config, Protocol, QueueLengths, SessionId};
 
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_grows_without_end_is_found() {
+    fn an_unbounded_queue_is_found() {
         let good = QueueLengths {
             client_blocked: 4,
             client_rfrs: 32,

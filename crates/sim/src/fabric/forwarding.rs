@@ -79,7 +79,7 @@ impl Fabric {
         self.packets.put(packet)
     }
 
-    /// Gives the card what it has room for of what was posted.
+    /// Moves posted datagrams to the card as long as it has room.
     pub(super) fn post(&mut self, from: HostId) {
         let now_ns = self.now_ns();
         loop {
@@ -197,7 +197,7 @@ impl Fabric {
             Corruption::OnTheWire => {
                 packet.checksum = Some(checksum(&packet.bytes));
                 match packet.framing {
-                    // One draw either way: what comes after falls as it does without frames.
+                    // One draw either way: later draws are the same as without frames.
                     Some(framing) => framing.damage(&mut self.rng.fork(), &mut packet.bytes),
                     None => flip_bits(&mut self.rng, &mut packet.bytes, 1),
                 }
@@ -264,8 +264,7 @@ impl Fabric {
         self.wake_at(to, now_ns + self.config.poll_ns);
     }
 
-    /// The receiver's device looks at what has come, and takes a datagram out of its frame. False if
-    /// it has noticed a damage.
+    /// The receiver's device parses a frame and extracts its datagram. False if it finds damage.
     fn take_in(&mut self, id: PacketId) -> bool {
         let packet = self.packets.get(id);
         let Some(framing) = packet.framing else {
@@ -302,8 +301,7 @@ impl Fabric {
         true
     }
 
-    /// `host` reads the next datagram from its queue: who sent it, as far as it knows him, and
-    /// what he sent.
+    /// `host` reads the next datagram from its queue: the source, the ECN codepoint and the bytes.
     pub(crate) fn read(&mut self, host: HostId) -> Option<(Source, Ecn, Payload)> {
         let host = &mut self.hosts[host.0 as usize];
         let packet = self.packets.take(host.queue.pop_front()?);

@@ -1,4 +1,4 @@
-//! What the fabric keeps of one host: its queues, its peer table, its clock and whether it runs.
+//! The fabric's state of one host: its queues, its peer table, its clock and whether it runs.
 //! The fabric does not know what runs on it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -139,7 +139,7 @@ pub(crate) struct HostClock {
 }
 
 impl HostClock {
-    /// What it reads.
+    /// Its reading.
     pub(crate) fn read(&self, now_ns: u64) -> u64 {
         let passed_ns = now_ns - self.since_ns;
         let gained_ns = i128::from(passed_ns) * i128::from(self.drift_ppb) / 1_000_000_000;
@@ -169,8 +169,9 @@ impl HostClock {
     }
 }
 
-/// The wake events of a host that are in the event queue: the next one and a later one. Without them
-/// a host that datagrams wake again and again would leave one more event for its timer in each turn.
+/// The wake events of a host that are in the event queue: the next one and a later one. Without
+/// them a host that datagrams wake again and again would leave one more event for its timer in each
+/// turn.
 #[derive(Debug, Default)]
 pub(crate) struct WakeTimes {
     times_ns: [Option<u64>; 2],
@@ -208,10 +209,10 @@ pub(crate) struct Host {
     pub(crate) node: NodeId,
     pub(crate) running: bool,
     pub(crate) paused_until_ns: u64,
-    /// What the last turn did takes until then.
+    /// The work of the last turn takes until then.
     pub(crate) busy_until_ns: u64,
     pub(crate) busy_ns: u64,
-    /// What the device did in this turn.
+    /// The device's work in this turn.
     pub(crate) work: Work,
     /// Frames that the device accepts before it is full.
     pub(crate) tx_frames_left: usize,
@@ -222,7 +223,7 @@ pub(crate) struct Host {
     pub(crate) clock: HostClock,
     pub(crate) queue: VecDeque<PacketId>,
     pub(crate) queue_bytes: usize,
-    /// What the card has not taken yet, in order.
+    /// Datagrams that the card has not taken yet, in order.
     pub(crate) ring: VecDeque<PacketId>,
     /// How many of them the card knows of.
     pub(crate) posted: usize,
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_hosts_are_two_names_of_one_thing() {
+    fn addresses_and_host_numbers_convert_both_ways() {
         for number in [0, 1, 255, 256, 70_000, (1 << 24) - 1] {
             let host = HostId(number);
             assert_eq!(HostId::of_address(host.address()), Some(host));
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_is_looked_at_once_however_often_others_come_first() {
+    fn a_timer_has_one_wake_event_however_often_others_come_first() {
         let mut wake_times = WakeTimes::default();
         assert!(wake_times.add(1_000));
         for now_ns in [10, 20, 30] {

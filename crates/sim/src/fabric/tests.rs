@@ -27,7 +27,7 @@ fn turns(fabric: &mut Fabric) -> Vec<(u64, Step)> {
 }
 
 #[test]
-fn a_datagram_takes_its_time_and_makes_one_turn() {
+fn a_datagram_arrives_after_its_delay_and_causes_one_turn() {
     let (mut fabric, left, right) = fabric(FabricConfig::default());
     send(&mut fabric, left, right, &[0; 934]);
     // 1000 bytes on a link of 25 Gb/s, 1 us of propagation, 300 ns to notice.
@@ -36,7 +36,7 @@ fn a_datagram_takes_its_time_and_makes_one_turn() {
 }
 
 #[test]
-fn what_is_due_first_comes_first_and_ties_keep_their_order() {
+fn events_come_in_the_order_of_their_times_and_ties_in_insertion_order() {
     let (mut fabric, left, right) = fabric(FabricConfig::default());
     fabric.set_timer(50, 1);
     fabric.wake_at(right, 50);
@@ -88,7 +88,7 @@ fn a_paused_host_receives_but_does_not_run() {
 }
 
 #[test]
-fn a_crash_forgets_everything_and_can_be_heard_of() {
+fn a_crash_loses_all_state_and_is_reported_as_port_unreachable() {
     let (mut fabric, left, right) = fabric(FabricConfig {
         port_unreachable: true,
         ..FabricConfig::default()
@@ -101,7 +101,7 @@ fn a_crash_forgets_everything_and_can_be_heard_of() {
     fabric.crash(right);
     assert_eq!(fabric.receive_queue(right), (0, 0));
     send(&mut fabric, left, right, &[2]);
-    // Only the sender gets a turn: to hear that nobody listens.
+    // Only the sender gets a turn, for the ICMP error.
     let steps: Vec<Step> = turns(&mut fabric).iter().map(|&(_, step)| step).collect();
     assert_eq!(steps, [Step::Turn(left)]);
     let suspected = starling_io::IoEvent::PeerGone(peer, starling_io::PeerGone::Suspected);
@@ -145,7 +145,7 @@ fn corruption_is_found_on_the_wire_and_not_in_a_switch() {
 }
 
 #[test]
-fn held_back_datagrams_are_overtaken_and_copies_arrive_late() {
+fn delayed_datagrams_are_overtaken_and_copies_arrive_late() {
     let (mut fabric, left, right) = fabric(FabricConfig::default());
     let everywhere = |fault| Rule::everywhere(0, MS, fault);
     fabric.add_rule(everywhere(Fault::Reorder {
@@ -173,7 +173,7 @@ fn held_back_datagrams_are_overtaken_and_copies_arrive_late() {
 }
 
 #[test]
-fn a_misrouted_datagram_arrives_somewhere_and_a_starved_queue_takes_little() {
+fn a_misrouted_datagram_reaches_another_host_and_a_starved_queue_is_short() {
     let mut fabric = Fabric::new(FabricConfig::default());
     let hosts: Vec<HostId> = (0..4).map(|_| fabric.add_host()).collect();
     let ppm = 1_000_000;
@@ -200,14 +200,14 @@ fn a_misrouted_datagram_arrives_somewhere_and_a_starved_queue_takes_little() {
 }
 
 #[test]
-fn strangers_and_unknown_addresses_do_no_harm() {
+fn datagrams_from_and_to_unknown_addresses_do_no_harm() {
     let (mut fabric, left, right) = fabric(FabricConfig::default());
-    let stranger = "192.0.2.9:1".parse().unwrap();
-    fabric.inject(5, stranger, right, vec![9; 3]);
-    fabric.send(left, stranger, Ecn::Capable, vec![1]).unwrap();
+    let unknown = "192.0.2.9:1".parse().unwrap();
+    fabric.inject(5, unknown, right, vec![9; 3]);
+    fabric.send(left, unknown, Ecn::Capable, vec![1]).unwrap();
     turns(&mut fabric);
     let (source, ..) = fabric.read(right).unwrap();
-    assert_eq!(source, Source::Unknown(stranger));
+    assert_eq!(source, Source::Unknown(unknown));
     assert_eq!(fabric.counters().dropped[&DropCause::NoHost], 1);
 }
 

@@ -1,14 +1,14 @@
 //! Fault rules of the network: which datagrams they hit, when, and what they do to them.
 //!
-//! All rules apply once to each datagram, when it leaves its sender. Their order only matters in that
-//! a datagram that one rule drops is not shown to the rules behind it.
-//! Faults of hosts (pause, crash, clock jump) are calls of [`Fabric`](crate::Fabric).
+//! All rules apply once to each datagram, when it leaves its sender. Their order only matters in
+//! that a datagram that one rule drops is not shown to the rules behind it. Faults of hosts (pause,
+//! crash, clock jump) are calls of [`Fabric`](crate::Fabric).
 
 use crate::fabric::HostId;
 use crate::rng::Rng;
 use crate::trace::DropCause;
 
-/// What a rule does to the datagrams it applies to. Probabilities are in parts per million.
+/// A fault of the datagrams that a rule applies to. Probabilities are in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Each datagram is lost with this probability.
@@ -16,7 +16,7 @@ pub enum Fault {
         /// Probability of the loss.
         ppm: u32,
     },
-    /// One datagram in so many is lost, on average: for what is rarer than one in a million.
+    /// One datagram in so many is lost, on average: for losses rarer than one in a million.
     RareLoss {
         /// In how many. Not 0.
         one_in: u64,
@@ -73,7 +73,7 @@ pub enum Fault {
         ppm: u32,
     },
     /// The receiver's queue holds no more than so many datagrams: its descriptors were not
-    /// replenished, or others use them. What waits already stays.
+    /// replenished, or others use them. Datagrams that wait already stay.
     Starve {
         /// How many it holds.
         datagrams: usize,
@@ -91,7 +91,7 @@ pub struct Rule {
     pub start_ns: u64,
     /// Only datagrams that leave before this time, ns.
     pub end_ns: u64,
-    /// What happens to them.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_faults_do_what_they_say() {
+    fn every_other_fault_has_its_effect() {
         let duplicated = fates(
             Fault::Duplicate {
                 ppm: 500_000,

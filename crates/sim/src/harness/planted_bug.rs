@@ -53,7 +53,7 @@ impl PlantedBug {
         Self::ChecksumIgnored,
     ];
 
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::HandlerTwice => "handler-twice",

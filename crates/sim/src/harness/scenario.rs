@@ -1,6 +1,5 @@
-//! What happens in a run, drawn from a seed and then fixed: a list of calls, a list of faults, the
-//! limits of every host. Because everything is an entry of a list, a failing scenario is
-//! shrunk by leaving entries out.
+//! A scenario: the calls, the faults and the limits of every host, drawn from a seed. Because all
+//! of these are entries of lists, a failing scenario is shrunk by leaving entries out.
 
 mod base_draw;
 mod coverage;
@@ -96,11 +95,11 @@ pub struct HostFault {
     pub at_ns: u64,
     /// To whom.
     pub host: HostId,
-    /// What.
+    /// The fault.
     pub kind: HostFaultKind,
 }
 
-/// What may happen to a host.
+/// A fault of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFaultKind {
     /// It runs no turn for a time.
@@ -131,7 +130,7 @@ pub enum HostFaultKind {
 }
 
 impl HostFaultKind {
-    /// Does to `host` what the fabric can do.
+    /// Applies the fault to `host`, as far as the fabric can.
     pub(super) fn apply_to(self, fabric: &mut Fabric, host: HostId) {
         match self {
             Self::Pause { for_ns } => {
@@ -163,7 +162,7 @@ pub struct InjectedDatagram {
     pub at_ns: u64,
     /// Where.
     pub to: HostId,
-    /// What it says.
+    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -199,7 +198,7 @@ pub struct Scenario {
     pub endpoints: bool,
     /// Workers of servers claim requests beside the protocol. Only without whole endpoints.
     pub workers: bool,
-    /// What is left of what the seed stands for, if that is not all of it.
+    /// The entries that shrinking has left, if not all.
     pub subset: Option<Subset>,
 }
 
@@ -336,7 +335,7 @@ impl Scenario {
     }
 
     /// How long after the faults have healed (or after it is issued, if that is later) a call may
-    /// take, ns. Generous: a hang lasts for ever, so the bound only has to be finite and hold.
+    /// take, ns. Generous: a hang never ends, so the bound only has to be finite and hold.
     pub fn bound_ns(&self) -> u64 {
         let slowest = |time: fn(&Config) -> u64| self.hosts.iter().map(time).max().unwrap_or(0);
         let detection_ns = slowest(|config| config.peer_timeout_ns)
@@ -369,7 +368,7 @@ impl Scenario {
         // What `way_ns` counts as a turn's wait is its mean: a quarter for when it is more.
         let transfer_ns = transfer_ns + packets * round_trip_ns / 4 * 5;
         let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
-        // What waits for another call may take as long again.
+        // A call that waits for another one may take as long again.
         let nests = self.calls.iter().any(|call| call.via.is_some());
         bound_ns * (1 + u64::from(nests))
     }

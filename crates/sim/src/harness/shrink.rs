@@ -1,4 +1,4 @@
-//! Makes a failing scenario smaller: leaves out what is not needed for the same promise to break.
+//! Makes a failing scenario smaller: leaves out entries while the same promise breaks.
 //!
 //! Greedy, in the manner of delta debugging (Zeller and Hildebrandt, "Simplifying and isolating
 //! failure-inducing input", 2002): halves of a list first, then quarters, and so on down to single
@@ -33,7 +33,7 @@ pub fn shrink(
 
 struct Shrinker {
     whole: Scenario,
-    /// What is left of `whole`.
+    /// The entries of `whole` that are left.
     subset: Subset,
     /// What `whole` is a part of a seed's scenario, if not all of it.
     base: Option<Subset>,

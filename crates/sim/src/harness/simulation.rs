@@ -21,7 +21,7 @@ pub struct Report {
     pub trace_hash: u64,
     /// How the calls ended.
     pub outcomes: Outcomes,
-    /// What the network did.
+    /// The fabric's counters.
     pub counters: Counters,
     /// Datagrams that switches marked "congestion experienced".
     pub marked: u64,
@@ -124,7 +124,7 @@ pub(super) trait HostSet {
     /// Sessions with `host` that its clients know of.
     fn known(&self, host: HostId) -> usize;
 
-    /// What each host still holds.
+    /// The resources that each host still holds.
     fn leftovers(&self) -> Vec<Leftovers>;
 
     /// How the calls ended, all of which have: no buffer of theirs may be missing.
@@ -203,7 +203,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
                 Some(Step::Turn(host)) => {
-                    // Before anybody reads what should not have been taken.
+                    // Before a handler reads a frame that should have been dropped.
                     frames(self.fabric.borrow().counters())?;
                     let busy = self.host_set.turn(host)?;
                     self.await_workers(busy);

@@ -118,7 +118,7 @@ fn a_slow_link_fills_the_send_queue_and_loses_nothing() {
 }
 
 #[test]
-fn waiting_asks_for_a_turn_and_the_waker_for_one_at_once() {
+fn a_wait_schedules_a_turn_and_the_waker_an_immediate_one() {
     let (fabric, mut left, _right) = pair(FabricConfig::default());
     left.wait(Some(Duration::from_micros(5))).unwrap();
     assert_eq!(fabric.borrow_mut().step(), Some(Step::Turn(left.host())));
@@ -132,7 +132,7 @@ fn waiting_asks_for_a_turn_and_the_waker_for_one_at_once() {
 }
 
 #[test]
-fn a_wrong_address_says_what_a_right_one_is() {
+fn the_error_of_a_wrong_address_names_the_right_form() {
     let (_fabric, mut left, _right) = pair(FabricConfig::default());
     let error = left.open_peer("udp://10.0.0.1:4000").unwrap_err();
     assert_eq!(error.fault, Fault::Caller);

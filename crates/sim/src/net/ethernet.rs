@@ -29,8 +29,8 @@ const INTERFACE: u32 = 3;
 /// How many of the damaged frames are cut off, in a million. The others have a flipped bit.
 const CUT_PPM: u32 = 200_000;
 
-/// What frames carry the datagrams of a fabric. Its hosts have IPv4 addresses in any case; in IPv6
-/// these are the last 32 bits.
+/// The Ethernet frames that carry the datagrams of a fabric. Its hosts have IPv4 addresses in any
+/// case; in IPv6 these are the last 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// IPv4.
@@ -45,7 +45,7 @@ impl Framing {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::LinkLocal];
 
-    /// What the addresses of hosts begin with.
+    /// The prefix of host addresses.
     fn prefix(self) -> u128 {
         match self {
             Self::Ipv4 => 0,
@@ -114,7 +114,7 @@ impl Framing {
         }
     }
 
-    /// What the host at `local` makes of a frame.
+    /// Parses a frame as the host at `local` does.
     pub(crate) fn read(self, frame: &[u8], local: SocketAddr) -> Result<Received, Drop> {
         let received = parse(frame, &self.on_the_wire(local), INTERFACE)?;
         Ok(Received {

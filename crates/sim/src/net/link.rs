@@ -1,10 +1,10 @@
 //! A link: bytes leave one after the other at its rate and arrive after its propagation delay.
 //!
-//! Nothing is queued in memory. What waits in front of a link leaves in its order at a known
-//! rate, so the time at which the last bit taken will have left says how much waits, and a packet
-//! knows when it will arrive the moment it is taken. One event per hop is all that a packet costs.
+//! No queue is kept in memory. Bytes leave in order at a known rate. So the departure time of the
+//! last bit gives the length of the queue, and a packet's arrival time is known when the link takes
+//! it. A packet costs one event per hop.
 
-/// What a link is like.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
     /// Bits per second. Not 0. Above 8 Tb/s a byte takes no time.
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_through_leaves_no_earlier_than_it_comes() {
+    fn a_packet_that_is_cut_through_leaves_no_earlier_than_it_comes() {
         let mut fast = Link::new(LinkConfig {
             rate_bps: 100_000_000_000,
             ..LinkConfig::default()

@@ -46,7 +46,7 @@ pub(crate) struct Packet {
     pub(crate) tail_ns: u64,
     /// Bytes of the datagram, whatever it is in.
     pub(crate) len: u32,
-    /// What kind of frame `bytes` are, if they are one.
+    /// The kind of Ethernet frame that `bytes` are, if they are one.
     pub(crate) framing: Option<Framing>,
     pub(crate) bytes: Payload,
 }

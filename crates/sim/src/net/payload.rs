@@ -3,7 +3,7 @@
 
 use std::ops::{Deref, DerefMut, Range};
 
-/// What fits: a request or response of 32 B with its headers.
+/// Bytes that fit: a request or response of 32 B with its headers.
 const SMALL: usize = 62;
 
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_any_number_are_kept() {
+    fn a_payload_of_any_length_is_kept() {
         for len in [0, 1, SMALL, SMALL + 1, 1500] {
             let bytes: Vec<u8> = (0..len).map(|index| index as u8).collect();
             let mut memory = bytes.clone();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_kept() {
+    fn a_range_of_a_payload_is_kept() {
         for len in [0, 1, 8, SMALL, SMALL + 1, 1500] {
             let bytes: Vec<u8> = (0..len).map(|index| index as u8).collect();
             for range in [0..0, 0..len, len / 2..len, len / 3..len / 2] {

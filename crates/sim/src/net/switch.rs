@@ -1,4 +1,4 @@
-//! A switch: one buffer that its ports share, and marks for what waits too long in it.
+//! A switch: one buffer that its ports share, and congestion marks.
 //!
 //! A port may hold `alpha` times what is still free (Choudhury and Hahne, "Dynamic queue length
 //! thresholds for shared-memory packet switches", 1998): one congested port gets most of the
@@ -53,7 +53,7 @@ impl Marking {
     }
 }
 
-/// What a switch is like.
+/// The properties of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
     /// Memory for packets, all ports together, bytes.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_makes_room() {
+    fn a_packet_that_left_makes_room() {
         let mut buffer = buffer(0);
         assert!(buffer.admit(0, 400, || 0));
         assert!(buffer.admit(0, 300, || 700));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_begin_where_they_should() {
+    fn marks_begin_at_the_threshold() {
         let mut rng = Rng::new(1);
         let threshold = Marking::Threshold { bytes: 100 };
         assert!(!threshold.marks(99, &mut rng) && threshold.marks(100, &mut rng));

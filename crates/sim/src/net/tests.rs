@@ -133,7 +133,7 @@ fn a_cut_cable_carries_nothing_until_it_is_mended() {
 /// Of five cables from a rack to the spine four are out: what they carried takes the fifth, and
 /// returns to them later.
 #[test]
-fn flows_of_a_cut_cable_take_another_way() {
+fn flows_of_a_cut_cable_take_another_path() {
     let (mut fabric, hosts) = fabric(Topology::cx4_with(20, SwitchConfig::default()));
     let spine = End::Switch(5);
     let cables = Topology::cx4_with(20, SwitchConfig::default()).cables;

@@ -12,7 +12,7 @@ use super::switch::SwitchConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
-/// What a cable ends at.
+/// One end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// A node.
@@ -28,14 +28,14 @@ pub enum End {
 pub struct Cable {
     /// The ends.
     pub ends: [End; 2],
-    /// What both directions are like.
+    /// The link of each direction.
     pub link: LinkConfig,
 }
 
-/// What is connected to what.
+/// Nodes, switches and their cables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// How many nodes there are; `None`: as many as are added.
     pub nodes: Option<u32>,
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fat_tree_has_as_many_ways_as_it_should() {
+    fn a_fat_tree_has_the_right_number_of_paths() {
         let tree = Topology::fat_tree(4, LinkConfig::default(), SwitchConfig::default());
         assert_eq!((tree.nodes, tree.switches.len()), (Some(16), 20));
         assert!((0..20).all(|switch| degree(&tree, End::Switch(switch)) == 4));

@@ -3,7 +3,7 @@
 //! threads drawn at random.
 //!
 //! With ten threads a node has 9,990 sessions as client and as many as server: 19,980. First all
-//! sessions are opened, then the load begins; what is measured begins after a millisecond of it.
+//! sessions are opened, then the load begins; measuring begins after a millisecond of it.
 
 use hdrhistogram::Histogram;
 use starling_proto::{Config, Congestion, RequestError};

@@ -1,9 +1,9 @@
-//! What a capture at a host's network card would tell: round-trip times packet by packet, and the
-//! bytes of messages that arrived from each peer.
+//! A packet capture at a host's network card: the round-trip time of each packet, and the message
+//! bytes that arrived from each peer.
 //!
-//! It reads frames as PROTOCOL.md (section 3) lays them out, from outside: the protocol has no
-//! part in it, and what it measures is what a client of eRPC measures for its table 5, the time
-//! from sending a packet of a large request to hearing that it arrived.
+//! It parses frames by PROTOCOL.md (section 3), independently of the protocol's code. It measures
+//! the same as eRPC's clients do for table 5: the time from sending a packet of a large request to
+//! its acknowledgement.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,7 +31,7 @@ struct Flight {
     sent: [(u32, u64); WINDOW],
 }
 
-/// What arrived of a slot's last message, to tell copies from it.
+/// The fragments of a slot's last message that have arrived, to recognise copies.
 #[derive(Default)]
 struct Arrival {
     number: u64,
@@ -40,7 +40,7 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// Whether what a frame brings is here for the first time.
+    /// Whether this fragment arrives for the first time.
     fn is_first(&mut self, number: u64, fragment: usize) -> bool {
         if number < self.number {
             return false;
@@ -90,7 +90,7 @@ impl Capture {
         }
     }
 
-    /// Forgets what was measured, not what is on its way.
+    /// Drops the measurements, but not the state of fragments on their way.
     pub(super) fn restart(&mut self) {
         self.rtt_ns.reset();
         self.received.fill(0);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_is_timed_once_and_none_that_was_repeated() {
+    fn each_packet_is_timed_once_and_no_repeated_one_is() {
         let mut capture = Capture::new();
         for index in 0..4 {
             capture.sent(1_000 + u64::from(index), 3, &fragment(index));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_once_by_peer_and_headers_are_none() {
+    fn payload_bytes_are_counted_once_by_peer_without_headers() {
         let mut capture = Capture::new();
         let mut datagram = vec![0; PREAMBLE_BYTES];
         for number in [1, 2, 2, 1] {

@@ -55,7 +55,7 @@ const CONTROLS: [(Congestion, &str); 3] = [
     (Congestion::Dctcp, "dctcp"),
 ];
 
-/// What is asked for.
+/// The calls of a run.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     name: &'static str,
@@ -222,7 +222,7 @@ impl Application for Callers {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 struct Outcome {
     /// Requests a second, millions.
     rate: f64,

@@ -1,8 +1,9 @@
-//! What calls between threads drawn at random take of a network without fault: each transfer has
-//! at once the rate that max-min fairness gives it (Bertsekas and Gallager, "Data Networks",
+//! The latency of calls between threads drawn at random on an ideal network: each transfer has at
+//! once the rate that max-min fairness gives it (Bertsekas and Gallager, "Data Networks",
 //! section 6.5.2), nothing is ever queued, marked or lost, and threads cost nothing.
 //!
-//! No transport that shares links fairly has a shorter tail: what is left is that calls meet.
+//! No transport that shares links fairly has a shorter tail: its only delays come from calls that
+//! meet.
 
 use hdrhistogram::Histogram;
 

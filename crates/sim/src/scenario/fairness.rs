@@ -77,7 +77,7 @@ fn sessions_of_an_endpoint_share_its_link() {
 }
 
 #[test]
-fn an_unfair_wheel_is_caught() {
+fn an_unfair_pacing_wheel_is_found() {
     let found = share(true).expect_err("a session that goes first is not fair");
     assert_eq!(found.checker, "fairness");
 }

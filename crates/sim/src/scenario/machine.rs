@@ -97,7 +97,7 @@ pub(super) struct Call {
 struct Channel {
     server: HostId,
     session: Option<SessionId>,
-    /// What the device calls the server, if there is a session.
+    /// The device's number for the server, if there is a session.
     peer: starling_io::PeerId,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Machine {
     pub(super) away_ns: u64,
 }
 
-/// What a crash takes away.
+/// The state that a crash takes away.
 struct Process {
     io: SimIo,
     clock: SimClock,
@@ -220,7 +220,7 @@ impl Machine {
         self.process.is_some()
     }
 
-    /// What the protocol counted.
+    /// The protocol's counters.
     pub(super) fn stats(&self) -> Stats {
         let process = self.process.as_ref();
         process.map_or_else(Stats::default, |process| *process.protocol.stats())
@@ -273,7 +273,7 @@ impl Machine {
         }
         process.flush(now_ns, &mut self.capture);
         process.drain(&mut turn, &mut self.channels);
-        // What the last events asked for waits for the next turn.
+        // Calls that the last events asked for wait for the next turn.
         self.wanted = turn.calls;
         self.executed += turn.executed;
         turn.work.extra_ns += std::mem::take(&mut self.away_ns);
@@ -309,7 +309,7 @@ impl Machine {
         }
     }
 
-    /// What it still holds.
+    /// The resources that it still holds.
     pub(super) fn leftovers(&self) -> Leftovers {
         let process = self.process.as_ref();
         let process = process.map(|process| (&process.protocol, process.io.peer_count()));

@@ -1,7 +1,8 @@
 //! The checkers of every named scenario: they hold it to the same promises as random runs.
 //!
 //! A request carries, behind its caller's tag, a serial number that names its host and its entry
-//! here. So each check reads one entry, which is cheap enough for a million sessions. A broken promise is a bug of ours: it ends the run.
+//! here. So each check reads one entry, which is cheap enough for a million sessions. A broken
+//! promise is a bug of ours: it ends the run.
 //!
 //! ```text
 //!  message   caller's tag (8)  │ serial number (8) │ length (4) │ noise, from a place that the number says
@@ -29,14 +30,14 @@ pub(super) const BOUND_NS: u64 = 20_000 * MS;
 /// The largest request of any scenario: eRPC's largest message.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// Bytes of a message that say what it is: the caller's word, the serial number, the length.
+/// Bytes of a message's head: the caller's tag, the serial number, the length.
 pub(super) const HEAD: usize = 20;
 
 /// Places where the noise of a message may begin.
 const PLACES: u64 = 509;
 /// From one look at a message to the next: less than the data of a fragment.
 const STRIDE: usize = 997;
-/// What one look takes in. What is shorter than a few is compared as a whole.
+/// Bytes of one sample. Shorter messages are compared as a whole.
 const LOOK: usize = 8;
 const SHORT: usize = 8 * LOOK;
 
@@ -52,7 +53,7 @@ struct Open {
     executed: bool,
     tag: u64,
     issued_ns: u64,
-    /// What the protocol calls it.
+    /// The protocol's name for it.
     name: Option<(SessionId, RequestNumber)>,
 }
 
@@ -96,7 +97,7 @@ impl Monitor {
         }
     }
 
-    /// What follows the head of a message of `len` bytes.
+    /// The bytes behind the head of a message of `len` bytes.
     pub(super) fn rest(&self, way: Direction, serial: u64, len: usize) -> &[u8] {
         &self.noise[self.place(way, serial, len)]
     }
@@ -111,7 +112,7 @@ impl Monitor {
         start as usize..start as usize + len.saturating_sub(HEAD)
     }
 
-    /// Complains about a message that is not as long as it says, or is not what it should be.
+    /// Fails if a message has the wrong length or content.
     fn check_message(&self, way: Direction, serial: u64, message: &[u8]) -> Result<(), Violation> {
         let broken = |what: &str| {
             let text = format!(
@@ -195,7 +196,7 @@ impl Monitor {
         }
     }
 
-    /// What the protocol calls the open calls of `host`.
+    /// The protocol's names of `host`'s open calls.
     pub(super) fn open_calls(&self, host: HostId) -> Vec<(SessionId, RequestNumber)> {
         let caller = self.callers.get(host.0 as usize);
         let entries = caller.iter().flat_map(|caller| &caller.places);
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_or_died_may_have_run_once() {
+    fn a_call_that_failed_or_whose_caller_died_may_have_run_once() {
         let (mut monitor, serial, head) = begun();
         assert_eq!(monitor.ended(HOST, serial, None, 5), Ok(()));
         assert_eq!(monitor.failed, [(HOST, 7)]);
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_cut_mixed_up_or_somebody_elses_are_found() {
+    fn messages_that_are_cut_mixed_up_or_exchanged_are_found() {
         const DATA: usize = 1024;
         for len in [32, 84, 85, 1_000, 10_000] {
             let (mut monitor, serial, _) = begun();

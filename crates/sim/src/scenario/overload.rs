@@ -1,12 +1,12 @@
 //! A server gets more calls than it can handle, for seconds.
 //!
 //! One server on the CX4 cluster, 40 clients that call at random times (Poisson) whatever became
-//! of their earlier calls, each call with a deadline of 2 ms; what the handlers alone take allows
+//! of their earlier calls, each call with a deadline of 2 ms; the handlers' own time allows
 //! 100,000 calls a second, inline in the server's thread or in four workers. The whole event loop
 //! that ships runs on both sides, for deadlines are its business. The clients' clocks have nothing
 //! to do with the server's: they begin anywhere and run up to 100 ppm fast or slow.
 //!
-//! Goodput is what was answered in time. A handler that was begun when its caller had given up
+//! Goodput counts answers in time. A handler that was begun when its caller had given up
 //! already, or whose answer came too late, was wasted work.
 
 use std::cell::RefCell;
@@ -47,7 +47,7 @@ const DRIFT_PPB: u64 = 100_000;
 /// They begin in the first hour.
 const ORIGIN_NS: u64 = 3_600_000 * MS;
 
-/// What is offered, in parts of what the handlers alone would allow.
+/// The offered load, as a multiple of what the handlers' time allows.
 const OFFERED: [(f64, [&str; 2]); 5] = [
     (0.8, ["inline 0.8x", "workers 0.8x"]),
     (1.0, ["inline 1x", "workers 1x"]),
@@ -63,7 +63,7 @@ const COOL_DOWN_NS: u64 = 10 * MS;
 
 type Host = Endpoint<SimIo, SimClock>;
 
-/// What became of the calls that were made in the time that is measured.
+/// The outcomes of the calls made in the measured time.
 pub(super) struct Ends {
     from_ns: u64,
     /// Handlers begun.

@@ -1,4 +1,4 @@
-//! Every scenario runs, says the same for the same seed, and says what it must.
+//! Every scenario runs, gives the same rows for the same seed, and keeps its bounds.
 
 use crate::queueing::SLO;
 
@@ -29,7 +29,7 @@ fn value(findings: &Findings, case: &str, metric: &str) -> f64 {
 }
 
 #[test]
-fn a_seed_says_the_same_twice() {
+fn a_seed_gives_the_same_scenario_twice() {
     for NamedScenario { name, .. } in ALL {
         let first = quick(name, 7);
         assert_eq!(first, quick(name, 7), "{name}");
@@ -125,7 +125,7 @@ fn calls_that_meet_take_longer_even_on_an_ideal_network() {
 }
 
 #[test]
-fn threads_of_all_nodes_do_their_millions() {
+fn all_to_all_threads_reach_millions_of_requests_a_second() {
     let findings = quick("all-to-all", 1);
     let rate = value(&findings, "1 threads", "rate a node");
     // The paper has 4.96 M/s a thread with batches of three on eleven nodes.
@@ -137,7 +137,7 @@ fn threads_of_all_nodes_do_their_millions() {
 }
 
 #[test]
-fn a_dead_node_is_noticed_and_used_again_and_hurts_nobody_else() {
+fn a_dead_node_is_noticed_and_used_again_and_delays_no_other_node() {
     let findings = quick("node-failure", 1);
     assert_eq!(
         value(&findings, "", "callers that learn of the death"),
@@ -181,7 +181,7 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
 }
 
 #[test]
-fn an_overloaded_server_does_as_much_as_it_can_and_nothing_for_nobody() {
+fn an_overloaded_server_keeps_its_goodput_and_runs_nothing_in_vain() {
     let options = Options {
         seed: 1,
         quick: true,
@@ -235,10 +235,10 @@ fn dispatch_comes_close_to_an_ideal_queue_and_partitions_do_not() {
     }
 }
 
-/// Whatever a scenario finds broken, be it in a checker or an assertion, is an error that says how
+/// A failure in a scenario, of a checker or of an assertion, is an error that says how
 /// to see it again.
 #[test]
-fn a_broken_promise_is_an_error_with_the_command_that_shows_it() {
+fn a_broken_promise_is_an_error_with_a_replay_command() {
     let options = Options {
         seed: 3,
         nodes: Some(12),

@@ -1,4 +1,5 @@
-//! The call records of a run with whole endpoints: what their users saw, and what the promises allow.
+//! The call records of a run with whole endpoints: what their users saw, and what the promises
+//! allow.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use crate::fabric::{HostId, SharedFabric};
 
 /// A call with a deadline ends so long after it at the latest, if nothing happens to its host, ns.
 const SLACK_NS: u64 = 20_000_000;
-/// What a stamp on the wire cannot tell apart, ns.
+/// Resolution of a timestamp on the wire, ns.
 const STAMP_NS: u64 = 1_000;
 
 /// A call that has not ended.
@@ -28,7 +29,7 @@ struct Open {
     given_up: bool,
 }
 
-/// What one run has seen.
+/// The records of one run.
 pub(super) struct CallRecords {
     fabric: SharedFabric,
     pub(super) planted_bug: Option<PlantedBug>,

@@ -26,14 +26,14 @@ use crate::rng::Rng;
 
 /// A turn of a host that is never idle takes this long.
 const MIN_TURN_NS: u64 = 2 * US;
-/// Turns without anything done and without sleep, after which an endpoint is said to spin.
+/// Idle turns without sleep after which an endpoint counts as spinning.
 const MAX_IDLE_TURNS: u32 = 2_000;
 /// Attempts of a probe, once all faults have healed.
 pub(super) const MAX_PROBES: u32 = 4;
 /// How long endpoints that spin do so after work.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// What the application is going to do.
+/// A planned action of the application.
 pub(super) enum Task {
     Call(CallPlan),
     /// Probes a channel with a short call.
@@ -503,7 +503,7 @@ impl Host {
         process.map_or(0, |it| it.endpoint.protocol().session_counts().1)
     }
 
-    /// What it still holds.
+    /// The resources that it still holds.
     pub(super) fn leftovers(&self) -> Leftovers {
         let endpoint = self.process.as_ref().map(|process| &process.endpoint);
         let protocol = endpoint.map(|it| (it.protocol(), it.io().peer_count()));

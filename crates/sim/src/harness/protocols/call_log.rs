@@ -1,5 +1,5 @@
-//! The call log of a run with bare protocols: everything that crosses the protocol's interface at any
-//! host is recorded here and goes to the checkers.
+//! The call log of a run with bare protocols: everything that crosses the protocol's interface at
+//! any host is recorded here and goes to the checkers.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ pub(super) struct CallLog {
     next_tag: Tag,
     heal_ns: u64,
     bound_ns: u64,
-    /// Bits may have flipped on the way: what messages say proves nothing.
+    /// Bits may have flipped on the way, so the content of messages proves nothing.
     distrusts_content: bool,
     /// The longest that a planned handler takes, us.
     most: ResponseLimits,
@@ -239,7 +239,7 @@ impl CallLog {
         self.orders.remove(&tag);
     }
 
-    /// What only holds when no call is open.
+    /// The checks that only hold when no call is open.
     pub(super) fn check_all_ended(&self) -> Result<(), Violation> {
         self.buffers.check_all_returned()
     }
@@ -281,7 +281,7 @@ fn unexpected_error(what: &str, error: &dyn std::fmt::Display) -> Violation {
     )
 }
 
-/// What a trace says of an error.
+/// The text of an error in the trace.
 fn error_text(error: RequestError) -> &'static str {
     match error {
         RequestError::Session(error) => match error {

@@ -59,11 +59,11 @@ pub(super) struct Host {
     has_workers: bool,
     /// Refusals are in order: the servers have less room than is asked of them.
     tight: bool,
-    /// Time between two probes of a channel, ns: what is dead is forgotten meanwhile.
+    /// Time between two probes of a channel, ns: dead sessions are forgotten meanwhile.
     retry_ns: u64,
 }
 
-/// What a crash takes away.
+/// The state that a crash takes away.
 struct Process {
     io: SimIo,
     clock: SimClock,
@@ -80,7 +80,7 @@ struct Process {
     sent: Sent,
     /// Those that claim requests, if there are any.
     workers: Option<Workers>,
-    /// What is received, out of the device's memory.
+    /// A received datagram, copied out of the device's memory.
     datagram: Vec<u8>,
 }
 
@@ -136,7 +136,7 @@ impl Relay {
     }
 }
 
-/// Both halves of what a call into the protocol needs.
+/// The protocol and its sink, as a call into the protocol needs them.
 macro_rules! sink {
     ($process:expr, $log:expr) => {
         Sink::new(
@@ -310,7 +310,7 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a datagram to the protocol, and does what follows.
+    /// Gives a datagram to the protocol and handles the results.
     fn take_datagram(
         &mut self,
         source: Source,
@@ -531,7 +531,7 @@ impl Host {
         process.map_or(0, |process| process.protocol.session_counts().1)
     }
 
-    /// What is left when everything should be over.
+    /// The resources that are left at the end.
     pub(super) fn leftovers(&self) -> Leftovers {
         let process = self.process.as_ref();
         let process = process.map(|process| (&process.protocol, process.io.peer_count()));

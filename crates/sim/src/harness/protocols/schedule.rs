@@ -9,7 +9,7 @@ use crate::check::content::Expected;
 use crate::harness::CallPlan;
 use crate::harness::protocols::host::Step;
 
-/// What a host's application is going to do.
+/// A planned action of a host's application.
 #[derive(Debug)]
 pub(super) enum Task {
     /// Issues a planned call.

@@ -30,15 +30,15 @@ impl Scenario {
         scenario
     }
 
-    /// What `seed` stood for before there were whole endpoints: as above.
+    /// The scenario that `seed` stood for before there were whole endpoints.
     pub fn from_seed_before_endpoints(seed: u64) -> Self {
         let mut scenario = Self::from_seed_before_broadening(seed);
         scenario.broaden();
         scenario
     }
 
-    /// What `seed` stood for before there were racks, large messages and calls from handlers: the
-    /// seeds of regression tests from then are the runs that they were.
+    /// The scenario that `seed` stood for before there were racks, large messages and calls from
+    /// handlers. Seeds in older regression tests keep their runs.
     pub fn from_seed_before_broadening(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let heal_ns = rng.log_range(MS, 200 * MS);

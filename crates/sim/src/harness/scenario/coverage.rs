@@ -141,7 +141,7 @@ mod tests {
 
     /// A few thousand seeds draw every feature.
     #[test]
-    fn everything_is_drawn() {
+    fn every_feature_is_drawn() {
         let mut counts = BTreeMap::new();
         for seed in 0..3_000 {
             for (kind, count) in Scenario::from_seed(seed).coverage() {

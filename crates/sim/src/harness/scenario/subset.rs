@@ -1,5 +1,5 @@
-//! A part of a scenario: which entries of its lists are left. With the seed it says all of a
-//! shrunk scenario, so that a command can replay it.
+//! A subset of a scenario's entries. With the seed it describes a shrunk scenario completely, so
+//! that a command can replay it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,11 @@ use super::Scenario;
 /// The lists that a scenario is shrunk by, by name.
 const LISTS: [&str; 5] = ["rules", "hosts", "cables", "strays", "calls"];
 
-/// What a part without any entry is called.
+/// The text of an empty subset.
 const NOTHING: &str = "nothing";
 
-/// Entries that are left, by their places in the lists of the whole scenario: `calls=0,3-7/rules=1`.
+/// Entries that are left, by their places in the lists of the whole scenario:
+/// `calls=0,3-7/rules=1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subset {
     /// Places in increasing order, for each of [`LISTS`].
@@ -79,7 +80,7 @@ impl Subset {
         }
     }
 
-    /// What is left of `scenario`. Places that it does not have are passed over.
+    /// `scenario` with these entries only. Places that it does not have are ignored.
     pub fn of(&self, scenario: &Scenario) -> Scenario {
         fn take<T: Clone>(list: &mut Vec<T>, places: &[usize]) {
             *list = places
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_read_as_it_is_written() {
+    fn a_subset_is_parsed_as_it_is_printed() {
         for text in ["nothing", "calls=0,3-7", "rules=1/hosts=0-1/calls=2"] {
             let subset: Subset = text.parse().unwrap();
             assert_eq!(subset.to_string(), text);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_scenario_is_the_scenario_and_less_is_less() {
+    fn a_full_subset_is_the_whole_scenario_and_a_smaller_one_leaves_entries_out() {
         let scenario = (0..).map(Scenario::from_seed).find(|s| s.rules.len() > 2);
         let scenario = scenario.expect("some have rules");
         let whole = Subset::whole(&scenario).of(&scenario);

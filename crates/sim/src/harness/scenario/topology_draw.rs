@@ -1,5 +1,5 @@
-//! The second random draw of a seed: racks and trees, many clients of one server, several hosts on a node,
-//! messages of megabytes, calls from handlers, callers without patience, virtual machines.
+//! The second random draw of a seed: racks and trees, many clients of one server, several hosts on
+//! a node, messages of megabytes, calls from handlers, callers without patience, virtual machines.
 //!
 //! It has a generator of its own, so what the first draws stays the same.
 

@@ -26,7 +26,7 @@ fn frames(count: u64) -> impl Iterator<Item = (Framing, Vec<u8>, Rng)> {
 }
 
 #[test]
-fn what_is_wrapped_is_read_with_its_marks() {
+fn a_wrapped_datagram_is_read_with_its_marks() {
     let [from, to] = ends();
     for framing in Framing::ALL {
         for ecn in [Ecn::NotCapable, Ecn::Capable, Ecn::CongestionExperienced] {

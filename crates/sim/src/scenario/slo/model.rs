@@ -9,9 +9,9 @@ use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
 use crate::queueing::{Arrival, times};
 
 /// What the dispatcher does to a request: half when it comes, half when it is done. The thread pool
-/// takes 14 to 34 ns where two cores are near and some 90 where they are far from each other (`starling
-/// bench dispatch`, two requests a worker); a cache line takes 45 and 220, so this is in between as
-/// [`HANDOVER_NS`] is.
+/// takes 14 to 34 ns where two cores are near and some 90 where they are far from each other
+/// (`starling bench dispatch`, two requests a worker); a cache line takes 45 and 220, so this is in
+/// between as [`HANDOVER_NS`] is.
 const DISPATCH_NS: u64 = 50;
 /// A cache line's way from core to core.
 const HANDOVER_NS: u64 = 100;
@@ -26,7 +26,7 @@ type Schedule = BinaryHeap<Reverse<(u64, u64, Event)>>;
 enum Event {
     /// A request reaches the worker that it was given to.
     Reaches { worker: usize, request: usize },
-    /// A worker is done with what it runs.
+    /// A worker is done with its request.
     Done { worker: usize },
     /// The dispatcher learns of it.
     Heard { worker: usize },
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_meets_nobody_takes_its_time_and_the_dispatchers() {
+    fn a_request_alone_takes_its_service_time_and_the_dispatchers() {
         let lone = Arrival {
             at_ns: 5,
             service_ns: 1_000,

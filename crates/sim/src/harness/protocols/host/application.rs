@@ -1,4 +1,4 @@
-//! What the application of a host does by the scenario's plans: calls, cancels, closes, answers.
+//! The application of a host: it calls, cancels, closes and answers as the scenario plans.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::harness::protocols::sink::Sink;
 use crate::harness::{CallPlan, PlantedBug};
 
 impl Host {
-    /// Does what the application has to do by now.
+    /// Runs the tasks that are due.
     pub(super) fn work(&mut self, log: &mut CallLog) -> Result<(), Violation> {
         let now_ns = log.now_ns();
         while let Some(task) = self.schedule.take_due(now_ns) {

@@ -33,7 +33,7 @@ pub(super) struct Workers {
     rng: Rng,
 }
 
-/// What a worker does next.
+/// A worker's next step.
 #[derive(Debug)]
 pub(in crate::harness::protocols) enum Step {
     /// Looks at a datagram that it got.
