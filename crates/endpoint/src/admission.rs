@@ -35,8 +35,8 @@
 use starling_call::header::DeadlineStamp;
 use starling_proto::PeerId;
 
-use crate::server::NEVER;
-use crate::turn::FLUSH_NS;
+use crate::cadence::FLUSH_NS;
+use crate::timers::NEVER;
 
 /// A peer's floor is the smallest difference of this window and the one before it.
 const WINDOW_NS: u64 = 1_000_000_000;
@@ -123,7 +123,7 @@ pub(crate) struct RunTime {
 
 impl RunTime {
     /// It ran so long.
-    pub(crate) fn note(&mut self, ran_ns: u64) {
+    pub(crate) fn record(&mut self, ran_ns: u64) {
         let ran_ns = u32::try_from(ran_ns).unwrap_or(u32::MAX);
         if self.mean_ns == 0 {
             self.mean_ns = ran_ns;
@@ -163,7 +163,7 @@ impl Timing {
 
 /// Why a request is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Late {
+pub(crate) enum NotAdmitted {
     /// Its deadline has passed.
     Expired,
     /// There are more requests than can be answered in time.
@@ -217,13 +217,13 @@ impl Admission {
     }
 
     /// Whether to run a request now, and by when a worker has to begin it.
-    pub(crate) fn judge(
+    pub(crate) fn admit(
         &mut self,
         now_ns: u64,
         (peer, token): (PeerId, u32),
         stamp: DeadlineStamp,
         run: RunTime,
-    ) -> Result<Timing, Late> {
+    ) -> Result<Timing, NotAdmitted> {
         let timeout_ns = stamp.timeout_us.saturating_mul(1000);
         let waited_ns = match stamp.sent_us {
             Some(sent_us) => self.waited_ns(now_ns, peer, token, sent_us),
@@ -233,7 +233,7 @@ impl Admission {
         let overloaded = self.is_overloaded(now_ns, here_ns, timeout_ns);
         let left_ns = timeout_ns.saturating_sub(waited_ns);
         if left_ns == 0 {
-            return Err(Late::Expired);
+            return Err(NotAdmitted::Expired);
         }
         // The answer may wait for its flush, but that much of a short deadline is not kept back.
         let flush_ns = (2 * FLUSH_NS).min(timeout_ns / 8);
@@ -241,7 +241,7 @@ impl Admission {
         // Whatever the estimates say: what has hardly waited is run.
         let hardly_ns = timeout_ns / 8;
         if overloaded || (here_ns > hardly_ns && left_ns < needed_ns) {
-            return Err(Late::Overloaded);
+            return Err(NotAdmitted::Overloaded);
         }
         let spare_ns = left_ns
             .saturating_sub(needed_ns)
@@ -302,19 +302,24 @@ mod tests {
 
     impl Server {
         /// A request that has waited for so long.
-        fn judge(&mut self, now_ns: u64, peer: PeerId, waited_ns: u64) -> Result<Timing, Late> {
+        fn admit(
+            &mut self,
+            now_ns: u64,
+            peer: PeerId,
+            waited_ns: u64,
+        ) -> Result<Timing, NotAdmitted> {
             let sent_us = (now_ns.wrapping_sub(waited_ns) / US) as u32;
             let stamp = DeadlineStamp {
                 timeout_us: 2_000,
                 sent_us: Some(sent_us.wrapping_sub(self.behind_us)),
             };
             let run = RunTime::default();
-            self.admission.judge(now_ns, (peer, 1), stamp, run)
+            self.admission.admit(now_ns, (peer, 1), stamp, run)
         }
 
         /// How much time is left to a request that has waited for so long.
         fn left_ns(&mut self, now_ns: u64, waited_ns: u64) -> u64 {
-            let timing = self.judge(now_ns, ME, waited_ns).unwrap();
+            let timing = self.admit(now_ns, ME, waited_ns).unwrap();
             timing.deadline_ns - now_ns
         }
     }
@@ -330,10 +335,10 @@ mod tests {
             for now_ns in [10_000 * MS, (1 << 32) * US - MS, (1 << 32) * US + MS] {
                 assert_eq!(server.left_ns(now_ns, 0), 2 * MS);
                 assert_eq!(server.left_ns(now_ns + MS, 400 * US), 1600 * US);
-                let late = server.judge(now_ns + MS, ME, 1600 * US);
-                assert_eq!(late, Err(Late::Overloaded));
-                let late = server.judge(now_ns + MS, ME, 2 * MS);
-                assert_eq!(late, Err(Late::Expired));
+                let late = server.admit(now_ns + MS, ME, 1600 * US);
+                assert_eq!(late, Err(NotAdmitted::Overloaded));
+                let late = server.admit(now_ns + MS, ME, 2 * MS);
+                assert_eq!(late, Err(NotAdmitted::Expired));
             }
         }
     }
@@ -365,7 +370,7 @@ mod tests {
         let jumped_ns = now_ns;
         server.behind_us = 600_000_000;
         for _ in 0..40 {
-            if server.judge(now_ns, ME, 0).is_err() {
+            if server.admit(now_ns, ME, 0).is_err() {
                 refused_until_ns = now_ns;
             }
             now_ns += 100 * MS;
@@ -386,9 +391,9 @@ mod tests {
             sent_us: Some(77),
         };
         let (admission, run) = (&mut server.admission, RunTime::default());
-        let late = admission.judge(2_000 * MS, (ME, 1), stamp, run);
-        assert_eq!(late, Err(Late::Expired));
-        let timing = admission.judge(2_000 * MS, (ME, 2), stamp, run).unwrap();
+        let late = admission.admit(2_000 * MS, (ME, 1), stamp, run);
+        assert_eq!(late, Err(NotAdmitted::Expired));
+        let timing = admission.admit(2_000 * MS, (ME, 2), stamp, run).unwrap();
         assert_eq!(timing.deadline_ns, 2_002 * MS);
     }
 
@@ -398,15 +403,15 @@ mod tests {
         server.left_ns(10 * MS, 0);
         server.admission.queue_is_empty(10 * MS);
         assert_eq!(server.left_ns(10 * MS + US, 1_990 * US), 10 * US);
-        let late = server.judge(10 * MS + US, ME, 2 * MS);
-        assert_eq!(late, Err(Late::Expired));
+        let late = server.admit(10 * MS + US, ME, 2 * MS);
+        assert_eq!(late, Err(NotAdmitted::Expired));
     }
 
     #[test]
     fn a_handler_that_takes_long_has_to_be_begun_earlier() {
         let mut run = RunTime::default();
         for _ in 0..50 {
-            run.note(MS);
+            run.record(MS);
         }
         let mut server = Server::default();
         server.left_ns(100 * MS, 0);
@@ -415,20 +420,20 @@ mod tests {
                 timeout_us: 2_000,
                 sent_us: Some(((100 * MS - waited_ns) / US) as u32),
             };
-            server.admission.judge(100 * MS, (ME, 1), stamp, run)
+            server.admission.admit(100 * MS, (ME, 1), stamp, run)
         };
         let begun = judge(900 * US).unwrap();
         assert_eq!(begun.deadline_ns, 101_100 * US);
         assert_eq!(begun.start_by_ns, 100 * MS + 250 * US);
-        assert_eq!(judge(1_000 * US), Err(Late::Overloaded));
+        assert_eq!(judge(1_000 * US), Err(NotAdmitted::Overloaded));
         // However long it takes: what has hardly waited is run.
-        run.note(1 << 40);
+        run.record(1 << 40);
         let mut server = Server::default();
         let stamp = DeadlineStamp {
             timeout_us: 2_000,
             sent_us: Some(0),
         };
-        assert!(server.admission.judge(0, (ME, 1), stamp, run).is_ok());
+        assert!(server.admission.admit(0, (ME, 1), stamp, run).is_ok());
     }
 
     #[test]
@@ -438,12 +443,12 @@ mod tests {
         let now_ns = 100 * MS;
         // A queue that is worked off soon, however long it is.
         for _ in 0..1000 {
-            assert!(server.judge(now_ns - 500 * US, ME, 600 * US).is_ok());
+            assert!(server.admit(now_ns - 500 * US, ME, 600 * US).is_ok());
         }
-        assert!(server.judge(now_ns - US, ME, 600 * US).is_ok());
-        let late = Err(Late::Overloaded);
-        assert_eq!(server.judge(now_ns, ME, 600 * US), late);
-        assert_eq!(server.judge(now_ns, OTHER, 0), late);
+        assert!(server.admit(now_ns - US, ME, 600 * US).is_ok());
+        let late = Err(NotAdmitted::Overloaded);
+        assert_eq!(server.admit(now_ns, ME, 600 * US), late);
+        assert_eq!(server.admit(now_ns, OTHER, 0), late);
         let patient = DeadlineStamp {
             timeout_us: 10_000,
             sent_us: None,
@@ -452,32 +457,32 @@ mod tests {
         assert!(
             server
                 .admission
-                .judge(now_ns, (ME, 1), patient, run)
+                .admit(now_ns, (ME, 1), patient, run)
                 .is_ok()
         );
         server.admission.queue_is_empty(now_ns + US);
-        assert!(server.judge(now_ns + US, ME, 0).is_ok());
+        assert!(server.admit(now_ns + US, ME, 0).is_ok());
         // A queue that never is: what waited then would have been run by now.
         let now_ns = now_ns + MS;
         for _ in 0..MAJORITY {
-            assert!(server.judge(now_ns, ME, 600 * US).is_ok());
+            assert!(server.admit(now_ns, ME, 600 * US).is_ok());
         }
-        assert_eq!(server.judge(now_ns + 500 * US, ME, 600 * US), late);
-        assert_eq!(server.judge(now_ns + 500 * US, ME, 0), late);
-        assert!(server.judge(now_ns + 1_101 * US, ME, 0).is_ok());
+        assert_eq!(server.admit(now_ns + 500 * US, ME, 600 * US), late);
+        assert_eq!(server.admit(now_ns + 500 * US, ME, 0), late);
+        assert!(server.admit(now_ns + 1_101 * US, ME, 0).is_ok());
     }
 
     #[test]
     fn one_caller_of_two_cannot_have_the_others_calls_refused() {
         let mut server = Server::default();
         for peer in [ME, OTHER] {
-            assert!(server.judge(MS, peer, 0).is_ok());
+            assert!(server.admit(MS, peer, 0).is_ok());
         }
         for index in 0..10_000 {
             let now_ns = 100 * MS + index * US;
             // This one's stamp are lies.
-            let _ = server.judge(now_ns, ME, 1900 * US);
-            assert!(server.judge(now_ns, OTHER, 0).is_ok());
+            let _ = server.admit(now_ns, ME, 1900 * US);
+            assert!(server.admit(now_ns, OTHER, 0).is_ok());
         }
     }
 }

@@ -40,13 +40,13 @@ pub(crate) struct Call {
 
 impl Call {
     #[inline]
-    pub(crate) fn to_wide(self) -> Tag {
+    pub(crate) fn to_tag(self) -> Tag {
         let high = u64::from(self.deadline) << 32 | u64::from(self.continuation.0);
         Tag::from(high) << 64 | Tag::from(self.tag)
     }
 
     #[inline]
-    pub(crate) fn of_wide(tag: Tag) -> Self {
+    pub(crate) fn from_tag(tag: Tag) -> Self {
         let high = (tag >> 64) as u64;
         Self {
             tag: tag as u64,

@@ -6,7 +6,7 @@ use starling_io::Capabilities;
 use starling_proto::ConfigError;
 
 use crate::error::WorkerConfigError;
-use crate::workers::jbsq::{MAX_DEPTH, Mode};
+use crate::jbsq::{MAX_DEPTH, Mode};
 
 /// What an event loop does when nothing is to be done. While a device has no room for what is to be
 /// sent, all but [`Idle::Spin`] look for it for 100 us after the last news, then every 50 us.

@@ -1,4 +1,5 @@
-//! What a handler or a continuation may do while it runs.
+//! Handlers, continuations, and the context in which they run. The types refer to each other: a
+//! handler gets a context, and may register handlers through it.
 
 use std::fmt;
 use std::future::Future;
@@ -8,29 +9,65 @@ use starling_io::PacketIo;
 use starling_proto::{Msgbuf, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
-use crate::core::{Core, Registration};
-use crate::error::CallError;
+use crate::core::Core;
+use crate::error::{CallError, RejectedCall};
 use crate::local::LocalHandle;
-use crate::methods::Handler;
-use crate::server::DeferredReply;
+use crate::server::{DeferredReply, Reply, Request};
 use crate::sessions::SessionState;
-use crate::sink::Sink;
+use crate::workers::WorkerHandler;
 
-/// A call that was not made, with its message.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct RejectedCall {
-    /// Why.
-    #[source]
-    pub error: CallError,
-    /// The message, back.
-    pub message: Msgbuf,
+/// The type of inline handlers.
+pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>);
+
+/// What runs when a request of a method arrives.
+pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
+
+pub(crate) enum HandlerKind<I: PacketIo> {
+    Inline(Box<InlineFn<I>>),
+    Worker(WorkerHandler),
 }
+
+impl<I: PacketIo> Handler<I> {
+    /// Runs in the endpoint's own thread, on the receive buffer: for handlers that take less than a
+    /// few microseconds. Everything else of this endpoint waits meanwhile.
+    pub fn inline(
+        handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + 'static,
+    ) -> Self {
+        Self(HandlerKind::Inline(Box::new(handler)))
+    }
+
+    /// Runs in a thread of the endpoint's worker pool; see
+    /// [`crate::Endpoint::start_workers`].
+    pub fn worker(handler: WorkerHandler) -> Self {
+        Self(HandlerKind::Worker(handler))
+    }
+
+    /// The function that workers run, if the handler runs in workers.
+    pub(crate) fn for_workers(&self) -> Option<WorkerHandler> {
+        match &self.0 {
+            HandlerKind::Inline(_) => None,
+            HandlerKind::Worker(handler) => Some(WorkerHandler::clone(handler)),
+        }
+    }
+}
+
+/// The type of continuations.
+pub(crate) type ContinuationFn<I> = dyn FnMut(&mut Context<'_, I>, Completion<'_>);
+
+/// A handler or continuation that was registered through a context. It is put into the tables when
+/// the running handler has returned.
+pub(crate) enum Registration<I: PacketIo> {
+    Method(MethodId, Handler<I>),
+    Continuation(Box<ContinuationFn<I>>),
+}
+
+/// The core of an endpoint on a device.
+pub(crate) type EndpointCore<I> = Core<Registration<I>>;
 
 /// An endpoint without its handlers: given to handlers and continuations, and by
 /// [`crate::Endpoint::context`] to the endpoint's owner.
 pub struct Context<'a, I: PacketIo> {
-    pub(crate) core: &'a mut Core<I>,
+    pub(crate) core: &'a mut EndpointCore<I>,
     pub(crate) tx: &'a mut I::Tx,
 }
 
@@ -95,14 +132,14 @@ impl<I: PacketIo> Context<'_, I> {
         )
     }
 
-    /// Gives a call up, here and (best effort) at the server. Its continuation runs with
-    /// CANCELLED. False if the call is over already.
+    /// Cancels a call, here and (best effort) at the server. Its continuation runs with CANCELLED.
+    /// False if the call is over already.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.core.cancel(self.tx, call)
     }
 
-    /// Registers what is to run when a call ends. One continuation serves any number of calls;
-    /// it stays until the endpoint is dropped.
+    /// Registers a continuation: what runs when a call ends. One continuation serves any number of
+    /// calls. It stays until the endpoint is dropped.
     pub fn register_continuation(
         &mut self,
         continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + 'static,
@@ -138,24 +175,20 @@ impl<I: PacketIo> Context<'_, I> {
     /// # Panics
     /// If the request arrived at another endpoint.
     pub fn complete_with(&mut self, reply: DeferredReply, result: Result<(), Status>) {
-        reply.assert_of(&self.core.abandoned);
-        let (id, answer) = reply.settle();
-        let result = result.map_err(Status::with_run);
-        self.core.settle(self.tx, id, answer, result);
+        self.core.complete_with(self.tx, reply, result);
     }
 
-    /// Where a session stands; `None` if it is unknown or ended long ago.
+    /// The state of a session; `None` if it is unknown or ended long ago.
     pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
         self.core.sessions.state(session)
     }
 
     /// Closes a session. The calls outstanding on it end with CANCELLED.
     pub fn close(&mut self, session: SessionId) {
-        let now = self.core.now_ns;
-        self.core.proto.close(now, session, &mut Sink(self.tx));
+        self.core.close(self.tx, session);
     }
 
-    /// A way to make calls with futures, and to spawn them.
+    /// A handle to make calls with futures, and to spawn futures.
     pub fn local(&self) -> LocalHandle {
         LocalHandle::of(&self.core.local)
     }
@@ -170,7 +203,7 @@ impl<I: PacketIo> Context<'_, I> {
         self.core.proto.buffer()
     }
 
-    /// Gives a buffer to the endpoint's pool.
+    /// Returns a buffer to the endpoint's pool.
     pub fn recycle(&mut self, message: Msgbuf) {
         self.core.proto.recycle(message);
     }

@@ -3,10 +3,43 @@
 
 use starling_call::Unsent;
 use starling_call::header::{HeaderSize, MAX_EXTENSION, REQUEST_FIELDS_AT};
-use starling_proto::{Msgbuf, Prefix};
+use starling_io::PeerRefusal;
+use starling_proto::{DeviceRefusal, Msgbuf, PeerId, Prefix};
 
 // What the call header may take is what a receiver accepts beyond the largest message.
 const _: () = assert!(REQUEST_FIELDS_AT + MAX_EXTENSION <= Prefix::MAX as usize);
+
+/// A peer, as the device numbers it.
+#[inline]
+pub(crate) fn io_peer(peer: PeerId) -> starling_io::PeerId {
+    starling_io::PeerId(peer.0)
+}
+
+/// A peer, as the session protocol numbers it.
+#[inline]
+pub(crate) fn proto_peer(peer: starling_io::PeerId) -> PeerId {
+    PeerId(peer.0)
+}
+
+/// Where a datagram came from.
+#[inline]
+pub(crate) fn proto_source(source: starling_io::Source) -> starling_proto::Source {
+    match source {
+        starling_io::Source::Peer(peer) => starling_proto::Source::Peer(proto_peer(peer)),
+        starling_io::Source::Unknown(address) => starling_proto::Source::Unknown(address),
+    }
+}
+
+/// Why the device could not reach a peer.
+pub(crate) fn device_refusal(why: PeerRefusal) -> DeviceRefusal {
+    match why {
+        PeerRefusal::Full => DeviceRefusal::Full,
+        PeerRefusal::NotPermitted => DeviceRefusal::NotPermitted,
+        PeerRefusal::OtherVersion => DeviceRefusal::OtherVersion,
+        PeerRefusal::Unacceptable => DeviceRefusal::Unacceptable,
+        PeerRefusal::Nonsense => DeviceRefusal::Nonsense,
+    }
+}
 
 /// A call header, as the session protocol sees it.
 #[inline]

@@ -1,18 +1,18 @@
-//! What handlers and the event loop share: the protocol, the calls, the requests being worked on.
+//! What handlers and the event loop share: the protocol, the calls, the pending requests.
 //!
-//! An endpoint is split so that a handler can be borrowed while it uses everything else:
+//! An endpoint is split so that a handler can be borrowed while the handler uses everything else:
 //!
 //! ```text
 //!  Endpoint ┬─ io ─┬─ rx ── the datagram that the request lies in
 //!           │      └─ tx ─┐
 //!           ├─ core ──────┴─ Context, given to the handler
-//!           ├─ methods, continuations ── the handler itself
+//!           ├─ tables ── methods, continuations: the handler itself
 //!           └─ executor, dispatch
 //! ```
 //!
 //! So the raw path needs no `Rc`, no `RefCell` and no queue: a call made in a handler is a call of
-//! the protocol. Only futures, which outlive any borrow, hand over what they want through a queue
-//! ([`crate::local`]).
+//! the protocol. Only futures, which outlive any borrow, leave commands in a queue
+//! (`local`, `command`).
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -21,32 +21,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling_call::{CallOptions, MethodId, Status};
-use starling_io::PacketIo;
+use starling_io::PacketTx;
 use starling_proto::{Event, Msgbuf, Prefix, Protocol, RequestId, RespondReason, SessionId, Tag};
 
 use crate::admission::Admission;
-use crate::client::{Call, CallId, Completion, ContinuationId};
-use crate::context::{Context, RejectedCall};
+use crate::client::{Call, CallId, ContinuationId};
 use crate::convert::{prefix_of, unsent};
 use crate::deadlines::Deadlines;
-use crate::error::{CallError, status_of_failure};
+use crate::error::{CallError, RejectedCall, status_of_failure};
 use crate::local;
-use crate::methods::Handler;
 use crate::pending::Pending;
-use crate::server::{Abandoned, Answer, GaveUp};
+use crate::server::{Abandoned, Answer, CancelReason, DeferredReply};
 use crate::sessions::Sessions;
 use crate::sink::Sink;
 use crate::stats::Stats;
 use crate::workers::Job;
-
-/// What a continuation is.
-pub(crate) type ContinuationFn<I> = dyn FnMut(&mut Context<'_, I>, Completion<'_>);
-
-/// Something registered by a handler, to be put in its table when the handler has returned.
-pub(crate) enum Registration<I: PacketIo> {
-    Method(MethodId, Handler<I>),
-    Continuation(Box<ContinuationFn<I>>),
-}
 
 /// A call that ended without a response; its continuation is still to run.
 pub(crate) struct Finished {
@@ -55,7 +44,11 @@ pub(crate) struct Finished {
     pub(crate) status: Status,
 }
 
-pub(crate) struct Core<I: PacketIo> {
+/// The state that handlers and the event loop share.
+///
+/// `R` is what handlers register. The core keeps it until the handler has returned and does not
+/// look into it, so it knows neither handlers nor the device.
+pub(crate) struct Core<R> {
     pub(crate) proto: Protocol,
     /// Nanoseconds of the endpoint's clock: the time of the turn.
     pub(crate) now_ns: u64,
@@ -69,20 +62,20 @@ pub(crate) struct Core<I: PacketIo> {
     pub(crate) pending: Pending,
     pub(crate) sessions: Sessions,
     pub(crate) stats: Stats,
-    pub(crate) registrations: Vec<Registration<I>>,
+    pub(crate) registrations: Vec<R>,
     pub(crate) continuations: u32,
     pub(crate) local: Rc<local::Shared>,
     pub(crate) abandoned: Arc<Abandoned>,
     pub(crate) draining: bool,
-    /// Jobs that stand for no request, to be filled again.
+    /// Empty jobs, to be filled again.
     #[allow(clippy::vec_box, reason = "the boxes go to the workers and come back")]
     pub(crate) spare_jobs: Vec<Box<Job>>,
-    /// What a continuation panicked with; goes on to the endpoint's owner at the end of the turn.
+    /// The panic of a continuation; it goes on to the endpoint's owner at the end of the turn.
     pub(crate) panic: Option<Box<dyn Any + Send>>,
     header: Vec<u8>,
 }
 
-impl<I: PacketIo> Core<I> {
+impl<R> Core<R> {
     pub(crate) fn new(
         proto: Protocol,
         now_ns: u64,
@@ -119,7 +112,7 @@ impl<I: PacketIo> Core<I> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn call(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         session: SessionId,
         method: MethodId,
         options: &CallOptions,
@@ -127,25 +120,27 @@ impl<I: PacketIo> Core<I> {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<CallId, CallError> {
-        let wide = self.admit(continuation, tag, options.timeout)?;
+        let tag_word = self.call_tag(continuation, tag, options.timeout)?;
         let (now, sink) = (self.now_ns, &mut Sink(tx));
-        let number = self.proto.request_with(now, session, wide, sink, |out| {
-            let prefix = prefix_of(options.put_header(method, out, now));
-            build(out);
-            assert!(
-                out.len() >= usize::from(prefix.len),
-                "`build` may only append"
-            );
-            prefix
-        })?;
-        Ok(self.note_call(CallId { session, number }, options.timeout))
+        let number = self
+            .proto
+            .request_with(now, session, tag_word, sink, |out| {
+                let prefix = prefix_of(options.put_header(method, out, now));
+                build(out);
+                assert!(
+                    out.len() >= usize::from(prefix.len),
+                    "`build` may only append"
+                );
+                prefix
+            })?;
+        Ok(self.record_call(CallId { session, number }, options.timeout))
     }
 
     /// A call with a message that has room for the header at its beginning.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn call_message(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         session: SessionId,
         method: MethodId,
         options: &CallOptions,
@@ -179,7 +174,7 @@ impl<I: PacketIo> Core<I> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn issue(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         session: SessionId,
         message: Msgbuf,
         prefix: Prefix,
@@ -187,13 +182,13 @@ impl<I: PacketIo> Core<I> {
         continuation: ContinuationId,
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
-        let wide = match self.admit(continuation, tag, timeout) {
-            Ok(wide) => wide,
+        let tag_word = match self.call_tag(continuation, tag, timeout) {
+            Ok(tag_word) => tag_word,
             Err(error) => return Err(RejectedCall { error, message }),
         };
         let (now, sink) = (self.now_ns, &mut Sink(tx));
-        match (self.proto).request(now, session, message, prefix, wide, sink) {
-            Ok(number) => Ok(self.note_call(CallId { session, number }, timeout)),
+        match (self.proto).request(now, session, message, prefix, tag_word, sink) {
+            Ok(number) => Ok(self.record_call(CallId { session, number }, timeout)),
             Err(rejected) => Err(RejectedCall {
                 error: rejected.reason.into(),
                 message: rejected.message,
@@ -201,9 +196,9 @@ impl<I: PacketIo> Core<I> {
         }
     }
 
-    /// Whether one more call may be made, and the tag that the protocol is to carry for it.
+    /// Checks whether one more call may be made; returns the tag that the protocol carries for it.
     #[inline]
-    fn admit(
+    fn call_tag(
         &self,
         continuation: ContinuationId,
         tag: u64,
@@ -228,12 +223,12 @@ impl<I: PacketIo> Core<I> {
             continuation,
             deadline,
         };
-        Ok(call.to_wide())
+        Ok(call.to_tag())
     }
 
     /// Counts a call that the protocol took, and arms its deadline.
     #[inline]
-    fn note_call(&mut self, id: CallId, timeout: Option<Duration>) -> CallId {
+    fn record_call(&mut self, id: CallId, timeout: Option<Duration>) -> CallId {
         self.calls += 1;
         self.stats.calls += 1;
         if let Some(timeout) = timeout {
@@ -243,10 +238,10 @@ impl<I: PacketIo> Core<I> {
         id
     }
 
-    /// Forgets a call that ended.
+    /// Counts the end of a call, and disarms its deadline.
     #[inline]
-    pub(crate) fn take_call(&mut self, tag: Tag) -> Call {
-        let call = Call::of_wide(tag);
+    pub(crate) fn end_call(&mut self, tag: Tag) -> Call {
+        let call = Call::from_tag(tag);
         self.calls -= 1;
         if call.deadline != 0 {
             self.deadlines.disarm(call.deadline);
@@ -260,18 +255,18 @@ impl<I: PacketIo> Core<I> {
 
     /// Ends a call from this side. False if it is over already (its end may still be on its way
     /// to the continuation).
-    pub(crate) fn abort(&mut self, tx: &mut I::Tx, id: CallId, status: Status) -> bool {
+    pub(crate) fn abort(&mut self, tx: &mut impl PacketTx, id: CallId, status: Status) -> bool {
         let (now, sink) = (self.now_ns, &mut Sink(tx));
         let Some((tag, message)) = self.proto.cancel(now, id.session, id.number, sink) else {
             return false;
         };
         self.proto.recycle(message);
-        let call = self.take_call(tag);
+        let call = self.end_call(tag);
         self.finished.push_back(Finished { id, call, status });
         true
     }
 
-    pub(crate) fn cancel(&mut self, tx: &mut I::Tx, id: CallId) -> bool {
+    pub(crate) fn cancel(&mut self, tx: &mut impl PacketTx, id: CallId) -> bool {
         let cancelled = self.abort(tx, id, Status::cancelled("cancelled by the caller"));
         self.stats.cancelled += u64::from(cancelled);
         cancelled
@@ -288,8 +283,8 @@ impl<I: PacketIo> Core<I> {
             || self.local.is_alarm_due(self.now_ns)
     }
 
-    /// Ends the calls whose deadline has come, and tells who works on requests whose has.
-    pub(crate) fn expire(&mut self, tx: &mut I::Tx) {
+    /// Ends the calls whose deadline has come, and cancels the requests whose deadline has come.
+    pub(crate) fn expire(&mut self, tx: &mut impl PacketTx) {
         while let Some(id) = self.deadlines.pop_due(self.now_ns) {
             let peer = self.sessions.address(id.session);
             let text = format!("{peer} did not answer in time; the call may have run");
@@ -306,7 +301,7 @@ impl<I: PacketIo> Core<I> {
         call.into_iter().chain(request).min()
     }
 
-    /// Takes in what happened to sessions. Returns a peer that nothing refers to any more.
+    /// Handles an event of the session protocol. Returns a peer that nothing refers to any more.
     pub(crate) fn handle_event(&mut self, event: Event) -> Option<starling_proto::PeerId> {
         match event {
             Event::Connected { session } => self.sessions.set_connected(session),
@@ -322,7 +317,7 @@ impl<I: PacketIo> Core<I> {
                 error,
                 may_have_run,
             } => {
-                let call = self.take_call(tag);
+                let call = self.end_call(tag);
                 let peer = self.sessions.address(session);
                 let mut status = status_of_failure(peer, error, may_have_run);
                 if may_have_run {
@@ -343,7 +338,7 @@ impl<I: PacketIo> Core<I> {
 
     /// Sends a successful answer. Leaves an empty one with memory for the next.
     #[inline(always)]
-    pub(crate) fn answer_ok(&mut self, tx: &mut I::Tx, id: RequestId, answer: &mut Answer) {
+    pub(crate) fn answer_ok(&mut self, tx: &mut impl PacketTx, id: RequestId, answer: &mut Answer) {
         let sent = if answer.extra.is_none() {
             let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
             let message = &mut answer.message;
@@ -357,11 +352,11 @@ impl<I: PacketIo> Core<I> {
         }
     }
 
-    /// Responds with metadata or a place in a stream.
+    /// Responds with metadata or a position in a stream.
     #[cold]
     fn respond_extended(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         id: RequestId,
         answer: &mut Answer,
     ) -> Result<(), RespondReason> {
@@ -374,7 +369,7 @@ impl<I: PacketIo> Core<I> {
     #[cold]
     pub(crate) fn answer_status(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         id: RequestId,
         answer: &mut Answer,
         status: &Status,
@@ -383,7 +378,8 @@ impl<I: PacketIo> Core<I> {
         let (now, sink) = (self.now_ns, &mut Sink(&mut *tx));
         match (self.proto).respond(now, id, &mut answer.message, prefix, sink) {
             Ok(()) => self.stats.responses += 1,
-            // A status is smaller than any limit: what remains is that nobody waits.
+            // A status is smaller than any limit. So the only reason left is that the client does
+            // not wait any more.
             Err(_) => {
                 self.stats.stale_responses += 1;
                 answer.message.clear();
@@ -394,7 +390,7 @@ impl<I: PacketIo> Core<I> {
     #[cold]
     fn handle_unsent(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         id: RequestId,
         answer: &mut Answer,
         reason: RespondReason,
@@ -411,10 +407,10 @@ impl<I: PacketIo> Core<I> {
         }
     }
 
-    /// Ends the work on a request outside its handler.
-    pub(crate) fn settle(
+    /// Answers a request that was worked on outside its handler.
+    pub(crate) fn finish_request(
         &mut self,
-        tx: &mut I::Tx,
+        tx: &mut impl PacketTx,
         id: RequestId,
         mut answer: Answer,
         result: Result<(), Status>,
@@ -428,18 +424,37 @@ impl<I: PacketIo> Core<I> {
         self.proto.recycle(answer.message);
     }
 
-    /// The client no longer waits for a request.
+    /// Cancels a request because its client no longer waits.
     pub(crate) fn handle_cancelled(&mut self, id: RequestId) {
-        self.pending.give_up(id, GaveUp::Cancelled);
+        self.pending.cancel(id, CancelReason::Cancelled);
     }
 
     /// Answers the requests whose deferred reply was dropped.
     #[cold]
-    pub(crate) fn answer_abandoned(&mut self, tx: &mut I::Tx) {
+    pub(crate) fn answer_abandoned(&mut self, tx: &mut impl PacketTx) {
         for (id, message) in self.abandoned.take() {
             self.stats.abandoned += 1;
             let status = Status::internal("the server dropped the request without an answer");
-            self.settle(tx, id, Answer::of(message), Err(status));
+            self.finish_request(tx, id, Answer::of(message), Err(status));
         }
+    }
+
+    /// Answers a deferred request with what is in its buffer, or with a status.
+    pub(crate) fn complete_with(
+        &mut self,
+        tx: &mut impl PacketTx,
+        reply: DeferredReply,
+        result: Result<(), Status>,
+    ) {
+        reply.assert_of(&self.abandoned);
+        let (id, answer) = reply.into_parts();
+        self.finish_request(tx, id, answer, result.map_err(Status::with_run));
+    }
+
+    // ---- sessions ----
+
+    /// Closes a session.
+    pub(crate) fn close(&mut self, tx: &mut impl PacketTx, session: SessionId) {
+        self.proto.close(self.now_ns, session, &mut Sink(tx));
     }
 }

@@ -7,23 +7,22 @@ use starling_call::{CallOptions, MethodId, Status};
 use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, Wake};
 use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
+use crate::cadence::FlushCadence;
 use crate::client::{CallId, Completion, ContinuationId};
 use crate::config::{EndpointConfig, Idle, WorkerConfig};
-use crate::context::{Context, RejectedCall};
+use crate::context::{Context, EndpointCore, Handler};
+use crate::convert::proto_peer;
 use crate::core::Core;
-use crate::dispatch::Tables;
-use crate::error::{CallError, OpenError};
+use crate::error::{CallError, OpenError, RejectedCall};
 use crate::executor::Executor;
 use crate::local::{LocalHandle, Shared};
-use crate::methods::Handler;
+use crate::schedule::TurnSchedule;
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
-use crate::sink::{Sink, proto_peer};
+use crate::sink::Sink;
 use crate::stats::Stats;
-use crate::turn::{Cadence, Pace};
-use crate::workers::match_table::MATCH_TABLE;
-use crate::workers::steered::SteeredPool;
-use crate::workers::{Dispatch, ThreadPool, WorkerHandler};
+use crate::tables::Tables;
+use crate::workers::{Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandler};
 
 /// Sessions whose requests workers may claim, at most. What they share takes about a hundred bytes
 /// for each.
@@ -36,7 +35,7 @@ const CLAIMED_SESSIONS: usize = 1 << 16;
 pub struct Endpoint<I: PacketIo, C: Clock> {
     // Futures first: they are dropped first, and may own replies and calls.
     pub(crate) executor: Executor,
-    pub(crate) core: Core<I>,
+    pub(crate) core: EndpointCore<I>,
     pub(crate) tables: Tables<I>,
     pub(crate) dispatch: Option<Box<dyn Dispatch>>,
     /// Peers to be given up once what was appended for them is flushed.
@@ -47,9 +46,9 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     /// Whether the owner did something since the last turn, at the time in `core`.
     pub(crate) between_turns: bool,
     /// When the loop works and when it only looks for datagrams.
-    pub(crate) pace: Pace,
+    pub(crate) schedule: TurnSchedule,
     /// When what a long burst gave rise to is flushed.
-    pub(crate) cadence: Cadence,
+    pub(crate) cadence: FlushCadence,
     pub(crate) batched_timestamps: bool,
     pub(crate) clock: C,
     pub(crate) io: I,
@@ -86,8 +85,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             idle: config.idle,
             active_ns: now_ns,
             between_turns: false,
-            pace: Pace::default(),
-            cadence: Cadence::default(),
+            schedule: TurnSchedule::default(),
+            cadence: FlushCadence::default(),
             batched_timestamps: config.batched_timestamps,
             clock,
             io,
@@ -216,7 +215,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     /// Everything that a handler can do, for the endpoint's owner.
     pub fn context(&mut self) -> Context<'_, I> {
-        self.refresh();
+        self.begin_owner_work();
         Context {
             core: &mut self.core,
             tx: self.io.split().1,
@@ -325,10 +324,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// After a long absence: peers may have given this endpoint up meanwhile, and are asked before
     /// anything else is sent to them.
     #[inline]
-    pub(crate) fn catch_up(&mut self) {
+    pub(crate) fn handle_absence(&mut self) {
         let now_ns = self.core.now_ns;
         if self.core.proto.is_overdue(now_ns) {
-            self.take_device_events();
+            self.poll_device_events();
             let sink = &mut Sink(self.io.split().1);
             self.core.proto.handle_overdue(now_ns, sink);
         }
@@ -340,20 +339,20 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     fn refresh_for_limit(&mut self) {
         if self.between_turns {
             self.read_clock();
-            self.catch_up();
+            self.handle_absence();
         }
-        self.refresh();
+        self.begin_owner_work();
     }
 
     /// Begins what the owner does between two turns: reads the clock, once, however much it is,
     /// and sees to it that the next turn comes before a sleep, to send what is asked for.
     #[inline]
-    pub(crate) fn refresh(&mut self) {
+    pub(crate) fn begin_owner_work(&mut self) {
         if !self.between_turns {
             self.read_clock();
-            self.pace.time_is_known = true;
+            self.schedule.time_is_known = true;
             self.between_turns = true;
-            self.catch_up();
+            self.handle_absence();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use starling_call::Status;
 use starling_io::{Fault, IoError};
-use starling_proto::{ConnectError, RejectReason, Rejection, RequestError, SessionError};
+use starling_proto::{ConnectError, Msgbuf, RejectReason, Rejection, RequestError, SessionError};
 
 /// Why a call was not made. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +36,17 @@ pub enum CallError {
     /// There is no such continuation.
     #[error("the continuation is not registered on this endpoint")]
     UnknownContinuation,
+}
+
+/// A call that was not made, with its message.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RejectedCall {
+    /// Why.
+    #[source]
+    pub error: CallError,
+    /// The message, back.
+    pub message: Msgbuf,
 }
 
 impl From<RejectReason> for CallError {

@@ -9,8 +9,8 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use starling_io::Wake;
 
+use crate::handler_panic::discard;
 use crate::local::{LocalFuture, MAX_FUTURES, Shared};
-use crate::panics::discard;
 use crate::slab::Slab;
 
 /// The key of the future that [`crate::Endpoint::block_on`] runs.
@@ -109,7 +109,7 @@ impl Executor {
     }
 
     /// The sleep is over.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn end_sleep(&self) {
         self.ready.sleeping.store(false, Ordering::Relaxed);
     }
 

@@ -17,39 +17,46 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod burst;
+mod cadence;
 mod client;
+mod command;
 mod config;
 mod context;
 mod convert;
 mod core;
 mod deadlines;
-mod dispatch;
 mod drain;
 mod endpoint;
 mod error;
 mod executor;
+mod handler_panic;
+pub mod jbsq;
 mod local;
 mod methods;
-mod panics;
 mod payload;
 mod pending;
+mod refusal;
+mod schedule;
 mod server;
 mod sessions;
 mod sink;
 mod slab;
 mod stats;
+mod tables;
 mod timers;
 mod turn;
+mod turn_context;
+mod wait;
 mod workers;
 
 pub use client::{CallId, Completion, ContinuationId, Response};
 pub use config::{EndpointConfig, Idle, WorkerConfig};
-pub use context::{Context, RejectedCall};
+pub use context::{Context, Handler};
 pub use convert::unsent_message;
 pub use endpoint::Endpoint;
-pub use error::{CallError, OpenError, WorkerConfigError};
+pub use error::{CallError, OpenError, RejectedCall, WorkerConfigError};
 pub use local::{LocalCall, LocalHandle, Sleep};
-pub use methods::Handler;
 pub use payload::{OwnedMessage, OwnedResponse};
 pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
@@ -59,4 +66,4 @@ pub use starling_call::{
 };
 pub use starling_proto::{Msgbuf, Secrets, SessionError, SessionId, Stats as ProtocolStats};
 pub use stats::{Stats, Turn};
-pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest, jbsq};
+pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest};

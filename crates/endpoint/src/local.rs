@@ -113,7 +113,7 @@ impl Shared {
         self.alarm_ns.get() <= now_ns
     }
 
-    /// Whether [`Shared::take_spawned`] or [`Shared::take_command`] would return something.
+    /// Whether [`Shared::take_spawned`] or [`Shared::poll_command`] would return something.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.get()
@@ -123,7 +123,7 @@ impl Shared {
         std::mem::take(&mut self.state.borrow_mut().spawned)
     }
 
-    pub(crate) fn take_command(&self) -> Option<Command> {
+    pub(crate) fn poll_command(&self) -> Option<Command> {
         let mut state = self.state.borrow_mut();
         let command = state.commands.pop_front();
         if command.is_none() {
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     /// Whether the call's future is still there.
-    pub(crate) fn is_wanted(&self, key: u64) -> bool {
+    pub(crate) fn has_call(&self, key: u64) -> bool {
         self.state.borrow().calls.get(key).is_some()
     }
 

@@ -1,66 +1,31 @@
 //! From method id to handler: open addressing with multiplicative hashing (Knuth, TAOCP 3,
-//! section 6.4). Method ids are chosen by whoever writes the server, not by its peers, so nobody
-//! can aim at one bucket; a lookup is a multiplication and, nearly always, one compare.
+//! section 6.4). The author of the server chooses the method ids, not its peers, so no peer can aim
+//! at one bucket. A lookup is a multiplication and, nearly always, one compare.
 
 use starling_call::MethodId;
 use starling_io::PacketIo;
 
 use crate::admission::RunTime;
-use crate::context::Context;
-use crate::server::{Reply, Request};
+use crate::context::{Handler, HandlerKind};
 use crate::workers::WorkerHandler;
-
-/// What an inline handler is.
-pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>);
-
-/// What runs when a request arrives.
-pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
-
-pub(crate) enum HandlerKind<I: PacketIo> {
-    Inline(Box<InlineFn<I>>),
-    Worker(WorkerHandler),
-}
-
-impl<I: PacketIo> Handler<I> {
-    /// Runs in the endpoint's own thread, on the receive buffer: for what takes less than some
-    /// microseconds. Everything else of this endpoint waits meanwhile.
-    pub fn inline(
-        handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + 'static,
-    ) -> Self {
-        Self(HandlerKind::Inline(Box::new(handler)))
-    }
-
-    /// Runs in a thread of the endpoint's worker pool; see
-    /// [`crate::Endpoint::start_workers`].
-    pub fn worker(handler: WorkerHandler) -> Self {
-        Self(HandlerKind::Worker(handler))
-    }
-
-    /// What workers run, if it runs in workers.
-    pub(crate) fn for_workers(&self) -> Option<WorkerHandler> {
-        match &self.0 {
-            HandlerKind::Inline(_) => None,
-            HandlerKind::Worker(handler) => Some(WorkerHandler::clone(handler)),
-        }
-    }
-}
 
 struct Bucket<I: PacketIo> {
     method: u32,
-    /// None: the bucket is free.
+    /// `None`: the bucket is free.
     handler: Option<HandlerKind<I>>,
     run_time: RunTime,
 }
 
+/// The handlers of an endpoint.
 pub(crate) struct Methods<I: PacketIo> {
-    /// A power of two of them, at most half of them taken. The handlers are in them: what a lookup
-    /// finds is what it reads.
+    /// A power of two of them, at most half of them used. They hold the handlers themselves, so that
+    /// a lookup reads one cache line.
     buckets: Vec<Bucket<I>>,
     shift: u32,
-    taken: usize,
+    used: usize,
 }
 
-/// The binary logarithm of the number of buckets at first.
+/// The binary logarithm of the initial number of buckets.
 const BITS: u32 = 3;
 
 impl<I: PacketIo> Methods<I> {
@@ -68,14 +33,14 @@ impl<I: PacketIo> Methods<I> {
         Self {
             buckets: free_buckets(1 << BITS),
             shift: u32::BITS - BITS,
-            taken: 0,
+            used: 0,
         }
     }
 
     #[inline]
     pub(crate) fn find(&mut self, method: MethodId) -> Option<&mut HandlerKind<I>> {
         let index = self.first_bucket(method.0);
-        // Nearly always it is there, so this is apart from the search.
+        // Nearly always it is there, so this is separate from the search.
         if self.buckets.get(index)?.method == method.0 {
             return self.buckets[index].handler.as_mut();
         }
@@ -83,7 +48,7 @@ impl<I: PacketIo> Methods<I> {
         self.buckets[index].handler.as_mut()
     }
 
-    /// Where a method is if no other one has taken the place.
+    /// Where a method is unless another one has its bucket.
     #[inline]
     fn first_bucket(&self, method: u32) -> usize {
         (method.wrapping_mul(0x9e37_79b1) >> self.shift) as usize
@@ -93,7 +58,7 @@ impl<I: PacketIo> Methods<I> {
     #[inline(never)]
     fn bucket(&self, method: u32) -> usize {
         let mut index = self.first_bucket(method);
-        // Ends: at most half of the buckets are taken.
+        // Ends: at most half of the buckets are used.
         loop {
             let bucket = &self.buckets[index];
             if bucket.method == method || bucket.handler.is_none() {
@@ -105,12 +70,12 @@ impl<I: PacketIo> Methods<I> {
 
     /// Adds a handler, in place of an earlier one for the same method.
     pub(crate) fn insert(&mut self, method: MethodId, handler: Handler<I>) {
-        if let Some(place) = self.find(method) {
-            *place = handler.0;
+        if let Some(found) = self.find(method) {
+            *found = handler.0;
             return;
         }
-        self.taken += 1;
-        if 2 * self.taken > self.buckets.len() {
+        self.used += 1;
+        if 2 * self.used > self.buckets.len() {
             self.grow();
         }
         let index = self.bucket(method.0);
@@ -138,11 +103,11 @@ impl<I: PacketIo> Methods<I> {
         bucket.handler.is_some().then_some(&mut bucket.run_time)
     }
 
-    /// A method's handler ran.
+    /// Records that a method's handler ran.
     #[cold]
-    pub(crate) fn note_run(&mut self, method: MethodId, began_ns: u64, ended_ns: u64) {
+    pub(crate) fn record_run_time(&mut self, method: MethodId, began_ns: u64, ended_ns: u64) {
         if let Some(run_time) = self.run_time(method) {
-            run_time.note(ended_ns.saturating_sub(began_ns));
+            run_time.record(ended_ns.saturating_sub(began_ns));
         }
     }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use starling_proto::RequestId;
 
-use crate::server::{GaveUp, NEVER, RequestFlags};
+use crate::server::{CancelReason, RequestState};
 use crate::slab::Slab;
-use crate::timers::Timers;
+use crate::timers::{NEVER, Timers};
 
-/// A request's flags, and the key of its deadline if it has one that did not pass yet.
+/// A request's state, and the key of its deadline if it has one that did not pass yet.
 #[derive(Debug)]
 struct Entry {
-    flags: Arc<RequestFlags>,
+    state: Arc<RequestState>,
     deadline: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Drop for Pending {
     /// The endpoint is gone: nobody hears an answer any more.
     fn drop(&mut self) {
         for entry in self.requests.values() {
-            entry.flags.give_up(GaveUp::Cancelled);
+            entry.state.cancel(CancelReason::Cancelled);
         }
     }
 }
@@ -57,9 +57,9 @@ impl Pending {
     }
 
     /// Begins to look after a request.
-    pub(crate) fn insert(&mut self, id: RequestId, flags: Arc<RequestFlags>, deadline_ns: u64) {
+    pub(crate) fn insert(&mut self, id: RequestId, state: Arc<RequestState>, deadline_ns: u64) {
         let mut entry = Entry {
-            flags,
+            state,
             deadline: None,
         };
         // A table that is full, which takes 2^31 requests, only costs the notice.
@@ -87,9 +87,9 @@ impl Pending {
     }
 
     /// Nobody waits for the answer any more. The request stays until it is answered all the same.
-    pub(crate) fn give_up(&mut self, id: RequestId, why: GaveUp) {
+    pub(crate) fn cancel(&mut self, id: RequestId, why: CancelReason) {
         if let Some(entry) = self.requests.get(&id) {
-            entry.flags.give_up(why);
+            entry.state.cancel(why);
         }
     }
 
@@ -108,7 +108,7 @@ impl Pending {
             self.timers.disarm();
             if let Some(entry) = self.requests.get_mut(&id) {
                 entry.deadline = None;
-                entry.flags.give_up(GaveUp::Expired);
+                entry.state.cancel(CancelReason::Expired);
             }
         }
     }

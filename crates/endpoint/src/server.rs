@@ -24,9 +24,7 @@ use starling_proto::{Msgbuf, Prefix, RequestId};
 use crate::admission::Timing;
 use crate::convert::prefix_of;
 use crate::payload::{OwnedMessage, Payload};
-
-/// A deadline that never comes.
-pub(crate) const NEVER: u64 = u64::MAX;
+use crate::timers::NEVER;
 
 /// What is known of a request besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +103,7 @@ impl Request<'_> {
 
 /// Why nobody waits for an answer any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GaveUp {
+pub(crate) enum CancelReason {
     /// The caller cancelled the call, closed its session, or is gone.
     Cancelled,
     /// The caller's deadline passed.
@@ -114,21 +112,21 @@ pub(crate) enum GaveUp {
 
 /// What is known of a request while somebody still works on it outside the handler.
 #[derive(Debug, Default)]
-pub(crate) struct RequestFlags {
+pub(crate) struct RequestState {
     pub(crate) answered: AtomicBool,
-    gave_up: OnceLock<GaveUp>,
+    cancelled: OnceLock<CancelReason>,
     /// Who waits for the caller to give up.
     waker: Mutex<Option<Waker>>,
 }
 
-impl RequestFlags {
-    pub(crate) fn gave_up(&self) -> Option<GaveUp> {
-        self.gave_up.get().copied()
+impl RequestState {
+    pub(crate) fn cancelled(&self) -> Option<CancelReason> {
+        self.cancelled.get().copied()
     }
 
     /// Nobody waits for an answer any more. Only the first reason counts.
-    pub(crate) fn give_up(&self, why: GaveUp) {
-        if self.gave_up.set(why).is_ok() {
+    pub(crate) fn cancel(&self, why: CancelReason) {
+        if self.cancelled.set(why).is_ok() {
             let waker = self.waker().take();
             if let Some(waker) = waker {
                 waker.wake();
@@ -136,10 +134,10 @@ impl RequestFlags {
         }
     }
 
-    fn poll_gave_up(&self, cx: &mut Context<'_>) -> Poll<GaveUp> {
+    fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<CancelReason> {
         let mut waker = self.waker();
         // Under the lock: a reason that comes later finds the waker.
-        if let Some(why) = self.gave_up() {
+        if let Some(why) = self.cancelled() {
             return Poll::Ready(why);
         }
         match &mut *waker {
@@ -246,9 +244,9 @@ pub(crate) use request_getters;
 
 /// How a handler left its reply, if it neither succeeded nor forgot it.
 #[derive(Debug)]
-pub(crate) enum Otherwise {
+pub(crate) enum ReplyOutcome {
     Status(Status),
-    Deferred(Arc<RequestFlags>),
+    Deferred(Arc<RequestState>),
 }
 
 /// What an inline handler's reply works on. One serves all requests, one after the other, so that
@@ -260,7 +258,7 @@ pub(crate) struct ReplySlot {
     pub(crate) answer: Answer,
     /// The handler succeeded.
     pub(crate) ok: bool,
-    pub(crate) otherwise: Option<Otherwise>,
+    pub(crate) outcome: Option<ReplyOutcome>,
 }
 
 impl Default for ReplySlot {
@@ -270,7 +268,7 @@ impl Default for ReplySlot {
             deadline_ns: NEVER,
             answer: Answer::default(),
             ok: false,
-            otherwise: None,
+            outcome: None,
         }
     }
 }
@@ -300,7 +298,7 @@ impl Reply<'_> {
     /// The call failed: sends the status in place of what is in the buffer.
     #[inline]
     pub fn status(self, status: Status) {
-        self.slot.otherwise = Some(Otherwise::Status(status));
+        self.slot.outcome = Some(ReplyOutcome::Status(status));
     }
 
     /// Sends the buffer or the status.
@@ -314,13 +312,13 @@ impl Reply<'_> {
 
     /// The answer comes later. What was written so far is kept.
     pub fn defer(self) -> DeferredReply {
-        let flags = Arc::new(RequestFlags::default());
-        self.slot.otherwise = Some(Otherwise::Deferred(Arc::clone(&flags)));
+        let state = Arc::new(RequestState::default());
+        self.slot.outcome = Some(ReplyOutcome::Deferred(Arc::clone(&state)));
         DeferredReply {
             id: self.slot.id,
             deadline_ns: self.slot.deadline_ns,
             answer: std::mem::take(&mut self.slot.answer),
-            flags,
+            state,
             abandoned: Arc::clone(self.abandoned),
         }
     }
@@ -332,7 +330,7 @@ pub struct DeferredReply {
     id: RequestId,
     deadline_ns: u64,
     answer: Answer,
-    flags: Arc<RequestFlags>,
+    state: Arc<RequestState>,
     abandoned: Arc<Abandoned>,
 }
 
@@ -345,15 +343,15 @@ impl DeferredReply {
 
     /// Whether the caller no longer waits: it cancelled the call, is gone, or its deadline passed.
     pub fn is_cancelled(&self) -> bool {
-        self.flags.gave_up().is_some()
+        self.state.cancelled().is_some()
     }
 
     /// Ready as soon as the caller no longer waits, with the status that says why: CANCELLED or
     /// DEADLINE_EXCEEDED. The task that polled last is woken, whatever thread it runs in.
     pub fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<Status> {
-        self.flags.poll_gave_up(cx).map(|why| match why {
-            GaveUp::Cancelled => Status::cancelled("the caller no longer waits"),
-            GaveUp::Expired => {
+        self.state.poll_cancelled(cx).map(|why| match why {
+            CancelReason::Cancelled => Status::cancelled("the caller no longer waits"),
+            CancelReason::Expired => {
                 Status::deadline_exceeded("the deadline passed while the server's handler waited")
             }
         })
@@ -380,8 +378,8 @@ impl DeferredReply {
     }
 
     /// For the endpoint to answer.
-    pub(crate) fn settle(mut self) -> (RequestId, Answer) {
-        self.flags.answered.store(true, Ordering::Relaxed);
+    pub(crate) fn into_parts(mut self) -> (RequestId, Answer) {
+        self.state.answered.store(true, Ordering::Relaxed);
         (self.id, std::mem::take(&mut self.answer))
     }
 }
@@ -396,7 +394,7 @@ impl fmt::Debug for DeferredReply {
 
 impl Drop for DeferredReply {
     fn drop(&mut self) {
-        if !self.flags.answered.swap(true, Ordering::Relaxed) {
+        if !self.state.answered.swap(true, Ordering::Relaxed) {
             self.abandoned
                 .push(self.id, std::mem::take(&mut self.answer.message));
         }

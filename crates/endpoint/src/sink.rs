@@ -1,30 +1,14 @@
-//! The protocol's way out: its frames into the device's datagrams.
+//! Where the protocol's frames go: into the device's datagrams.
 
 use std::net::SocketAddr;
 
 use starling_io::{PacketTx, TxError};
 use starling_proto::{FrameSink, PeerId, SinkError};
 
+use crate::convert::{io_peer, proto_peer};
+
 /// A device's sending half as the session protocol sees it.
 pub(crate) struct Sink<'a, T: PacketTx>(pub(crate) &'a mut T);
-
-#[inline]
-pub(crate) fn io_peer(peer: PeerId) -> starling_io::PeerId {
-    starling_io::PeerId(peer.0)
-}
-
-#[inline]
-pub(crate) fn proto_peer(peer: starling_io::PeerId) -> PeerId {
-    PeerId(peer.0)
-}
-
-#[inline]
-pub(crate) fn proto_source(source: starling_io::Source) -> starling_proto::Source {
-    match source {
-        starling_io::Source::Peer(peer) => starling_proto::Source::Peer(proto_peer(peer)),
-        starling_io::Source::Unknown(address) => starling_proto::Source::Unknown(address),
-    }
-}
 
 impl<T: PacketTx> FrameSink for Sink<'_, T> {
     // The protocol's two hottest places push, and each is worth a copy of its own.

@@ -7,6 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// The time of a deadline that never comes.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 /// Dead entries that are not worth a rebuild.
 const SLACK: usize = 64;
 
@@ -44,11 +47,9 @@ impl Timers {
         None
     }
 
-    /// When [`Timers::pop_due`] has something to return, be it a dead key; `u64::MAX`: never.
+    /// When [`Timers::pop_due`] has something to return, even if the key is dead; [`NEVER`] if nothing is left.
     pub(crate) fn earliest_ns(&self) -> u64 {
-        self.heap
-            .peek()
-            .map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns)
+        self.heap.peek().map_or(NEVER, |Reverse((at_ns, _))| *at_ns)
     }
 
     /// Whether [`Timers::pop_due`] would return something.

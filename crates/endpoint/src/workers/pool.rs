@@ -26,16 +26,15 @@ use crossbeam_utils::CachePadded;
 use starling_handoff::{Dispatcher, ItemGuard, Mailboxes, Returned, SLOTS, Sleepers, dispatcher};
 use starling_io::{Clock, IoError, Wake};
 
-use super::jbsq::{Jbsq, MAX_DEPTH, Placed};
-use super::vigil::{Next, Vigil};
-use super::{Dispatch, Job, start_thread};
+use super::dispatch::Dispatch;
+use super::idle_policy::{IdlePolicy, Next};
+use super::job::Job;
+use super::memory::MAX_BYTES;
+use super::thread::start_thread;
 use crate::config::{Idle, WorkerConfig};
+use crate::jbsq::{Jbsq, MAX_DEPTH, Placed};
 
 const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
-
-/// Requests that are with the workers of one pool or wait for them take at most so much memory,
-/// unless it is a single one: a queue of the largest requests would take all that there is.
-pub(super) const MAX_BYTES: usize = 512 << 20;
 
 /// A worker that always has jobs of its own looks for what others do not get to after so many.
 const LOOK_EVERY: u32 = 64;
@@ -232,7 +231,7 @@ struct Worker {
 
 impl Worker {
     fn work(&self, clock: &impl Clock, waker: &dyn Wake) {
-        let mut vigil = Vigil::default();
+        let mut idle_policy = IdlePolicy::default();
         // Whether it may have been woken for something else than what it finds.
         let mut searched = false;
         // The slot of its seat that comes next.
@@ -256,7 +255,7 @@ impl Worker {
                     None => self.shared.idle[self.index].store(true, Ordering::Relaxed),
                 }
             }
-            let Some(job) = taken.or_else(|| self.pause(&mut vigil, &mut searched)) else {
+            let Some(job) = taken.or_else(|| self.pause(&mut idle_policy, &mut searched)) else {
                 continue;
             };
             self.shared.idle[self.index].store(false, Ordering::Relaxed);
@@ -271,14 +270,18 @@ impl Worker {
                 }
             }
             run(job, clock, waker);
-            vigil = Vigil::default();
+            idle_policy = IdlePolicy::default();
         }
     }
 
     /// There was nothing: looks on for a moment, then for what others do not get to, then sleeps.
     /// To be told of a job between the look and the sleep is not lost: it ends the sleep at once.
-    fn pause(&self, vigil: &mut Vigil, searched: &mut bool) -> Option<ItemGuard<'_, Job>> {
-        let next = vigil.wait(self.idle);
+    fn pause(
+        &self,
+        idle_policy: &mut IdlePolicy,
+        searched: &mut bool,
+    ) -> Option<ItemGuard<'_, Job>> {
+        let next = idle_policy.wait(self.idle);
         if next == Next::Look {
             return None;
         }
@@ -330,11 +333,11 @@ mod tests {
     use starling_io::PeerId;
     use starling_proto::{Msgbuf, RequestId};
 
-    use super::super::WorkerHandler;
     use super::*;
     use crate::admission::Timing;
     use crate::payload::{Payload, PayloadBytes};
     use crate::server::{Answer, RequestInfo};
+    use crate::workers::job::WorkerHandler;
 
     #[derive(Clone)]
     struct Stopped;
@@ -526,7 +529,7 @@ mod tests {
     #[test]
     fn an_idle_worker_gets_its_flows_however_much_waits_for_another() {
         let mut config = WorkerConfig::new(2, 1);
-        config.mode = super::super::jbsq::Mode::Partitioned;
+        config.mode = crate::jbsq::Mode::Partitioned;
         let (mut pool, _) = start(&config);
         let (_open, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
@@ -549,8 +552,8 @@ mod tests {
     /// Far more jobs than there is room for, from handlers that panic now and then.
     #[test]
     fn every_job_comes_back_once_in_every_mode() {
-        use super::super::JobEnd;
-        use super::super::jbsq::Mode;
+        use crate::jbsq::Mode;
+        use crate::workers::job::JobEnd;
 
         for (mode, depth) in [
             (Mode::SingleQueue, 1),

@@ -15,67 +15,43 @@
 //! What the device gave to the dispatcher (calls with a deadline, large ones, those that came when
 //! all workers had enough) is given out here, by the device's own counts, in order.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use starling_call::{MethodId, header};
+use starling_call::header;
 use starling_io::{Clock, Ecn, IoError, Source, Steered, Steering, Wake, WorkerIo};
 use starling_proto::{Claims, RequestId};
 
-use super::pool::MAX_BYTES;
-use super::vigil::{Next, Vigil};
-use super::{Dispatch, Job, WorkerHandler, start_thread};
+use super::dispatch::Dispatch;
+use super::idle_policy::{IdlePolicy, Next};
+use super::job::Job;
+use super::memory::MAX_BYTES;
+use super::thread::start_thread;
+use super::worker_methods::{Table, WorkerMethods};
 use crate::admission::Timing;
 use crate::config::{Idle, WorkerConfig};
-use crate::server::{GaveUp, RequestFlags, RequestInfo};
-use crate::sink::proto_peer;
+use crate::convert::proto_peer;
+use crate::server::{CancelReason, RequestInfo, RequestState};
 
 /// Jobs with one worker, or on their way back from it, that the dispatcher gave it.
-const SEAT: usize = 64;
+const MAILBOX_JOBS: usize = 64;
 /// Reports of one worker that the dispatcher has not taken, about as many at most.
 const REPORTS: usize = 256;
 /// A full queue to the dispatcher is tried again after so long.
 const RETRY: Duration = Duration::from_micros(50);
 /// A worker with nothing to do sees to its device this often if it does not sleep, or if the
 /// dispatcher holds something although it is free.
-const CARE: Duration = Duration::from_millis(1);
+const MAINTAIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Whether workers are blocked is looked at this often at most: a client that hears nothing of its
 /// request for 2.25 s takes its session for broken, and asks at least every 50 ms.
-const TEND_NS: u64 = 50_000_000;
-
-/// Which methods run in workers, for threads that have to know.
-#[derive(Default)]
-pub(crate) struct WorkerMethods {
-    /// Changes with the table.
-    version: AtomicU64,
-    table: Mutex<Arc<Table>>,
-}
-
-type Table = HashMap<MethodId, WorkerHandler>;
-
-impl WorkerMethods {
-    /// The method has this handler from now on, or none that runs in workers.
-    pub(crate) fn set(&self, method: MethodId, handler: Option<WorkerHandler>) {
-        let mut table = self.lock();
-        let table = Arc::make_mut(&mut table);
-        match handler {
-            Some(handler) => table.insert(method, handler),
-            None => table.remove(&method),
-        };
-        self.version.fetch_add(1, Ordering::Release);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arc<Table>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+const MAINTAIN_NS: u64 = 50_000_000;
 
 /// Threads that run what a device and the dispatcher give them.
 pub(crate) struct SteeredPool {
@@ -90,14 +66,14 @@ pub(crate) struct SteeredPool {
     /// The worker whose reports were looked at last.
     looked_at: usize,
     /// When to look after the workers again.
-    tend_at_ns: u64,
+    maintain_at_ns: u64,
     /// Of the methods that the device knows of.
     version: u64,
 }
 
 /// What all threads see.
 struct Shared {
-    seats: Vec<CachePadded<Seat>>,
+    mailboxes: Vec<CachePadded<Mailbox>>,
     claims: Arc<Claims>,
     methods: Arc<WorkerMethods>,
     dispatcher: Arc<dyn Wake>,
@@ -113,7 +89,7 @@ struct Shared {
 }
 
 /// What goes between the dispatcher and one worker.
-struct Seat {
+struct Mailbox {
     given: ArrayQueue<Box<Job>>,
     done: ArrayQueue<Box<Job>>,
     /// Jobs that it claimed, and empty ones for it to use again.
@@ -122,12 +98,12 @@ struct Seat {
     /// Requests that it claimed, or is about to, and that are not taken in.
     claimed: AtomicU32,
     /// The one that runs, of these.
-    running: Mutex<Option<(RequestId, Arc<RequestFlags>)>>,
+    running: Mutex<Option<(RequestId, Arc<RequestState>)>>,
     waker: Arc<dyn Wake>,
 }
 
-impl Seat {
-    fn running(&self) -> MutexGuard<'_, Option<(RequestId, Arc<RequestFlags>)>> {
+impl Mailbox {
+    fn running(&self) -> MutexGuard<'_, Option<(RequestId, Arc<RequestState>)>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,10 +134,10 @@ impl SteeredPool {
         // until it is woken.
         let urgent_at = (queued_datagrams / 4 / workers.len().max(1)).clamp(1, REPORTS / 2);
         let reports = 2 * urgent_at + 6;
-        let seat = |io: &dyn WorkerIo| {
-            CachePadded::new(Seat {
-                given: ArrayQueue::new(SEAT),
-                done: ArrayQueue::new(SEAT),
+        let mailbox = |io: &dyn WorkerIo| {
+            CachePadded::new(Mailbox {
+                given: ArrayQueue::new(MAILBOX_JOBS),
+                done: ArrayQueue::new(MAILBOX_JOBS),
                 reports: ArrayQueue::new(reports),
                 spare: ArrayQueue::new(reports),
                 claimed: AtomicU32::new(0),
@@ -172,7 +148,7 @@ impl SteeredPool {
         let mut pool = Self {
             steering,
             shared: Arc::new(Shared {
-                seats: workers.iter().map(|io| seat(&**io)).collect(),
+                mailboxes: workers.iter().map(|io| mailbox(&**io)).collect(),
                 claims,
                 methods,
                 dispatcher,
@@ -188,7 +164,7 @@ impl SteeredPool {
             in_flight: 0,
             in_flight_bytes: 0,
             looked_at: 0,
-            tend_at_ns: 0,
+            maintain_at_ns: 0,
             version: u64::MAX,
         };
         for (index, io) in workers.into_iter().enumerate() {
@@ -200,7 +176,7 @@ impl SteeredPool {
                 idle: config.idle,
                 methods: Arc::default(),
                 version: u64::MAX,
-                cared_for: Instant::now(),
+                maintained_at: Instant::now(),
             };
             pool.threads
                 .push(start_thread(index, move || worker.work())?);
@@ -234,8 +210,8 @@ impl SteeredPool {
             self.steering.set_held(self.held.len());
             if before == 0 && self.shared.asleep.load(Ordering::SeqCst) > 0 {
                 // Whoever sleeps although all seem to have enough is counted wrongly.
-                for seat in &self.shared.seats {
-                    seat.waker.wake();
+                for mailbox in &self.shared.mailboxes {
+                    mailbox.waker.wake();
                 }
             }
             // Who became free before it could see that something is held is seen by another look.
@@ -250,13 +226,13 @@ impl SteeredPool {
             let Some(job) = self.held.pop_front() else {
                 break;
             };
-            let seat = &self.shared.seats[worker];
-            if let Err(job) = seat.given.push(job) {
+            let mailbox = &self.shared.mailboxes[worker];
+            if let Err(job) = mailbox.given.push(job) {
                 // It has far more than its bound: somebody else has written to the counts.
                 self.held.push_front(job);
                 break;
             }
-            seat.waker.wake();
+            mailbox.waker.wake();
         }
     }
 }
@@ -282,7 +258,7 @@ impl Dispatch for SteeredPool {
     }
 
     fn poll(&mut self) -> Option<Box<Job>> {
-        let job = (self.shared.seats.iter()).find_map(|seat| seat.done.pop());
+        let job = (self.shared.mailboxes.iter()).find_map(|mailbox| mailbox.done.pop());
         if let Some(job) = &job {
             self.in_flight -= 1;
             self.in_flight_bytes -= job.request_bytes;
@@ -296,20 +272,20 @@ impl Dispatch for SteeredPool {
     }
 
     fn poll_claimed(&mut self) -> Option<Box<Job>> {
-        for _ in 0..self.shared.seats.len() {
-            let seat = &self.shared.seats[self.looked_at];
-            if let Some(job) = seat.reports.pop() {
-                seat.claimed.fetch_sub(1, Ordering::SeqCst);
+        for _ in 0..self.shared.mailboxes.len() {
+            let mailbox = &self.shared.mailboxes[self.looked_at];
+            if let Some(job) = mailbox.reports.pop() {
+                mailbox.claimed.fetch_sub(1, Ordering::SeqCst);
                 return Some(job);
             }
-            self.looked_at = (self.looked_at + 1) % self.shared.seats.len();
+            self.looked_at = (self.looked_at + 1) % self.shared.mailboxes.len();
         }
         None
     }
 
-    fn tend(&mut self, now_ns: u64) {
-        if now_ns >= self.tend_at_ns {
-            self.tend_at_ns = now_ns.saturating_add(TEND_NS);
+    fn maintain(&mut self, now_ns: u64) {
+        if now_ns >= self.maintain_at_ns {
+            self.maintain_at_ns = now_ns.saturating_add(MAINTAIN_NS);
             self.steering.avoid_blocked();
             self.add_methods();
         }
@@ -317,7 +293,7 @@ impl Dispatch for SteeredPool {
 
     fn reuse(&mut self, job: Box<Job>) {
         // If it has as many as it can use, one is given up.
-        let _ = self.shared.seats[self.looked_at].spare.push(job);
+        let _ = self.shared.mailboxes[self.looked_at].spare.push(job);
     }
 
     fn drain(&mut self) {
@@ -325,19 +301,20 @@ impl Dispatch for SteeredPool {
         self.steering.stop();
     }
 
-    fn give_up(&self, id: RequestId) {
-        for seat in &self.shared.seats {
-            if let Some((running, flags)) = &*seat.running()
+    fn handle_cancelled(&self, id: RequestId) {
+        for mailbox in &self.shared.mailboxes {
+            if let Some((running, state)) = &*mailbox.running()
                 && *running == id
             {
-                flags.give_up(GaveUp::Cancelled);
+                state.cancel(CancelReason::Cancelled);
             }
         }
     }
 
     fn claimed(&self) -> usize {
-        let count = |seat: &CachePadded<Seat>| seat.claimed.load(Ordering::SeqCst) as usize;
-        self.shared.seats.iter().map(count).sum()
+        let count =
+            |mailbox: &CachePadded<Mailbox>| mailbox.claimed.load(Ordering::SeqCst) as usize;
+        self.shared.mailboxes.iter().map(count).sum()
     }
 }
 
@@ -346,16 +323,16 @@ impl Drop for SteeredPool {
     fn drop(&mut self) {
         self.drain();
         self.shared.stop.store(true, Ordering::Release);
-        for seat in &self.shared.seats {
-            if let Some((_, flags)) = &*seat.running() {
-                flags.give_up(GaveUp::Cancelled);
+        for mailbox in &self.shared.mailboxes {
+            if let Some((_, state)) = &*mailbox.running() {
+                state.cancel(CancelReason::Cancelled);
             }
-            seat.waker.wake();
-            while seat.done.pop().is_some() {
+            mailbox.waker.wake();
+            while mailbox.done.pop().is_some() {
                 self.in_flight -= 1;
             }
-            while seat.reports.pop().is_some() {
-                seat.claimed.fetch_sub(1, Ordering::SeqCst);
+            while mailbox.reports.pop().is_some() {
+                mailbox.claimed.fetch_sub(1, Ordering::SeqCst);
             }
         }
         if self.in_flight == self.held.len() && self.claimed() == 0 {
@@ -378,32 +355,32 @@ struct Worker<C> {
     methods: Arc<Table>,
     version: u64,
     /// When it last saw to its device without sleeping.
-    cared_for: Instant,
+    maintained_at: Instant,
 }
 
 impl<C: Clock> Worker<C> {
     fn work(&mut self) {
-        let mut vigil = Vigil::default();
+        let mut idle_policy = IdlePolicy::default();
         while !self.shared.stop.load(Ordering::Acquire) {
-            if let Some(mut job) = self.shared.seats[self.index].given.pop() {
+            if let Some(mut job) = self.shared.mailboxes[self.index].given.pop() {
                 job.run(self.clock.now_ns());
-                self.hand_back(|seat| &seat.done, job);
+                self.return_job(|mailbox| &mailbox.done, job);
                 // Counted as free first: who is woken may have something for it.
                 self.io().complete();
                 self.shared.dispatcher.wake();
             } else if self.io().receive() {
-                self.serve();
+                self.run_claimed();
                 self.io().complete();
                 if self.shared.held.load(Ordering::SeqCst) > 0 {
                     self.shared.dispatcher.wake();
                 }
             } else {
-                if !self.pause(&mut vigil) {
+                if !self.pause(&mut idle_policy) {
                     return;
                 }
                 continue;
             }
-            vigil = Vigil::default();
+            idle_policy = IdlePolicy::default();
         }
     }
 
@@ -412,16 +389,16 @@ impl<C: Clock> Worker<C> {
     }
 
     /// Claims the request that was received and runs it, or hands it over.
-    fn serve(&mut self) {
+    fn run_claimed(&mut self) {
         let version = self.shared.methods.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
             self.methods = Arc::clone(&self.shared.methods.lock());
         }
-        let seat = &self.shared.seats[self.index];
+        let mailbox = &self.shared.mailboxes[self.index];
         let io = self.io.as_mut().expect("no request runs");
         // Counted first: who drains sees the count, or this sees that it drains.
-        seat.claimed.fetch_add(1, Ordering::SeqCst);
+        mailbox.claimed.fetch_add(1, Ordering::SeqCst);
         let claimed = (|| {
             let datagram = io.datagram();
             let Source::Peer(peer) = datagram.source else {
@@ -444,32 +421,32 @@ impl<C: Clock> Worker<C> {
             Some((claim, Arc::clone(handler), info))
         })();
         let Some((claim, handler, info)) = claimed else {
-            seat.claimed.fetch_sub(1, Ordering::SeqCst);
+            mailbox.claimed.fetch_sub(1, Ordering::SeqCst);
             return io.hand_over();
         };
         let now_ns = info.timing.now_ns;
         let io = self.io.take().expect("no request runs");
-        let mut job = seat.spare.pop().unwrap_or_else(Job::empty);
+        let mut job = mailbox.spare.pop().unwrap_or_else(Job::empty);
         let id = claim.id();
-        let flags = job.fill_in_place(claim, handler, io, info);
-        *seat.running() = Some((id, flags));
+        let state = job.fill_in_place(claim, handler, io, info);
+        *mailbox.running() = Some((id, state));
         job.run(now_ns);
-        *seat.running() = None;
+        *mailbox.running() = None;
         self.io = Some(job.answer_in_place());
         let is_sent = job.is_sent();
-        let seat = &self.shared.seats[self.index];
-        self.hand_back(|seat| &seat.reports, job);
+        let mailbox = &self.shared.mailboxes[self.index];
+        self.return_job(|mailbox| &mailbox.reports, job);
         // After it was handed back: who drains finds it in a look, or has said so before that.
         fence(Ordering::SeqCst);
         let is_urgent = !is_sent || self.shared.draining.load(Ordering::SeqCst);
-        if is_urgent || seat.reports.len() >= self.shared.urgent_at {
+        if is_urgent || mailbox.reports.len() >= self.shared.urgent_at {
             self.shared.dispatcher.wake();
         }
     }
 
     /// Gives a job to the dispatcher; waits if it has not taken the last ones.
-    fn hand_back(&self, queue: impl Fn(&Seat) -> &ArrayQueue<Box<Job>>, mut job: Box<Job>) {
-        let queue = queue(&self.shared.seats[self.index]);
+    fn return_job(&self, queue: impl Fn(&Mailbox) -> &ArrayQueue<Box<Job>>, mut job: Box<Job>) {
+        let queue = queue(&self.shared.mailboxes[self.index]);
         while let Err(back) = queue.push(job) {
             if self.shared.stop.load(Ordering::Acquire) {
                 return;
@@ -481,17 +458,17 @@ impl<C: Clock> Worker<C> {
     }
 
     /// There was nothing. False: there will be nothing any more.
-    fn pause(&mut self, vigil: &mut Vigil) -> bool {
-        let next = vigil.wait(self.idle);
+    fn pause(&mut self, idle_policy: &mut IdlePolicy) -> bool {
+        let next = idle_policy.wait(self.idle);
         if next == Next::Look {
             return true;
         }
         if next == Next::LookAround {
             let now = Instant::now();
-            if now < self.cared_for + CARE {
+            if now < self.maintained_at + MAINTAIN_INTERVAL {
                 return true;
             }
-            self.cared_for = now;
+            self.maintained_at = now;
         }
         if next == Next::Sleep {
             self.shared.asleep.fetch_add(1, Ordering::SeqCst);
@@ -504,7 +481,7 @@ impl<C: Clock> Worker<C> {
         // What is counted for it may be wrong, which its device finds out in a wait.
         let limit = match next {
             Next::LookAround => Some(Duration::ZERO),
-            _ => is_held.then_some(CARE),
+            _ => is_held.then_some(MAINTAIN_INTERVAL),
         };
         let waited = self.io().wait(limit);
         if next == Next::Sleep {
@@ -515,5 +492,4 @@ impl<C: Clock> Worker<C> {
 }
 
 #[cfg(test)]
-#[path = "steered_tests.rs"]
 mod tests;

@@ -2,13 +2,14 @@
 
 use std::sync::mpsc;
 
+use starling_call::MethodId;
 use starling_io::{Datagram, PeerId};
 use starling_proto::{Config, Msgbuf, Protocol, Secrets};
 
-use super::super::WorkerHandler;
 use super::*;
 use crate::payload::OwnedMessage;
 use crate::server::Answer;
+use crate::workers::job::WorkerHandler;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -226,14 +227,14 @@ fn nothing_seems_to_be_held_when_what_found_no_room_was_refused() {
 fn blocked_workers_are_looked_for_at_intervals() {
     let (mut pool, device, _) = pool(Idle::Block, false);
     let mut looks_at = |now_ns| {
-        pool.tend(now_ns);
+        pool.maintain(now_ns);
         device.looks.load(Ordering::SeqCst)
     };
-    let begun = 7 * TEND_NS;
+    let begun = 7 * MAINTAIN_NS;
     assert_eq!(looks_at(begun), 1);
-    assert_eq!(looks_at(begun + TEND_NS - 1), 1);
-    assert_eq!(looks_at(begun + TEND_NS), 2);
-    assert_eq!(looks_at(begun + 3 * TEND_NS), 3);
+    assert_eq!(looks_at(begun + MAINTAIN_NS - 1), 1);
+    assert_eq!(looks_at(begun + MAINTAIN_NS), 2);
+    assert_eq!(looks_at(begun + 3 * MAINTAIN_NS), 3);
     assert_eq!(looks_at(u64::MAX), 4);
 }
 
@@ -271,10 +272,10 @@ fn methods_are_steered_when_there_are_threads_and_when_they_come_later() {
     let mut pool = pool_of(&device, Idle::Block, false, table, dispatcher);
     let known = || std::mem::take(&mut *device.methods.lock().expect("no panic"));
     assert_eq!(known(), [1]);
-    pool.tend(0);
+    pool.maintain(0);
     assert_eq!(known(), []);
     methods.set(MethodId(2), handler());
-    pool.tend(TEND_NS);
+    pool.maintain(MAINTAIN_NS);
     let mut all = known();
     all.sort_unstable();
     assert_eq!(all, [1, 2]);

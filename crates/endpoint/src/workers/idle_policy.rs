@@ -23,12 +23,12 @@ pub(super) enum Next {
 
 /// The time since there was work.
 #[derive(Debug, Default)]
-pub(super) struct Vigil {
+pub(super) struct IdlePolicy {
     backoff: Backoff,
     ends: Option<Instant>,
 }
 
-impl Vigil {
+impl IdlePolicy {
     /// There was nothing again: waits a little, or says that it is time to sleep.
     pub(super) fn wait(&mut self, idle: Idle) -> Next {
         match idle {
@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn each_kind_of_idling_ends_as_it_says() {
         let waits = |idle, many: usize| -> Vec<Next> {
-            let mut vigil = Vigil::default();
-            (0..many).map(|_| vigil.wait(idle)).collect()
+            let mut idle_policy = IdlePolicy::default();
+            (0..many).map(|_| idle_policy.wait(idle)).collect()
         };
         assert_eq!(waits(Idle::Block, 1), [Next::Sleep]);
         let spins = waits(Idle::Spin, 50);
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn it_ends_after_the_time_that_was_asked_for() {
         let spin = Duration::from_micros(200);
-        let (mut vigil, begun) = (Vigil::default(), Instant::now());
-        while vigil.wait(Idle::Adaptive { spin }) != Next::Sleep {}
+        let (mut idle_policy, begun) = (IdlePolicy::default(), Instant::now());
+        while idle_policy.wait(Idle::Adaptive { spin }) != Next::Sleep {}
         assert!(begun.elapsed() >= spin);
-        assert_eq!(vigil.wait(Idle::Adaptive { spin }), Next::Sleep);
+        assert_eq!(idle_policy.wait(Idle::Adaptive { spin }), Next::Sleep);
     }
 }

@@ -1,0 +1,178 @@
+//! The frames of one burst of datagrams, each to what handles it.
+
+use starling_io::{Clock, Ecn, IoError, Mark, PacketIo, PacketRx, PacketTx};
+use starling_proto::{Body, Frames, Incoming, Upcoming};
+
+use crate::cadence::FlushCadence;
+use crate::client::CallId;
+use crate::convert::proto_source;
+use crate::payload::PayloadBytes;
+use crate::sink::Sink;
+use crate::tables::Tables;
+use crate::turn_context::TurnContext;
+
+/// How far the work on a burst is. It lives outside of what a panic unwinds, so that the rest of
+/// the burst is handled after a panic.
+pub(crate) struct Burst<'a, I: PacketIo> {
+    rx: &'a I::Rx,
+    datagrams: usize,
+    /// The next datagram to open.
+    next: usize,
+    /// The frames that are left of the one before it.
+    frames: Option<Frames<'a>>,
+}
+
+impl<'a, I: PacketIo> Burst<'a, I> {
+    pub(crate) fn new(rx: &'a I::Rx, datagrams: usize) -> Self {
+        Self {
+            rx,
+            datagrams,
+            next: 0,
+            frames: None,
+        }
+    }
+
+    /// Handles what is left. Unless timestamps are `batched`, each datagram has its own time.
+    #[inline]
+    pub(crate) fn handle<C: Clock>(
+        &mut self,
+        turn: &mut TurnContext<'_, I, C>,
+        tables: &mut Tables<I>,
+        cadence: &mut FlushCadence,
+        batched: bool,
+    ) -> Result<(), IoError> {
+        loop {
+            if let Some(frames) = &mut self.frames {
+                while let Some(upcoming) = turn.core.proto.upcoming(frames) {
+                    match upcoming {
+                        Upcoming::Requests => handle_requests(frames, turn, tables, cadence)?,
+                        Upcoming::Responses => handle_responses(frames, turn, tables, cadence)?,
+                        Upcoming::Other => {
+                            handle_other(frames, turn, tables);
+                            if cadence.is_due(turn.clock) {
+                                turn.tx.flush()?;
+                            }
+                        }
+                    }
+                }
+            }
+            if self.next == self.datagrams {
+                return Ok(());
+            }
+            let core = &mut *turn.core;
+            let datagram = self.rx.datagram(self.next);
+            if self.next == 0 {
+                core.proto.prefetch(datagram.bytes);
+            }
+            self.next += 1;
+            if self.next < self.datagrams {
+                core.proto.prefetch(self.rx.datagram(self.next).bytes);
+            }
+            if !batched {
+                core.now_ns = turn.clock.now_ns();
+            }
+            let source = proto_source(datagram.source);
+            let sink = &mut Sink(&mut *turn.tx);
+            let marked = datagram.ecn == Ecn::CongestionExperienced;
+            let opened =
+                core.proto
+                    .handle_datagram(core.now_ns, source, marked, datagram.bytes, sink);
+            core.stats.bad_datagrams += u64::from(opened.is_err());
+            self.frames = opened.ok();
+        }
+    }
+}
+
+/// Handles requests of one packet each, as many as follow one another.
+#[inline(always)]
+fn handle_requests<I: PacketIo, C: Clock>(
+    frames: &mut Frames<'_>,
+    turn: &mut TurnContext<'_, I, C>,
+    tables: &mut Tables<I>,
+    cadence: &mut FlushCadence,
+) -> Result<(), IoError> {
+    while let Some((peer, frame)) = turn.core.proto.poll_request(frames) {
+        let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
+        if let Some(id) = (turn.core.proto).handle_request(now, peer, frame, sink) {
+            turn.clock.mark(Mark::Taken);
+            let bytes = PayloadBytes::InPlace(frame.payload());
+            tables.handle_request(turn, id, peer, frame.ext(), bytes);
+        }
+        if cadence.is_due(turn.clock) {
+            turn.tx.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Handles responses of one packet each, as many as follow one another.
+#[inline(always)]
+fn handle_responses<I: PacketIo, C: Clock>(
+    frames: &mut Frames<'_>,
+    turn: &mut TurnContext<'_, I, C>,
+    tables: &mut Tables<I>,
+    cadence: &mut FlushCadence,
+) -> Result<(), IoError> {
+    while let Some((peer, frame)) = turn.core.proto.poll_response(frames) {
+        let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
+        if let Some(tag) = (turn.core.proto).handle_response(now, peer, frame, sink) {
+            turn.clock.mark(Mark::Taken);
+            let id = CallId {
+                session: frame.session(),
+                number: frame.number(),
+            };
+            let bytes = PayloadBytes::InPlace(frame.payload());
+            tables.handle_response(turn.core, turn.tx, tag, id, frame.ext(), bytes);
+        }
+        if cadence.is_due(turn.clock) {
+            turn.tx.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Handles a frame that is no message of one packet.
+#[cold]
+fn handle_other<I: PacketIo, C: Clock>(
+    frames: &mut Frames<'_>,
+    turn: &mut TurnContext<'_, I, C>,
+    tables: &mut Tables<I>,
+) {
+    let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
+    let Some(incoming) = turn.core.proto.handle_other(now, frames, sink) else {
+        return;
+    };
+    let body = match incoming {
+        Incoming::Request {
+            id,
+            peer,
+            ext,
+            mut body,
+        } => {
+            let bytes = PayloadBytes::of(&mut body);
+            tables.handle_request(turn, id, peer, ext, bytes);
+            body
+        }
+        Incoming::Response {
+            session,
+            number,
+            tag,
+            ext,
+            mut body,
+        } => {
+            let id = CallId { session, number };
+            let bytes = PayloadBytes::of(&mut body);
+            tables.handle_response(turn.core, turn.tx, tag, id, ext, bytes);
+            body
+        }
+        Incoming::Cancelled { id } => {
+            if let Some(workers) = turn.workers {
+                workers.handle_cancelled(id);
+            }
+            return turn.core.handle_cancelled(id);
+        }
+    };
+    if let Body::Owned(message) = body {
+        turn.core.proto.recycle(message);
+    }
+}

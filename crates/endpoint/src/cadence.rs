@@ -1,0 +1,65 @@
+//! When to flush within a burst.
+//!
+//! What a burst causes leaves at its end, which is cheapest. But handlers and continuations may
+//! take long; then both sides would work in turns, each asleep over an empty queue while the other
+//! one works. So the loop flushes after about every [`FLUSH_NS`] of work. It reads the clock for
+//! that every [`MAX_STRIDE`] frames, more often if frames take longer, and never in a burst of
+//! fewer frames.
+
+use starling_io::Clock;
+
+/// A burst is flushed before its end after so much work.
+pub(crate) const FLUSH_NS: u64 = 20_000;
+/// Frames between two readings of the clock within a burst, at most.
+const MAX_STRIDE: u32 = 16;
+
+/// When to flush within a burst.
+#[derive(Debug)]
+pub(crate) struct FlushCadence {
+    /// Frames between two readings of the clock: 1 to [`MAX_STRIDE`]. Kept from burst to burst.
+    stride: u32,
+    /// Frames until the next reading.
+    left: u32,
+    /// When the work began that is not flushed.
+    since_ns: u64,
+}
+
+impl Default for FlushCadence {
+    fn default() -> Self {
+        Self {
+            stride: MAX_STRIDE,
+            left: MAX_STRIDE,
+            since_ns: 0,
+        }
+    }
+}
+
+impl FlushCadence {
+    pub(crate) fn begin_burst(&mut self, now_ns: u64) {
+        self.left = self.stride;
+        self.since_ns = now_ns;
+    }
+
+    /// Counts a handled frame. True: flush now.
+    #[inline]
+    pub(crate) fn is_due<C: Clock>(&mut self, clock: &C) -> bool {
+        self.left -= 1;
+        self.left == 0 && self.check(clock.now_ns())
+    }
+
+    #[cold]
+    fn check(&mut self, now_ns: u64) -> bool {
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
+        let due = elapsed_ns >= FLUSH_NS;
+        if due {
+            self.since_ns = now_ns;
+        }
+        self.stride = if elapsed_ns >= 2 * FLUSH_NS {
+            (self.stride / 2).max(1)
+        } else {
+            (self.stride + u32::from(!due)).min(MAX_STRIDE)
+        };
+        self.left = self.stride;
+        due
+    }
+}

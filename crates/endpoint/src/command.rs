@@ -1,0 +1,73 @@
+//! Executes the commands of futures: what they want of the event loop.
+
+use starling_call::{Status, header};
+use starling_io::PacketTx;
+use starling_proto::Msgbuf;
+
+use crate::client::ContinuationId;
+use crate::convert::unsent;
+use crate::core::Core;
+use crate::error::CallError;
+use crate::local::Command;
+use crate::payload::{Payload, PayloadBytes};
+
+impl<R> Core<R> {
+    /// Executes a command.
+    pub(crate) fn execute(&mut self, tx: &mut impl PacketTx, command: Command) {
+        match command {
+            Command::Call {
+                key,
+                session,
+                mut message,
+                prefix,
+                timeout,
+            } => {
+                if !self.local.has_call(key) {
+                    self.keep(message);
+                    return;
+                }
+                if timeout.is_some() {
+                    header::set_sent(message.head_mut(), self.now_ns);
+                }
+                let local = ContinuationId::LOCAL;
+                match self.issue(tx, session, message, prefix, timeout, local, key) {
+                    Ok(call) => {
+                        self.local.set_call(key, call);
+                        // A buffer for one: the call's own goes to the protocol's pool.
+                        let spare = self.proto.buffer();
+                        self.keep(spare);
+                    }
+                    Err(rejected) => {
+                        let mut status = Status::from(rejected.error);
+                        if rejected.error == CallError::SessionOver {
+                            status = status.with_unsent(unsent(rejected.message));
+                        } else {
+                            self.keep(rejected.message);
+                        }
+                        self.local.finish(key, Err(status));
+                    }
+                }
+            }
+            Command::Cancel(call) => {
+                self.cancel(tx, call);
+            }
+            Command::Close(session) => self.close(tx, session),
+            Command::Complete(reply, result) => self.complete_with(tx, reply, result),
+        }
+    }
+
+    /// A buffer for a payload to be kept in, if it needs one.
+    pub(crate) fn spare_for(&mut self, payload: &Payload<'_>) -> Msgbuf {
+        match &payload.bytes {
+            PayloadBytes::InPlace(_) => self.proto.buffer(),
+            PayloadBytes::Reassembled(_) => Msgbuf::new(),
+        }
+    }
+
+    /// Keeps a buffer for futures' calls, or for everybody.
+    fn keep(&mut self, message: Msgbuf) {
+        if let Some(message) = self.local.keep(message) {
+            self.proto.recycle(message);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How the event loop sleeps, and the loops that are made of turns and waits.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use starling_io::{Clock, IoError, PacketIo};
+
+use crate::config::Idle;
+use crate::endpoint::Endpoint;
+use crate::schedule::TurnSchedule;
+use crate::stats::Turn;
+
+/// While frames wait for a full device, the endpoint does not sleep before this long after its last
+/// work, unless it never sleeps by choice: a device with room again sends no event.
+const FULL_SPIN_NS: u64 = 100_000;
+/// Then it sleeps for this long: no longer than a device takes for 200 kB at 25 Gb/s.
+const FULL_SLEEP_NS: u64 = 50_000;
+
+impl<I: PacketIo, C: Clock> Endpoint<I, C> {
+    /// Waits for work as [`Idle`] says, at most until the next timeout or deadline, and at most
+    /// `limit`. May return early.
+    ///
+    /// # Errors
+    /// If the device fails. The error is final.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        if self.between_turns || self.has_work() {
+            return Ok(());
+        }
+        let spin = match self.idle {
+            Idle::Spin => true,
+            Idle::Adaptive { spin } => {
+                u128::from(self.core.now_ns - self.active_ns) < spin.as_nanos()
+            }
+            Idle::Block => false,
+        };
+        if spin {
+            return Ok(());
+        }
+        // The next turn skips nothing and reads the clock.
+        self.schedule = TurnSchedule::default();
+        // A full device may have room again at any time: soon after work it is polled at once.
+        let room_ns = self.core.proto.has_unsent().then(|| {
+            let busy = self.core.now_ns - self.active_ns < FULL_SPIN_NS;
+            self.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
+        });
+        let next_ns = [
+            room_ns,
+            self.core.proto.poll_timer(),
+            self.core.next_deadline(),
+            self.core.local.next_sleep(),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
+        // The clock is read again because the turn may have taken long; before a sleep its cost
+        // does not matter.
+        let now_ns = self.clock.now_ns();
+        let until = next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
+        let timeout = match (until, limit) {
+            (Some(until), Some(limit)) => Some(until.min(limit)),
+            (until, limit) => until.or(limit),
+        };
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Ok(());
+        }
+        let slept = if self.executor.may_sleep() {
+            self.io.wait(timeout)
+        } else {
+            Ok(())
+        };
+        self.executor.end_sleep();
+        self.schedule.slept = true;
+        slept
+    }
+
+    /// One turn, and a wait if the turn did nothing.
+    pub fn run_once(&mut self) -> Result<Turn, IoError> {
+        let turn = self.poll()?;
+        if turn.is_idle() {
+            self.wait(None)?;
+        }
+        Ok(turn)
+    }
+
+    /// Takes turns until `done` returns true. It is called after each turn.
+    pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), IoError> {
+        loop {
+            let turn = self.poll()?;
+            if done(self) {
+                return Ok(());
+            }
+            if turn.is_idle() {
+                self.wait(None)?;
+            }
+        }
+    }
+
+    /// Runs the endpoint until `future` is ready. The future may use [`Endpoint::local`].
+    pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, IoError> {
+        let mut future = pin!(future);
+        let waker = self.executor.main();
+        let mut cx = TaskContext::from_waker(&waker);
+        waker.wake_by_ref();
+        loop {
+            let turn = self.poll()?;
+            if self.executor.take_main_woken() {
+                self.begin_owner_work();
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return Ok(output);
+                }
+            } else if turn.is_idle() {
+                self.wait(None)?;
+            }
+        }
+    }
+}

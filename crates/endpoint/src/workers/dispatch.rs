@@ -1,0 +1,52 @@
+//! The interface between an endpoint and its workers.
+
+use starling_proto::RequestId;
+
+use super::job::Job;
+
+/// Hands jobs to workers. Called by the dispatch thread only; must not block.
+pub trait Dispatch {
+    /// Takes a job, or gives it back when all queues are full.
+    fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>>;
+
+    /// A job that was run with [`Job::run`]. There may be one after the endpoint's waker was used.
+    /// To be called until it returns `None`: a scan of all workers may continue where the last call
+    /// stopped, and ends with `None`.
+    fn poll(&mut self) -> Option<Box<Job>>;
+
+    /// Called some time before [`Dispatch::poll`], so that the processor can fetch the cache lines
+    /// that it will read.
+    fn prefetch(&self) {}
+
+    /// Jobs submitted and not yet polled.
+    fn in_flight(&self) -> usize;
+
+    /// A job that a worker claimed by itself. The waker may not have been used for it.
+    fn poll_claimed(&mut self) -> Option<Box<Job>> {
+        None
+    }
+
+    /// Maintains the workers. Called when a turn has nothing to do, and by other turns now and then:
+    /// at least every 50 ms while there are sessions. `now_ns` is the endpoint's time.
+    fn maintain(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+
+    /// Takes back the last job of [`Dispatch::poll_claimed`], which is empty by now.
+    fn reuse(&mut self, job: Box<Job>) {
+        drop(job);
+    }
+
+    /// The client no longer waits for a request. A worker may have claimed it.
+    fn handle_cancelled(&self, id: RequestId) {
+        let _ = id;
+    }
+
+    /// Ends the claiming of requests by workers.
+    fn drain(&mut self) {}
+
+    /// Requests that workers claimed, or are claiming, and that were not polled.
+    fn claimed(&self) -> usize {
+        0
+    }
+}

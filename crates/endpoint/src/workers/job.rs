@@ -1,0 +1,214 @@
+//! A job: one request on its way through a worker.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use starling_call::{MethodId, Status};
+use starling_io::{PeerId, WorkerIo};
+use starling_proto::{Claim, Msgbuf, RequestId};
+
+use super::request::{WorkerReply, WorkerRequest};
+use crate::admission::{NotAdmitted, Timing};
+use crate::handler_panic;
+use crate::payload::OwnedMessage;
+use crate::server::{Answer, CancelReason, RequestInfo, RequestState};
+
+/// A handler that runs in a worker thread.
+pub type WorkerHandler = Arc<dyn Fn(&mut WorkerRequest, &mut WorkerReply) + Send + Sync>;
+
+/// How a job ended.
+#[derive(Debug)]
+pub(crate) enum JobEnd {
+    Answered,
+    Failed(Status),
+    Panicked,
+    /// Did not run.
+    NotAdmitted(NotAdmitted),
+    /// Did not run.
+    Cancelled,
+}
+
+/// One request for a worker, and later its answer. It is boxed and reused for other requests: only a
+/// pointer goes from thread to thread, and nothing is allocated for a request.
+pub struct Job {
+    pub(crate) id: RequestId,
+    /// Absent while the job is empty.
+    handler: Option<WorkerHandler>,
+    request: WorkerRequest,
+    reply: WorkerReply,
+    end: Option<JobEnd>,
+    /// The memory of the request, also after it was taken out.
+    pub(super) request_bytes: usize,
+    /// The claim of the worker that took the request from the device; absent if the dispatch thread
+    /// submitted it.
+    claim: Option<Claim>,
+    /// The worker has sent the answer.
+    sent: bool,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("id", &self.id)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Job {
+    /// A job without a request.
+    pub(crate) fn empty() -> Box<Self> {
+        Box::new(Self {
+            id: RequestId::NONE,
+            handler: None,
+            request: WorkerRequest {
+                message: OwnedMessage::default(),
+                place: None,
+                taken: false,
+                info: RequestInfo {
+                    method: MethodId(0),
+                    peer: PeerId(0),
+                    timing: Timing::without_deadline(0),
+                },
+                state: Arc::default(),
+            },
+            reply: WorkerReply {
+                answer: Answer::default(),
+                status: None,
+            },
+            end: None,
+            request_bytes: 0,
+            claim: None,
+            sent: false,
+        })
+    }
+
+    /// Fills the job with a request. Returns the state through which the request is cancelled.
+    pub(crate) fn fill(
+        &mut self,
+        id: RequestId,
+        handler: WorkerHandler,
+        message: OwnedMessage,
+        info: RequestInfo,
+        answer: Answer,
+    ) -> Arc<RequestState> {
+        let state = &mut self.request.state;
+        match Arc::get_mut(state) {
+            Some(state) => *state = RequestState::default(),
+            None => *state = Arc::default(),
+        }
+        self.id = id;
+        self.handler = Some(handler);
+        self.request_bytes = message.message.len();
+        self.request.message = message;
+        self.request.info = info;
+        self.reply.answer = answer;
+        Arc::clone(&self.request.state)
+    }
+
+    /// Fills the job with a request that a worker claimed and that `io` has received. The answer
+    /// reuses the memory of the last one.
+    pub(super) fn fill_in_place(
+        &mut self,
+        claim: Claim,
+        handler: WorkerHandler,
+        io: Box<dyn WorkerIo>,
+        info: RequestInfo,
+    ) -> Arc<RequestState> {
+        let answer = std::mem::take(&mut self.reply.answer);
+        let id = claim.id();
+        let state = self.fill(id, handler, OwnedMessage::default(), info, answer);
+        self.request.place = Some(io);
+        self.request.taken = false;
+        self.claim = Some(claim);
+        self.sent = false;
+        state
+    }
+
+    /// Sends the answer of a request that was run in place, if the answer is plain and fits one
+    /// packet. Gives back the device.
+    pub(super) fn answer_in_place(&mut self) -> Box<dyn WorkerIo> {
+        let mut io = self.request.place.take().expect("it was run in place");
+        let claim = self.claim.as_ref().expect("it was claimed");
+        let Answer { message, extra } = &self.reply.answer;
+        let is_plain = matches!(self.end, Some(JobEnd::Answered)) && extra.is_none();
+        if is_plain && let Some((preamble, head)) = claim.response_head(message) {
+            self.sent = io.answer([&preamble, &head, message.head()]);
+        }
+        if !self.sent {
+            io.discard();
+        }
+        io
+    }
+
+    /// Whether the worker has sent the answer.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent
+    }
+
+    /// The claim of a request that a worker claimed, and whether the worker sent the answer.
+    pub(crate) fn take_claim(&mut self) -> (Claim, bool) {
+        let claim = self.claim.take().expect("only claimed ones are reported");
+        (claim, self.sent)
+    }
+
+    /// Keeps memory for the next answer.
+    pub(crate) fn keep_buffer(&mut self, answer: Answer) {
+        self.reply.answer = answer;
+    }
+
+    /// The flow of the request: requests of one flow may share a worker ([`crate::jbsq::Mode`]).
+    pub(super) fn flow(&self) -> u64 {
+        self.request.info.peer.0.into()
+    }
+
+    /// Runs the handler, unless the caller no longer waits or the answer would come too late.
+    /// Never panics: [`handler_panic`] says what a panic of the handler becomes.
+    pub fn run(&mut self, now_ns: u64) {
+        let timing = &mut self.request.info.timing;
+        timing.now_ns = now_ns;
+        let cancelled = self.request.state.cancelled();
+        self.end = Some(if cancelled == Some(CancelReason::Cancelled) {
+            JobEnd::Cancelled
+        } else if cancelled.is_some() || timing.deadline_ns <= now_ns {
+            JobEnd::NotAdmitted(NotAdmitted::Expired)
+        } else if timing.start_by_ns < now_ns {
+            JobEnd::NotAdmitted(NotAdmitted::Overloaded)
+        } else {
+            let (request, reply) = (&mut self.request, &mut self.reply);
+            let handler = self
+                .handler
+                .as_ref()
+                .expect("a job is filled before it is run");
+            match catch_unwind(AssertUnwindSafe(|| handler(request, reply))) {
+                Ok(()) => match reply.status.take() {
+                    None => JobEnd::Answered,
+                    Some(status) => JobEnd::Failed(status.with_run()),
+                },
+                Err(panic) => {
+                    handler_panic::discard(panic);
+                    JobEnd::Panicked
+                }
+            }
+        });
+    }
+
+    /// The method, and when its handler began; `None` if it did not run.
+    pub(crate) fn began(&self) -> Option<(MethodId, u64)> {
+        let ran = matches!(self.end, Some(JobEnd::Answered | JobEnd::Failed(_)));
+        ran.then_some((self.request.info.method, self.request.info.timing.now_ns))
+    }
+
+    /// Empties the job: the request's memory, the answer, and how the job ended (a job that never ran
+    /// was cancelled).
+    pub(crate) fn take_parts(&mut self) -> (Msgbuf, Answer, JobEnd) {
+        self.handler = None;
+        self.reply.status = None;
+        (
+            std::mem::take(&mut self.request.message).message,
+            std::mem::take(&mut self.reply.answer),
+            self.end.take().unwrap_or(JobEnd::Cancelled),
+        )
+    }
+}

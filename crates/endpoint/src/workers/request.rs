@@ -1,0 +1,107 @@
+//! A request and its answer as a worker handler sees them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use starling_call::header::REQUEST_BODY_AT;
+use starling_call::{Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition};
+use starling_io::{PeerId, WorkerIo};
+use starling_proto::{HEADER_BYTES, Msgbuf, PREAMBLE_BYTES};
+
+use crate::payload::OwnedMessage;
+use crate::server::{Answer, RequestInfo, RequestState, answer_writers, request_getters};
+use crate::timers::NEVER;
+
+/// Where the body of a request that a worker claimed begins in its datagram.
+const IN_PLACE_BODY_AT: usize = PREAMBLE_BYTES + HEADER_BYTES + REQUEST_BODY_AT;
+
+/// A request in a worker thread.
+pub struct WorkerRequest {
+    /// Empty if the request is in a device's memory, or was taken.
+    pub(crate) message: OwnedMessage,
+    /// The device that has the request in its memory, and whether the request was copied out.
+    pub(super) place: Option<Box<dyn WorkerIo>>,
+    pub(super) taken: bool,
+    pub(crate) info: RequestInfo,
+    pub(crate) state: Arc<RequestState>,
+}
+
+impl WorkerRequest {
+    request_getters!();
+
+    /// The body.
+    pub fn body(&self) -> &[u8] {
+        match &self.place {
+            Some(io) if !self.taken => &io.datagram().bytes[IN_PLACE_BODY_AT..],
+            _ => self.message.body(),
+        }
+    }
+
+    /// What the caller sent beside the body.
+    pub fn metadata(&self) -> MetadataView<'_> {
+        self.message.metadata()
+    }
+
+    /// How the request is encoded and the response has to be.
+    pub fn encoding(&self) -> Encoding {
+        self.message.encoding()
+    }
+
+    /// The position in a stream, if the caller gave one.
+    pub fn stream(&self) -> Option<StreamPosition> {
+        self.message.stream()
+    }
+
+    /// How long the caller was still going to wait when the handler was begun.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline_ns()
+            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
+    }
+
+    /// Whether the caller no longer waits. A long-running handler checks this now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.state.cancelled().is_some()
+    }
+
+    /// Takes the request, to keep it longer than the handler runs. It reads as empty afterwards.
+    pub fn take(&mut self) -> OwnedMessage {
+        if self.place.is_some() && !self.taken {
+            // The device needs its memory again.
+            let message = OwnedMessage::of_body(self.body().to_vec());
+            self.taken = true;
+            return message;
+        }
+        std::mem::take(&mut self.message)
+    }
+}
+
+impl fmt::Debug for WorkerRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerRequest")
+            .field("info", &self.info)
+            .field("body", &self.body())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The answer of a worker handler: what is in the buffer when it returns, unless it set a status.
+#[derive(Debug)]
+pub struct WorkerReply {
+    pub(super) answer: Answer,
+    pub(super) status: Option<Status>,
+}
+
+impl WorkerReply {
+    answer_writers!(answer);
+
+    fn answer(&mut self) -> &mut Answer {
+        &mut self.answer
+    }
+
+    /// The call failed: sends the status in place of what is in the buffer.
+    pub fn set_status(&mut self, status: Status) {
+        self.status = Some(status);
+    }
+}
