@@ -12,13 +12,13 @@ pub enum Code {
     Cancelled = 1,
     /// An error that fits no other code.
     Unknown = 2,
-    /// The arguments are wrong whatever the state of the system.
+    /// The arguments are wrong in any state of the system.
     InvalidArgument = 3,
     /// The call was not over at its deadline. It may have taken effect.
     DeadlineExceeded = 4,
-    /// What was asked for does not exist.
+    /// The requested thing does not exist.
     NotFound = 5,
-    /// What was to be created exists.
+    /// The thing to create exists already.
     AlreadyExists = 6,
     /// The caller may not do this.
     PermissionDenied = 7,
@@ -26,19 +26,19 @@ pub enum Code {
     ResourceExhausted = 8,
     /// The system is not in the state that the call needs.
     FailedPrecondition = 9,
-    /// The call lost against a concurrent one.
+    /// A concurrent call won a conflict.
     Aborted = 10,
-    /// Beyond the valid range.
+    /// A value is beyond the valid range.
     OutOfRange = 11,
     /// The server has no such method.
     Unimplemented = 12,
-    /// The server broke one of its own rules.
+    /// The server has a fault.
     Internal = 13,
     /// The server cannot be reached now: try again, or elsewhere.
     Unavailable = 14,
     /// Data is lost or corrupt.
     DataLoss = 15,
-    /// The caller has not proved who it is.
+    /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 

@@ -1,8 +1,8 @@
 //! The call header: what precedes the body in the payload of a request or a response.
 //!
-//! The session protocol below carries a payload of bytes and one bit, `ext`, which says that an
-//! *extension* precedes the body. A plain call sets no extension and pays four bytes; a plain
-//! answer pays none. All integers are little-endian; nothing is aligned.
+//! The session protocol below carries a payload of bytes and one bit, `ext`, which is set if an
+//! *extension* precedes the body. A plain call has no extension and a header of four bytes; a plain
+//! response has no header. All integers are little-endian; nothing is aligned.
 //!
 //! ```text
 //! request                                        response
@@ -22,8 +22,8 @@
 //!
 //! | tag | in | value | meaning |
 //! |---|---|---|---|
-//! | 1 | request | u64 | time that the caller still waits when it makes the call, microseconds: relative, so the hosts' clocks need not agree; time spent in queues and on the way is not taken off |
-//! | 128 | request | u32 | the caller's clock when it makes the call, microseconds since whenever, modulo 2^32: from the differences to its own clock the server sees how long a request was in queues |
+//! | 1 | request | u64 | microseconds that the caller still waits when it makes the call: relative, so the hosts' clocks need not agree; time in queues and on the way is not subtracted |
+//! | 128 | request | u32 | the caller's clock when it makes the call, in microseconds since any time, modulo 2^32: from the differences to its own clock the server computes how long a request was in queues |
 //! | 2 | request | u8 | encoding of both bodies: 0 native layout (the default), 1 protobuf |
 //! | 3 | both | u8 k; k bytes; n-1-k bytes | metadata: key of `a-z 0-9 - _ .`, value of any bytes |
 //! | 4 | both | u64, u8 | stream: call id, then flags (bit 0: end of stream, others 0) |
@@ -31,11 +31,12 @@
 //! | 6 | response | UTF-8 | status message, at most 1024 bytes |
 //! | 129 | response | empty | the request was refused before any of its handler ran |
 //!
-//! A known field other than metadata comes at most once. A receiver skips an unknown field with a tag of
-//! 128 or more and refuses the message for one below. Metadata fields of a message are at most 8192
-//! bytes together (with their tags and lengths), all fields at most 12288.
+//! A known field other than metadata occurs at most once. A receiver skips an unknown field with a
+//! tag of 128 or more, and refuses the message for an unknown field with a lower tag. The metadata
+//! fields of a message have at most 8192 bytes together (with their tags and lengths), all fields at
+//! most 12288.
 //!
-//! Nothing here is trusted: any bytes give a header or a typed error.
+//! No input is trusted: any bytes give a header or a typed error.
 
 mod extension;
 mod request;

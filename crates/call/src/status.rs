@@ -1,4 +1,4 @@
-//! How a call ends: gRPC's canonical codes, a message for people, metadata for programs.
+//! How a call failed: a code, a message for people, metadata for programs.
 
 use std::borrow::Cow;
 
@@ -134,12 +134,12 @@ impl Status {
         self.code
     }
 
-    /// What went wrong, for people.
+    /// The message, for people.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What the server sent along.
+    /// The metadata that the server sent with the status.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_deref()
     }

@@ -1,36 +1,36 @@
-//! Which requests with a deadline are worth running.
+//! Admission control: which requests with a deadline are worth running.
 //!
-//! A server that is asked for more than it can do has a queue that grows until callers give up,
-//! and then runs only what nobody waits for any more. So a request with a deadline is judged just
-//! before its handler would run, by the time that it has waited already:
+//! An overloaded server has a queue that grows until callers give up; then it runs only requests
+//! that no caller waits for any more. So the endpoint decides about a request with a deadline just
+//! before its handler would run, by the time that the request has waited already:
 //!
 //! ```text
 //!  caller's clock   call made ──────────── deadline
-//!  this clock          ╎ own queue, network, receive queue, burst │ judged ─▶ handler ─▶ answer
+//!  this clock          ╎ own queue, network, receive queue, burst │ admit ─▶ handler ─▶ answer
 //!                      └──────────────── waited ─────────────────┘
 //! ```
 //!
-//! **How long it waited.** A caller sends along what its clock read when it made the call. The
-//! clocks need not agree: the smallest difference of a peer's last windows stands for one without
-//! any wait, and what a request has above it is its wait. So LEDBAT measures queues (RFC 6817,
-//! section 3.4.2). A floor rises by 1/4096 of the time that it is old, for the clocks may drift
-//! apart: as long as they do so by less than that, no request is ever thought to have waited
-//! longer than it did. After one of the clocks jumped, the peer's requests may be refused wrongly
-//! until two windows are over ([`WINDOW_NS`], or [`WINDOW_SAMPLES`] requests if they take longer).
-//! Only the peer's own stamps are used, so who lies about them harms itself.
+//! **How long it waited.** A caller sends its clock's time of the call. The clocks need not agree:
+//! the smallest difference between the clocks in a peer's last windows stands for a request without
+//! any wait, and what a request has above this floor is its wait. LEDBAT measures queues in this way
+//! (RFC 6817, section 3.4.2). A floor rises by 1/4096 of its age, because the clocks may drift apart.
+//! If they drift by less than that, the computed wait is never longer than the true one. After one
+//! of the clocks jumped, the peer's requests may be refused wrongly until two windows are over
+//! ([`WINDOW_NS`], or [`WINDOW_SAMPLES`] requests if they take longer). Only the peer's own stamps
+//! count, so a peer that sends wrong stamps harms only itself.
 //!
-//! **What is refused.** What has expired; and, if there is a queue *here*, what would be answered
-//! too late or nearly so. A wait cannot have been here that is longer than the time since the
-//! receive queue was last seen empty: where a call waited in its caller's queue only, it is run.
+//! **What is refused.** A request that has expired; and, if there is a queue *here*, a request that
+//! would be answered too late or nearly so. A wait here cannot be longer than the time since the
+//! receive queue was last empty. So a call that waited only in its caller's queue is run.
 //!
 //! **Shedding.** Refusing just enough would leave a standing queue, in which every call waits until
-//! it is nearly too late, and which the floors would come to take for no queue at all. So when most
-//! requests have waited for a quarter of their time, and have for as long, everything like them is
-//! refused until the queue is empty: a refusal takes a fraction of a microsecond, so that is soon.
-//! A queue that is left by an absence is worked off before it comes to that. CoDel tells good
-//! queues from bad ones in this way (RFC 8289, section 3), and Facebook's servers by when they were
-//! last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). That it is a majority that counts
-//! keeps one caller from having the others' calls refused.
+//! it is nearly too late. The floors would rise to include that queue. So the endpoint sheds load
+//! when most requests have waited for a quarter of their time, for as long as that: it then refuses
+//! all such requests until the queue is empty. That is soon, because a refusal takes a fraction of a
+//! microsecond. A queue that an absence left is worked off before shedding begins. CoDel tells good
+//! queues from bad ones in this way (RFC 8289, section 3), and Facebook's servers by the time since
+//! they were last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). A majority has to be late,
+//! so that one caller cannot cause the refusal of the others' calls.
 
 use starling_call::header::DeadlineStamp;
 use starling_proto::PeerId;
@@ -40,15 +40,15 @@ use crate::timers::NEVER;
 
 /// A peer's floor is the smallest difference of this window and the one before it.
 const WINDOW_NS: u64 = 1_000_000_000;
-/// A window has at least so many requests.
+/// A window has at least this many requests.
 const WINDOW_SAMPLES: u32 = 8;
-/// Clocks drift apart by less than one part in 2^12, 244 ppm. Two quartz oscillators do by 100.
+/// Clocks drift apart by less than one part in 2^12, 244 ppm. Two quartz oscillators drift by 100.
 const DRIFT_SHIFT: u32 = 12;
 
-/// Shedding begins when the requests that waited long are so many more than the others.
+/// Shedding begins when this many more requests waited long than did not.
 const MAJORITY: u8 = 32;
 
-/// The smallest difference of two clocks that was seen, microseconds that may wrap.
+/// The smallest difference between two clocks so far, in microseconds that may wrap.
 #[derive(Clone, Copy, Debug)]
 struct Floor {
     difference_us: u32,
@@ -56,7 +56,7 @@ struct Floor {
 }
 
 impl Floor {
-    /// How far `difference_us` is above the floor by now; negative: below.
+    /// How far `difference_us` is above the floor by now; negative if it is below.
     fn excess_us(&self, now_ns: u64, difference_us: u32) -> i64 {
         let drift_ns = now_ns.saturating_sub(self.at_ns) >> DRIFT_SHIFT;
         let above_us = difference_us.wrapping_sub(self.difference_us) as i32;
@@ -64,16 +64,18 @@ impl Floor {
     }
 }
 
-/// What is known of a peer's clock.
+/// The state of a peer's clock.
 #[derive(Clone, Copy, Debug)]
 struct PeerClock {
-    /// The peer's incarnation; another one has another clock.
+    /// The peer's incarnation. Another incarnation has another clock.
     token: u32,
     /// Requests in this window.
     samples: u32,
     began_ns: u64,
+    /// Of this window.
     floor: Floor,
-    former: Floor,
+    /// Of the window before.
+    previous: Floor,
 }
 
 impl PeerClock {
@@ -87,16 +89,16 @@ impl PeerClock {
             samples: 1,
             began_ns: now_ns,
             floor,
-            former: floor,
+            previous: floor,
         }
     }
 
-    /// How long a request has waited at least.
+    /// How long a request has waited, at least.
     fn waited_us(&mut self, now_ns: u64, difference_us: u32) -> u64 {
         let over = now_ns.saturating_sub(self.began_ns) >= WINDOW_NS;
         if over && self.samples >= WINDOW_SAMPLES {
             *self = Self {
-                former: self.floor,
+                previous: self.floor,
                 ..Self::new(self.token, now_ns, difference_us)
             };
         } else {
@@ -109,12 +111,12 @@ impl PeerClock {
             }
         }
         let above = |floor: Floor| floor.excess_us(now_ns, difference_us);
-        let waited_us = above(self.floor).max(above(self.former));
+        let waited_us = above(self.floor).max(above(self.previous));
         u64::try_from(waited_us).unwrap_or(0)
     }
 }
 
-/// How long a method's handler runs: mean and deviation, smoothed as RFC 6298 does it.
+/// How long a method's handler runs: mean and deviation, smoothed as in RFC 6298.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RunTime {
     mean_ns: u32,
@@ -122,7 +124,7 @@ pub(crate) struct RunTime {
 }
 
 impl RunTime {
-    /// It ran so long.
+    /// Records a run.
     pub(crate) fn record(&mut self, ran_ns: u64) {
         let ran_ns = u32::try_from(ran_ns).unwrap_or(u32::MAX);
         if self.mean_ns == 0 {
@@ -134,19 +136,19 @@ impl RunTime {
         self.mean_ns = self.mean_ns - self.mean_ns / 8 + ran_ns / 8;
     }
 
-    /// It will hardly run longer.
+    /// A time that few runs exceed.
     fn likely_ns(self) -> u64 {
         u64::from(self.mean_ns) + 2 * u64::from(self.deviation_ns)
     }
 }
 
-/// When a request has to be begun and answered, by this endpoint's clock.
+/// When a request has to begin and to be answered, by this endpoint's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub(crate) now_ns: u64,
-    /// The caller gives up then.
+    /// When the caller gives up.
     pub(crate) deadline_ns: u64,
-    /// If it is not begun by then, the answer comes too late.
+    /// If the handler has not begun by then, the answer comes too late.
     pub(crate) start_by_ns: u64,
 }
 
@@ -166,34 +168,34 @@ impl Timing {
 pub(crate) enum NotAdmitted {
     /// Its deadline has passed.
     Expired,
-    /// There are more requests than can be answered in time.
+    /// There are more requests than the server can answer in time.
     Overloaded,
 }
 
-/// Everything like this is refused for a while.
+/// Shedding: which requests are refused, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Shed {
-    /// At the latest.
+    /// The end, unless the queue is empty before.
     until_ns: u64,
-    /// What the request had waited that set it off.
+    /// The wait of the request that began it.
     waited_ns: u64,
 }
 
-/// What one endpoint knows about waits.
+/// The waits of one endpoint's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// By peer; no more than the highest number of one that made calls with deadlines.
+    /// Indexed by peer, up to the highest one that made calls with deadlines.
     clocks: Vec<Option<PeerClock>>,
     /// When the receive queue was last seen empty.
     empty_ns: u64,
-    /// By how many requests those that waited long are ahead of the others, and since when.
+    /// How many more requests waited long than did not, and since when.
     ahead: u8,
     ahead_since_ns: u64,
     shed: Option<Shed>,
 }
 
 impl Admission {
-    /// Nothing waits to be received.
+    /// Records that nothing waits to be received.
     #[inline]
     pub(crate) fn queue_is_empty(&mut self, now_ns: u64) {
         self.empty_ns = now_ns;
@@ -201,8 +203,8 @@ impl Admission {
         self.shed = None;
     }
 
-    /// How long a request has waited at least, since the call was made. `token` is the
-    /// incarnation of its peer.
+    /// How long a request has waited since the call was made, at least. `token` is the incarnation of
+    /// its peer.
     fn waited_ns(&mut self, now_ns: u64, peer: PeerId, token: u32, sent_us: u32) -> u64 {
         let difference_us = ((now_ns / 1000) as u32).wrapping_sub(sent_us);
         let index = peer.0 as usize;
@@ -216,7 +218,7 @@ impl Admission {
         waited_us * 1000
     }
 
-    /// Whether to run a request now, and by when a worker has to begin it.
+    /// Whether to run a request, and by when a worker has to begin it.
     pub(crate) fn admit(
         &mut self,
         now_ns: u64,
@@ -235,10 +237,10 @@ impl Admission {
         if left_ns == 0 {
             return Err(NotAdmitted::Expired);
         }
-        // The answer may wait for its flush, but that much of a short deadline is not kept back.
+        // The answer may wait for its flush, but a short deadline is not reduced by that much.
         let flush_ns = (2 * FLUSH_NS).min(timeout_ns / 8);
         let needed_ns = (timeout_ns / 4).max(run.likely_ns().saturating_add(flush_ns));
-        // Whatever the estimates say: what has hardly waited is run.
+        // A request that has hardly waited is run, whatever the estimates say.
         let hardly_ns = timeout_ns / 8;
         if overloaded || (here_ns > hardly_ns && left_ns < needed_ns) {
             return Err(NotAdmitted::Overloaded);
@@ -253,7 +255,7 @@ impl Admission {
         })
     }
 
-    /// Counts a request that has waited here for `here_ns`; whether those like it are refused.
+    /// Counts a request that has waited here for `here_ns`. Returns whether to shed it.
     fn is_overloaded(&mut self, now_ns: u64, here_ns: u64, timeout_ns: u64) -> bool {
         let long_ns = timeout_ns / 4;
         if let Some(shed) = self.shed {
@@ -275,7 +277,7 @@ impl Admission {
         if self.ahead < MAJORITY || lasted_ns < long_ns {
             return false;
         }
-        // In that time everything that waits now would be read even if it was run.
+        // In that time all requests that wait now would be read, even if they were run.
         self.shed = Some(Shed {
             until_ns: now_ns.saturating_add(here_ns),
             waited_ns: here_ns,
@@ -293,7 +295,7 @@ mod tests {
     const ME: PeerId = PeerId(3);
     const OTHER: PeerId = PeerId(0);
 
-    /// A server that was busy from the beginning, and callers whose clocks are `behind_us` behind.
+    /// A server that was busy from the beginning. Its callers' clocks are `behind_us` behind.
     #[derive(Default)]
     struct Server {
         admission: Admission,
@@ -301,7 +303,7 @@ mod tests {
     }
 
     impl Server {
-        /// A request that has waited for so long.
+        /// Admits a request that has waited for `waited_ns`.
         fn admit(
             &mut self,
             now_ns: u64,
@@ -317,7 +319,7 @@ mod tests {
             self.admission.admit(now_ns, (peer, 1), stamp, run)
         }
 
-        /// How much time is left to a request that has waited for so long.
+        /// The time that is left to a request that has waited for `waited_ns`.
         fn left_ns(&mut self, now_ns: u64, waited_ns: u64) -> u64 {
             let timing = self.admit(now_ns, ME, waited_ns).unwrap();
             timing.deadline_ns - now_ns
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_taken_off_whatever_the_clocks_read() {
+    fn the_wait_is_subtracted_whatever_the_clocks_read() {
         for behind_us in [0, 5, 1 << 31, u32::MAX, 123_456_789] {
             let mut server = Server {
                 behind_us,
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_thought_to_have_waited_longer_than_it_did_however_clocks_drift() {
+    fn the_computed_wait_is_never_longer_than_the_true_one_however_clocks_drift() {
         // 200 ppm in either direction: 1 us in 5 ms; calls now and then, for a minute.
         for (gap_ns, drift_us) in [(5 * MS, 1), (5 * MS, -1), (1_000 * MS, 200)] {
             let mut server = Server::default();
@@ -377,13 +379,13 @@ mod tests {
         }
         assert!(refused_until_ns > jumped_ns, "it is not noticed at once");
         assert!(refused_until_ns < jumped_ns + 2 * WINDOW_NS);
-        // The other way round nothing is refused at all.
+        // A jump in the other direction refuses nothing.
         server.behind_us = 0;
         assert_eq!(server.left_ns(now_ns, 0), 2 * MS);
     }
 
     #[test]
-    fn a_peer_that_has_started_anew_has_another_clock() {
+    fn a_restarted_peer_has_another_clock() {
         let mut server = Server::default();
         server.left_ns(MS, 0);
         let stamp = DeadlineStamp {
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_elsewhere_is_run_as_long_as_it_can_be() {
+    fn a_request_that_waited_elsewhere_is_run_until_its_deadline() {
         let mut server = Server::default();
         server.left_ns(10 * MS, 0);
         server.admission.queue_is_empty(10 * MS);
@@ -415,18 +417,18 @@ mod tests {
         }
         let mut server = Server::default();
         server.left_ns(100 * MS, 0);
-        let mut judge = |waited_ns| {
+        let mut admit = |waited_ns| {
             let stamp = DeadlineStamp {
                 timeout_us: 2_000,
                 sent_us: Some(((100 * MS - waited_ns) / US) as u32),
             };
             server.admission.admit(100 * MS, (ME, 1), stamp, run)
         };
-        let begun = judge(900 * US).unwrap();
+        let begun = admit(900 * US).unwrap();
         assert_eq!(begun.deadline_ns, 101_100 * US);
         assert_eq!(begun.start_by_ns, 100 * MS + 250 * US);
-        assert_eq!(judge(1_000 * US), Err(NotAdmitted::Overloaded));
-        // However long it takes: what has hardly waited is run.
+        assert_eq!(admit(1_000 * US), Err(NotAdmitted::Overloaded));
+        // A request that has hardly waited is run, however long its handler takes.
         run.record(1 << 40);
         let mut server = Server::default();
         let stamp = DeadlineStamp {
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn when_most_have_waited_long_everything_is_refused_until_the_queue_is_empty() {
+    fn when_most_requests_have_waited_long_all_are_refused_until_the_queue_is_empty() {
         let mut server = Server::default();
         server.left_ns(MS, 0);
         let now_ns = 100 * MS;
@@ -462,7 +464,7 @@ mod tests {
         );
         server.admission.queue_is_empty(now_ns + US);
         assert!(server.admit(now_ns + US, ME, 0).is_ok());
-        // A queue that never is: what waited then would have been run by now.
+        // A queue that is never empty: shedding ends when what waited would have been run.
         let now_ns = now_ns + MS;
         for _ in 0..MAJORITY {
             assert!(server.admit(now_ns, ME, 600 * US).is_ok());
@@ -480,7 +482,7 @@ mod tests {
         }
         for index in 0..10_000 {
             let now_ns = 100 * MS + index * US;
-            // This one's stamp are lies.
+            // Wrong stamps.
             let _ = server.admit(now_ns, ME, 1900 * US);
             assert!(server.admit(now_ns, OTHER, 0).is_ok());
         }

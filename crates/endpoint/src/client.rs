@@ -1,18 +1,18 @@
-//! The client's side of a call: its name, how it ends, and the response.
+//! A call on the client: its id, how it ends, and the response.
 
 use starling_call::{MetadataView, Status, StreamPosition, header};
 use starling_proto::{Msgbuf, RequestNumber, SessionId, Tag};
 
 use crate::payload::{OwnedResponse, Payload};
 
-/// A call that was made, until it ends. A stale one is recognised.
+/// The id of a call. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId {
     pub(crate) session: SessionId,
     pub(crate) number: RequestNumber,
 }
 
-/// What runs when a call ends; see [`crate::Context::register_continuation`].
+/// The id of a continuation; see [`crate::Context::register_continuation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContinuationId(pub(crate) u32);
 
@@ -21,20 +21,20 @@ impl ContinuationId {
     pub(crate) const LOCAL: Self = Self(u32::MAX);
 }
 
-/// What the endpoint has to know of a call when it ends. The session protocol carries it as the
-/// request's tag, so that there is no table of calls:
+/// What the endpoint needs when a call ends. The session protocol carries it as the request's tag,
+/// so that there is no table of calls:
 ///
 /// ```text
 ///  127       96 95          64 63                        0
 /// ┌────────────┬──────────────┬───────────────────────────┐
-/// │  deadline  │ continuation │ the caller's word         │
+/// │  deadline  │ continuation │ the caller's tag          │
 /// └────────────┴──────────────┴───────────────────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) tag: u64,
     pub(crate) continuation: ContinuationId,
-    /// One more than the place of its deadline among those armed; zero: it has none.
+    /// One more than the place of its deadline among the armed ones; zero if it has none.
     pub(crate) deadline: u32,
 }
 
@@ -59,11 +59,11 @@ impl Call {
 /// The end of a call. Every call that was made has exactly one.
 #[derive(Debug)]
 pub struct Completion<'a> {
-    /// The caller's word.
+    /// The caller's tag.
     pub tag: u64,
-    /// Which call.
+    /// The call.
     pub call: CallId,
-    /// The response, or why there is none.
+    /// The response, or the status of a failed call.
     pub result: Result<Response<'a>, Status>,
 }
 
@@ -80,17 +80,18 @@ impl Response<'_> {
         self.payload.body()
     }
 
-    /// What the server sent beside the body.
+    /// The metadata that the server sent.
     pub fn metadata(&self) -> MetadataView<'_> {
         MetadataView::of_extension(self.payload.fields())
     }
 
-    /// The place in a stream, if the server gave one.
+    /// The position in a stream, if the server gave one.
     pub fn stream(&self) -> Option<StreamPosition> {
         header::stream_of(self.payload.fields())
     }
 
-    /// To keep the response beyond the continuation. A large one is moved, a small one copied.
+    /// The response, to keep it longer than the continuation runs. A large one is moved, a small one
+    /// copied.
     pub fn into_owned(self) -> OwnedResponse {
         self.payload.into_owned(Msgbuf::new())
     }

@@ -8,13 +8,13 @@ use starling_proto::ConfigError;
 use crate::error::WorkerConfigError;
 use crate::jbsq::{MAX_DEPTH, Mode};
 
-/// What an event loop does when nothing is to be done. While a device has no room for what is to be
-/// sent, all but [`Idle::Spin`] look for it for 100 us after the last news, then every 50 us.
+/// What an event loop does when it has no work. While a device has no room for frames that wait, all
+/// settings but [`Idle::Spin`] poll the device for 100 us after the last work, then every 50 us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Never sleeps: the lowest latency, for a whole core.
     Spin,
-    /// Spins as long as the last work is at most `spin` ago, then sleeps.
+    /// Spins until the last work is `spin` ago, then sleeps.
     Adaptive {
         /// How long to spin after work.
         spin: Duration,
@@ -24,8 +24,8 @@ pub enum Idle {
 }
 
 impl Default for Idle {
-    /// Adaptive, 50 us: a few round trips on the local host or network, about what it costs to
-    /// put a thread to sleep and wake it; more would take the core from the peer on a small host.
+    /// Adaptive, 50 us: a few round trips on the local host or network, and about the cost of putting
+    /// a thread to sleep and waking it. On a small host, more would take the core from the peer.
     fn default() -> Self {
         Self::Adaptive {
             spin: Duration::from_micros(50),
@@ -33,34 +33,34 @@ impl Default for Idle {
     }
 }
 
-/// The threads of worker handlers, and who gets what. What cannot work is refused, whoever hands
-/// requests out: [`WorkerConfig::check`].
+/// The threads of worker handlers, and which thread gets which request. [`WorkerConfig::check`]
+/// refuses invalid settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Threads, at least one.
     pub threads: usize,
-    /// Requests that may wait for a thread; those beyond are refused.
+    /// Requests that may wait for a thread. Further ones are refused.
     pub queue: usize,
-    /// Requests that one thread has at a time: the one that it runs, and those to go on with at
+    /// Outstanding requests of one thread: the one that it runs, and those that it continues with at
     /// once. 1 to [`MAX_DEPTH`](crate::jbsq::MAX_DEPTH), 2 by default.
     pub depth: u8,
     /// Which threads may run a request.
     pub mode: Mode,
-    /// The device itself hands plain requests of one packet to the threads, which answer them
-    /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can; 1 to 63 threads,
-    /// [`Mode::SingleQueue`]. What it does not hand out, such as calls with a timeout or metadata, is
-    /// given to the same threads as usual. An endpoint that is dropped while handlers run gives its
-    /// port back at once, and the queue of the interface when the last of them has returned.
+    /// The device itself steers plain requests of one packet to the threads, which answer them
+    /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can do that, with 1 to 63
+    /// threads and [`Mode::SingleQueue`]. The same threads get all other requests, such as calls with
+    /// a timeout or metadata, in the usual way. An endpoint that is dropped while handlers run frees
+    /// its port at once, and the interface's queue when the last handler has returned.
     pub steered: bool,
-    /// What a thread does with nothing to do. [`Idle::Adaptive`] yields the core a few times, some
-    /// microseconds, then goes on with that for `spin` (none by default), then sleeps. To wake it
-    /// takes the dispatch thread some microseconds: if it has to do so often, `spin` of a
-    /// millisecond or two keeps that from the requests that it runs itself.
+    /// What a thread without work does. [`Idle::Adaptive`] yields the core a few times, for some
+    /// microseconds, continues to do so for `spin` (zero by default), then sleeps. To wake a thread
+    /// takes the dispatch thread some microseconds. If that happens often, a `spin` of a millisecond
+    /// or two keeps that delay from the requests that the dispatch thread runs itself.
     pub idle: Idle,
 }
 
 impl WorkerConfig {
-    /// So many threads behind a queue of so many requests, otherwise as by default.
+    /// `threads` threads and a queue of `queue` requests; the other settings have their defaults.
     pub fn new(threads: usize, queue: usize) -> Self {
         Self {
             threads,
@@ -74,7 +74,7 @@ impl WorkerConfig {
         }
     }
 
-    /// Whether workers can be like this, as far as that does not depend on the device.
+    /// Checks the settings that do not depend on the device.
     ///
     /// # Errors
     /// With the field that has to be changed.
@@ -103,7 +103,7 @@ impl WorkerConfig {
                 "mode",
                 format!("{mode:?}"),
                 mode == Mode::SingleQueue || !self.steered,
-                "SingleQueue where the device hands requests to workers: it knows no other",
+                "SingleQueue if the device steers requests to workers: it has no other mode",
             ),
         ];
         for (field, value, good, must) in checks {
@@ -118,16 +118,16 @@ impl WorkerConfig {
 /// Configuration of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointConfig {
-    /// The session protocol. What it says of the device (`reliable`, `rx_queue_bytes`,
-    /// `rx_queue_datagrams`) is replaced by what the device says of itself.
+    /// The session protocol. The device's own values replace `reliable`, `rx_queue_bytes` and
+    /// `rx_queue_datagrams`.
     pub protocol: starling_proto::Config,
     /// What to do when idle.
     pub idle: Idle,
     /// Calls outstanding at once, all sessions together, at most 2^31. Default 2^20: some 32 MiB
     /// of bookkeeping when all are used.
     pub max_calls: usize,
-    /// Reads the clock once for all that a turn does (eRPC, NSDI'19, section 5.2.2). Default on;
-    /// off: for each datagram that arrives, to see what that costs.
+    /// Reads the clock once a turn (eRPC, NSDI'19, section 5.2.2). Default on. Off: the clock is read
+    /// for each datagram that arrives, to measure what that costs.
     pub batched_timestamps: bool,
 }
 
@@ -143,7 +143,7 @@ impl Default for EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// Whether an endpoint can be like this on a device that says this of itself.
+    /// Checks the settings for a device with these capabilities.
     ///
     /// # Errors
     /// With the field of the session protocol that has to be changed.
@@ -151,7 +151,7 @@ impl EndpointConfig {
         self.protocol_on(device).check()
     }
 
-    /// The session protocol's settings, with what the device says of itself.
+    /// The session protocol's settings, with the device's own values.
     pub(crate) fn protocol_on(&self, device: &Capabilities) -> starling_proto::Config {
         starling_proto::Config {
             reliable: device.reliable,
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_workers_that_cannot_work_are_named() {
+    fn the_error_names_the_invalid_setting_of_workers() {
         let sound = WorkerConfig::new(2, 0);
         assert_eq!(sound.check(), Ok(()));
         type Change = fn(&mut WorkerConfig);

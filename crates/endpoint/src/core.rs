@@ -107,7 +107,7 @@ impl<R> Core<R> {
 
     // ---- client ----
 
-    /// A call whose body `build` appends.
+    /// Makes a call whose body `build` appends.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn call(
@@ -136,7 +136,7 @@ impl<R> Core<R> {
         Ok(self.record_call(CallId { session, number }, options.timeout))
     }
 
-    /// A call with a message that has room for the header at its beginning.
+    /// Makes a call with a message that has room for the header at its beginning.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn call_message(
         &mut self,
@@ -169,7 +169,7 @@ impl<R> Core<R> {
         )
     }
 
-    /// A call with a complete message.
+    /// Makes a call with a complete message.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn issue(

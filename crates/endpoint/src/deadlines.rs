@@ -4,7 +4,7 @@ use crate::client::CallId;
 use crate::slab::Slab;
 use crate::timers::Timers;
 
-/// Which calls have a deadline, and when.
+/// The calls with a deadline.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     timers: Timers,
@@ -19,21 +19,21 @@ impl Deadlines {
         }
     }
 
-    /// What the next call that is armed has to remember to disarm it; never zero. `None` if
-    /// there are as many as may be.
+    /// The place of the next call that is armed, which disarms it; never zero. `None` if the table is
+    /// full.
     pub(crate) fn next_place(&self) -> Option<u32> {
         self.calls.next_key().map(|key| key as u32 + 1)
     }
 
-    /// Adds the deadline of a call that remembers [`Deadlines::next_place`].
+    /// Adds the deadline of a call at [`Deadlines::next_place`].
     pub(crate) fn arm(&mut self, at_ns: u64, call: CallId) {
         let key = self.calls.insert(call);
-        let key = key.expect("there is a next place");
+        let key = key.expect("next_place returned a place");
         let calls = &self.calls;
         self.timers.arm(at_ns, key, |key| calls.get(key).is_some());
     }
 
-    /// The call is over.
+    /// Removes the deadline of a call that is over.
     pub(crate) fn disarm(&mut self, place: u32) {
         let key = self.calls.key_at(place - 1).expect("armed before");
         self.calls.remove(key);
@@ -46,7 +46,7 @@ impl Deadlines {
         self.timers.next(|key| calls.get(key).is_some())
     }
 
-    /// Whether [`Deadlines::pop_due`] is worth a call.
+    /// Whether [`Deadlines::pop_due`] may return a call.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.timers.is_due(now_ns)

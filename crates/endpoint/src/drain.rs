@@ -7,17 +7,17 @@ use starling_io::{Clock, IoError, PacketIo};
 use crate::endpoint::Endpoint;
 use crate::sink::Sink;
 
-/// Clients that said nothing for this long have what they were sent: longer than the longest
-/// retransmission timeout by default.
+/// Clients that sent nothing for this long have received all responses: it is longer than the
+/// default of the longest retransmission timeout.
 const QUIET_NS: u64 = 100_000_000;
-/// Whether they did is asked this often while nothing arrives.
+/// The clients are checked this often while nothing arrives.
 const QUIET_CHECK_NS: u64 = QUIET_NS / 10;
-/// Clients that are never quiet are left after this long.
+/// The endpoint does not wait longer than this for clients to be quiet.
 const LINGER_MAX_NS: u64 = 1_000_000_000;
 
 impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Begins to shut down: sessions and requests that arrive from now on are refused with
-    /// UNAVAILABLE, so that their callers go elsewhere. Requests that are being worked on go on.
+    /// UNAVAILABLE, so that their callers go elsewhere. Pending requests are still answered.
     pub fn start_drain(&mut self) {
         self.core.draining = true;
         self.core.proto.drain();
@@ -26,7 +26,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    /// Whether nothing is left to be done: no request is worked on, no call is outstanding.
+    /// Whether nothing is left to do: no request is pending, no call is outstanding.
     pub fn is_drained(&self) -> bool {
         let claimed = self
             .dispatch
@@ -35,14 +35,17 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.requests_pending() + claimed == 0 && self.calls_outstanding() == 0 && !self.has_work()
     }
 
-    /// Shuts down gracefully: refuses new requests, finishes those that are being worked on and
-    /// the calls outstanding, sends what is to be sent, closes the client sessions, and tells those
-    /// who have sessions with it that it ends, so that their next call goes elsewhere or waits
-    /// instead of running into silence. Gives up after `timeout`. True if everything was finished. Afterwards the endpoint is to be dropped.
+    /// Shuts down gracefully: refuses new requests, finishes pending requests and outstanding calls,
+    /// sends what is left to send, and closes the client sessions. It notifies the clients that have
+    /// sessions here, so that their next call goes elsewhere or waits instead of timing out. Gives up
+    /// after `timeout`. True if everything was finished. Drop the endpoint afterwards.
     ///
-    /// A client fetches a large response packet by packet and says when it has all of it. It may
-    /// miss a small one over a device that loses packets, and asks again then: such an endpoint
+    /// A client fetches a large response packet by packet and acknowledges the last one. It may miss
+    /// a small one if the device loses packets, and then asks again. Over such a device the endpoint
     /// stays until the clients that it answered last are quiet for 100 ms, but at most one second.
+    ///
+    /// # Errors
+    /// If the device fails.
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = self.clock.now_ns().saturating_add(timeout_ns);
@@ -58,7 +61,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let closed = self.run_until_ns(until_ns, None, |endpoint| {
             endpoint.is_drained() && endpoint.core.sessions.alive().is_empty()
         })?;
-        // The last word: whoever has a session here need not find out by silence.
+        // The clients learn of the end from a frame, not from a timeout.
         while !self.leave() && self.core.now_ns < until_ns {
             self.poll()?;
         }
@@ -71,8 +74,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         context.core.proto.announce_shutdown(&mut Sink(context.tx))
     }
 
-    /// Turns until `done` or the time is over; says whether it was `done`, which is asked at
-    /// least every `interval_ns`.
+    /// Takes turns until `done` returns true (then the result is true) or the time is over. `done` is
+    /// called at least every `interval_ns`.
     fn run_until_ns(
         &mut self,
         until_ns: u64,

@@ -1,4 +1,4 @@
-//! An endpoint as its owner sees it. Its event loop is in `turn`, its end in `drain`.
+//! An endpoint as its owner sees it. `turn` has its event loop, `drain` its shutdown.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::stats::Stats;
 use crate::tables::Tables;
 use crate::workers::{Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandler};
 
-/// Sessions whose requests workers may claim, at most. What they share takes about a hundred bytes
+/// Sessions whose requests workers may claim, at most. The shared table takes about a hundred bytes
 /// for each.
 const CLAIMED_SESSIONS: usize = 1 << 16;
 
-/// One thread's end of everything: its sessions, calls and handlers, over one device.
+/// The sessions, calls and handlers of one thread, over one device.
 ///
 /// The owner calls [`Endpoint::poll`] (and [`Endpoint::wait`] when there is nothing to do), or one
 /// of the loops made of them: [`Endpoint::run_until`], [`Endpoint::block_on`].
@@ -38,16 +38,16 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     pub(crate) core: EndpointCore<I>,
     pub(crate) tables: Tables<I>,
     pub(crate) dispatch: Option<Box<dyn Dispatch>>,
-    /// Peers to be given up once what was appended for them is flushed.
+    /// Peers to close on the device once the frames for them are flushed.
     pub(crate) released: Vec<PeerId>,
     pub(crate) idle: Idle,
-    /// When there was work last.
+    /// When there was last work.
     pub(crate) active_ns: u64,
     /// Whether the owner did something since the last turn, at the time in `core`.
     pub(crate) between_turns: bool,
-    /// When the loop works and when it only looks for datagrams.
+    /// Which turns do everything, and which only look for datagrams.
     pub(crate) schedule: TurnSchedule,
-    /// When what a long burst gave rise to is flushed.
+    /// When a long burst is flushed.
     pub(crate) cadence: FlushCadence,
     pub(crate) batched_timestamps: bool,
     pub(crate) clock: C,
@@ -64,7 +64,10 @@ impl<I: PacketIo, C: Clock> fmt::Debug for Endpoint<I, C> {
 }
 
 impl<I: PacketIo, C: Clock> Endpoint<I, C> {
-    /// An endpoint on a device. `secrets` have to be random and new at each start.
+    /// An endpoint on a device. `secrets` must be random and new at each start.
+    ///
+    /// # Errors
+    /// With the setting of the session protocol that is invalid.
     pub fn new(
         io: I,
         clock: C,
@@ -109,14 +112,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// RESOURCE_EXHAUSTED.
     ///
     /// # Errors
-    /// If there are workers already, if the settings cannot work ([`WorkerConfig::check`]), if there
-    /// cannot be so many threads, or if the device is to hand requests to them and cannot.
+    /// If there are workers already, if the settings are invalid ([`WorkerConfig::check`]), if the
+    /// host refuses so many threads, or if the device cannot steer requests to them as configured.
     pub fn start_workers(&mut self, config: &WorkerConfig) -> Result<(), IoError>
     where
         C: Clone + Send + 'static,
     {
         if self.dispatch.is_some() {
-            // Those would take with them what they have.
+            // The jobs of those workers would be lost.
             return Err(IoError::new(
                 Fault::Caller,
                 "start worker threads",
@@ -152,14 +155,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         Ok(())
     }
 
-    /// Has requests for worker handlers handed out by `dispatch`.
+    /// Sets what hands requests to worker handlers.
     ///
     /// # Panics
-    /// If what handed them out before has some that are not answered, or workers of its have claimed
-    /// some that were not taken in.
+    /// If the dispatch that was set before has jobs that were not polled.
     pub fn set_dispatch(&mut self, dispatch: Box<dyn Dispatch>) {
         if let Some(before) = &mut self.dispatch {
-            // From here on its workers claim nothing.
+            // Its workers claim nothing from here on.
             before.drain();
             assert!(
                 before.in_flight() + before.claimed() == 0,
@@ -169,7 +171,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.dispatch = Some(dispatch);
     }
 
-    /// Registers what is to run when a call ends. One continuation serves any number of calls.
+    /// Registers a continuation: what runs when a call ends. One continuation serves any number of
+    /// calls.
     pub fn register_continuation(
         &mut self,
         continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + 'static,
@@ -179,10 +182,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
 
     // ---- sessions ----
 
-    /// Begins a session with the endpoint at `address`. Calls may be made on it at once; they wait
-    /// until it is open, and end with UNAVAILABLE if that fails.
+    /// Begins a session with the endpoint at `address`. Calls may be made on it at once. They wait
+    /// until the session is open, and end with UNAVAILABLE if that fails.
     pub fn connect(&mut self, address: &str) -> Result<SessionId, OpenError> {
-        self.refresh_for_limit();
+        self.begin_timed_work();
         let peer = self.io.open_peer(address)?;
         let now = self.core.now_ns;
         let sink = &mut Sink(self.io.split().1);
@@ -201,7 +204,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    /// Where a session stands; `None` if it is unknown or ended long ago.
+    /// The state of a session; `None` if it is unknown or ended long ago.
     pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
         self.core.sessions.state(session)
     }
@@ -234,7 +237,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         tag: u64,
     ) -> Result<CallId, CallError> {
         if options.timeout.is_some() {
-            self.refresh_for_limit();
+            self.begin_timed_work();
         }
         self.context()
             .call(session, method, options, build, continuation, tag)
@@ -252,13 +255,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         tag: u64,
     ) -> Result<CallId, RejectedCall> {
         if options.timeout.is_some() {
-            self.refresh_for_limit();
+            self.begin_timed_work();
         }
         self.context()
             .call_message(session, method, options, message, continuation, tag)
     }
 
-    /// Gives a call up; see [`Context::cancel`].
+    /// Cancels a call; see [`Context::cancel`].
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.context().cancel(call)
     }
@@ -273,14 +276,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.context().complete_with(reply, result);
     }
 
-    /// A way to make calls with futures, and to spawn them.
+    /// A handle to make calls with futures, and to spawn futures.
     pub fn local(&self) -> LocalHandle {
         LocalHandle::of(&self.core.local)
     }
 
-    // ---- looking ----
+    // ---- getters ----
 
-    /// The address that peers reach this endpoint at.
+    /// The address at which peers reach this endpoint.
     pub fn local_address(&self) -> String {
         self.io.local_address()
     }
@@ -290,8 +293,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.io.waker()
     }
 
-    /// Memory that large parts of messages are best made in: they are sent from it as they are, where
-    /// the device can do that.
+    /// The best memory for large segments of messages: a device that can do so sends them from it
+    /// without a copy.
     pub fn memory(&self) -> MessageMemory {
         self.io.memory()
     }
@@ -301,12 +304,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         &self.io
     }
 
-    /// What the endpoint did so far.
+    /// The counters of the endpoint.
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }
 
-    /// What the session protocol did so far.
+    /// The session protocol, for its counters.
     pub fn protocol(&self) -> &Protocol {
         &self.core.proto
     }
@@ -316,13 +319,13 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.core.calls_outstanding() + self.core.finished.len()
     }
 
-    /// Requests that are worked on: deferred, or in workers.
+    /// Requests that are worked on outside their handler: deferred, or in workers.
     pub fn requests_pending(&self) -> usize {
         self.core.pending.len()
     }
 
-    /// After a long absence: peers may have given this endpoint up meanwhile, and are asked before
-    /// anything else is sent to them.
+    /// After a long absence, peers may have given this endpoint up. They are probed before anything
+    /// else is sent to them.
     #[inline]
     pub(crate) fn handle_absence(&mut self) {
         let now_ns = self.core.now_ns;
@@ -333,10 +336,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    /// Before something that has a time limit: it is counted from now, even if the owner did
-    /// something else a while ago and took no turn since.
+    /// Called before something with a time limit, so that the limit counts from now, even if the owner
+    /// did something else a while ago and took no turn since.
     #[inline]
-    fn refresh_for_limit(&mut self) {
+    fn begin_timed_work(&mut self) {
         if self.between_turns {
             self.read_clock();
             self.handle_absence();
@@ -344,8 +347,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.begin_owner_work();
     }
 
-    /// Begins what the owner does between two turns: reads the clock, once, however much it is,
-    /// and sees to it that the next turn comes before a sleep, to send what is asked for.
+    /// Called before anything that the owner does between two turns: reads the clock, once, and makes
+    /// the next turn come before a sleep, so that it sends what the owner asked for.
     #[inline]
     pub(crate) fn begin_owner_work(&mut self) {
         if !self.between_turns {

@@ -1,4 +1,4 @@
-//! Why calls and connects fail on this side, and how the protocol's errors become statuses.
+//! Errors of calls and connects on this endpoint, and how the protocol's errors become statuses.
 
 use starling_call::Status;
 use starling_io::{Fault, IoError};
@@ -27,7 +27,7 @@ pub enum CallError {
         /// The limit.
         limit: usize,
     },
-    /// A prepared message leaves no room for the header.
+    /// A message has no room for the call header.
     #[error("the message is shorter than the {needed} bytes that its call header needs")]
     NoHeaderRoom {
         /// What `CallOptions::header_len` says.
@@ -42,10 +42,10 @@ pub enum CallError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RejectedCall {
-    /// Why.
+    /// The reason.
     #[source]
     pub error: CallError,
-    /// The message, back.
+    /// The message, to be used again.
     pub message: Msgbuf,
 }
 
@@ -75,7 +75,7 @@ impl From<CallError> for Status {
     }
 }
 
-/// Settings of workers that cannot work. The caller is at fault.
+/// Invalid settings of workers. The caller is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("WorkerConfig::{field} is {value}, it must be {must}")]
 pub struct WorkerConfigError {
@@ -83,7 +83,7 @@ pub struct WorkerConfigError {
     pub field: &'static str,
     /// Its value.
     pub value: String,
-    /// What it may be.
+    /// What it must be.
     pub must: &'static str,
 }
 
@@ -99,7 +99,7 @@ impl From<WorkerConfigError> for IoError {
     }
 }
 
-/// Why no session was begun.
+/// Why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The device cannot reach the address.
@@ -108,9 +108,9 @@ pub enum OpenError {
     /// The session protocol cannot open a session.
     #[error("connect {address}: {error}")]
     Session {
-        /// Where to.
+        /// The address.
         address: String,
-        /// Why not.
+        /// The reason.
         #[source]
         error: ConnectError,
     },
@@ -163,7 +163,7 @@ mod tests {
     use crate::Code;
 
     #[test]
-    fn a_failed_peer_is_unavailable_and_the_text_says_who_and_what_to_do() {
+    fn the_status_of_a_failed_peer_is_unavailable_and_names_the_peer_and_the_remedy() {
         for (may_have_run, says) in [(true, "may have run"), (false, "did not run")] {
             let error = SessionError::PeerSilent.into();
             let status = status_of_failure("udp://h:1", error, may_have_run);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_large_is_resource_exhausted() {
+    fn a_message_that_is_too_large_is_resource_exhausted() {
         let status = status_of_failure("x", Rejection::TooLarge.into(), true);
         assert_eq!(status.code(), Code::ResourceExhausted);
         let status = Status::from(CallError::TooLarge { len: 2, max: 1 });

@@ -19,10 +19,10 @@ const MAIN: u64 = u64::MAX;
 /// Tasks to be polled, in order; at most one entry for a task. Wakers may be used in any thread.
 struct Ready {
     any: AtomicBool,
-    /// Whether the endpoint's thread sleeps, or is about to look whether it may. Otherwise it
-    /// sees by itself what is ready, and the device need not be woken.
+    /// Whether the endpoint's thread sleeps, or is about to check whether it may. Otherwise it
+    /// finds the ready tasks by itself, and nobody needs to wake the device.
     sleeping: AtomicBool,
-    /// None when the endpoint is gone: an entry would keep the queue that it is in alive.
+    /// `None` after the endpoint was dropped: an entry would keep its own queue alive.
     queue: Mutex<Option<VecDeque<Arc<TaskWaker>>>>,
     device: Arc<dyn Wake>,
 }
@@ -52,7 +52,7 @@ impl std::task::Wake for TaskWaker {
             };
             tasks.push_back(Arc::clone(self));
             // Sequentially consistent, as in `Executor::may_sleep`: of two threads that each
-            // write one flag and then read the other, at least one sees what the other wrote.
+            // write one flag and then read the other, at least one sees the other's write.
             self.ready.any.store(true, Ordering::SeqCst);
             drop(queue);
             if self.ready.sleeping.load(Ordering::SeqCst) {
@@ -74,7 +74,7 @@ pub(crate) struct Executor {
     tasks: Slab<Option<Task>>,
     main: Waker,
     main_woken: bool,
-    /// The tasks of this turn. Kept for its memory.
+    /// The tasks of this turn. Kept because of its memory.
     turn: VecDeque<Arc<TaskWaker>>,
 }
 
@@ -102,19 +102,19 @@ impl Executor {
         self.shared.is_busy() || self.ready.any.load(Ordering::Acquire)
     }
 
-    /// Announces a sleep. False if there is something to do after all.
+    /// Announces a sleep. False if a task became ready meanwhile.
     pub(crate) fn may_sleep(&self) -> bool {
         self.ready.sleeping.store(true, Ordering::SeqCst);
         !self.ready.any.load(Ordering::SeqCst)
     }
 
-    /// The sleep is over.
+    /// Ends the sleep.
     pub(crate) fn end_sleep(&self) {
         self.ready.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Starts what was spawned and polls the tasks that are ready now, each once. Returns how
-    /// many were polled and how many of them panicked.
+    /// Starts spawned futures, and polls each task that is ready now, once. Returns how many were
+    /// polled, and how many of them panicked.
     pub(crate) fn run(&mut self) -> (usize, u64) {
         let mut panics = 0;
         for future in self.shared.take_spawned() {
@@ -133,7 +133,7 @@ impl Executor {
         }
         let polled = self.turn.len();
         for task_waker in self.turn.drain(..) {
-            // From here on a wake queues the task again.
+            // A wake from here on queues the task again.
             task_waker.queued.store(false, Ordering::Release);
             let key = task_waker.key;
             if key == MAIN {
@@ -167,7 +167,7 @@ impl Executor {
         self.main.clone()
     }
 
-    /// Whether that future was woken since the last time this was asked.
+    /// Whether that future was woken since the last call of this function.
     pub(crate) fn take_main_woken(&mut self) -> bool {
         std::mem::take(&mut self.main_woken)
     }

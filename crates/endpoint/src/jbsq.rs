@@ -1,32 +1,32 @@
 //! Which worker runs what, and when: join-bounded-shortest-queue, as a pure state machine.
 //!
-//! A server whose cores all take from one queue has the best tail there is, but a queue that all
-//! of them lock is slow. RPCValet (Daglis, Sutherland, Falsafi, ASPLOS 2019) has the same tail
-//! without it: whoever receives a request gives it to the worker with the fewest outstanding ones,
-//! and holds it back as long as all have as many as the bound, which is two: the one that runs and
-//! one to go on with while the completion is on its way. Nothing is behind a long request but the
-//! one that was given already.
+//! A server whose cores all take from one queue has the shortest tail, but a queue that all of them
+//! lock is slow. RPCValet (Daglis, Sutherland, Falsafi, ASPLOS 2019) gets the same tail without
+//! such a queue: the receiver gives a request to the worker with the fewest outstanding ones, and
+//! holds it back while all workers have as many as the bound. The bound is two: the request that
+//! runs, and one to continue with while the completion is on its way. So at most one request waits
+//! behind a long one.
 //!
-//! [`Mode::Partitioned`] is what receive-side scaling does, and is here to be compared with: each
-//! flow has its worker, whatever the others do. [`Mode::Grouped`] is in between.
+//! [`Mode::Partitioned`] is what receive-side scaling does, for comparison: each flow has one worker,
+//! whatever the load. [`Mode::Grouped`] is in between.
 //!
-//! Nothing here runs anything or knows what an item is: a thread pool and a simulator use it alike.
+//! Nothing here runs an item or knows what it is: a thread pool and a simulator use the same code.
 
 use std::collections::VecDeque;
 
-/// Outstanding requests of one worker, at most, that can be asked for.
+/// The greatest bound on the outstanding requests of one worker.
 pub const MAX_DEPTH: u8 = 8;
 
 /// Which workers may run a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Any (1xN).
+    /// Any worker (1xN).
     #[default]
     SingleQueue,
-    /// Those of the request's group, chosen by flow, of so many groups (KxM), at least one; of more
-    /// than there are workers, as many as those.
+    /// The workers of one group, which the flow selects (KxM). The number of groups is at least one;
+    /// if it is greater than the number of workers, there are as many groups as workers.
     Grouped(usize),
-    /// The one that is chosen by flow (Nx1).
+    /// One worker, which the flow selects (Nx1).
     Partitioned,
 }
 
@@ -40,20 +40,20 @@ impl Mode {
     }
 }
 
-/// What becomes of an item that was submitted.
+/// Where an item went that was submitted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Placed<T> {
-    /// The worker is to have it now.
-    Given(usize, T),
-    /// It waits; [`Jbsq::complete`] gives it out.
-    Waits,
-    /// As many wait as may.
+    /// To this worker, now.
+    Assigned(usize, T),
+    /// Into the queue; [`Jbsq::complete`] returns it.
+    Queued,
+    /// Nowhere: the queue is full.
     Refused(T),
 }
 
-/// The state: who has how much, and what waits.
+/// The state of all workers and queues.
 ///
-/// Invariant: something waits in a group only while each of its workers has as much as it may.
+/// Invariant: items wait in a group only while each of its workers has as many as the bound.
 #[derive(Debug)]
 pub struct Jbsq<T> {
     depth: u8,
@@ -102,7 +102,7 @@ impl<T> Jbsq<T> {
         }
     }
 
-    /// Takes an item of a flow: any number that is the same for what should stay together.
+    /// Submits an item of a flow. Items with the same flow number stay together.
     #[inline]
     pub fn submit(&mut self, flow: u64, item: T) -> Placed<T> {
         let index = self.group_of_flow(flow);
@@ -117,14 +117,14 @@ impl<T> Jbsq<T> {
             self.behind += usize::from(*load > 0);
             group.reload(worker, *load, *load + 1);
             *load += 1;
-            return Placed::Given(worker, item);
+            return Placed::Assigned(worker, item);
         }
         self.waiting += 1;
         group.queue.push_back(item);
-        Placed::Waits
+        Placed::Queued
     }
 
-    /// A worker is done with one of its items. What is returned is for it now.
+    /// Records that a worker has completed one of its items. The returned item is its next one.
     ///
     /// # Panics
     /// If the worker had none.
@@ -144,23 +144,23 @@ impl<T> Jbsq<T> {
         None
     }
 
-    /// Items that wait.
+    /// Items in the queues.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Items that a worker has.
+    /// Outstanding items of a worker.
     pub fn load(&self, worker: usize) -> u8 {
         self.loads[worker]
     }
 
-    /// Outstanding items of one worker, at most.
+    /// The bound on the outstanding items of one worker.
     pub fn depth(&self) -> u8 {
         self.depth
     }
 
-    /// The workers that run what a worker's group gets.
-    pub fn companions(&self, worker: usize) -> std::ops::Range<usize> {
+    /// The workers of a worker's group.
+    pub fn group_of(&self, worker: usize) -> std::ops::Range<usize> {
         self.groups[self.group_of_worker(worker)].workers.clone()
     }
 
@@ -168,7 +168,7 @@ impl<T> Jbsq<T> {
         if self.groups.len() == 1 {
             return 0;
         }
-        // Fibonacci hashing: flows that count up are spread too.
+        // Fibonacci hashing: it spreads consecutive flow numbers, too.
         let mixed = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((u128::from(mixed) * self.groups.len() as u128) >> 64) as usize
     }
@@ -181,8 +181,8 @@ impl<T> Jbsq<T> {
 }
 
 impl<T> Group<T> {
-    /// The first of the workers that have the least, if that is below the bound. The first, so
-    /// that under little load few workers are awake and their caches warm.
+    /// The first of the workers with the fewest items, if that is below the bound. The first, so that
+    /// under low load few workers are awake and their caches are warm.
     #[inline]
     fn shortest(&self) -> Option<usize> {
         let place = self.by_load.iter().find_map(Set::first)?;
@@ -192,7 +192,7 @@ impl<T> Group<T> {
     #[inline]
     fn reload(&mut self, worker: usize, before: u8, after: u8) {
         let place = worker - self.workers.start;
-        // Those at the bound are in no set.
+        // Workers at the bound are in no set.
         if let Some(set) = self.by_load.get_mut(usize::from(before)) {
             set.remove(place);
         }
@@ -232,9 +232,9 @@ impl Set {
 mod tests {
     use super::*;
 
-    fn given<T>(placed: Placed<T>) -> usize {
+    fn assigned<T>(placed: Placed<T>) -> usize {
         match placed {
-            Placed::Given(worker, _) => worker,
+            Placed::Assigned(worker, _) => worker,
             _ => panic!("it should have been given to a worker"),
         }
     }
@@ -242,30 +242,34 @@ mod tests {
     #[test]
     fn the_shortest_queue_is_joined_up_to_the_bound() {
         let mut jbsq = Jbsq::new(Mode::SingleQueue, 3, 2, 5);
-        let order: Vec<_> = (0..6).map(|item| given(jbsq.submit(item, item))).collect();
+        let order: Vec<_> = (0..6)
+            .map(|item| assigned(jbsq.submit(item, item)))
+            .collect();
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(jbsq.submit(6, 6), Placed::Waits);
-        assert_eq!(jbsq.submit(7, 7), Placed::Waits);
+        assert_eq!(jbsq.submit(6, 6), Placed::Queued);
+        assert_eq!(jbsq.submit(7, 7), Placed::Queued);
         assert_eq!(jbsq.submit(8, 8), Placed::Refused(8));
-        // Whoever is done first goes on with what came first; a stalled worker gets nothing more.
+        // The first free worker gets the oldest item; a stalled worker gets nothing more.
         assert_eq!(jbsq.complete(1), Some(6));
         assert_eq!(jbsq.complete(1), Some(7));
         assert_eq!(jbsq.complete(1), None);
         assert_eq!(jbsq.load(0), 2);
-        assert_eq!(given(jbsq.submit(9, 9)), 1);
+        assert_eq!(assigned(jbsq.submit(9, 9)), 1);
     }
 
     #[test]
-    fn only_what_would_wait_is_refused() {
+    fn only_items_that_would_wait_are_refused() {
         let mut jbsq = Jbsq::new(Mode::SingleQueue, 2, 8, 1);
-        let order: Vec<_> = (0..3).map(|item| given(jbsq.submit(item, item))).collect();
+        let order: Vec<_> = (0..3)
+            .map(|item| assigned(jbsq.submit(item, item)))
+            .collect();
         assert_eq!(order, [0, 1, 0], "the third is behind the first");
         assert_eq!(jbsq.submit(3, 3), Placed::Refused(3));
         assert_eq!(jbsq.complete(1), None);
-        assert_eq!(given(jbsq.submit(4, 4)), 1, "it begins at once");
+        assert_eq!(assigned(jbsq.submit(4, 4)), 1, "it begins at once");
         assert_eq!(jbsq.submit(5, 5), Placed::Refused(5));
         assert_eq!(jbsq.complete(0), None);
-        assert_eq!(given(jbsq.submit(6, 6)), 0);
+        assert_eq!(assigned(jbsq.submit(6, 6)), 0);
     }
 
     #[test]
@@ -274,13 +278,13 @@ mod tests {
             let mut jbsq = Jbsq::new(mode, 16, 2, 1000);
             let mut hit = std::collections::BTreeSet::new();
             for flow in 0..200 {
-                let worker = given(jbsq.submit(flow, ()));
-                let group = jbsq.companions(worker);
+                let worker = assigned(jbsq.submit(flow, ()));
+                let group = jbsq.group_of(worker);
                 assert!(group.contains(&worker));
                 assert_eq!(group.len(), 16 / groups);
                 hit.insert(group.start);
                 assert_eq!(jbsq.complete(worker), None);
-                assert_eq!(given(jbsq.submit(flow, ())), group.start);
+                assert_eq!(assigned(jbsq.submit(flow, ())), group.start);
                 assert_eq!(jbsq.complete(group.start), None);
             }
             assert_eq!(hit.len(), groups, "flows are spread over all groups");
@@ -293,7 +297,7 @@ mod tests {
             for groups in 1..=workers {
                 let jbsq = Jbsq::<()>::new(Mode::Grouped(groups), workers, 2, 0);
                 for worker in 0..workers {
-                    assert!(jbsq.companions(worker).contains(&worker));
+                    assert!(jbsq.group_of(worker).contains(&worker));
                 }
                 let sum: usize = jbsq.groups.iter().map(|group| group.workers.len()).sum();
                 assert_eq!((jbsq.groups.len(), sum), (groups, workers));
@@ -331,12 +335,12 @@ mod tests {
                         let behind: usize = (0..workers).map(behind).sum();
                         let has_room = least == 0 || behind + waiting.len() < 5;
                         match jbsq.submit(flow, next) {
-                            Placed::Given(worker, item) => {
+                            Placed::Assigned(worker, item) => {
                                 assert_eq!((worker, item), (shortest, next));
                                 assert!(least < *depth && has_room);
                                 busy.push(worker);
                             }
-                            Placed::Waits => {
+                            Placed::Queued => {
                                 assert!(least == *depth && has_room);
                                 waiting.push_back((group, next));
                             }

@@ -2,17 +2,26 @@
 //! handlers, continuations and futures. What eRPC (NSDI'19, section 3) calls an `Rpc` object.
 //!
 //! There are two ways to use it, which mix freely:
-//! - *Raw*: [`Endpoint::call`] with a continuation registered once. No boxing, no allocation, no
-//!   lock, no reference count for each call; a handler reads the request where it was received
-//!   and writes into a response buffer that is there already.
+//! - *Raw*: [`Endpoint::call`] with a continuation that is registered once. A call costs no box, no
+//!   allocation, no lock and no reference count. A handler reads the request where it was received
+//!   and writes into a response buffer that exists already.
 //! - *Futures*: [`LocalHandle::call`], driven by the same loop in the same thread.
 //!
 //! Handlers run *inline*, in the loop's thread, or in *workers* ([`Endpoint::start_workers`]).
-//! Either may answer later ([`Reply::defer`]) and make calls of its own meanwhile.
+//! An inline handler may answer later ([`Reply::defer`]) and make nested calls meanwhile.
 //!
 //! Every call ends exactly once: with its response, with the server's [`Status`], at its deadline,
-//! by cancellation, or because its peer failed. What calls look like on the wire is in
-//! [`starling_call::header`].
+//! by cancellation, or because its peer failed. [`starling_call::header`] has the bytes of calls on
+//! the wire.
+//!
+//! ```text
+//!  Endpoint ─ turn, wait, drain ─ burst ─ tables ─ context ─ core ─ protocol
+//!               schedule                │             │        └ sessions, deadlines, pending
+//!               cadence                 │             └ Handler, Context
+//!                                       ├ admission, refusal, handler_panic
+//!                                       └ workers ─ jbsq
+//!  LocalHandle ─ local ─ executor, command
+//! ```
 
 #![forbid(unsafe_code)]
 

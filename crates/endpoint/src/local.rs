@@ -1,8 +1,8 @@
 //! Futures on an endpoint: calls, sleeps, spawned tasks, all in the endpoint's own thread.
 //!
-//! A future lives longer than any borrow of the endpoint, so it leaves what it wants done in a
-//! queue, and the event loop leaves results in a table and wakes the task. Both are in [`Shared`],
-//! behind one `Rc`; the raw API does not touch it.
+//! A future lives longer than any borrow of the endpoint. So it leaves commands in a queue, and the
+//! event loop leaves results in a table and wakes the task. Both are in [`Shared`], behind one `Rc`;
+//! the raw API does not use it.
 //!
 //! ```text
 //!  task ── commands ──▶ Shared ──▶ event loop ──▶ protocol
@@ -30,14 +30,14 @@ use crate::server::{Abandoned, DeferredReply};
 use crate::slab::Slab;
 use crate::timers::Timers;
 
-/// Futures of one endpoint of each kind (calls, sleeps, tasks) at once.
+/// Futures of each kind (calls, sleeps, tasks) that one endpoint may have at once.
 pub(crate) const MAX_FUTURES: usize = 1 << 24;
-/// Buffers kept for the next calls.
+/// Buffers that are kept for the next calls, at most.
 const SPARE_BUFFERS: usize = 64;
 
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What futures want from the event loop.
+/// What a future asks of the event loop.
 pub(crate) enum Command {
     Call {
         key: u64,
@@ -52,14 +52,14 @@ pub(crate) enum Command {
 }
 
 enum CallState {
-    /// Not over. The call's name is there once the command was executed.
+    /// Not over. The call's id is present once the command was executed.
     Waiting(Option<CallId>, Option<Waker>),
     Over(Result<OwnedResponse, Status>),
 }
 
 #[derive(Default)]
 struct Sleeper {
-    /// Its time is in `sleeps`.
+    /// Its end is in `sleeps`.
     armed: bool,
     over: bool,
     waker: Option<Waker>,
@@ -71,7 +71,7 @@ struct State {
     calls: Slab<CallState>,
     sleepers: Slab<Sleeper>,
     sleeps: Timers,
-    /// Sleeps that begin with the time that the event loop takes them in, and how long they are.
+    /// Keys and durations of sleeps that begin when the event loop takes them in.
     begun: Vec<(u64, u64)>,
     spare: Vec<Msgbuf>,
     closed: bool,
@@ -82,9 +82,9 @@ pub(crate) struct Shared {
     state: RefCell<State>,
     /// Whether there are commands or spawned futures.
     busy: Cell<bool>,
-    /// When [`Shared::wake_sleepers`] has something to do.
+    /// When the next sleep ends.
     alarm_ns: Cell<u64>,
-    /// The endpoint's, by which its deferred replies are told from another one's.
+    /// The endpoint's own: identifies the deferred replies that came from it.
     abandoned: Arc<Abandoned>,
 }
 
@@ -107,7 +107,7 @@ impl Shared {
         })
     }
 
-    /// Whether a sleeper's time has come.
+    /// Whether a sleep is over.
     #[inline]
     pub(crate) fn is_alarm_due(&self, now_ns: u64) -> bool {
         self.alarm_ns.get() <= now_ns
@@ -136,7 +136,7 @@ impl Shared {
     fn push(&self, command: Command) {
         let mut state = self.state.borrow_mut();
         if state.closed {
-            // Dropped without the borrow: a deferred reply has a destructor.
+            // The borrow ends before the command is dropped: a deferred reply has a destructor.
             drop(state);
             return;
         }
@@ -144,19 +144,19 @@ impl Shared {
         self.busy.set(true);
     }
 
-    /// Whether the call's future is still there.
+    /// Whether the call's future still exists.
     pub(crate) fn has_call(&self, key: u64) -> bool {
         self.state.borrow().calls.get(key).is_some()
     }
 
-    /// Tells a waiting future's call, so that dropping the future cancels it.
+    /// Sets the call of a waiting future, so that dropping the future cancels the call.
     pub(crate) fn set_call(&self, key: u64, call: CallId) {
         if let Some(CallState::Waiting(id, _)) = self.state.borrow_mut().calls.get_mut(key) {
             *id = Some(call);
         }
     }
 
-    /// Hands the end of a call to its future, if that is still there.
+    /// Hands the end of a call to its future, if the future still exists.
     pub(crate) fn finish(&self, key: u64, result: Result<OwnedResponse, Status>) {
         let mut state = self.state.borrow_mut();
         let Some(call) = state.calls.get_mut(key) else {
@@ -180,7 +180,7 @@ impl Shared {
         None
     }
 
-    /// Has the sleeps begin that were polled first since the last time.
+    /// Begins the sleeps that were first polled since the last call.
     pub(crate) fn arm_sleepers(&self, now_ns: u64) {
         let State {
             begun,
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the sleepers whose time has come; says how many.
+    /// Wakes the tasks whose sleep is over; returns how many.
     pub(crate) fn wake_sleepers(&self, now_ns: u64) -> usize {
         let mut woken = 0;
         loop {
@@ -223,7 +223,7 @@ impl Shared {
         }
     }
 
-    /// When a sleeper is to be woken next.
+    /// When the next sleep ends.
     pub(crate) fn next_sleep(&self) -> Option<u64> {
         let State {
             sleeps, sleepers, ..
@@ -231,7 +231,7 @@ impl Shared {
         sleeps.next(|key| sleepers.get(key).is_some_and(|sleeper| !sleeper.over))
     }
 
-    /// Ends everything: the endpoint is going.
+    /// Ends all calls, because the endpoint is dropped.
     pub(crate) fn close(&self) {
         let mut state = self.state.borrow_mut();
         state.closed = true;
@@ -252,7 +252,7 @@ impl Shared {
             })
             .collect();
         drop(state);
-        // Their destructors may come back here.
+        // Without the borrow: their destructors may call back.
         drop(spawned);
         drop(commands);
         wakers.into_iter().for_each(Waker::wake);
@@ -263,7 +263,7 @@ fn closed() -> Status {
     Status::cancelled("the endpoint was dropped")
 }
 
-/// A way to use an endpoint from futures in its thread. Cheap to clone.
+/// A handle to use an endpoint from futures in its thread. Cheap to clone.
 #[derive(Clone)]
 pub struct LocalHandle {
     shared: Rc<Shared>,
@@ -282,9 +282,8 @@ impl LocalHandle {
         }
     }
 
-    /// Makes a call whose body `build` appends to the buffer it is given. The call is on its way
-    /// whether or not the future is polled, so that several can be outstanding; dropping the
-    /// future cancels it.
+    /// Makes a call whose body `build` appends to its buffer. The call begins whether or not the
+    /// future is polled, so several calls can be outstanding. Dropping the future cancels the call.
     pub fn call(
         &self,
         session: SessionId,
@@ -295,7 +294,7 @@ impl LocalHandle {
         let spare = self.shared.state.borrow_mut().spare.pop();
         let mut message = spare.unwrap_or_default();
         let head = message.head_mut();
-        // When it is made is said when it is issued.
+        // The event loop writes the time of the call when it issues the call.
         let prefix = prefix_of(options.put_header(method, head, 0));
         build(head);
         assert!(
@@ -354,8 +353,8 @@ impl LocalHandle {
         }
     }
 
-    /// Runs a future in the endpoint's thread, whenever the endpoint is polled. It is dropped
-    /// with the endpoint. If it panics it is dropped and the endpoint lives on.
+    /// Runs a future in the endpoint's thread, whenever the endpoint is polled. The future is dropped
+    /// with the endpoint. If it panics, it is dropped and the endpoint stays usable.
     pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
         let mut state = self.shared.state.borrow_mut();
         if state.closed {
@@ -367,7 +366,7 @@ impl LocalHandle {
         self.shared.busy.set(true);
     }
 
-    /// Ends `duration` after it was first polled, in time of the endpoint's clock.
+    /// A future that is ready `duration` after it was first polled, by the endpoint's clock.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
             shared: Rc::clone(&self.shared),
@@ -390,7 +389,7 @@ impl LocalHandle {
     /// # Panics
     /// If the request arrived at another endpoint.
     pub fn complete_with(&self, reply: DeferredReply, result: Result<(), Status>) {
-        // Here, where the caller can be blamed, and not when the endpoint comes to it.
+        // Checked here, so that the panic names the caller.
         reply.assert_of(&self.shared.abandoned);
         self.shared.push(Command::Complete(reply, result));
     }
@@ -436,14 +435,14 @@ impl Future for LocalCall {
 impl Drop for LocalCall {
     fn drop(&mut self) {
         let call = self.shared.state.borrow_mut().calls.remove(self.key);
-        // A call without a name is still among the commands, which see that nobody wants it.
+        // A call without an id is still a command, which finds that its future is gone.
         if let Some(CallState::Waiting(Some(call), _)) = call {
             self.shared.push(Command::Cancel(call));
         }
     }
 }
 
-/// A time to wait, as a future.
+/// A sleep, as a future.
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
     shared: Rc<Shared>,

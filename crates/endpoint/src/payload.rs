@@ -1,4 +1,4 @@
-//! Received messages: read in place, or kept.
+//! Received messages, read in place or kept.
 
 use std::ops::Deref;
 
@@ -18,7 +18,7 @@ pub(crate) struct Payload<'a> {
 pub(crate) enum PayloadBytes<'a> {
     /// In the receive buffer.
     InPlace(&'a [u8]),
-    /// Reassembled. Whoever keeps it takes it out and leaves an empty one.
+    /// Reassembled. To keep it, the message is moved out and an empty one left.
     Reassembled(&'a mut Msgbuf),
 }
 
@@ -53,7 +53,7 @@ impl Payload<'_> {
         header::fields_between(self.bytes.as_slice(), from, to)
     }
 
-    /// To keep it: a large message is moved, a small one is copied into `spare`.
+    /// The message, to keep it: a large one is moved, a small one is copied into `spare`.
     pub(crate) fn into_owned(self, spare: Msgbuf) -> OwnedMessage {
         let message = match self.bytes {
             PayloadBytes::InPlace(bytes) => {
@@ -72,7 +72,7 @@ impl Payload<'_> {
     }
 }
 
-/// A received message that was kept. Reads as its body.
+/// A received message that was kept. Dereferences to its body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedMessage {
     pub(crate) message: Msgbuf,
@@ -80,11 +80,11 @@ pub struct OwnedMessage {
     body_at: u32,
 }
 
-/// The response of a call, kept.
+/// A response that was kept.
 pub type OwnedResponse = OwnedMessage;
 
 impl OwnedMessage {
-    /// Nothing but a body.
+    /// A message that is only a body.
     pub(crate) fn of_body(body: Vec<u8>) -> Self {
         Self {
             message: Msgbuf::from_vec(body),
@@ -105,17 +105,17 @@ impl OwnedMessage {
         header::fields_between(self.message.head(), from, to)
     }
 
-    /// What the sender sent beside the body.
+    /// The metadata that the sender sent.
     pub fn metadata(&self) -> MetadataView<'_> {
         MetadataView::of_extension(self.fields())
     }
 
-    /// How the body is encoded, if it is that of a request.
+    /// The encoding of the body, if the message is a request.
     pub fn encoding(&self) -> Encoding {
         header::encoding_of(self.fields())
     }
 
-    /// The place in a stream, if the sender gave one.
+    /// The position in a stream, if the sender gave one.
     pub fn stream(&self) -> Option<StreamPosition> {
         header::stream_of(self.fields())
     }

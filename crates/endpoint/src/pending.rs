@@ -1,7 +1,7 @@
 //! Requests that are worked on outside their handler: deferred, or in workers.
 //!
-//! Whoever works on one is told at once when nobody waits for it any more: the caller cancelled
-//! it, is gone, or its deadline passed.
+//! A request is cancelled at once when its caller no longer waits: the caller cancelled it, has
+//! failed, or the deadline passed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::server::{CancelReason, RequestState};
 use crate::slab::Slab;
 use crate::timers::{NEVER, Timers};
 
-/// A request's state, and the key of its deadline if it has one that did not pass yet.
+/// A request's state, and the key of its deadline if that has not passed.
 #[derive(Debug)]
 struct Entry {
     state: Arc<RequestState>,
@@ -23,7 +23,7 @@ struct Entry {
 pub(crate) struct Pending {
     requests: HashMap<RequestId, Entry>,
     timers: Timers,
-    /// Those with a deadline, by its key. No more than there are requests.
+    /// The requests with a deadline, by its key.
     deadlines: Slab<RequestId>,
 }
 
@@ -38,7 +38,7 @@ impl Default for Pending {
 }
 
 impl Drop for Pending {
-    /// The endpoint is gone: nobody hears an answer any more.
+    /// The endpoint is dropped: no answer can be sent any more.
     fn drop(&mut self) {
         for entry in self.requests.values() {
             entry.state.cancel(CancelReason::Cancelled);
@@ -56,13 +56,13 @@ impl Pending {
         self.requests.is_empty()
     }
 
-    /// Begins to look after a request.
+    /// Adds a request.
     pub(crate) fn insert(&mut self, id: RequestId, state: Arc<RequestState>, deadline_ns: u64) {
         let mut entry = Entry {
             state,
             deadline: None,
         };
-        // A table that is full, which takes 2^31 requests, only costs the notice.
+        // If the table is full, with 2^31 requests, the deadline is not noticed; nothing else fails.
         if deadline_ns != NEVER
             && let Ok(key) = self.deadlines.insert(id)
         {
@@ -74,7 +74,7 @@ impl Pending {
         self.requests.insert(id, entry);
     }
 
-    /// The request was answered.
+    /// Removes a request that was answered.
     pub(crate) fn remove(&mut self, id: RequestId) {
         if let Some(Entry {
             deadline: Some(key),
@@ -86,7 +86,7 @@ impl Pending {
         }
     }
 
-    /// Nobody waits for the answer any more. The request stays until it is answered all the same.
+    /// Cancels a request. It stays here until it is answered all the same.
     pub(crate) fn cancel(&mut self, id: RequestId, why: CancelReason) {
         if let Some(entry) = self.requests.get(&id) {
             entry.state.cancel(why);
@@ -99,7 +99,7 @@ impl Pending {
         self.timers.next(|key| live.get(key).is_some())
     }
 
-    /// Tells of the deadlines that have come.
+    /// Cancels the requests whose deadline has come.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         while let Some(key) = self.timers.pop_due(now_ns) {
             let Some(id) = self.deadlines.remove(key) else {

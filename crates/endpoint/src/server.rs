@@ -1,4 +1,4 @@
-//! The server's side of a call as a handler sees it: the request, and the ways to answer it.
+//! A call on the server, as a handler sees it: the request, and the ways to answer it.
 //!
 //! ```text
 //!                 ┌─ reply.ok() ───────────▶ body, as written into reply.buffer()
@@ -26,7 +26,7 @@ use crate::convert::prefix_of;
 use crate::payload::{OwnedMessage, Payload};
 use crate::timers::NEVER;
 
-/// What is known of a request besides its bytes.
+/// What belongs to a request besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestInfo {
     pub(crate) method: MethodId,
@@ -41,7 +41,7 @@ macro_rules! request_getters {
             self.info.method
         }
 
-        /// Who calls, as the device numbers peers.
+        /// The calling peer, as the device numbers it.
         pub fn peer(&self) -> PeerId {
             self.info.peer
         }
@@ -70,12 +70,12 @@ impl Request<'_> {
         self.payload.body()
     }
 
-    /// What the caller sent beside the body.
+    /// The metadata that the caller sent.
     pub fn metadata(&self) -> MetadataView<'_> {
         MetadataView::of_extension(self.payload.fields())
     }
 
-    /// How the request is encoded and the response has to be.
+    /// The encoding of the request, which the response must have, too.
     #[inline]
     pub fn encoding(&self) -> Encoding {
         if self.payload.body_at == REQUEST_BODY_AT as u32 {
@@ -84,38 +84,39 @@ impl Request<'_> {
         header::encoding_of(self.payload.fields())
     }
 
-    /// The place in a stream, if the caller gave one.
+    /// The position in a stream, if the caller gave one.
     pub fn stream(&self) -> Option<StreamPosition> {
         header::stream_of(self.payload.fields())
     }
 
-    /// How long the caller still waits: what to give as timeout to nested calls.
+    /// How long the caller still waits: the timeout for nested calls.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline_ns()
             .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
     }
 
-    /// To keep the request beyond the handler. A large one is moved, a small one is copied.
+    /// The request, to keep it longer than the handler runs. A large one is moved, a small one copied.
     pub fn into_owned(self) -> OwnedMessage {
         self.payload.into_owned(Msgbuf::new())
     }
 }
 
-/// Why nobody waits for an answer any more.
+/// Why the caller no longer waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelReason {
-    /// The caller cancelled the call, closed its session, or is gone.
+    /// The caller cancelled the call, closed its session, or has failed.
     Cancelled,
     /// The caller's deadline passed.
     Expired,
 }
 
-/// What is known of a request while somebody still works on it outside the handler.
+/// The state of a request that is worked on outside its handler. The endpoint and the worker or
+/// deferred reply share it.
 #[derive(Debug, Default)]
 pub(crate) struct RequestState {
     pub(crate) answered: AtomicBool,
     cancelled: OnceLock<CancelReason>,
-    /// Who waits for the caller to give up.
+    /// The task that waits for the cancellation.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -124,7 +125,7 @@ impl RequestState {
         self.cancelled.get().copied()
     }
 
-    /// Nobody waits for an answer any more. Only the first reason counts.
+    /// Cancels the request. Only the first reason counts.
     pub(crate) fn cancel(&self, why: CancelReason) {
         if self.cancelled.set(why).is_ok() {
             let waker = self.waker().take();
@@ -136,7 +137,7 @@ impl RequestState {
 
     fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<CancelReason> {
         let mut waker = self.waker();
-        // Under the lock: a reason that comes later finds the waker.
+        // Under the lock, so that a later cancellation finds the waker.
         if let Some(why) = self.cancelled() {
             return Poll::Ready(why);
         }
@@ -152,7 +153,7 @@ impl RequestState {
     }
 }
 
-/// A response being made: its bytes and what goes into its header.
+/// A response that is being built: its bytes, and what goes into its header.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) message: Msgbuf,
@@ -179,7 +180,7 @@ impl Answer {
         self.extra.get_or_insert_default()
     }
 
-    /// Puts what a successful answer says beside its body in front of it.
+    /// Puts the header of a successful answer in front of its body.
     pub(crate) fn seal_extra(&mut self) -> Prefix {
         let Some(extra) = self.extra.take() else {
             return Prefix::NONE;
@@ -213,15 +214,14 @@ impl Answer {
 
 macro_rules! answer_writers {
     ($answer:ident) => {
-        /// Where the body of the response is written: empty, with memory. Positioned after the
-        /// response's header.
+        /// The buffer for the body of the response: empty, with memory.
         #[inline]
         pub fn buffer(&mut self) -> &mut Vec<u8> {
             self.$answer().message.head_mut()
         }
 
-        /// Appends a segment to the response that is sent from where it lies. Only one: a later
-        /// one replaces it.
+        /// Appends a segment to the response, which is sent without a copy. There is only one: a
+        /// second one replaces the first.
         pub fn set_tail(&mut self, tail: Bytes) {
             let message = std::mem::take(&mut self.$answer().message);
             let (head, _) = message.into_parts();
@@ -233,7 +233,7 @@ macro_rules! answer_writers {
             self.$answer().extra().metadata = metadata;
         }
 
-        /// Sends a place in a stream with the response.
+        /// Sends a position in a stream with the response.
         pub fn set_stream(&mut self, stream: StreamPosition) {
             self.$answer().extra().stream = Some(stream);
         }
@@ -242,15 +242,15 @@ macro_rules! answer_writers {
 pub(crate) use answer_writers;
 pub(crate) use request_getters;
 
-/// How a handler left its reply, if it neither succeeded nor forgot it.
+/// How a handler left its reply, if it neither succeeded nor dropped the reply.
 #[derive(Debug)]
 pub(crate) enum ReplyOutcome {
     Status(Status),
     Deferred(Arc<RequestState>),
 }
 
-/// What an inline handler's reply works on. One serves all requests, one after the other, so that
-/// the response's buffer is there already and nothing is built up and torn down for each.
+/// What the reply of an inline handler writes to. One slot serves all requests in turn, so that the
+/// response's buffer exists already and nothing is built and dropped for each request.
 #[derive(Debug)]
 pub(crate) struct ReplySlot {
     pub(crate) id: RequestId,
@@ -273,7 +273,7 @@ impl Default for ReplySlot {
     }
 }
 
-/// The one chance to answer a request. The response's buffer is there already.
+/// The one way to answer a request. The response's buffer exists already.
 #[derive(Debug)]
 #[must_use = "a request that is not answered ends with INTERNAL"]
 pub struct Reply<'a> {
@@ -310,7 +310,7 @@ impl Reply<'_> {
         }
     }
 
-    /// The answer comes later. What was written so far is kept.
+    /// Defers the answer. What was written so far is kept.
     pub fn defer(self) -> DeferredReply {
         let state = Arc::new(RequestState::default());
         self.slot.outcome = Some(ReplyOutcome::Deferred(Arc::clone(&state)));
@@ -324,7 +324,7 @@ impl Reply<'_> {
     }
 }
 
-/// An answer that is still owed. It may be sent to another thread and back, but is given with
+/// A reply that was deferred. It may go to another thread and back. It is answered with
 /// [`crate::Context::complete`] on the endpoint that it came from. Dropping it answers INTERNAL.
 pub struct DeferredReply {
     id: RequestId,
@@ -341,13 +341,13 @@ impl DeferredReply {
         &mut self.answer
     }
 
-    /// Whether the caller no longer waits: it cancelled the call, is gone, or its deadline passed.
+    /// Whether the caller no longer waits: it cancelled the call, has failed, or its deadline passed.
     pub fn is_cancelled(&self) -> bool {
         self.state.cancelled().is_some()
     }
 
-    /// Ready as soon as the caller no longer waits, with the status that says why: CANCELLED or
-    /// DEADLINE_EXCEEDED. The task that polled last is woken, whatever thread it runs in.
+    /// Ready as soon as the caller no longer waits, with the reason as a status: CANCELLED or
+    /// DEADLINE_EXCEEDED. Wakes the task that polled last, in any thread.
     pub fn poll_cancelled(&self, cx: &mut Context<'_>) -> Poll<Status> {
         self.state.poll_cancelled(cx).map(|why| match why {
             CancelReason::Cancelled => Status::cancelled("the caller no longer waits"),
@@ -357,8 +357,8 @@ impl DeferredReply {
         })
     }
 
-    /// The same as a future: for `select` with what the handler waits for, which is dropped, and
-    /// so cancelled, when the caller gives up.
+    /// [`DeferredReply::poll_cancelled`] as a future, for a `select` with what the handler waits for:
+    /// that is dropped, and so cancelled, when the caller gives up.
     pub async fn cancelled(&self) -> Status {
         std::future::poll_fn(|cx| self.poll_cancelled(cx)).await
     }
@@ -368,7 +368,8 @@ impl DeferredReply {
         (self.deadline_ns != NEVER).then_some(self.deadline_ns)
     }
 
-    /// Panics unless it came from the endpoint with these abandoned replies.
+    /// # Panics
+    /// Unless the reply came from the endpoint with these abandoned replies.
     #[track_caller]
     pub(crate) fn assert_of(&self, abandoned: &Arc<Abandoned>) {
         assert!(
@@ -377,7 +378,7 @@ impl DeferredReply {
         );
     }
 
-    /// For the endpoint to answer.
+    /// The parts that the endpoint answers with. The reply counts as answered.
     pub(crate) fn into_parts(mut self) -> (RequestId, Answer) {
         self.state.answered.store(true, Ordering::Relaxed);
         (self.id, std::mem::take(&mut self.answer))
@@ -401,8 +402,8 @@ impl Drop for DeferredReply {
     }
 }
 
-/// Requests whose deferred reply was dropped, perhaps in another thread. At most as many as there
-/// are requests being worked on.
+/// Requests whose deferred reply was dropped, perhaps in another thread. Bounded by the number of
+/// pending requests.
 pub(crate) struct Abandoned {
     any: AtomicBool,
     queue: Mutex<Vec<(RequestId, Msgbuf)>>,

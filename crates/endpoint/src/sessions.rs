@@ -1,20 +1,20 @@
-//! What became of the client sessions: their addresses, for error texts, and their states.
+//! The client sessions: their states, and their addresses for error texts.
 
 use std::collections::{HashMap, VecDeque};
 
 use starling_proto::{SessionError, SessionId};
 
-/// Ended sessions that are remembered, so that their owners can ask why.
+/// Ended sessions that are kept, so that their owners can read the reason.
 const ENDED_KEPT: usize = 1024;
 
-/// Where a client session stands.
+/// The state of a client session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
     /// Not open yet. Calls on it wait.
     Connecting,
     /// Open.
     Connected,
-    /// Over, and why.
+    /// Over, with the reason.
     Ended(SessionError),
 }
 

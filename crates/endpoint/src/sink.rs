@@ -11,7 +11,7 @@ use crate::convert::{io_peer, proto_peer};
 pub(crate) struct Sink<'a, T: PacketTx>(pub(crate) &'a mut T);
 
 impl<T: PacketTx> FrameSink for Sink<'_, T> {
-    // The protocol's two hottest places push, and each is worth a copy of its own.
+    // The protocol pushes in its two hottest places, and each is worth its own copy.
     #[inline(always)]
     fn push(
         &mut self,
@@ -39,7 +39,7 @@ impl<T: PacketTx> FrameSink for Sink<'_, T> {
     }
 
     fn accept_peer(&mut self, address: SocketAddr) -> Option<PeerId> {
-        // The protocol counts what it could not admit; the stranger tries again.
+        // The protocol counts peers that it could not accept; such a peer tries again.
         self.0.accept_peer(address).ok().map(proto_peer)
     }
 

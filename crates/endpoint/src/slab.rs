@@ -1,4 +1,4 @@
-//! A table whose keys go stale: a place is used again, its key is not (for 2^31 uses).
+//! A table whose keys go stale: a place is reused, its key is not (for 2^31 uses).
 //!
 //! ```text
 //! key   63        32 31         0       generation odd: in use; even: free
@@ -17,8 +17,8 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// A bounded table with generation-checked keys. A freed place is the next to be used, while it
-/// is still in the cache.
+/// A bounded table with generation-checked keys. A freed place is reused first, while it is still in
+/// the cache. A table of our own, because a call needs its key before the value is inserted.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,

@@ -11,7 +11,7 @@ pub struct Stats {
     pub bad_datagrams: u64,
     /// Calls made.
     pub calls: u64,
-    /// Calls that ended, in whatever way.
+    /// Calls that ended, in any way.
     pub completions: u64,
     /// Calls that ended because their deadline passed.
     pub deadline_exceeded: u64,
@@ -23,7 +23,7 @@ pub struct Stats {
     pub claimed: u64,
     /// Answers handed to the session protocol.
     pub responses: u64,
-    /// Answers that nobody waited for any more.
+    /// Answers whose client no longer waited.
     pub stale_responses: u64,
     /// Requests whose deadline had passed before their handler ran; it did not run.
     pub expired: u64,
@@ -44,7 +44,7 @@ pub struct Stats {
     pub abandoned: u64,
     /// Panics of handlers and of spawned futures.
     pub panics: u64,
-    /// Client sessions that ended, in whatever way; [`SessionState`](crate::SessionState) says why.
+    /// Client sessions that ended, in any way; [`SessionState`](crate::SessionState) has the reason.
     pub sessions_ended: u64,
 }
 

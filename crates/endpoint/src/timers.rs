@@ -1,8 +1,8 @@
-//! Deadlines in order of time: a binary heap from which nothing is removed early.
+//! Timers: a binary heap from which nothing is removed early.
 //!
-//! Most deadlines never fire, because the call is over first. Such an entry stays until it comes
-//! up or until dead entries outnumber the living ones; then the heap is rebuilt without them. That
-//! bounds the heap to twice what is armed and costs O(1) per entry, amortised.
+//! Most deadlines never fire, because the call is over first. Such a dead entry stays until its time
+//! comes or until dead entries outnumber the live ones; then the heap is rebuilt without them. So the
+//! heap has at most twice as many entries as are armed, at an amortised cost of O(1) per entry.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,10 +10,10 @@ use std::collections::BinaryHeap;
 /// The time of a deadline that never comes.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Dead entries that are not worth a rebuild.
+/// This many dead entries are not worth a rebuild.
 const SLACK: usize = 64;
 
-/// Keys by the time (in nanoseconds) at which they are due.
+/// Keys, ordered by the time (in nanoseconds) at which they are due.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u64)>>,
@@ -21,7 +21,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Adds a key. `is_live` says of other keys whether they still matter.
+    /// Adds a key. `is_live` tells whether another key is still armed.
     pub(crate) fn arm(&mut self, at_ns: u64, key: u64, is_live: impl Fn(u64) -> bool) {
         if self.heap.len() > 2 * self.armed + SLACK {
             self.heap.retain(|Reverse((_, key))| is_live(*key));
@@ -30,7 +30,7 @@ impl Timers {
         self.armed += 1;
     }
 
-    /// Tells that an armed key does not matter any more.
+    /// Counts an armed key as dead.
     pub(crate) fn disarm(&mut self) {
         debug_assert!(self.armed > 0, "armed before");
         self.armed -= 1;
@@ -47,18 +47,18 @@ impl Timers {
         None
     }
 
-    /// When [`Timers::pop_due`] has something to return, even if the key is dead; [`NEVER`] if nothing is left.
+    /// When [`Timers::pop_due`] next returns a key, dead or live; [`NEVER`] if there is none.
     pub(crate) fn earliest_ns(&self) -> u64 {
         self.heap.peek().map_or(NEVER, |Reverse((at_ns, _))| *at_ns)
     }
 
-    /// Whether [`Timers::pop_due`] would return something.
+    /// Whether [`Timers::pop_due`] would return a key.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         matches!(self.heap.peek(), Some(Reverse((at_ns, _))) if *at_ns <= now_ns)
     }
 
-    /// A key that is due, dead or alive. The caller disarms the living ones.
+    /// A key that is due, dead or live. The caller disarms live ones.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<u64> {
         if self.is_due(now_ns) {
             self.heap.pop().map(|Reverse((_, key))| key)

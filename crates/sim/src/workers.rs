@@ -108,8 +108,8 @@ impl Dispatch for Workers {
         let pool = &mut *self.0.borrow_mut();
         // One queue for all: which flow it is makes no difference.
         match pool.policy.submit(0, job) {
-            Placed::Given(worker, job) => pool.give(worker, job),
-            Placed::Waits => {}
+            Placed::Assigned(worker, job) => pool.give(worker, job),
+            Placed::Queued => {}
             Placed::Refused(job) => return Err(job),
         }
         pool.in_flight += 1;

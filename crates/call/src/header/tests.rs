@@ -75,7 +75,7 @@ fn the_bytes_of_a_full_request_header() {
 }
 
 #[test]
-fn a_status_survives_the_wire() {
+fn a_status_is_the_same_after_encoding_and_decoding() {
     let mut metadata = Metadata::new();
     metadata.insert("retry-after", "3").unwrap();
     let status = Status::resource_exhausted("busy").with_metadata(metadata.clone());
@@ -92,7 +92,7 @@ fn a_status_survives_the_wire() {
 }
 
 #[test]
-fn a_refusal_says_that_nothing_ran() {
+fn a_refusal_tells_that_the_handler_did_not_run() {
     for status in [Status::internal(""), Status::internal("").with_not_run()] {
         let mut out = Vec::new();
         ResponseParts::of_status(&status).put(&mut out);
@@ -102,7 +102,7 @@ fn a_refusal_says_that_nothing_ran() {
 }
 
 #[test]
-fn a_call_is_stamped_when_it_is_issued() {
+fn the_clock_of_the_call_can_be_written_later() {
     let mut out = Vec::new();
     full_options().put_header(MethodId(7), &mut out, 0);
     set_sent(&mut out, 9_000_500);
@@ -132,7 +132,7 @@ fn request_with(fields: &[u8]) -> Result<RequestExtension, HeaderError> {
 }
 
 #[test]
-fn faults_are_told_apart() {
+fn each_fault_has_its_own_error() {
     assert_eq!(method_of(&[1, 2, 3]), None);
     assert_eq!(
         RequestExtension::parse(&[1, 2, 3, 4, 9]),
@@ -198,7 +198,7 @@ fn faults_are_told_apart() {
         ResponseHeader::parse(&[4, 0, 129, 1, 0, 1]),
         Err(HeaderError::BadValue { tag: 129 })
     );
-    // Nothing can be said of a time without a deadline.
+    // The clock is ignored without a deadline.
     let sent = request_with(&[128, 4, 0, 1, 2, 3, 4]).unwrap();
     assert_eq!(sent.stamp, None);
     assert!(request_with(&[130, 2, 0, 1, 2, 130, 0, 0, 200, 0, 0]).is_ok());

@@ -1,8 +1,8 @@
 //! How long a worker without work stays awake.
 //!
-//! To wake one that sleeps takes the dispatch thread a system call, some microseconds in which it
-//! does nothing else. Whoever has requests for workers often, beside others that must not wait,
-//! lets workers stay awake for longer than there is usually nothing.
+//! To wake a sleeping worker, the dispatch thread makes a system call, which takes it some
+//! microseconds. A server with frequent requests for workers, beside requests that must not wait,
+//! lets its workers stay awake for longer than the usual gap between requests.
 
 use std::time::Instant;
 
@@ -13,15 +13,15 @@ use crate::config::Idle;
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Look for what was given to this worker.
-    Look,
-    /// Look for what was given to others, too.
-    LookAround,
-    /// There has been nothing for long enough.
+    /// Look for jobs of this worker.
+    Retry,
+    /// Look for jobs of other workers, too.
+    Steal,
+    /// There were no jobs for long enough.
     Sleep,
 }
 
-/// The time since there was work.
+/// What a worker without work does. One value lives from one job to the next.
 #[derive(Debug, Default)]
 pub(super) struct IdlePolicy {
     backoff: Backoff,
@@ -29,30 +29,30 @@ pub(super) struct IdlePolicy {
 }
 
 impl IdlePolicy {
-    /// There was nothing again: waits a little, or says that it is time to sleep.
+    /// Called when there is no job: waits a little, or returns that it is time to sleep.
     pub(super) fn wait(&mut self, idle: Idle) -> Next {
         match idle {
             Idle::Spin => {
                 self.backoff.spin();
-                Next::LookAround
+                Next::Steal
             }
             Idle::Block => Next::Sleep,
             // A few microseconds, without the clock.
             Idle::Adaptive { .. } if !self.backoff.is_completed() => {
                 self.backoff.snooze();
-                Next::Look
+                Next::Retry
             }
             Idle::Adaptive { spin } if spin.is_zero() => Next::Sleep,
             Idle::Adaptive { spin } => {
                 let now = Instant::now();
-                // Longer than there is time for is as good as for ever.
+                // A time beyond the range of the clock means for ever.
                 let ends = self.ends.or_else(|| now.checked_add(spin));
                 self.ends = ends;
                 if ends.is_some_and(|ends| ends <= now) {
                     return Next::Sleep;
                 }
                 std::thread::yield_now();
-                Next::LookAround
+                Next::Steal
             }
         }
     }
@@ -65,32 +65,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_idling_ends_as_it_says() {
+    fn each_idle_setting_ends_as_documented() {
         let waits = |idle, many: usize| -> Vec<Next> {
-            let mut idle_policy = IdlePolicy::default();
-            (0..many).map(|_| idle_policy.wait(idle)).collect()
+            let mut policy = IdlePolicy::default();
+            (0..many).map(|_| policy.wait(idle)).collect()
         };
         assert_eq!(waits(Idle::Block, 1), [Next::Sleep]);
         let spins = waits(Idle::Spin, 50);
-        assert!(spins.iter().all(|next| *next == Next::LookAround));
+        assert!(spins.iter().all(|next| *next == Next::Steal));
         let short = Idle::Adaptive {
             spin: Duration::ZERO,
         };
         let short = waits(short, 50);
-        assert_eq!((&short[0], &short[49]), (&Next::Look, &Next::Sleep));
-        assert!(!short.contains(&Next::LookAround));
+        assert_eq!((&short[0], &short[49]), (&Next::Retry, &Next::Sleep));
+        assert!(!short.contains(&Next::Steal));
         for spin in [Duration::from_secs(3600), Duration::MAX] {
             let long = waits(Idle::Adaptive { spin }, 50);
-            assert_eq!((&long[0], &long[49]), (&Next::Look, &Next::LookAround));
+            assert_eq!((&long[0], &long[49]), (&Next::Retry, &Next::Steal));
         }
     }
 
     #[test]
-    fn it_ends_after_the_time_that_was_asked_for() {
+    fn an_adaptive_worker_sleeps_after_its_spin_time() {
         let spin = Duration::from_micros(200);
-        let (mut idle_policy, begun) = (IdlePolicy::default(), Instant::now());
-        while idle_policy.wait(Idle::Adaptive { spin }) != Next::Sleep {}
+        let (mut policy, begun) = (IdlePolicy::default(), Instant::now());
+        while policy.wait(Idle::Adaptive { spin }) != Next::Sleep {}
         assert!(begun.elapsed() >= spin);
-        assert_eq!(idle_policy.wait(Idle::Adaptive { spin }), Next::Sleep);
+        assert_eq!(policy.wait(Idle::Adaptive { spin }), Next::Sleep);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const MATCH_TABLE: MatchTable = MatchTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::header::method_of;
+    use starling_call::header::method_of;
 
     #[test]
     fn the_key_of_a_request_is_its_method() {

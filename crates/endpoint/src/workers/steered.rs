@@ -1,19 +1,20 @@
-//! Worker threads that a device hands requests to by itself ([`starling_io::WorkerIo`]).
+//! Worker threads that a device steers requests to ([`starling_io::WorkerIo`]).
 //!
 //! ```text
 //!               ┌─▶ worker: claim ─▶ run in place ─▶ answer ─▶ report ─┐
-//!  device ──────┤      ▲   └ lost: hand over ─┐                        ▼
-//!               └──────┼──▶ dispatcher ◀──────┘              poll_claimed, at leisure
-//!                      │        │ requests that came to it
+//!  device ──────┤      ▲   └ no claim: hand over ─┐                    ▼
+//!               └──────┼──▶ dispatch thread ◀─────┘              poll_claimed
+//!                      │        │ submit
 //!                      └─ given ┴─ held until a worker is free
 //! ```
 //!
-//! A request that a worker claimed is answered before the dispatcher knows of it: RPCValet's way
-//! (ASPLOS 2019, section 4). The dispatcher learns of it by a report. It is not woken for one, as
-//! long as there is room for more: it looks at least as often as it looks after its peers.
+//! A worker answers a request that it claimed before the dispatch thread knows of it, as in RPCValet
+//! (ASPLOS 2019, section 4). A report tells the dispatch thread about it. The report does not wake
+//! that thread while there is room for more: it polls at least as often as it polls its peers.
 //!
-//! What the device gave to the dispatcher (calls with a deadline, large ones, those that came when
-//! all workers had enough) is given out here, by the device's own counts, in order.
+//! The device gives some requests to the dispatch thread: calls with a deadline, large ones, and
+//! those that arrived when all workers were busy. This pool hands them out, in order, by the
+//! device's own counts.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,65 +40,66 @@ use crate::config::{Idle, WorkerConfig};
 use crate::convert::proto_peer;
 use crate::server::{CancelReason, RequestInfo, RequestState};
 
-/// Jobs with one worker, or on their way back from it, that the dispatcher gave it.
+/// Jobs that the dispatch thread gave to one worker, or that come back from it, at most.
 const MAILBOX_JOBS: usize = 64;
-/// Reports of one worker that the dispatcher has not taken, about as many at most.
+/// Reports of one worker that the dispatch thread has not taken: about this many at most.
 const REPORTS: usize = 256;
-/// A full queue to the dispatcher is tried again after so long.
+/// A worker retries a full queue to the dispatch thread after this time.
 const RETRY: Duration = Duration::from_micros(50);
-/// A worker with nothing to do sees to its device this often if it does not sleep, or if the
-/// dispatcher holds something although it is free.
+/// An idle worker maintains its device this often if it does not sleep, or if the dispatch thread
+/// holds jobs although the worker is free.
 const MAINTAIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Whether workers are blocked is looked at this often at most: a client that hears nothing of its
-/// request for 2.25 s takes its session for broken, and asks at least every 50 ms.
+/// The pool looks for blocked workers this often at most. A client that gets no answer to its
+/// requests for 2.25 s takes its session for broken, and it asks at least every 50 ms.
 const MAINTAIN_NS: u64 = 50_000_000;
 
-/// Threads that run what a device and the dispatcher give them.
+/// Threads that run jobs from a device and from the dispatch thread.
 pub(crate) struct SteeredPool {
     steering: Box<dyn Steering>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// What waits for a worker, oldest first.
+    /// Jobs that wait for a worker, oldest first.
     held: VecDeque<Box<Job>>,
     capacity: usize,
     in_flight: usize,
     in_flight_bytes: usize,
-    /// The worker whose reports were looked at last.
-    looked_at: usize,
-    /// When to look after the workers again.
+    /// The worker whose reports were polled last.
+    polled: usize,
+    /// When to maintain the workers again.
     maintain_at_ns: u64,
-    /// Of the methods that the device knows of.
+    /// The version of the methods that the device knows.
     version: u64,
 }
 
-/// What all threads see.
+/// What all threads share.
 struct Shared {
     mailboxes: Vec<CachePadded<Mailbox>>,
     claims: Arc<Claims>,
     methods: Arc<WorkerMethods>,
+    /// Wakes the dispatch thread.
     dispatcher: Arc<dyn Wake>,
-    /// Jobs that the dispatcher holds.
+    /// Jobs that the dispatch thread holds.
     held: AtomicUsize,
-    /// Workers that sleep, or are about to. Each side writes its own and then looks at the other's.
+    /// Workers that sleep, or are about to. Each side writes its own counter, then reads the other.
     asleep: AtomicUsize,
-    /// Reports of one worker that wake the dispatcher.
+    /// This many reports of one worker wake the dispatch thread.
     urgent_at: usize,
-    /// Nothing is claimed any more.
+    /// Workers claim nothing any more.
     draining: AtomicBool,
     stop: AtomicBool,
 }
 
-/// What goes between the dispatcher and one worker.
+/// The queues between the dispatch thread and one worker.
 struct Mailbox {
     given: ArrayQueue<Box<Job>>,
     done: ArrayQueue<Box<Job>>,
-    /// Jobs that it claimed, and empty ones for it to use again.
+    /// Jobs that the worker claimed, and empty ones that it fills next.
     reports: ArrayQueue<Box<Job>>,
     spare: ArrayQueue<Box<Job>>,
-    /// Requests that it claimed, or is about to, and that are not taken in.
+    /// Requests that it claimed, or is about to claim, and whose reports are not polled.
     claimed: AtomicU32,
-    /// The one that runs, of these.
+    /// The claimed request that runs.
     running: Mutex<Option<(RequestId, Arc<RequestState>)>>,
     waker: Arc<dyn Wake>,
 }
@@ -119,7 +121,7 @@ impl fmt::Debug for SteeredPool {
 }
 
 impl SteeredPool {
-    /// `clock` reads as the endpoint's does, `dispatcher` wakes it; `methods` has been filled.
+    /// `clock` is the endpoint's clock, `dispatcher` wakes its thread; `methods` has been filled.
     pub(crate) fn new<C: Clock + Clone + Send + 'static>(
         config: &WorkerConfig,
         steered: Steered,
@@ -130,8 +132,8 @@ impl SteeredPool {
         queued_datagrams: usize,
     ) -> Result<Self, IoError> {
         let Steered { steering, workers } = steered;
-        // Memory that was answered in comes back when the dispatcher looks. A quarter may wait
-        // until it is woken.
+        // The device gets memory of answered requests back when the dispatch thread polls. A
+        // quarter of the memory may wait before that thread is woken.
         let urgent_at = (queued_datagrams / 4 / workers.len().max(1)).clamp(1, REPORTS / 2);
         let reports = 2 * urgent_at + 6;
         let mailbox = |io: &dyn WorkerIo| {
@@ -163,7 +165,7 @@ impl SteeredPool {
             capacity: config.queue,
             in_flight: 0,
             in_flight_bytes: 0,
-            looked_at: 0,
+            polled: 0,
             maintain_at_ns: 0,
             version: u64::MAX,
         };
@@ -181,12 +183,12 @@ impl SteeredPool {
             pool.threads
                 .push(start_thread(index, move || worker.work())?);
         }
-        // Nothing is claimed before it is sure that there will be a pool to take it in.
+        // Last, so that no worker claims a request before the pool exists.
         pool.add_methods();
         Ok(pool)
     }
 
-    /// Has the device hand out requests for methods that it does not know of.
+    /// Makes new worker methods known to the device.
     fn add_methods(&mut self) {
         let methods = &self.shared.methods;
         let version = methods.version.load(Ordering::Acquire);
@@ -198,10 +200,10 @@ impl SteeredPool {
         }
     }
 
-    /// Gives out what waits, as far as workers are free.
-    fn give_out(&mut self) {
+    /// Hands out held jobs while workers are free.
+    fn hand_out(&mut self) {
         loop {
-            self.give_to_free();
+            self.hand_to_free_workers();
             let before = self.shared.held.load(Ordering::Relaxed);
             if before == self.held.len() {
                 return;
@@ -209,16 +211,16 @@ impl SteeredPool {
             self.shared.held.store(self.held.len(), Ordering::SeqCst);
             self.steering.set_held(self.held.len());
             if before == 0 && self.shared.asleep.load(Ordering::SeqCst) > 0 {
-                // Whoever sleeps although all seem to have enough is counted wrongly.
+                // A worker that sleeps although all workers count as busy has a wrong count.
                 for mailbox in &self.shared.mailboxes {
                     mailbox.waker.wake();
                 }
             }
-            // Who became free before it could see that something is held is seen by another look.
+            // A worker may have become free before it could see the held jobs: look again.
         }
     }
 
-    fn give_to_free(&mut self) {
+    fn hand_to_free_workers(&mut self) {
         while !self.held.is_empty() {
             let Some(worker) = self.steering.reserve() else {
                 break;
@@ -228,7 +230,7 @@ impl SteeredPool {
             };
             let mailbox = &self.shared.mailboxes[worker];
             if let Err(job) = mailbox.given.push(job) {
-                // It has far more than its bound: somebody else has written to the counts.
+                // The worker has far more than its bound: another process wrote to the counts.
                 self.held.push_front(job);
                 break;
             }
@@ -246,12 +248,12 @@ impl Dispatch for SteeredPool {
         self.in_flight += 1;
         self.in_flight_bytes = bytes;
         self.held.push_back(job);
-        self.give_out();
+        self.hand_out();
         if self.held.len() > self.capacity {
             self.in_flight -= 1;
-            let job = self.held.pop_back().expect("just put in");
+            let job = self.held.pop_back().expect("it was pushed above");
             self.in_flight_bytes -= job.request_bytes;
-            self.give_out();
+            self.hand_out();
             return Err(job);
         }
         Ok(())
@@ -263,7 +265,7 @@ impl Dispatch for SteeredPool {
             self.in_flight -= 1;
             self.in_flight_bytes -= job.request_bytes;
         }
-        self.give_out();
+        self.hand_out();
         job
     }
 
@@ -273,12 +275,12 @@ impl Dispatch for SteeredPool {
 
     fn poll_claimed(&mut self) -> Option<Box<Job>> {
         for _ in 0..self.shared.mailboxes.len() {
-            let mailbox = &self.shared.mailboxes[self.looked_at];
+            let mailbox = &self.shared.mailboxes[self.polled];
             if let Some(job) = mailbox.reports.pop() {
                 mailbox.claimed.fetch_sub(1, Ordering::SeqCst);
                 return Some(job);
             }
-            self.looked_at = (self.looked_at + 1) % self.shared.mailboxes.len();
+            self.polled = (self.polled + 1) % self.shared.mailboxes.len();
         }
         None
     }
@@ -292,8 +294,8 @@ impl Dispatch for SteeredPool {
     }
 
     fn reuse(&mut self, job: Box<Job>) {
-        // If it has as many as it can use, one is given up.
-        let _ = self.shared.mailboxes[self.looked_at].spare.push(job);
+        // A full queue has as many as the worker can use; then the job is dropped.
+        let _ = self.shared.mailboxes[self.polled].spare.push(job);
     }
 
     fn drain(&mut self) {
@@ -319,7 +321,7 @@ impl Dispatch for SteeredPool {
 }
 
 impl Drop for SteeredPool {
-    /// Ends the threads, but for those whose handlers still run: they end by themselves.
+    /// Ends the threads. Threads whose handlers still run are left to end by themselves.
     fn drop(&mut self) {
         self.drain();
         self.shared.stop.store(true, Ordering::Release);
@@ -337,35 +339,35 @@ impl Drop for SteeredPool {
         }
         if self.in_flight == self.held.len() && self.claimed() == 0 {
             for thread in self.threads.drain(..) {
-                // A worker's panics were caught; there is nothing to learn from the result.
+                // A worker catches all panics, so the result says nothing.
                 let _ = thread.join();
             }
         }
     }
 }
 
-/// One thread's view.
+/// The view of one thread.
 struct Worker<C> {
     index: usize,
     shared: Arc<Shared>,
-    /// Lent to the request that runs in its memory.
+    /// Absent while a request runs in its memory.
     io: Option<Box<dyn WorkerIo>>,
     clock: C,
     idle: Idle,
     methods: Arc<Table>,
     version: u64,
-    /// When it last saw to its device without sleeping.
+    /// When it last maintained its device without sleeping.
     maintained_at: Instant,
 }
 
 impl<C: Clock> Worker<C> {
     fn work(&mut self) {
-        let mut idle_policy = IdlePolicy::default();
+        let mut policy = IdlePolicy::default();
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(mut job) = self.shared.mailboxes[self.index].given.pop() {
                 job.run(self.clock.now_ns());
                 self.return_job(|mailbox| &mailbox.done, job);
-                // Counted as free first: who is woken may have something for it.
+                // Counted as free first: the dispatch thread may have a job for this worker.
                 self.io().complete();
                 self.shared.dispatcher.wake();
             } else if self.io().receive() {
@@ -375,12 +377,12 @@ impl<C: Clock> Worker<C> {
                     self.shared.dispatcher.wake();
                 }
             } else {
-                if !self.pause(&mut idle_policy) {
+                if !self.pause(&mut policy) {
                     return;
                 }
                 continue;
             }
-            idle_policy = IdlePolicy::default();
+            policy = IdlePolicy::default();
         }
     }
 
@@ -397,7 +399,7 @@ impl<C: Clock> Worker<C> {
         }
         let mailbox = &self.shared.mailboxes[self.index];
         let io = self.io.as_mut().expect("no request runs");
-        // Counted first: who drains sees the count, or this sees that it drains.
+        // Counted first: either a draining thread sees the count, or this worker sees that it drains.
         mailbox.claimed.fetch_add(1, Ordering::SeqCst);
         let claimed = (|| {
             let datagram = io.datagram();
@@ -436,7 +438,7 @@ impl<C: Clock> Worker<C> {
         let is_sent = job.is_sent();
         let mailbox = &self.shared.mailboxes[self.index];
         self.return_job(|mailbox| &mailbox.reports, job);
-        // After it was handed back: who drains finds it in a look, or has said so before that.
+        // After the report: either a draining thread finds it, or this worker sees that it drains.
         fence(Ordering::SeqCst);
         let is_urgent = !is_sent || self.shared.draining.load(Ordering::SeqCst);
         if is_urgent || mailbox.reports.len() >= self.shared.urgent_at {
@@ -444,7 +446,7 @@ impl<C: Clock> Worker<C> {
         }
     }
 
-    /// Gives a job to the dispatcher; waits if it has not taken the last ones.
+    /// Returns a job to the dispatch thread. Waits if the queue is full.
     fn return_job(&self, queue: impl Fn(&Mailbox) -> &ArrayQueue<Box<Job>>, mut job: Box<Job>) {
         let queue = queue(&self.shared.mailboxes[self.index]);
         while let Err(back) = queue.push(job) {
@@ -457,13 +459,13 @@ impl<C: Clock> Worker<C> {
         }
     }
 
-    /// There was nothing. False: there will be nothing any more.
-    fn pause(&mut self, idle_policy: &mut IdlePolicy) -> bool {
-        let next = idle_policy.wait(self.idle);
-        if next == Next::Look {
+    /// Waits after there was nothing to do. False: the device has failed.
+    fn pause(&mut self, policy: &mut IdlePolicy) -> bool {
+        let next = policy.wait(self.idle);
+        if next == Next::Retry {
             return true;
         }
-        if next == Next::LookAround {
+        if next == Next::Steal {
             let now = Instant::now();
             if now < self.maintained_at + MAINTAIN_INTERVAL {
                 return true;
@@ -475,12 +477,12 @@ impl<C: Clock> Worker<C> {
         }
         let is_held = self.shared.held.load(Ordering::SeqCst) > 0;
         if is_held {
-            // The dispatcher holds something although this one is free.
+            // The dispatch thread holds jobs although this worker is free.
             self.shared.dispatcher.wake();
         }
-        // What is counted for it may be wrong, which its device finds out in a wait.
+        // The count of this worker may be wrong; its device finds that out in a wait.
         let limit = match next {
-            Next::LookAround => Some(Duration::ZERO),
+            Next::Steal => Some(Duration::ZERO),
             _ => is_held.then_some(MAINTAIN_INTERVAL),
         };
         let waited = self.io().wait(limit);

@@ -65,8 +65,8 @@ impl Machine {
         self.requests.push(arrival);
         let done_ns = self.dispatch(arrival.at_ns);
         match self.policy.submit(arrival.flow, request) {
-            Placed::Given(worker, request) => self.give(done_ns, worker, request),
-            Placed::Waits => {}
+            Placed::Assigned(worker, request) => self.give(done_ns, worker, request),
+            Placed::Queued => {}
             Placed::Refused(_) => unreachable!("the queue has no bound"),
         }
     }
