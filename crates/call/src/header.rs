@@ -33,8 +33,8 @@
 //!
 //! A known field other than metadata occurs at most once. A receiver skips an unknown field with a
 //! tag of 128 or more, and refuses the message for an unknown field with a lower tag. The metadata
-//! fields of a message have at most 8192 bytes together (with their tags and lengths), all fields at
-//! most 12288.
+//! fields of a message have at most 8192 bytes together (with their tags and lengths), all fields
+//! at most 12288.
 //!
 //! No input is trusted: any bytes give a header or a typed error.
 

@@ -12,12 +12,12 @@
 //!
 //! **How long it waited.** A caller sends its clock's time of the call. The clocks need not agree:
 //! the smallest difference between the clocks in a peer's last windows stands for a request without
-//! any wait, and what a request has above this floor is its wait. LEDBAT measures queues in this way
-//! (RFC 6817, section 3.4.2). A floor rises by 1/4096 of its age, because the clocks may drift apart.
-//! If they drift by less than that, the computed wait is never longer than the true one. After one
-//! of the clocks jumped, the peer's requests may be refused wrongly until two windows are over
-//! ([`WINDOW_NS`], or [`WINDOW_SAMPLES`] requests if they take longer). Only the peer's own stamps
-//! count, so a peer that sends wrong stamps harms only itself.
+//! any wait, and what a request has above this floor is its wait. LEDBAT measures queues in this
+//! way (RFC 6817, section 3.4.2). A floor rises by 1/4096 of its age, because the clocks may drift
+//! apart. If they drift by less than that, the computed wait is never longer than the true one.
+//! After one of the clocks jumped, the peer's requests may be refused wrongly until two windows are
+//! over ([`WINDOW_NS`], or [`WINDOW_SAMPLES`] requests if they take longer). Only the peer's own
+//! stamps count, so a peer that sends wrong stamps harms only itself.
 //!
 //! **What is refused.** A request that has expired; and, if there is a queue *here*, a request that
 //! would be answered too late or nearly so. A wait here cannot be longer than the time since the
@@ -26,11 +26,11 @@
 //! **Shedding.** Refusing just enough would leave a standing queue, in which every call waits until
 //! it is nearly too late. The floors would rise to include that queue. So the endpoint sheds load
 //! when most requests have waited for a quarter of their time, for as long as that: it then refuses
-//! all such requests until the queue is empty. That is soon, because a refusal takes a fraction of a
-//! microsecond. A queue that an absence left is worked off before shedding begins. CoDel tells good
-//! queues from bad ones in this way (RFC 8289, section 3), and Facebook's servers by the time since
-//! they were last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). A majority has to be late,
-//! so that one caller cannot cause the refusal of the others' calls.
+//! all such requests until the queue is empty. That is soon, because a refusal takes a fraction of
+//! a microsecond. A queue that an absence left is worked off before shedding begins. CoDel tells
+//! good queues from bad ones in this way (RFC 8289, section 3), and Facebook's servers by the time
+//! since they were last empty (Maurer, "Fail at Scale", ACM Queue 13(8), 2015). A majority has to
+//! be late, so that one caller cannot cause the refusal of the others' calls.
 
 use starling_call::header::DeadlineStamp;
 use starling_proto::PeerId;
@@ -203,8 +203,8 @@ impl Admission {
         self.shed = None;
     }
 
-    /// How long a request has waited since the call was made, at least. `token` is the incarnation of
-    /// its peer.
+    /// How long a request has waited since the call was made, at least. `token` is the incarnation
+    /// of its peer.
     fn waited_ns(&mut self, now_ns: u64, peer: PeerId, token: u32, sent_us: u32) -> u64 {
         let difference_us = ((now_ns / 1000) as u32).wrapping_sub(sent_us);
         let index = peer.0 as usize;

@@ -1,4 +1,4 @@
-//! The frames of one burst of datagrams, each to what handles it.
+//! Handles one burst of datagrams, frame by frame.
 
 use starling_io::{Clock, Ecn, IoError, Mark, PacketIo, PacketRx, PacketTx};
 use starling_proto::{Body, Frames, Incoming, Upcoming};

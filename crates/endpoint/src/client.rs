@@ -90,8 +90,8 @@ impl Response<'_> {
         header::stream_of(self.payload.fields())
     }
 
-    /// The response, to keep it longer than the continuation runs. A large one is moved, a small one
-    /// copied.
+    /// The response, to keep it longer than the continuation runs. A large one is moved, a small
+    /// one copied.
     pub fn into_owned(self) -> OwnedResponse {
         self.payload.into_owned(Msgbuf::new())
     }

@@ -8,8 +8,9 @@ use starling_proto::ConfigError;
 use crate::error::WorkerConfigError;
 use crate::jbsq::{MAX_DEPTH, Mode};
 
-/// What an event loop does when it has no work. While a device has no room for frames that wait, all
-/// settings but [`Idle::Spin`] poll the device for 100 us after the last work, then every 50 us.
+/// What an event loop does when it has no work. While a device has no room for frames that wait,
+/// all settings but [`Idle::Spin`] poll the device for 100 us after the last work, then every 50
+/// us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Never sleeps: the lowest latency, for a whole core.
@@ -24,8 +25,9 @@ pub enum Idle {
 }
 
 impl Default for Idle {
-    /// Adaptive, 50 us: a few round trips on the local host or network, and about the cost of putting
-    /// a thread to sleep and waking it. On a small host, more would take the core from the peer.
+    /// Adaptive, 50 us: a few round trips on the local host or network, and about the cost of
+    /// putting a thread to sleep and waking it. On a small host, more would take the core from the
+    /// peer.
     fn default() -> Self {
         Self::Adaptive {
             spin: Duration::from_micros(50),
@@ -41,21 +43,21 @@ pub struct WorkerConfig {
     pub threads: usize,
     /// Requests that may wait for a thread. Further ones are refused.
     pub queue: usize,
-    /// Outstanding requests of one thread: the one that it runs, and those that it continues with at
-    /// once. 1 to [`MAX_DEPTH`](crate::jbsq::MAX_DEPTH), 2 by default.
+    /// Outstanding requests of one thread: the one that it runs, and those that it continues with
+    /// at once. 1 to [`MAX_DEPTH`](crate::jbsq::MAX_DEPTH), 2 by default.
     pub depth: u8,
     /// Which threads may run a request.
     pub mode: Mode,
     /// The device itself steers plain requests of one packet to the threads, which answer them
-    /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can do that, with 1 to 63
-    /// threads and [`Mode::SingleQueue`]. The same threads get all other requests, such as calls with
-    /// a timeout or metadata, in the usual way. An endpoint that is dropped while handlers run frees
-    /// its port at once, and the interface's queue when the last handler has returned.
+    /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can do that, with 1 to
+    /// 63 threads and [`Mode::SingleQueue`]. The same threads get all other requests, such as calls
+    /// with a timeout or metadata, in the usual way. An endpoint that is dropped while handlers run
+    /// frees its port at once, and the interface's queue when the last handler has returned.
     pub steered: bool,
     /// What a thread without work does. [`Idle::Adaptive`] yields the core a few times, for some
     /// microseconds, continues to do so for `spin` (zero by default), then sleeps. To wake a thread
-    /// takes the dispatch thread some microseconds. If that happens often, a `spin` of a millisecond
-    /// or two keeps that delay from the requests that the dispatch thread runs itself.
+    /// takes the dispatch thread some microseconds. If that happens often, a `spin` of a
+    /// millisecond or two keeps that delay from the requests that the dispatch thread runs itself.
     pub idle: Idle,
 }
 
@@ -126,8 +128,8 @@ pub struct EndpointConfig {
     /// Calls outstanding at once, all sessions together, at most 2^31. Default 2^20: some 32 MiB
     /// of bookkeeping when all are used.
     pub max_calls: usize,
-    /// Reads the clock once a turn (eRPC, NSDI'19, section 5.2.2). Default on. Off: the clock is read
-    /// for each datagram that arrives, to measure what that costs.
+    /// Reads the clock once a turn (eRPC, NSDI'19, section 5.2.2). Default on. Off: the clock is
+    /// read for each datagram that arrives, to measure what that costs.
     pub batched_timestamps: bool,
 }
 

@@ -6,7 +6,7 @@ use starling_call::header::{HeaderSize, MAX_EXTENSION, REQUEST_FIELDS_AT};
 use starling_io::PeerRefusal;
 use starling_proto::{DeviceRefusal, Msgbuf, PeerId, Prefix};
 
-// What the call header may take is what a receiver accepts beyond the largest message.
+// A call header fits into the prefix that a receiver accepts beyond the largest message.
 const _: () = assert!(REQUEST_FIELDS_AT + MAX_EXTENSION <= Prefix::MAX as usize);
 
 /// A peer, as the device numbers it.

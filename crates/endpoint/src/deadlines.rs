@@ -19,8 +19,8 @@ impl Deadlines {
         }
     }
 
-    /// The place of the next call that is armed, which disarms it; never zero. `None` if the table is
-    /// full.
+    /// The place of the next call that is armed, which disarms it; never zero. `None` if the table
+    /// is full.
     pub(crate) fn next_place(&self) -> Option<u32> {
         self.calls.next_key().map(|key| key as u32 + 1)
     }

@@ -35,14 +35,16 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.requests_pending() + claimed == 0 && self.calls_outstanding() == 0 && !self.has_work()
     }
 
-    /// Shuts down gracefully: refuses new requests, finishes pending requests and outstanding calls,
-    /// sends what is left to send, and closes the client sessions. It notifies the clients that have
-    /// sessions here, so that their next call goes elsewhere or waits instead of timing out. Gives up
-    /// after `timeout`. True if everything was finished. Drop the endpoint afterwards.
+    /// Shuts down gracefully: refuses new requests, finishes pending requests and outstanding
+    /// calls, sends what is left to send, and closes the client sessions. It notifies the clients
+    /// that have sessions here, so that their next call goes elsewhere or waits instead of timing
+    /// out. Gives up after `timeout`. True if everything was finished. Drop the endpoint
+    /// afterwards.
     ///
-    /// A client fetches a large response packet by packet and acknowledges the last one. It may miss
-    /// a small one if the device loses packets, and then asks again. Over such a device the endpoint
-    /// stays until the clients that it answered last are quiet for 100 ms, but at most one second.
+    /// A client fetches a large response packet by packet and acknowledges the last one. It may
+    /// miss a small one if the device loses packets, and then asks again. Over such a device the
+    /// endpoint stays until the clients that it answered last are quiet for 100 ms, but at most one
+    /// second.
     ///
     /// # Errors
     /// If the device fails.
@@ -74,8 +76,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         context.core.proto.announce_shutdown(&mut Sink(context.tx))
     }
 
-    /// Takes turns until `done` returns true (then the result is true) or the time is over. `done` is
-    /// called at least every `interval_ns`.
+    /// Takes turns until `done` returns true (then the result is true) or the time is over. `done`
+    /// is called at least every `interval_ns`.
     fn run_until_ns(
         &mut self,
         until_ns: u64,

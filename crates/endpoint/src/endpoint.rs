@@ -336,8 +336,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    /// Called before something with a time limit, so that the limit counts from now, even if the owner
-    /// did something else a while ago and took no turn since.
+    /// Called before something with a time limit, so that the limit counts from now, even if the
+    /// owner did something else a while ago and took no turn since.
     #[inline]
     fn begin_timed_work(&mut self) {
         if self.between_turns {
@@ -347,8 +347,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.begin_owner_work();
     }
 
-    /// Called before anything that the owner does between two turns: reads the clock, once, and makes
-    /// the next turn come before a sleep, so that it sends what the owner asked for.
+    /// Called before anything that the owner does between two turns: reads the clock, once, and
+    /// makes the next turn come before a sleep, so that it sends what the owner asked for.
     #[inline]
     pub(crate) fn begin_owner_work(&mut self) {
         if !self.between_turns {

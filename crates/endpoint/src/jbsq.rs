@@ -7,8 +7,8 @@
 //! runs, and one to continue with while the completion is on its way. So at most one request waits
 //! behind a long one.
 //!
-//! [`Mode::Partitioned`] is what receive-side scaling does, for comparison: each flow has one worker,
-//! whatever the load. [`Mode::Grouped`] is in between.
+//! [`Mode::Partitioned`] is what receive-side scaling does, for comparison: each flow has one
+//! worker, whatever the load. [`Mode::Grouped`] is in between.
 //!
 //! Nothing here runs an item or knows what it is: a thread pool and a simulator use the same code.
 
@@ -23,8 +23,8 @@ pub enum Mode {
     /// Any worker (1xN).
     #[default]
     SingleQueue,
-    /// The workers of one group, which the flow selects (KxM). The number of groups is at least one;
-    /// if it is greater than the number of workers, there are as many groups as workers.
+    /// The workers of one group, which the flow selects (KxM). The number of groups is at least
+    /// one; if it is greater than the number of workers, there are as many groups as workers.
     Grouped(usize),
     /// One worker, which the flow selects (Nx1).
     Partitioned,
@@ -76,9 +76,8 @@ struct Group<T> {
 }
 
 impl<T> Jbsq<T> {
-    /// `workers` (at least one), each with at most `depth` items (1 to [`MAX_DEPTH`]; others are
-    /// brought into the range), and `capacity` items that wait, for a worker or behind what one has
-    /// begun.
+    /// `workers` (at least one), each with at most `depth` items (clamped to 1 to [`MAX_DEPTH`]), and
+    /// at most `capacity` items that wait, in a queue or behind the item that a worker runs.
     pub fn new(mode: Mode, workers: usize, depth: u8, capacity: usize) -> Self {
         let (workers, depth) = (workers.max(1), depth.clamp(1, MAX_DEPTH));
         let count = mode.groups(workers);
@@ -181,8 +180,8 @@ impl<T> Jbsq<T> {
 }
 
 impl<T> Group<T> {
-    /// The first of the workers with the fewest items, if that is below the bound. The first, so that
-    /// under low load few workers are awake and their caches are warm.
+    /// The first of the workers with the fewest items, if that is below the bound. The first, so
+    /// that under low load few workers are awake and their caches are warm.
     #[inline]
     fn shortest(&self) -> Option<usize> {
         let place = self.by_load.iter().find_map(Set::first)?;

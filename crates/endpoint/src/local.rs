@@ -1,8 +1,8 @@
 //! Futures on an endpoint: calls, sleeps, spawned tasks, all in the endpoint's own thread.
 //!
 //! A future lives longer than any borrow of the endpoint. So it leaves commands in a queue, and the
-//! event loop leaves results in a table and wakes the task. Both are in [`Shared`], behind one `Rc`;
-//! the raw API does not use it.
+//! event loop leaves results in a table and wakes the task. Both are in [`Shared`], behind one
+//! `Rc`; the raw API does not use it.
 //!
 //! ```text
 //!  task ── commands ──▶ Shared ──▶ event loop ──▶ protocol
@@ -353,8 +353,8 @@ impl LocalHandle {
         }
     }
 
-    /// Runs a future in the endpoint's thread, whenever the endpoint is polled. The future is dropped
-    /// with the endpoint. If it panics, it is dropped and the endpoint stays usable.
+    /// Runs a future in the endpoint's thread, whenever the endpoint is polled. The future is
+    /// dropped with the endpoint. If it panics, it is dropped and the endpoint stays usable.
     pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
         let mut state = self.shared.state.borrow_mut();
         if state.closed {

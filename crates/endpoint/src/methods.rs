@@ -18,8 +18,8 @@ struct Bucket<I: PacketIo> {
 
 /// The handlers of an endpoint.
 pub(crate) struct Methods<I: PacketIo> {
-    /// A power of two of them, at most half of them used. They hold the handlers themselves, so that
-    /// a lookup reads one cache line.
+    /// A power of two of them, at most half of them used. They hold the handlers themselves, so
+    /// that a lookup reads one cache line.
     buckets: Vec<Bucket<I>>,
     shift: u32,
     used: usize,

@@ -62,7 +62,8 @@ impl Pending {
             state,
             deadline: None,
         };
-        // If the table is full, with 2^31 requests, the deadline is not noticed; nothing else fails.
+        // If the table is full, with 2^31 requests, the deadline is not noticed; nothing else
+        // fails.
         if deadline_ns != NEVER
             && let Ok(key) = self.deadlines.insert(id)
         {

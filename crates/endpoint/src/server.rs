@@ -95,7 +95,8 @@ impl Request<'_> {
             .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
     }
 
-    /// The request, to keep it longer than the handler runs. A large one is moved, a small one copied.
+    /// The request, to keep it longer than the handler runs. A large one is moved, a small one
+    /// copied.
     pub fn into_owned(self) -> OwnedMessage {
         self.payload.into_owned(Msgbuf::new())
     }
@@ -341,7 +342,8 @@ impl DeferredReply {
         &mut self.answer
     }
 
-    /// Whether the caller no longer waits: it cancelled the call, has failed, or its deadline passed.
+    /// Whether the caller no longer waits: it cancelled the call, has failed, or its deadline
+    /// passed.
     pub fn is_cancelled(&self) -> bool {
         self.state.cancelled().is_some()
     }
@@ -357,8 +359,8 @@ impl DeferredReply {
         })
     }
 
-    /// [`DeferredReply::poll_cancelled`] as a future, for a `select` with what the handler waits for:
-    /// that is dropped, and so cancelled, when the caller gives up.
+    /// [`DeferredReply::poll_cancelled`] as a future, for a `select` with what the handler waits
+    /// for: that is dropped, and so cancelled, when the caller gives up.
     pub async fn cancelled(&self) -> Status {
         std::future::poll_fn(|cx| self.poll_cancelled(cx)).await
     }

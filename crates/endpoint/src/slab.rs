@@ -17,8 +17,8 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// A bounded table with generation-checked keys. A freed place is reused first, while it is still in
-/// the cache. A table of our own, because a call needs its key before the value is inserted.
+/// A bounded table with generation-checked keys. A freed place is reused first, while it is still
+/// in the cache. A table of our own, because a call needs its key before the value is inserted.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,

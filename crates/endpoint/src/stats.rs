@@ -44,7 +44,8 @@ pub struct Stats {
     pub abandoned: u64,
     /// Panics of handlers and of spawned futures.
     pub panics: u64,
-    /// Client sessions that ended, in any way; [`SessionState`](crate::SessionState) has the reason.
+    /// Client sessions that ended, in any way; [`SessionState`](crate::SessionState) has the
+    /// reason.
     pub sessions_ended: u64,
 }
 

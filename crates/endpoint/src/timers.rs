@@ -1,8 +1,9 @@
 //! Timers: a binary heap from which nothing is removed early.
 //!
-//! Most deadlines never fire, because the call is over first. Such a dead entry stays until its time
-//! comes or until dead entries outnumber the live ones; then the heap is rebuilt without them. So the
-//! heap has at most twice as many entries as are armed, at an amortised cost of O(1) per entry.
+//! Most deadlines never fire, because the call is over first. Such a dead entry stays until its
+//! time comes or until dead entries outnumber the live ones; then the heap is rebuilt without them.
+//! So the heap has at most twice as many entries as are armed, at an amortised cost of O(1) per
+//! entry.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

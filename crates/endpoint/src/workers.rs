@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A [`Dispatch`] decides which worker gets a job, and in what order. [`ThreadPool`] is the usual
-//! one: it gives jobs to its threads by the policy in [`crate::jbsq`]. In [`SteeredPool`] the device
-//! itself gives plain requests to the threads.
+//! one: it gives jobs to its threads by the policy in [`crate::jbsq`]. In [`SteeredPool`] the
+//! device itself gives plain requests to the threads.
 
 mod dispatch;
 mod idle_policy;

@@ -33,7 +33,7 @@ async fn increment(local: &LocalHandle, session: SessionId, n: u8) -> Result<u8,
 }
 
 #[test]
-fn a_future_awaits_calls_one_after_the_other() {
+fn a_future_awaits_one_call_after_the_other() {
     let mut pair = Pair::new();
     serve_increment(&mut pair.server);
     let (local, session) = (pair.client.local(), pair.session);
@@ -74,7 +74,7 @@ fn several_calls_are_outstanding_at_once() {
     });
     pair.settle();
     assert_eq!(replies.borrow().len(), 5);
-    // Answered in the opposite order.
+    // The answers come in the opposite order.
     for (n, reply) in replies.take().into_iter().rev() {
         pair.server.complete(reply, |buffer| buffer.push(n + 100));
     }
@@ -107,7 +107,7 @@ fn dropping_a_future_cancels_its_call() {
 }
 
 #[test]
-fn a_timeout_by_select_and_a_timeout_by_option() {
+fn a_select_with_a_sleep_and_a_timeout_option_both_end_a_call() {
     let mut pair = Pair::new();
     pair.settle();
     pair.network.lose_all(true);
@@ -196,13 +196,13 @@ fn a_failed_peer_ends_futures() {
     pair.network.lose_all(true);
     let (local, session) = (pair.client.local(), pair.session);
     let call = local.call(session, MethodId(1), &CallOptions::default(), |_| {});
-    // Time passes only because the endpoint sleeps, never longer than it has to.
+    // Time passes only because the endpoint sleeps, and it never sleeps too long.
     let result = pair.client.block_on(call).unwrap();
     assert_eq!(code(&result), Code::Unavailable);
 }
 
 #[test]
-fn an_endpoint_sleeps_until_something_is_due_and_not_longer() {
+fn an_endpoint_sleeps_until_the_next_timer_and_not_longer() {
     use starling_io::Clock;
     let network = starling_sim::stepped::SteppedNetwork::default();
     let mut alone = endpoint(&network, 1);
@@ -231,7 +231,7 @@ fn a_future_is_woken_from_another_thread() {
     let mut alone = endpoint(&network, 1);
     let (send, receive) = futures::channel::oneshot::channel();
     let (send_back, receive_back) = futures::channel::oneshot::channel();
-    // One of them is sent while the endpoint sleeps, whichever way the threads are scheduled.
+    // One wake-up happens while the endpoint sleeps, in any order of the threads.
     let thread = std::thread::spawn(move || {
         send.send(5).unwrap();
         futures::executor::block_on(receive_back).unwrap()
@@ -258,7 +258,7 @@ fn an_endpoint_calls_itself() {
 }
 
 #[test]
-fn what_outlives_its_endpoint_ends_without_it() {
+fn calls_tasks_and_replies_that_outlive_their_endpoint_end() {
     let Pair {
         network,
         client,

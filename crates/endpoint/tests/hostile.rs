@@ -1,4 +1,4 @@
-//! A peer that speaks the session protocol but sends nonsense as calls.
+//! A peer that speaks the session protocol and sends malformed calls.
 
 mod common;
 
@@ -58,7 +58,7 @@ struct Raw {
     network: SteppedNetwork,
     /// Extension bit and bytes of the responses that arrived.
     responses: Vec<(bool, Vec<u8>)>,
-    /// What every request is answered with.
+    /// The answer to every request.
     answer: (bool, Vec<u8>),
 }
 
@@ -137,7 +137,7 @@ impl Raw {
     }
 }
 
-/// Bytes that look different each time but are the same in each run.
+/// Pseudorandom bytes, the same in each run.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -145,14 +145,14 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            // Small numbers are tags and lengths that make sense.
+            // Small numbers are valid tags and lengths.
             (state >> 32) as u8 % if state & 3 == 0 { 255 } else { 8 }
         })
         .collect()
 }
 
 #[test]
-fn every_request_is_answered_whatever_is_in_it() {
+fn every_request_is_answered_whatever_its_bytes() {
     let network = SteppedNetwork::default();
     let mut server = endpoint(&network, 1);
     server.register(

@@ -1,4 +1,4 @@
-//! When an endpoint sleeps, and what it must not sleep through.
+//! When an endpoint sleeps, and which events end or prevent a sleep.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn alone(network: &SteppedNetwork, idle: Idle) -> common::TestEndpoint {
 }
 
 #[test]
-fn spinning_never_sleeps_and_blocking_does_at_once() {
+fn idle_spin_never_sleeps_and_idle_block_sleeps_at_once() {
     let network = SteppedNetwork::default();
     alone(&network, Idle::Spin).wait(Some(ms(5))).unwrap();
     assert_eq!(network.clock().now_ns(), 0);
@@ -33,7 +33,7 @@ fn spinning_never_sleeps_and_blocking_does_at_once() {
 }
 
 #[test]
-fn the_default_spins_only_while_there_was_work_just_now() {
+fn the_default_spins_only_shortly_after_work() {
     let network = SteppedNetwork::default();
     let mut alone = alone(&network, Idle::default());
     alone.local().spawn_local(async {});
@@ -52,7 +52,7 @@ fn the_default_spins_only_while_there_was_work_just_now() {
 }
 
 #[test]
-fn what_was_asked_for_between_two_turns_is_sent_before_a_sleep() {
+fn a_call_between_two_turns_is_sent_before_a_sleep() {
     let mut pair = Pair::new();
     pair.settle();
     pair.call(1, b"", 0);
@@ -62,7 +62,7 @@ fn what_was_asked_for_between_two_turns_is_sent_before_a_sleep() {
 }
 
 #[test]
-fn a_loop_ends_when_it_is_told_to() {
+fn run_until_ends_when_its_condition_is_true() {
     let network = SteppedNetwork::default();
     let mut alone = endpoint(&network, 1);
     alone.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
@@ -88,7 +88,7 @@ fn a_loop_ends_when_it_is_told_to() {
 }
 
 #[test]
-fn a_peer_that_nobody_uses_is_given_up() {
+fn a_peer_without_sessions_is_closed_on_the_device() {
     let mut pair = Pair::new();
     pair.settle();
     assert_eq!(pair.client.io().open_peers(), 1);
@@ -101,7 +101,7 @@ fn a_peer_that_nobody_uses_is_given_up() {
 }
 
 #[test]
-fn a_connect_that_does_not_begin_leaves_no_peer_behind() {
+fn a_connect_that_fails_leaves_no_peer_on_the_device() {
     let network = SteppedNetwork::default();
     let mut config = EndpointConfig::default();
     config.protocol.max_sessions = 1;
@@ -114,14 +114,14 @@ fn a_connect_that_does_not_begin_leaves_no_peer_behind() {
             .starts_with("connect sim://10.0.0.2:4000: ")
     );
     assert_eq!(client.io().open_peers(), 1);
-    // The peer of a session that lives is not taken away.
+    // The peer of an open session stays.
     client.connect("sim://10.0.0.1:4000").unwrap_err();
     assert_eq!(client.io().open_peers(), 1);
     assert!(client.session_state(first).is_some());
 }
 
 #[test]
-fn the_end_of_a_session_that_a_flush_finds_is_not_slept_through() {
+fn an_endpoint_does_not_sleep_after_a_flush_that_ends_a_session() {
     let network = SteppedNetwork::default();
     let config = EndpointConfig {
         idle: Idle::Block,
@@ -146,7 +146,7 @@ fn the_end_of_a_session_that_a_flush_finds_is_not_slept_through() {
 }
 
 #[test]
-fn a_device_that_stays_full_is_looked_at_now_and_then_and_does_not_keep_a_core_busy() {
+fn a_full_device_is_polled_now_and_then_and_does_not_keep_a_core_busy() {
     let mut pair = Pair::new();
     pair.server
         .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
@@ -164,7 +164,7 @@ fn a_device_that_stays_full_is_looked_at_now_and_then_and_does_not_keep_a_core_b
             pair.network.clock().advance(Duration::from_micros(1));
         }
     }
-    // The default spins for 50 us after work, and looks for room for 100 us in all.
+    // The default spins for 50 us after work, and polls for room for 100 us in all.
     assert!((99..=101).contains(&spins), "{spins} turns without a sleep");
     pair.network.set_full(false);
     pair.client.wait(Some(ms(1))).unwrap();

@@ -20,7 +20,7 @@ mod counting {
     use std::alloc::{GlobalAlloc, Layout};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Counts what it passes on.
+    /// Counts the allocations that it passes on.
     pub(super) struct Counting<A> {
         inner: A,
         count: AtomicU64,
@@ -65,7 +65,7 @@ static ALLOCATOR: Counting<System> = Counting::new(System);
 
 const IN_FLIGHT: u64 = 60;
 
-// The only test of this binary: another one's thread would be counted too.
+// The only test of this binary: the thread of another test would be counted, too.
 #[test]
 fn a_small_call_allocates_nothing() {
     check(50_000, |server| {
@@ -139,7 +139,7 @@ fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
     run(calls / 5);
     let before = ALLOCATOR.count();
     run(calls);
-    // As long as the keepalive, so that the client doubts its peer: as on a host that was busy.
+    // As long as the keepalive, so that the client suspects its peer, as on a busy host.
     network.clock().advance(Duration::from_millis(600));
     run(calls);
     let allocations = ALLOCATOR.count() - before;

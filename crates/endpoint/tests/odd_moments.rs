@@ -1,4 +1,4 @@
-//! Panics, drops and ends at odd moments, and the largest values that a configuration takes.
+//! Panics, drops and ends at unusual moments, and the largest values of a configuration.
 
 mod common;
 
@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use common::{Pair, ms};
 use starling_endpoint::{CallError, Dispatch, Handler, Job, MethodId, Status, WorkerConfig};
 
-/// A status that a handler got from a call of its own says that *that* call did not run.
+/// A handler may return the status of a nested call that did not run; the handler itself ran.
 #[test]
-fn a_forwarded_not_run_is_not_said_of_the_handlers_own_request() {
+fn a_forwarded_status_does_not_mark_the_handlers_own_request_as_not_run() {
     let mut pair = Pair::new();
     let ran = Rc::new(Cell::new(0));
     let counts = ran.clone();
@@ -22,7 +22,7 @@ fn a_forwarded_not_run_is_not_said_of_the_handlers_own_request() {
         MethodId(1),
         Handler::inline(move |_, _, reply| {
             counts.set(counts.get() + 1);
-            // As `?` in a handler does with the end of a nested call.
+            // Like `?` in a handler, after a nested call.
             reply.status(Status::from(CallError::QueueFull));
         }),
     );
@@ -91,7 +91,7 @@ fn a_future_that_panics_when_it_is_dropped_stops_no_other() {
 }
 
 #[test]
-fn workers_that_cannot_be_as_asked_are_refused() {
+fn invalid_settings_of_workers_are_refused() {
     let mut pair = Pair::new();
     let mut config = WorkerConfig::new(1, 16);
     config.depth = 9;
@@ -102,7 +102,7 @@ fn workers_that_cannot_be_as_asked_are_refused() {
 }
 
 #[test]
-fn workers_that_are_started_again_lose_no_request() {
+fn starting_workers_twice_is_refused_and_loses_no_request() {
     let mut pair = Pair::new();
     let config = WorkerConfig::new(1, 16);
     pair.server.start_workers(&config).unwrap();
@@ -164,9 +164,9 @@ fn panics_of_several_continuations_lose_no_response() {
     assert_eq!(ends.get(), 4);
 }
 
-/// It is the task's mistake, and ends no more than the task.
+/// It is the task's fault, and ends only the task.
 #[test]
-fn a_task_that_answers_another_endpoints_request_is_the_one_that_panics() {
+fn a_task_that_answers_another_endpoints_request_panics() {
     let mut pair = Pair::new();
     let kept = Rc::new(Cell::new(None));
     let keeps = kept.clone();
@@ -249,12 +249,12 @@ fn serves_for_a_second(change: impl Fn(&mut starling_endpoint::EndpointConfig)) 
 const LONGEST_NS: u64 = 1 << 60;
 
 #[test]
-fn the_longest_connect_timeout_is_one() {
+fn the_longest_connect_timeout_works() {
     serves_for_a_second(|config| config.protocol.connect_timeout_ns = LONGEST_NS);
 }
 
 #[test]
-fn the_longest_peer_timeout_is_one() {
+fn the_longest_peer_timeout_works() {
     serves_for_a_second(|config| {
         config.protocol.peer_timeout_ns = LONGEST_NS - 1;
         config.protocol.response_retention_ns = LONGEST_NS;
@@ -262,12 +262,12 @@ fn the_longest_peer_timeout_is_one() {
 }
 
 #[test]
-fn the_longest_retransmission_timeout_is_one() {
+fn the_longest_retransmission_timeout_works() {
     serves_for_a_second(|config| config.protocol.rto_max_ns = LONGEST_NS);
 }
 
 #[test]
-fn who_works_on_a_request_hears_that_the_endpoint_is_gone() {
+fn dropping_the_endpoint_cancels_the_requests_that_are_worked_on() {
     let Pair {
         network: _wire,
         mut client,
@@ -316,7 +316,7 @@ fn who_works_on_a_request_hears_that_the_endpoint_is_gone() {
     assert_eq!(told.recv(), Ok(true), "a worker");
 }
 
-/// One of its workers has claimed a request.
+/// A dispatch whose worker has claimed a request.
 #[derive(Default)]
 struct Claimed {
     is_draining: bool,
@@ -347,7 +347,7 @@ impl Dispatch for Claimed {
 
 #[test]
 #[should_panic(expected = "requests would be lost")]
-fn workers_that_claimed_something_are_not_replaced() {
+fn workers_that_claimed_a_request_are_not_replaced() {
     let mut pair = Pair::new();
     for _ in 0..2 {
         pair.server.set_dispatch(Box::new(Claimed::default()));

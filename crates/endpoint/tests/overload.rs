@@ -1,4 +1,4 @@
-//! Requests that waited in a server's queues: which of them are run, to the microsecond.
+//! Requests that waited in a server's queues: which ones are run, to the microsecond.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn within(timeout: Duration) -> CallOptions {
 /// The time that was left to each request that ran.
 type Left = Rc<RefCell<Vec<Option<Duration>>>>;
 
-/// A pair whose server has seen a call that did not wait, and has been idle since.
+/// A pair whose server has handled a call that did not wait, and has been idle since.
 fn pair() -> (Pair, Left) {
     let mut pair = Pair::new();
     let left = Left::default();
@@ -44,13 +44,13 @@ fn pair() -> (Pair, Left) {
 }
 
 #[test]
-fn what_expired_in_the_receive_queue_is_not_run_and_what_has_time_left_is() {
+fn a_request_that_expired_in_the_receive_queue_is_not_run_and_one_with_time_left_is() {
     let (mut pair, left) = pair();
     pair.call_with(1, b"", 2, &within(ms(2)));
     pair.call_with(1, b"", 10, &within(ms(10)));
     pair.call(1, b"", 99);
     pair.client.poll().unwrap();
-    // The server is busy with something else.
+    // The server is busy.
     pair.network.clock().advance(ms(3));
     assert_eq!(pair.server.poll().unwrap().requests, 3);
     assert_eq!(*left.borrow(), [Some(ms(7)), None]);
@@ -64,7 +64,7 @@ fn what_expired_in_the_receive_queue_is_not_run_and_what_has_time_left_is() {
 }
 
 #[test]
-fn what_would_be_answered_too_late_is_refused_at_once() {
+fn a_request_that_would_be_answered_too_late_is_refused_at_once() {
     let (mut pair, left) = pair();
     pair.call_with(1, b"", 0, &within(ms(4)));
     pair.client.poll().unwrap();
@@ -78,7 +78,7 @@ fn what_would_be_answered_too_late_is_refused_at_once() {
 }
 
 #[test]
-fn what_waited_with_its_caller_is_run_by_a_server_that_has_time() {
+fn a_request_that_waited_with_its_caller_is_run_by_an_idle_server() {
     let (mut pair, left) = pair();
     pair.call_with(1, b"", 0, &within(ms(4)));
     pair.network.clock().advance(us(3_900));
@@ -88,7 +88,7 @@ fn what_waited_with_its_caller_is_run_by_a_server_that_has_time() {
 }
 
 #[test]
-fn what_ends_a_servers_sleep_has_not_waited_there() {
+fn a_request_that_ends_a_servers_sleep_has_not_waited_there() {
     let (mut pair, left) = pair();
     // Its first request was lost.
     pair.network.lose_all(true);
@@ -115,7 +115,7 @@ fn a_futures_call_begins_when_it_is_issued() {
 }
 
 #[test]
-fn a_worker_is_told_the_time_that_is_really_left() {
+fn a_worker_sees_the_time_that_is_left() {
     let (mut pair, _) = pair();
     let (told, tells) = mpsc::channel();
     pair.server.start_workers(&WorkerConfig::new(1, 4)).unwrap();
@@ -131,7 +131,7 @@ fn a_worker_is_told_the_time_that_is_really_left() {
     assert_eq!(left, Some(ms(7)));
 }
 
-/// A clock with an origin of its own.
+/// A clock with its own origin.
 #[derive(Clone)]
 struct Elsewhere(SteppedClock, u64);
 
@@ -141,8 +141,8 @@ impl Clock for Elsewhere {
     }
 }
 
-/// 64 calls with a deadline of 2 ms arrive at once where each takes 100 us. How many were answered,
-/// refused, and begun.
+/// 64 calls with a deadline of 2 ms arrive at once, and each takes 100 us. Returns how many were
+/// answered, refused, and begun.
 fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
     let network = SteppedNetwork::default();
     let protocol = starling_proto::Config {
@@ -180,7 +180,7 @@ fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
         }
     });
     let mut before = 0;
-    // The first call alone: the clocks get to know each other.
+    // A first call alone: the server learns the difference of the clocks.
     for calls in [1, 64] {
         *ends.borrow_mut() = (0, 0);
         before = server.stats().requests - server.stats().overloaded;
@@ -204,7 +204,7 @@ fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
 }
 
 #[test]
-fn of_a_burst_that_is_too_much_is_run_what_is_answered_in_time() {
+fn of_a_burst_beyond_capacity_the_requests_run_that_are_answered_in_time() {
     // The 17th would begin after 1.6 ms, when less than a quarter of its time is left.
     let expected = (16, 48, 16);
     assert_eq!(burst(0), expected);

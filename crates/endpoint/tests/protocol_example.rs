@@ -1,5 +1,5 @@
-//! The example of PROTOCOL.md, section 11: what the document shows in hex is what two endpoints send,
-//! byte by byte, and what they accept. So are the hashes of its section 9.
+//! The example of PROTOCOL.md, section 11: what the document shows in hex is what two endpoints
+//! send, byte by byte, and what they accept. So are the hashes of its section 9.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -52,7 +52,7 @@ fn a_dropped_reply_is_internal_never_a_hang() {
     let kept = keep_replies(&mut pair);
     pair.call(1, b"", 0);
     pair.settle();
-    // From another thread: the endpoint is woken.
+    // A drop in another thread wakes the endpoint.
     let reply = kept.borrow_mut().remove(0);
     std::thread::spawn(move || drop(reply)).join().unwrap();
     assert!(pair.server.io().thread_waker().is_woken());
@@ -62,7 +62,7 @@ fn a_dropped_reply_is_internal_never_a_hang() {
 }
 
 #[test]
-fn a_reply_that_is_deferred_and_used_within_its_handler_leaves_nothing_behind() {
+fn a_reply_that_is_deferred_and_used_within_its_handler_leaves_nothing_pending() {
     let mut pair = Pair::new();
     pair.server.register(
         MethodId(1),
@@ -83,7 +83,7 @@ fn a_reply_that_is_deferred_and_used_within_its_handler_leaves_nothing_behind() 
 }
 
 #[test]
-fn cancelling_reaches_whoever_works_on_the_request() {
+fn a_cancelled_call_cancels_its_deferred_request() {
     let mut pair = Pair::new();
     let kept = keep_replies(&mut pair);
     let call = pair.call(1, b"", 0);
@@ -95,10 +95,10 @@ fn cancelling_reaches_whoever_works_on_the_request() {
     assert!(kept.borrow()[0].is_cancelled());
     assert!(!kept.borrow()[1].is_cancelled());
     assert!(kept.borrow()[1].deadline_ns().is_some());
-    // A client that gives up at its deadline cancels too.
+    // A client whose deadline passes cancels, too.
     pair.pass(ms(3));
     assert!(kept.borrow()[1].is_cancelled());
-    // Answering all the same is harmless.
+    // An answer after that is harmless.
     for reply in kept.take() {
         pair.server.complete(reply, |_| {});
     }
@@ -217,7 +217,7 @@ fn a_continuation_makes_the_next_call() {
     assert_eq!(pair.one_end().unwrap().body(), [10]);
 }
 
-/// Turns of both, with sleeps for as long as workers are at work.
+/// Takes turns of both, with sleeps while workers run.
 fn settle_workers(pair: &mut Pair) {
     pair.settle();
     while pair.server.requests_pending() > 0 {
@@ -267,7 +267,7 @@ fn workers_answer_and_survive_panics() {
     assert_eq!(pair.take_ends()[0].1.as_ref().unwrap().body(), large);
 }
 
-/// What it panics with panics once more when it is dropped.
+/// The panic's value panics once more when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -277,7 +277,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn a_panic_with_something_that_panics_when_dropped_ends_only_its_call() {
+fn a_panic_whose_value_panics_when_dropped_ends_only_its_call() {
     let mut pair = Pair::new();
     pair.server
         .start_workers(&WorkerConfig::new(1, 16))
@@ -300,9 +300,9 @@ fn a_panic_with_something_that_panics_when_dropped_ends_only_its_call() {
 }
 
 #[test]
-fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
+fn requests_beyond_a_full_queue_and_cancelled_requests_do_not_run() {
     let mut pair = Pair::new();
-    // One running, three waiting.
+    // One runs, three wait.
     pair.server.start_workers(&WorkerConfig::new(1, 3)).unwrap();
     let (ran, runs) = mpsc::channel::<u8>();
     let (gate, open) = mpsc::channel::<()>();
@@ -332,7 +332,7 @@ fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
     gate.send(()).unwrap();
     settle_workers(&mut pair);
     assert_eq!(runs.try_iter().collect::<Vec<_>>(), [1]);
-    // A client that gives up at its deadline cancels too.
+    // A client whose deadline passes cancels, too.
     assert_eq!(pair.server.stats().cancelled_in_queue, 2);
     let mut ends = pair.take_ends();
     ends.sort_by_key(|(tag, _)| *tag);
@@ -347,7 +347,7 @@ fn beyond_a_full_queue_and_once_cancelled_nothing_runs() {
 }
 
 #[test]
-fn a_worker_does_not_begin_what_expired_in_the_queue() {
+fn a_worker_does_not_begin_a_request_that_expired_in_the_queue() {
     let mut pair = Pair::new();
     pair.server.start_workers(&WorkerConfig::new(1, 8)).unwrap();
     let (gate, open) = mpsc::channel::<()>();
@@ -376,7 +376,7 @@ fn a_worker_does_not_begin_what_expired_in_the_queue() {
 }
 
 #[test]
-fn a_worker_method_without_workers_says_what_is_missing() {
+fn the_status_of_a_worker_method_without_workers_names_what_is_missing() {
     let mut pair = Pair::new();
     pair.server
         .register_worker(MethodId(1), Arc::new(|_, _| {}));
@@ -387,7 +387,7 @@ fn a_worker_method_without_workers_says_what_is_missing() {
 }
 
 #[test]
-fn shutting_down_finishes_what_runs_and_refuses_the_rest() {
+fn shutting_down_finishes_pending_requests_and_refuses_new_ones() {
     let mut pair = Pair::new();
     let kept = keep_replies(&mut pair);
     pair.call(1, b"", 0);
@@ -398,7 +398,7 @@ fn shutting_down_finishes_what_runs_and_refuses_the_rest() {
     let status = pair.one_end().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("shutting down"));
-    // New sessions are refused too.
+    // New sessions are refused, too.
     let session = pair.session;
     pair.session = pair.client.connect(&pair.server.local_address()).unwrap();
     pair.call(1, b"", 2);
@@ -422,7 +422,7 @@ fn shutting_down_finishes_what_runs_and_refuses_the_rest() {
     assert_eq!(client.calls_outstanding(), 0);
 }
 
-/// What the handlers of the requests kept by [`keep_replies`] hear of their callers.
+/// Why a reply kept by [`keep_replies`] was cancelled, if it was.
 fn why_cancelled(reply: &DeferredReply) -> Option<Code> {
     let mut cx = TaskContext::from_waker(Waker::noop());
     match reply.poll_cancelled(&mut cx) {
@@ -432,7 +432,7 @@ fn why_cancelled(reply: &DeferredReply) -> Option<Code> {
 }
 
 #[test]
-fn who_works_on_a_request_hears_at_once_that_its_caller_gave_up() {
+fn a_deferred_reply_is_cancelled_at_once_when_its_caller_gives_up() {
     let mut pair = Pair::new();
     let kept = keep_replies(&mut pair);
     let options = CallOptions::with_timeout(ms(50));
@@ -456,7 +456,7 @@ fn who_works_on_a_request_hears_at_once_that_its_caller_gave_up() {
     let heard = |n: usize| why_cancelled(&kept.borrow()[n]);
     assert_eq!(heard(0), Some(Code::Cancelled));
     assert_eq!((heard(1), heard(2)), (None, None));
-    // The server knows the deadline: it need not hear of it.
+    // The server knows the deadline and needs no frame from the client.
     pair.network.lose_all(true);
     pair.pass(ms(49));
     assert_eq!(heard(1), None);
@@ -465,7 +465,7 @@ fn who_works_on_a_request_hears_at_once_that_its_caller_gave_up() {
     assert!(kept.borrow()[1].is_cancelled());
     pair.network.lose_all(false);
     assert_eq!(heard(2), None);
-    // With its session a call is over, too.
+    // The end of a session ends its calls.
     pair.client.close(session);
     pair.settle();
     assert_eq!(heard(2), Some(Code::Cancelled));

@@ -23,7 +23,7 @@ impl Clock for CountingClock {
     }
 }
 
-/// Readings of a server's clock in a turn with three datagrams, of one request each.
+/// How often a server reads its clock in a turn with three datagrams of one request each.
 fn readings(batched_timestamps: bool) -> u64 {
     let network = SteppedNetwork::default();
     let clock = CountingClock::default();
@@ -60,13 +60,13 @@ fn readings(batched_timestamps: bool) -> u64 {
 }
 
 #[test]
-fn the_clock_is_read_once_a_turn_unless_told_otherwise() {
+fn the_clock_is_read_once_a_turn_by_default() {
     let batched = readings(true);
     assert!(batched <= 1, "{batched}");
     assert_eq!(readings(false), batched + 3);
 }
 
-/// A clock that takes a step with each reading.
+/// A clock that advances with each reading.
 #[derive(Clone)]
 struct SteppingClock(Rc<Cell<u64>>, u64);
 
@@ -77,7 +77,7 @@ impl Clock for SteppingClock {
     }
 }
 
-/// Datagrams that a server answers 40 requests of one datagram with.
+/// The number of datagrams in which a server answers 40 requests of one datagram.
 fn answers(step_ns: u64) -> u64 {
     let network = SteppedNetwork::default();
     let protocol = starling_proto::Config {
@@ -127,15 +127,15 @@ fn answers_leave_a_long_burst_before_its_end() {
     );
 }
 
-/// An owner who does something, is away without a turn, and then makes a call: its deadline is so
-/// long after the call, not after what he did before.
+/// The owner does something, takes no turn for a while, and then makes a call. The deadline counts
+/// from the call, not from what the owner did before.
 #[test]
 fn a_deadline_is_counted_from_its_call() {
     let mut pair = Pair::new();
     pair.server
         .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
     pair.settle();
-    // Something between two turns, which reads the clock.
+    // Reads the clock, between two turns.
     let _ = pair.client.context();
     pair.network.clock().advance(ms(500));
     pair.call_with(1, b"", 7, &CallOptions::with_timeout(ms(100)));
@@ -145,9 +145,9 @@ fn a_deadline_is_counted_from_its_call() {
     assert!(pair.one_end().is_ok());
 }
 
-/// The same with the time that opening a session may take.
+/// The same for the timeout of a connect.
 #[test]
-fn a_connect_has_its_time_from_when_it_is_asked_for() {
+fn the_timeout_of_a_connect_counts_from_the_connect() {
     let network = SteppedNetwork::default();
     let mut client = endpoint(&network, 1);
     let mut server = endpoint(&network, 2);

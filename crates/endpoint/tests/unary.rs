@@ -12,10 +12,10 @@ use starling_endpoint::{
     StreamPosition,
 };
 
-/// The largest body unless configured.
+/// The default of the largest body.
 const MAX_BODY: usize = 64 << 20;
 
-/// Answers with the request's bytes.
+/// Registers a method that answers with the request's bytes.
 fn serve_echo(pair: &mut Pair) {
     pair.server.register(
         MethodId(1),
@@ -126,7 +126,7 @@ fn an_unknown_method_is_unimplemented_and_named() {
 }
 
 #[test]
-fn methods_are_told_apart_however_many_there_are() {
+fn each_of_many_methods_has_its_own_handler() {
     let mut pair = Pair::new();
     for method in 0..300u32 {
         pair.server.register(
@@ -208,7 +208,7 @@ fn large_messages_go_both_ways_with_segments_by_reference() {
 }
 
 #[test]
-fn a_message_that_cannot_be_sent_comes_back() {
+fn a_rejected_call_returns_its_message() {
     let mut pair = Pair::new();
     let options = CallOptions::default();
     let (session, collect) = (pair.session, pair.collect);
@@ -236,7 +236,7 @@ fn a_message_that_cannot_be_sent_comes_back() {
 }
 
 #[test]
-fn the_largest_body_goes_both_ways_whatever_travels_beside_it() {
+fn the_largest_body_goes_both_ways_with_any_header() {
     let mut pair = Pair::new();
     pair.server.register(
         MethodId(1),
@@ -285,7 +285,7 @@ fn a_response_that_is_too_large_becomes_a_status() {
 }
 
 #[test]
-fn a_panic_in_a_handler_is_internal_and_the_endpoint_lives_on() {
+fn a_panic_in_a_handler_is_internal_and_the_endpoint_stays_usable() {
     let mut pair = Pair::new();
     serve_echo(&mut pair);
     pair.server.register(
@@ -344,7 +344,7 @@ fn a_client_ends_a_call_at_its_deadline() {
     assert!(ends.iter().all(|(_, r)| code(r) == Code::DeadlineExceeded));
     assert_eq!(pair.client.stats().deadline_exceeded, 2);
     assert_eq!(pair.client.calls_outstanding(), 0);
-    // The session is as good as before.
+    // The session is still usable.
     pair.network.lose_all(false);
     pair.call(1, b"back", 3);
     pair.pass(ms(200));
@@ -352,7 +352,7 @@ fn a_client_ends_a_call_at_its_deadline() {
 }
 
 #[test]
-fn a_server_sees_the_time_left_and_does_not_begin_what_has_expired() {
+fn a_server_sees_the_time_left_and_does_not_begin_expired_requests() {
     let mut pair = Pair::new();
     let ran = Rc::new(Cell::new(0));
     let count = ran.clone();
@@ -368,7 +368,7 @@ fn a_server_sees_the_time_left_and_does_not_begin_what_has_expired() {
     );
     pair.call_with(1, b"", 0, &CallOptions::with_timeout(ms(3)));
     assert!(pair.one_end().is_ok());
-    // A client that has no time left says so, and nothing runs.
+    // A client without time left sends the request, and it does not run.
     let expired = CallOptions::with_timeout(ms(0));
     pair.call_with(1, b"", 1, &expired);
     assert_eq!(code(&pair.one_end()), Code::DeadlineExceeded);
@@ -395,7 +395,7 @@ fn a_cancelled_call_ends_at_once_and_only_once() {
 }
 
 #[test]
-fn a_failed_peer_ends_every_call_and_says_who_it_was() {
+fn a_failed_peer_ends_every_call_with_a_status_that_names_the_peer() {
     let mut pair = Pair::new();
     serve_echo(&mut pair);
     pair.settle();
@@ -446,7 +446,7 @@ fn closing_a_session_cancels_its_calls() {
 }
 
 #[test]
-fn addresses_that_cannot_work_say_why() {
+fn the_error_of_an_invalid_address_gives_the_reason() {
     let mut pair = Pair::new();
     let error = pair.client.connect("nonsense").unwrap_err();
     assert_eq!(
@@ -456,7 +456,7 @@ fn addresses_that_cannot_work_say_why() {
 }
 
 #[test]
-fn nobody_home_is_unavailable() {
+fn a_call_to_an_address_without_a_server_is_unavailable() {
     let mut pair = Pair::new();
     pair.session = pair.client.connect("sim://10.0.0.99:4000").unwrap();
     pair.call(1, b"", 0);

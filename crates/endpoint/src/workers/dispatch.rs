@@ -26,8 +26,8 @@ pub trait Dispatch {
         None
     }
 
-    /// Maintains the workers. Called when a turn has nothing to do, and by other turns now and then:
-    /// at least every 50 ms while there are sessions. `now_ns` is the endpoint's time.
+    /// Maintains the workers. Called when a turn has nothing to do, and by other turns now and
+    /// then: at least every 50 ms while there are sessions. `now_ns` is the endpoint's time.
     fn maintain(&mut self, now_ns: u64) {
         let _ = now_ns;
     }

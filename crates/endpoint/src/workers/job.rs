@@ -29,8 +29,8 @@ pub(crate) enum JobEnd {
     Cancelled,
 }
 
-/// One request for a worker, and later its answer. It is boxed and reused for other requests: only a
-/// pointer goes from thread to thread, and nothing is allocated for a request.
+/// One request for a worker, and later its answer. It is boxed and reused for other requests: only
+/// a pointer goes from thread to thread, and nothing is allocated for a request.
 pub struct Job {
     pub(crate) id: RequestId,
     /// Absent while the job is empty.
@@ -200,8 +200,8 @@ impl Job {
         ran.then_some((self.request.info.method, self.request.info.timing.now_ns))
     }
 
-    /// Empties the job: the request's memory, the answer, and how the job ended (a job that never ran
-    /// was cancelled).
+    /// Empties the job: the request's memory, the answer, and how the job ended (a job that never
+    /// ran was cancelled).
     pub(crate) fn take_parts(&mut self) -> (Msgbuf, Answer, JobEnd) {
         self.handler = None;
         self.reply.status = None;

@@ -7,14 +7,14 @@
 //!    └───────────────────────── poll ◀───────────────────────────────┘
 //! ```
 //!
-//! A mailbox has room for as many jobs as a worker may have ([`starling_handoff`]). So nothing waits
-//! for room, and only the operating system takes locks, when a thread sleeps or is woken.
+//! A mailbox has room for as many jobs as a worker may have ([`starling_handoff`]). So nothing
+//! waits for room, and only the operating system takes locks, when a thread sleeps or is woken.
 //!
 //! A handler may block, even on a request that was assigned to its own worker and waits behind it.
-//! So other workers of the group steal such jobs: a worker with nothing to do looks into the group's
-//! mailboxes before it sleeps, and a worker that always has jobs does so now and then. When a
-//! job is assigned to a worker that may be busy, a sleeping worker is woken to look. A worker that
-//! was woken and begins a job wakes the next one if there are more jobs.
+//! So other workers of the group steal such jobs: a worker with nothing to do looks into the
+//! group's mailboxes before it sleeps, and a worker that always has jobs does so now and then. When
+//! a job is assigned to a worker that may be busy, a sleeping worker is woken to look. A worker
+//! that was woken and begins a job wakes the next one if there are more jobs.
 
 use std::fmt;
 use std::ops::Range;
@@ -47,8 +47,8 @@ const UNSURE_SLEEP: Duration = Duration::from_millis(1);
 pub struct ThreadPool {
     policy: Jbsq<Box<Job>>,
     dispatcher: Dispatcher<Job>,
-    /// Memory of the request in each slot of each mailbox. Reading it from the job would fetch cache
-    /// lines of another core.
+    /// Memory of the request in each slot of each mailbox. Reading it from the job would fetch
+    /// cache lines of another core.
     bytes: Vec<[usize; SLOTS]>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -149,8 +149,8 @@ impl ThreadPool {
 }
 
 impl Shared {
-    /// Wakes a sleeping worker of a group, to look for jobs. There is a fence between a change of the
-    /// mailboxes and this call, and one between a sleeper's announcement and its last look. So
+    /// Wakes a sleeping worker of a group, to look for jobs. There is a fence between a change of
+    /// the mailboxes and this call, and one between a sleeper's announcement and its last look. So
     /// one of the two sees the other.
     fn wake_one_of(&self, group: Range<usize>) {
         let woken = self.sleepers.mark_one_awake(group);

@@ -8,9 +8,10 @@
 //!                      └─ given ┴─ held until a worker is free
 //! ```
 //!
-//! A worker answers a request that it claimed before the dispatch thread knows of it, as in RPCValet
-//! (ASPLOS 2019, section 4). A report tells the dispatch thread about it. The report does not wake
-//! that thread while there is room for more: it polls at least as often as it polls its peers.
+//! A worker answers a request that it claimed before the dispatch thread knows of it, as in
+//! RPCValet (ASPLOS 2019, section 4). A report tells the dispatch thread about it. The report does
+//! not wake that thread while there is room for more: it polls at least as often as it polls its
+//! peers.
 //!
 //! The device gives some requests to the dispatch thread: calls with a deadline, large ones, and
 //! those that arrived when all workers were busy. This pool hands them out, in order, by the
@@ -399,7 +400,8 @@ impl<C: Clock> Worker<C> {
         }
         let mailbox = &self.shared.mailboxes[self.index];
         let io = self.io.as_mut().expect("no request runs");
-        // Counted first: either a draining thread sees the count, or this worker sees that it drains.
+        // Counted first: either a draining thread sees the count, or this worker sees that it
+        // drains.
         mailbox.claimed.fetch_add(1, Ordering::SeqCst);
         let claimed = (|| {
             let datagram = io.datagram();

@@ -68,7 +68,7 @@ impl Pair {
         }
     }
 
-    /// Makes a call whose end is collected.
+    /// Makes a call and collects its end.
     pub fn call(&mut self, method: u32, body: &[u8], tag: u64) -> starling_endpoint::CallId {
         self.call_with(method, body, tag, &CallOptions::default())
     }
@@ -92,7 +92,7 @@ impl Pair {
             .unwrap()
     }
 
-    /// Turns of both until neither has anything to do at this time.
+    /// Takes turns of both until neither has anything to do at this time.
     pub fn settle(&mut self) {
         settle(&mut [&mut self.client, &mut self.server]);
     }
@@ -111,7 +111,7 @@ impl Pair {
         self.ends.take()
     }
 
-    /// Settles, and expects one call to have ended.
+    /// Settles; returns the end of the one call that has ended.
     pub fn one_end(&mut self) -> Result<OwnedResponse, Status> {
         self.settle();
         let mut ends = self.take_ends();
@@ -127,7 +127,7 @@ pub fn settle(endpoints: &mut [&mut TestEndpoint]) {
         for endpoint in endpoints.iter_mut() {
             idle &= endpoint.poll().unwrap().is_idle();
         }
-        // An idle turn still sends what was asked for before it.
+        // An idle turn still sends what the owner asked for before it.
         idle_rounds = if idle { idle_rounds + 1 } else { 0 };
         if idle_rounds == 2 {
             return;

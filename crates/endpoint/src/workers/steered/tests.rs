@@ -1,4 +1,4 @@
-//! Workers of a device that counts wrongly.
+//! Workers of a device whose counts are wrong.
 
 use std::sync::mpsc;
 
@@ -22,15 +22,15 @@ impl Clock for Stopped {
     }
 }
 
-/// Whoever sleeps here, a worker or the dispatcher.
+/// A doorbell at which a worker or the dispatch thread sleeps.
 #[derive(Default)]
-struct Bell {
+struct Doorbell {
     rung: Mutex<bool>,
     change: std::sync::Condvar,
 }
 
-impl Bell {
-    /// Sleeps until it rings, at most for so long.
+impl Doorbell {
+    /// Sleeps until it rings, at most for `timeout`.
     fn wait(&self, timeout: Option<Duration>) {
         let rung = self.rung.lock().expect("no panic");
         let (mut rung, _) = self
@@ -41,7 +41,7 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for Doorbell {
     fn wake(&self) {
         *self.rung.lock().expect("no panic") = true;
         self.change.notify_all();
@@ -51,16 +51,16 @@ impl Wake for Bell {
 /// A device that receives nothing.
 #[derive(Default)]
 struct Deaf {
-    /// Counts of the worker are right: by [`WorkerIo::wait`], or from the beginning.
+    /// The count of the worker is right: by [`WorkerIo::wait`], or from the beginning.
     is_right: AtomicBool,
     asleep: AtomicBool,
-    /// How often it was looked for blocked workers.
+    /// How often the pool looked for blocked workers.
     looks: AtomicUsize,
-    /// The worker was asked whether it received something.
+    /// The worker has called [`WorkerIo::receive`].
     began: AtomicBool,
     completed: AtomicUsize,
     methods: Mutex<Vec<u32>>,
-    bell: Arc<Bell>,
+    bell: Arc<Doorbell>,
 }
 
 struct Part(Arc<Deaf>);
@@ -87,7 +87,7 @@ impl WorkerIo for Part {
         self.0.completed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What is counted is right once it was waited for the second time.
+    /// The count is right after the second wait.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         if self.0.asleep.swap(true, Ordering::SeqCst) {
             self.0.is_right.store(true, Ordering::SeqCst);
@@ -103,7 +103,7 @@ impl WorkerIo for Part {
 
 struct Counts {
     device: Arc<Deaf>,
-    /// The worker becomes free when the device hears that something is held.
+    /// The worker becomes free when the pool reports held jobs.
     right_when_held: bool,
 }
 
@@ -134,9 +134,9 @@ impl Steering for Counts {
     fn stop(&mut self) {}
 }
 
-/// A pool of one worker, its device, and what wakes the dispatcher.
-fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Bell>) {
-    let (device, bell) = (Arc::<Deaf>::default(), Arc::<Bell>::default());
+/// A pool of one worker, its device, and the doorbell of the dispatch thread.
+fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Doorbell>) {
+    let (device, bell) = (Arc::<Deaf>::default(), Arc::<Doorbell>::default());
     let dispatcher = Arc::clone(&bell) as Arc<dyn Wake>;
     let pool = pool_of(&device, idle, right_when_held, Arc::default(), dispatcher);
     (pool, device, bell)
@@ -183,13 +183,13 @@ fn job(handler: WorkerHandler) -> Box<Job> {
 }
 
 #[test]
-fn what_is_held_for_a_worker_that_is_counted_wrongly_is_run() {
+fn a_job_is_run_that_is_held_because_the_count_of_a_free_worker_is_wrong() {
     let adaptive = Idle::Adaptive {
         spin: Duration::ZERO,
     };
     for idle in [Idle::Block, Idle::Spin, adaptive] {
         let (mut pool, device, dispatcher) = pool(idle, false);
-        // It sleeps before there is anything, if it sleeps.
+        // If it sleeps at all, it sleeps before there is a job.
         let begun = Instant::now();
         while idle != Idle::Spin && !device.asleep.load(Ordering::SeqCst) {
             assert!(begun.elapsed() < PATIENCE, "it stays awake");
@@ -205,17 +205,17 @@ fn what_is_held_for_a_worker_that_is_counted_wrongly_is_run() {
 }
 
 #[test]
-fn a_worker_that_is_free_just_before_something_is_held_is_given_it() {
+fn a_worker_that_becomes_free_just_before_a_job_is_held_gets_that_job() {
     let (mut pool, _, _) = pool(Idle::Spin, true);
     let (ran, runs) = mpsc::channel();
     let handler: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("the test waits"));
     assert!(pool.submit(job(handler)).is_ok());
-    // No other look of the dispatcher's.
+    // The dispatch thread does not poll again.
     runs.recv_timeout(PATIENCE).expect("it was run");
 }
 
 #[test]
-fn nothing_seems_to_be_held_when_what_found_no_room_was_refused() {
+fn a_refused_job_does_not_count_as_held() {
     let (mut pool, _, _) = pool(Idle::Block, false);
     pool.capacity = 0;
     assert!(pool.submit(job(Arc::new(|_, _| ()))).is_err());
@@ -224,7 +224,7 @@ fn nothing_seems_to_be_held_when_what_found_no_room_was_refused() {
 }
 
 #[test]
-fn blocked_workers_are_looked_for_at_intervals() {
+fn the_pool_looks_for_blocked_workers_at_intervals() {
     let (mut pool, device, _) = pool(Idle::Block, false);
     let mut looks_at = |now_ns| {
         pool.maintain(now_ns);
@@ -238,7 +238,7 @@ fn blocked_workers_are_looked_for_at_intervals() {
     assert_eq!(looks_at(u64::MAX), 4);
 }
 
-/// Wakes nobody, but says how much the worker had completed then.
+/// Wakes no thread, but reports how many jobs the worker had completed.
 struct Noting(Arc<Deaf>, Mutex<mpsc::Sender<usize>>);
 
 impl Wake for Noting {
@@ -250,7 +250,7 @@ impl Wake for Noting {
 }
 
 #[test]
-fn a_worker_is_counted_as_free_when_the_dispatcher_is_woken() {
+fn a_worker_counts_as_free_when_it_wakes_the_dispatch_thread() {
     let device = Arc::<Deaf>::default();
     device.is_right.store(true, Ordering::SeqCst);
     let (tell, told) = mpsc::channel();
@@ -262,12 +262,12 @@ fn a_worker_is_counted_as_free_when_the_dispatcher_is_woken() {
 }
 
 #[test]
-fn methods_are_steered_when_there_are_threads_and_when_they_come_later() {
+fn methods_are_steered_once_there_are_threads_and_when_they_are_added_later() {
     let device = Arc::<Deaf>::default();
     let methods = Arc::<WorkerMethods>::default();
     let handler = || -> Option<WorkerHandler> { Some(Arc::new(|_, _| ())) };
     methods.set(MethodId(1), handler());
-    let dispatcher = Arc::<Bell>::default();
+    let dispatcher = Arc::<Doorbell>::default();
     let table = Arc::clone(&methods);
     let mut pool = pool_of(&device, Idle::Block, false, table, dispatcher);
     let known = || std::mem::take(&mut *device.methods.lock().expect("no panic"));
