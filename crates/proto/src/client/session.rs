@@ -49,7 +49,7 @@ pub(crate) struct Queued {
 /// ```text
 ///  0                       64         80              128                     192       384
 /// ┌───────────────────────┬──────────┬───────────────┬───────────────────────┬─────────┐
-/// │ where to, may it, RTT │ the rate │ slot 0: whose │ slot 0: small request │ the rest│
+/// │ peer, limits, RTT     │ the rate │ slot 0: state │ slot 0: small request │ the rest│
 /// └───────────────────────┴──────────┴───────────────┴───────────────────────┴─────────┘
 /// ```
 #[derive(Debug)]
