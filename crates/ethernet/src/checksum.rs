@@ -3,8 +3,8 @@
 //! The byte order of the words does not matter if the sum is stored in the same order (section 2 of
 //! the RFC). So everything here is in the processor's own order: words come from memory as they lie
 //! there, and the result goes back with `to_ne_bytes`. Few bytes are added eight at a time, with
-//! end-around carry. For many, carries are deferred: words of 32 bits are added to several 64-bit sums
-//! side by side, so that the compiler can use vector instructions.
+//! end-around carry. For many, carries are deferred: words of 32 bits are added to several 64-bit
+//! sums side by side, so that the compiler can use vector instructions.
 
 /// Sums side by side.
 const LANES: usize = 8;
@@ -57,8 +57,8 @@ fn sum_of_many(bytes: &[u8]) -> (u64, &[u8]) {
     (lanes.iter().sum(), steps.remainder())
 }
 
-/// What `bytes` add to the sum of the bytes in front of them. After an odd number of these, each byte
-/// is in the other half of its word.
+/// What `bytes` add to the sum of the bytes in front of them. After an odd number of these, each
+/// byte is in the other half of its word.
 #[inline]
 pub(crate) fn sum_behind(in_front: usize, bytes: &[u8]) -> u64 {
     let sum = sum(bytes);

@@ -10,9 +10,9 @@
 //!  IPv6  │ Ethernet │ IP, no extension│ UDP     │ payload
 //! ```
 //!
-//! A device's XDP program leaves everything else to the kernel: other protocols, options, fragments,
-//! VLAN tags. If such a frame reaches a device after all, the device drops it and counts the reason,
-//! a [`Drop`].
+//! A device's XDP program leaves everything else to the kernel: other protocols, options,
+//! fragments, VLAN tags. If such a frame reaches a device after all, the device drops it and counts
+//! the reason, a [`Drop`].
 //!
 //! A UDP checksum may be *partial*: a sender on the same host, behind a veth pair, leaves it to a
 //! network card, but there is none on the path. Then the field holds the folded sum of the pseudo
@@ -100,8 +100,8 @@ pub struct Received {
     pub len: usize,
 }
 
-/// Finds the datagram for `local` in an Ethernet frame. `interface` is the number of the interface by
-/// which it came: the scope of link-local senders, whatever address they send to.
+/// Finds the datagram for `local` in an Ethernet frame. `interface` is the number of the interface
+/// by which it came: the scope of link-local senders, whatever address they send to.
 ///
 /// # Errors
 /// The reason why there is none.
@@ -240,8 +240,8 @@ fn ecn_of(traffic_class: u8) -> Ecn {
     }
 }
 
-/// Turns an Ethernet frame back to its sender: the Ethernet addresses, IP addresses and ports change
-/// places. A frame that is too short for that stays as it is.
+/// Turns an Ethernet frame back to its sender: the Ethernet addresses, IP addresses and ports
+/// change places. A frame that is too short for that stays as it is.
 #[inline]
 pub fn swap_ends(frame: &mut [u8]) {
     let Some((ethernet, packet)) = frame.split_first_chunk_mut::<ETHERNET>() else {
@@ -262,8 +262,8 @@ pub fn swap_ends(frame: &mut [u8]) {
     packet[udp..udp + 4].rotate_left(2);
 }
 
-/// The headers of all Ethernet frames from one address to another, without what differs from frame to
-/// frame: the next hop, lengths and checksums.
+/// The headers of all Ethernet frames from one address to another, without what differs from frame
+/// to frame: the next hop, lengths and checksums.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     bytes: [u8; MAX_HEADERS],
@@ -342,8 +342,8 @@ impl Template {
         self.write_headers(next_hop, headers, payload.len(), sum(payload));
     }
 
-    /// The same for an Ethernet frame with a part of its payload elsewhere: `gathered` belongs before
-    /// the last `behind` bytes of `frame`.
+    /// The same for an Ethernet frame with a part of its payload elsewhere: `gathered` belongs
+    /// before the last `behind` bytes of `frame`.
     ///
     /// # Panics
     /// If the frame is shorter than its headers and `behind`, or larger than an IP packet can be.

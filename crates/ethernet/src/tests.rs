@@ -83,7 +83,11 @@ proptest! {
     }
 
     #[test]
-    fn what_is_made_is_read(v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..2000), padding in 0..30_usize) {
+    fn a_frame_that_was_made_parses(
+        v6: bool,
+        payload in proptest::collection::vec(any::<u8>(), 0..2000),
+        padding in 0..30_usize,
+    ) {
         let [a, b] = ends(v6);
         let mut frame = frame(&a, &b, &payload);
         // Short frames are padded on their way.
@@ -120,7 +124,11 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_bit_is_noticed(v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..100), bit: prop::sample::Index) {
+    fn a_damaged_bit_is_noticed(
+        v6: bool,
+        payload in proptest::collection::vec(any::<u8>(), 0..100),
+        bit: prop::sample::Index,
+    ) {
         let [a, b] = ends(v6);
         let good = frame(&a, &b, &payload);
         let mut bad = good.clone();

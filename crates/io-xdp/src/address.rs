@@ -37,8 +37,8 @@ pub struct XdpAddress {
 }
 
 impl XdpAddress {
-    /// Parses an address. The interface is always one of this host. Host and port are this end's when
-    /// a device is bound, and the other end's when a peer is opened.
+    /// Parses an address. The interface is always one of this host. Host and port are this end's
+    /// when a device is bound, and the other end's when a peer is opened.
     ///
     /// # Errors
     /// With [`Fault::Caller`], saying which part is wrong and what it should look like.
@@ -142,7 +142,8 @@ impl XdpAddress {
         &self.host
     }
 
-    /// The queue of the interface, counted from 0, if the address has one. The default is the first.
+    /// The queue of the interface, counted from 0, if the address has one. The default is the
+    /// first.
     pub fn queue(&self) -> Option<u32> {
         self.queue
     }

@@ -82,8 +82,8 @@ fn call<const WORDS: usize>(command: u32, attribute: &mut [u32; WORDS]) -> io::R
         )
     };
     let mut aligned = Attribute(*attribute);
-    // SAFETY: the kernel reads and writes the attribute within the size that it is told; each caller
-    // passes pointers that are valid for the lengths beside them.
+    // SAFETY: the kernel reads and writes the attribute within the size that it is told; each
+    // caller passes pointers that are valid for the lengths beside them.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

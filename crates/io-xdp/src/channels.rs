@@ -1,6 +1,7 @@
-//! How many queues of an interface are on, as `ethtool -l` shows it. Netlink tells how many it could
-//! have at most; a veth interface, for example, has one on by default. The kernel refuses a socket on
-//! a queue that is off in both directions. On a queue that only receives, it silently sends nothing.
+//! How many queues of an interface are on, as `ethtool -l` shows it. Netlink tells how many it
+//! could have at most; a veth interface, for example, has one on by default. The kernel refuses a
+//! socket on a queue that is off in both directions. On a queue that only receives, it silently
+//! sends nothing.
 
 use std::io;
 use std::net::UdpSocket;

@@ -31,13 +31,14 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// One queue of an interface as a device for packet I/O.
 ///
-/// A dropped device gives its port back at once. It gives its queue back when the last of its workers
-/// ([`PacketIo::steer`]) has ended: while a worker is busy, no other device can have the queue.
+/// A dropped device gives its port back at once. It gives its queue back when the last of its
+/// workers ([`PacketIo::steer`]) has ended: while a worker is busy, no other device can have the
+/// queue.
 ///
-/// A device fails for good, with an error that names the reason, when its interface is removed, gets
-/// another hardware address or a lower MTU: sessions may be in the middle of messages with fragments
-/// of the old size. A new device takes the interface as it is then. A device does not use a higher
-/// MTU.
+/// A device fails for good, with an error that names the reason, when its interface is removed,
+/// gets another hardware address or a lower MTU: sessions may be in the middle of messages with
+/// fragments of the old size. A new device takes the interface as it is then. A device does not use
+/// a higher MTU.
 pub struct XdpIo {
     rx: XdpRx,
     tx: XdpTx,
@@ -220,8 +221,8 @@ impl PacketIo for XdpIo {
     /// Datagrams that match `table` and fit a chunk go to the workers' own sockets on this queue.
     ///
     /// # Errors
-    /// If there are no workers or more than 63, or `depth` is not 1 to 8; if sockets cannot be made;
-    /// if the device has workers already.
+    /// If there are no workers or more than 63, or `depth` is not 1 to 8; if sockets cannot be
+    /// made; if the device has workers already.
     fn steer(&mut self, workers: usize, depth: u8, table: &MatchTable) -> Result<Steered, IoError> {
         self.make_workers(workers, depth, table)
     }

@@ -8,8 +8,8 @@
 //!     └──▶ fill ring ◀──────────────────────────── answered ◀──────────────────────── XdpTx
 //! ```
 //!
-//! All sockets of a queue share one fill ring and one completion ring, which belong to the halves of
-//! the device. A chunk goes through one of the queues here on its way back to them.
+//! All sockets of a queue share one fill ring and one completion ring, which belong to the halves
+//! of the device. A chunk goes through one of the queues here on its way back to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! What interfaces can do for AF_XDP, without touching them. (Opening a device puts a program on its
-//! interface, and some drivers restart the link for that.)
+//! What interfaces can do for AF_XDP, without touching them. (Opening a device puts a program on
+//! its interface, and some drivers restart the link for that.)
 
 use std::io;
 
@@ -35,8 +35,8 @@ pub struct Interface {
     pub queues: u32,
     /// The XDP program on it.
     pub program: Option<Occupant>,
-    /// VLANs that this host has on it. If the card strips the tags, the XDP program cannot tell their
-    /// datagrams from others, and gives those for a device's address and port to the device.
+    /// VLANs that this host has on it. If the card strips the tags, the XDP program cannot tell
+    /// their datagrams from others, and gives those for a device's address and port to the device.
     pub vlans: usize,
     /// What its driver can do. None: the kernel does not say, because it is older than 6.3.
     pub features: Option<Features>,
@@ -67,9 +67,10 @@ impl Interface {
         })
     }
 
-    /// The largest payload of a datagram over IPv4 that a device here receives by its ring, in bytes.
-    /// Frames above a page come in several parts. That needs a kernel of [`LARGE_FRAMES_KERNEL`] or
-    /// later (`None` counts as such) and, unless the mode is generic, a driver that can do it.
+    /// The largest payload of a datagram over IPv4 that a device here receives by its ring, in
+    /// bytes. Frames above a page come in several parts. That needs a kernel of
+    /// [`LARGE_FRAMES_KERNEL`] or later (`None` counts as such) and, unless the mode is generic, a
+    /// driver that can do it.
     pub fn max_datagram(&self, kernel: Option<KernelVersion>) -> usize {
         let whole = max_frame(self.mtu);
         let by_kernel = kernel.is_none_or(|kernel| kernel >= LARGE_FRAMES_KERNEL);
@@ -93,8 +94,8 @@ impl Features {
     }
 }
 
-/// The most descriptors that a frame can have in zero-copy mode. `None` if the interface has no such
-/// mode as far as the kernel says.
+/// The most descriptors that a frame can have in zero-copy mode. `None` if the interface has no
+/// such mode as far as the kernel says.
 pub(crate) fn zero_copy(interface: u32) -> Option<u32> {
     let mut netlink = Netlink::generic().ok()?;
     let family = netlink.family(FAMILY).ok()?;

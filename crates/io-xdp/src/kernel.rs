@@ -1,8 +1,8 @@
 //! Which kernels a device works on, and errors that name a kernel that is too old.
 //!
-//! A device never fails for the version alone: distributions backport features into kernels with old
-//! version numbers. But an error number such as EINVAL hides that the kernel is too old. So an error
-//! that is typical of old kernels names the version.
+//! A device never fails for the version alone: distributions backport features into kernels with
+//! old version numbers. But an error number such as EINVAL hides that the kernel is too old. So an
+//! error that is typical of old kernels names the version.
 
 use starling_io::{Fault, IoError};
 
@@ -15,12 +15,12 @@ pub(crate) const CAPABILITIES: &str =
 pub struct KernelVersion(pub u32, pub u32);
 
 /// The first kernel that a device works on. The XDP program needs a section `xdp.frags`
-/// (`BPF_F_XDP_HAS_FRAGS`) and `bpf_xdp_get_buff_len`, both from 5.18. All else is older: links of XDP
-/// programs (5.9), atomic instructions with a result (5.12), `SO_NETNS_COOKIE` (5.14).
+/// (`BPF_F_XDP_HAS_FRAGS`) and `bpf_xdp_get_buff_len`, both from 5.18. All else is older: links of
+/// XDP programs (5.9), atomic instructions with a result (5.12), `SO_NETNS_COOKIE` (5.14).
 pub const OLDEST_KERNEL: KernelVersion = KernelVersion(5, 18);
 
-/// The first kernel in which a frame may have several chunks (`XDP_USE_SG`), which a frame larger than
-/// a page needs.
+/// The first kernel in which a frame may have several chunks (`XDP_USE_SG`), which a frame larger
+/// than a page needs.
 pub const LARGE_FRAMES_KERNEL: KernelVersion = KernelVersion(6, 6);
 
 impl KernelVersion {
@@ -45,7 +45,8 @@ impl std::fmt::Display for KernelVersion {
     }
 }
 
-/// The error, with the advice to use a newer kernel if this one is too old and that may be the cause.
+/// The error, with the advice to use a newer kernel if this one is too old and that may be the
+/// cause.
 #[cold]
 pub(crate) fn or_too_old(error: IoError) -> IoError {
     explain(error, KernelVersion::running())

@@ -1,9 +1,9 @@
 //! Packet I/O over AF_XDP: UDP datagrams past the kernel's network stack, on any interface.
 //!
 //! [`XdpIo`] is a [`starling_io::PacketIo`]. It sends plain UDP over IPv4 or IPv6, so the other end
-//! may be a kernel's socket. The device builds and reads Ethernet frames in memory that it shares with
-//! the kernel. An XDP program picks out the datagrams for the device's own address and port. The rest
-//! of the host's network works as if the device were not there.
+//! may be a kernel's socket. The device builds and reads Ethernet frames in memory that it shares
+//! with the kernel. An XDP program picks out the datagrams for the device's own address and port.
+//! The rest of the host's network works as if the device were not there.
 //!
 //! ```text
 //!                    ┌ for the device's address, port and queue ─▶ rx ring ──────────▶ XdpRx
@@ -68,6 +68,8 @@ mod shared;
 mod socket;
 mod steering;
 mod steering_map;
+#[cfg(test)]
+mod testing;
 mod tx;
 mod umem;
 mod worker;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! No one writes to a message once it is made. Its memory is used for another message only when the
-//! last reference is gone and the kernel has returned all its descriptors. So the bytes on the wire are
-//! the bytes that were sent. eRPC (NSDI'19, section 4.2.2) keeps the same rule by waiting for its
-//! transmission queue to empty.
+//! last reference is gone and the kernel has returned all its descriptors. So the bytes on the wire
+//! are the bytes that were sent. eRPC (NSDI'19, section 4.2.2) keeps the same rule by waiting for
+//! its transmission queue to empty.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,8 +28,8 @@ pub(crate) struct Messages(Arc<Inner>);
 
 struct Inner {
     umem: Arc<Umem>,
-    /// For each chunk: its descriptors that the kernel has not returned. Only the device's sending half
-    /// writes here.
+    /// For each chunk: its descriptors that the kernel has not returned. Only the device's sending
+    /// half writes here.
     out: Box<[AtomicU32]>,
     /// For each chunk: whether it is part of a message that is made, so that no one writes to it.
     made: Box<[AtomicBool]>,
@@ -68,8 +68,8 @@ impl Messages {
         (is_made && end <= layout.bytes()).then_some(at)
     }
 
-    /// The device will describe these bytes to the kernel, with a descriptor for each chunk. Only for
-    /// its sending half, as is `take_back`.
+    /// The device will describe these bytes to the kernel, with a descriptor for each chunk. Only
+    /// for its sending half, as is `take_back`.
     pub(crate) fn lend(&self, at: usize, len: usize) -> u32 {
         let layout = &self.0.umem.layout;
         let first = layout.chunk_at(at - layout.message_start());
@@ -96,7 +96,8 @@ impl Messages {
         count > 0
     }
 
-    /// Takes back the descriptors that [`Messages::lend`] counted, and that the kernel will not get.
+    /// Takes back the descriptors that [`Messages::lend`] counted, and that the kernel will not
+    /// get.
     pub(crate) fn take_all_back(&self, at: usize, chunks: u32) {
         let chunk = self.0.umem.layout.chunk;
         for index in 0..chunks as usize {
@@ -183,7 +184,8 @@ impl Message {
 
 impl AsRef<[u8]> for Message {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the range is this message's until it is dropped, and no one writes to it any more.
+        // SAFETY: the range is this message's until it is dropped, and no one writes to it any
+        // more.
         unsafe { self.memory.0.umem.bytes(self.at(), self.len) }
     }
 }

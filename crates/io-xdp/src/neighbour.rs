@@ -1,8 +1,8 @@
 //! Next hops: the hardware addresses of frames to each destination, a cache of the kernel's tables.
 //!
 //! The kernel finds routes and resolves neighbours (ARP, neighbour discovery). One thread for each
-//! network namespace receives the kernel's events and updates the cache. The sending half of a device
-//! reads it with one atomic load for each datagram, and never waits.
+//! network namespace receives the kernel's events and updates the cache. The sending half of a
+//! device reads it with one atomic load for each datagram, and never waits.
 //!
 //! ```text
 //!                 route and neighbour known               event: gone, failed, rerouted
@@ -13,9 +13,10 @@
 //! ```
 //!
 //! A device that opens a peer looks up the next hop at once. A device that accepts an unknown peer
-//! requests the lookup from the thread. It looks up the hop itself only if the thread does not get to
-//! it, because spinning threads may take all cores. It never does so while the thread is in a lookup:
-//! the kernel may be busy with changes of interfaces for seconds, and answers no one meanwhile.
+//! requests the lookup from the thread. It looks up the hop itself only if the thread does not get
+//! to it, because spinning threads may take all cores. It never does so while the thread is in a
+//! lookup: the kernel may be busy with changes of interfaces for seconds, and answers no one
+//! meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -36,8 +37,8 @@ use crate::netlink::{Link, Netlink, Route, parse_link, parse_neighbour};
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
 /// How many entries are compared each time.
 const REFRESH_COUNT: usize = 256;
-/// After changes of routes the thread compares all entries, at most this often: a routing protocol may
-/// change thousands of routes at a time.
+/// After changes of routes the thread compares all entries, at most this often: a routing protocol
+/// may change thousands of routes at a time.
 const ROUTES_EVERY: Duration = Duration::from_millis(100);
 
 /// Lookups that wait for the thread at most. It does the others when it compares.
@@ -99,8 +100,8 @@ impl NextHop {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up the hop in the kernel's tables. With `probe`, it also makes the kernel probe a stale
-    /// neighbour. Another thread's lookup waits, so that the last lookup writes last.
+    /// Looks up the hop in the kernel's tables. With `probe`, it also makes the kernel probe a
+    /// stale neighbour. Another thread's lookup waits, so that the last lookup writes last.
     pub(crate) fn refresh(&self, netlink: &mut Netlink, probe: bool) {
         let Target {
             interface,
@@ -235,8 +236,9 @@ impl Neighbours {
         })
     }
 
-    /// The next hop to a destination. The thread keeps it up to date as long as there is a reference.
-    /// With a netlink socket it is looked up now, otherwise it is unknown until the thread looks it up.
+    /// The next hop to a destination. The thread keeps it up to date as long as there is a
+    /// reference. With a netlink socket it is looked up now, otherwise it is unknown until the
+    /// thread looks it up.
     pub(crate) fn hop(&self, target: Target, netlink: Option<&mut Netlink>) -> Arc<NextHop> {
         let mut table = lock(&self.table);
         let place = table.hops.entry(target).or_default();
@@ -283,8 +285,8 @@ impl Neighbours {
         let _ = rustix::io::write(&*self.doorbell, &1_u64.to_ne_bytes());
     }
 
-    /// Watches an interface: whether it stays there, unchanged, with room for IP packets of `largest`
-    /// bytes. A change uses the waker.
+    /// Watches an interface: whether it stays there, unchanged, with room for IP packets of
+    /// `largest` bytes. A change uses the waker.
     pub(crate) fn interface_state(
         &self,
         link: &Link,
@@ -417,8 +419,8 @@ impl Watcher {
 
     fn handle_events(&mut self) {
         let Ok(events) = self.events.events() else {
-            // Some events were lost. A removed interface loses all its neighbours first, and its own
-            // event comes last.
+            // Some events were lost. A removed interface loses all its neighbours first, and its
+            // own event comes last.
             self.is_outdated = true;
             return self.check_interfaces();
         };
@@ -457,8 +459,8 @@ impl Watcher {
         }
     }
 
-    /// Compares all entries if they may be outdated, but not more often than `ROUTES_EVERY`. Returns
-    /// how long the thread can wait.
+    /// Compares all entries if they may be outdated, but not more often than `ROUTES_EVERY`.
+    /// Returns how long the thread can wait.
     fn refresh_if_outdated(&mut self, now: Instant) -> Duration {
         if !self.is_outdated {
             return Duration::MAX;
@@ -476,8 +478,8 @@ impl Watcher {
         Duration::MAX
     }
 
-    /// Checks the devices' interfaces, one by one: a list of all may lack some if interfaces come or go
-    /// meanwhile.
+    /// Checks the devices' interfaces, one by one: a list of all may lack some if interfaces come
+    /// or go meanwhile.
     fn check_interfaces(&mut self) {
         for device in self.devices() {
             let change = match self.questions.link_of(device.interface) {
@@ -507,7 +509,8 @@ impl Watcher {
             .collect()
     }
 
-    /// Compares the next few entries with the kernel's tables, and forgets those without a reference.
+    /// Compares the next few entries with the kernel's tables, and forgets those without a
+    /// reference.
     fn refresh_some(&mut self) {
         let mut table = lock(&self.table);
         table.hops.retain(|_, hop| hop.strong_count() > 0);

@@ -1,5 +1,6 @@
 //! The kernel's tables of interfaces, addresses, routes and neighbours, read over netlink
-//! (rtnetlink(7)). Written by hand: five kinds of request take less code than a crate for all of them.
+//! (rtnetlink(7)). Written by hand: five kinds of request take less code than a crate for all of
+//! them.
 //!
 //! All input is read with bounds. What makes no sense is left out.
 
@@ -44,7 +45,8 @@ const NTF_USE: u8 = 1;
 const USABLE: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
 const NUD_STALE: u16 = 0x04;
 
-/// Generic netlink (linux/genetlink.h): bytes of its header, and the controller that knows all families.
+/// Generic netlink (linux/genetlink.h): bytes of its header, and the controller that knows all
+/// families.
 const GENERIC_HEADER: usize = 4;
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -149,8 +151,8 @@ impl Netlink {
     /// The events that have arrived, without waiting.
     ///
     /// # Errors
-    /// `ENOBUFS`: some were lost. Older events, which the kernel delivers after that, are left out: a
-    /// caller that now reads the tables has newer state, and must not go back.
+    /// `ENOBUFS`: some were lost. Older events, which the kernel delivers after that, are left out:
+    /// a caller that now reads the tables has newer state, and must not go back.
     pub(crate) fn events(&mut self) -> io::Result<Vec<Message>> {
         let mut events = Ok(Vec::new());
         for _ in 0..MAX_READS {
@@ -266,8 +268,8 @@ impl Netlink {
         self.ask(family, 0, &body)
     }
 
-    /// The most descriptors that an interface's driver takes for a frame in zero-copy mode, from the
-    /// family `netdev` (Linux 6.6).
+    /// The most descriptors that an interface's driver takes for a frame in zero-copy mode, from
+    /// the family `netdev` (Linux 6.6).
     pub(crate) fn zero_copy_parts(
         &mut self,
         family: u16,
@@ -290,8 +292,8 @@ impl Netlink {
         Ok(found.into_iter().map(|(_, address)| address).collect())
     }
 
-    /// How a packet from `source` to `destination` leaves. A link-local destination is in a network of
-    /// every interface: then the route is that of `interface`.
+    /// How a packet from `source` to `destination` leaves. A link-local destination is in a network
+    /// of every interface: then the route is that of `interface`.
     pub(crate) fn route(
         &mut self,
         destination: IpAddr,

@@ -80,7 +80,8 @@ fn key(address: &SocketAddr) -> Key {
     }
 }
 
-/// A place in the cache. A sender that chooses addresses to collide causes misses, and nothing else.
+/// A place in the cache. A sender that chooses addresses to collide causes misses, and nothing
+/// else.
 #[inline]
 fn hash(key: Key) -> usize {
     let mixed = (key[0] as u32 ^ (key[2] as u32) << 16).wrapping_mul(0x9e37_79b9);

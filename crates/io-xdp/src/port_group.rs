@@ -6,8 +6,8 @@
 //!
 //! A flow may change its queue: a sender moves from its kernel's socket to a queue of its own, or
 //! somebody changes the card's table of queues. And what the XDP program leaves to the kernel, from
-//! any queue, reaches the socket that the kernel's hash of the addresses picks. A device that does not
-//! know the sender would answer that the sender's sessions do not exist, and so end them.
+//! any queue, reaches the socket that the kernel's hash of the addresses picks. A device that does
+//! not know the sender would answer that the sender's sessions do not exist, and so end them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -2,9 +2,9 @@
 //!
 //! The first device on an interface loads `bpf/steer.bpf.o` and attaches it by a link. A link is an
 //! open file: the kernel detaches the program when the last process that has the link open ends, in
-//! whatever way. A further device, of any process, asks the kernel which program is on the interface.
-//! It sees by the tag (a hash of the instructions) that the program is the same, and opens the same
-//! link and maps. Nothing is kept on disk, and no other process takes part.
+//! whatever way. A further device, of any process, asks the kernel which program is on the
+//! interface. It sees by the tag (a hash of the instructions) that the program is the same, and
+//! opens the same link and maps. Nothing is kept on disk, and no other process takes part.
 
 use std::io;
 use std::net::SocketAddr;
@@ -76,8 +76,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Puts the program on the interface `name`, unless it is there already. `generic` says whether it
-    /// runs in generic mode; by default it runs in the driver if it can.
+    /// Puts the program on the interface `name`, unless it is there already. `generic` says whether
+    /// it runs in generic mode; by default it runs in the driver if it can.
     pub(crate) fn attach(
         name: &str,
         netlink: &mut Netlink,
@@ -192,8 +192,8 @@ impl Program {
         })
     }
 
-    /// From now on the datagrams for `local` that arrive on `queue` at the hardware address `mac` go
-    /// to `socket`.
+    /// From now on the datagrams for `local` that arrive on `queue` at the hardware address `mac`
+    /// go to `socket`.
     pub(crate) fn serve(
         &self,
         queue: u32,

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each side writes its own index with release order after it has written or read the entries, and
-//! reads the other's with acquire order before it touches entries. A count from the kernel's index is
-//! limited to the size of the ring, so no mistake there leads out of it.
+//! reads the other's with acquire order before it touches entries. A count from the kernel's index
+//! is limited to the size of the ring, so no mistake there leads out of it.
 
 use std::io;
 use std::marker::PhantomData;

@@ -2,8 +2,8 @@
 //!
 //! A burst comes from the rx ring, or from the kernel's socket that has the same port. Polling the
 //! socket costs a system call. So the device polls it only when something may be there: when the
-//! program's count of datagrams that it passed on has changed, after a sleep, and now and then, since
-//! what this host sends to itself meets no program.
+//! program's count of datagrams that it passed on has changed, after a sleep, and now and then,
+//! since what this host sends to itself meets no program.
 //!
 //! If several devices have the port, a device forwards what comes from another device's peer.
 //!
@@ -197,9 +197,9 @@ impl XdpRx {
         self.fill.publish();
     }
 
-    /// Whether a burst is there without waiting. The chunks of an empty burst go back to the kernel, and
-    /// those in which workers answered. They may be all chunks: then the kernel could not receive what
-    /// would end a sleep.
+    /// Whether a burst is there without waiting. The chunks of an empty burst go back to the
+    /// kernel, and those in which workers answered. They may be all chunks: then the kernel could
+    /// not receive what would end a sleep.
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.burst_len == 0 {
             self.give_back();
@@ -329,7 +329,8 @@ impl XdpRx {
         }
     }
 
-    /// From now on this half holds the chunk. False if there is no such chunk, or it holds it already.
+    /// From now on this half holds the chunk. False if there is no such chunk, or it holds it
+    /// already.
     #[inline]
     pub(crate) fn hold(&mut self, descriptor: Descriptor) -> bool {
         let layout = self.shared.umem.layout;

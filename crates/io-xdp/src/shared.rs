@@ -32,8 +32,8 @@ pub(crate) struct Shared {
     /// The largest payload of a datagram, in bytes.
     pub(crate) largest: usize,
     pub(crate) ecn: bool,
-    /// Dropped after the socket: whoever finds the queue taken, but by no device of this process, waits
-    /// for the kernel.
+    /// Dropped after the socket: whoever finds the queue taken, but by no device of this process,
+    /// waits for the kernel.
     pub(crate) _reservation: QueueReservation,
 }
 
@@ -58,15 +58,18 @@ impl Shared {
         let (problem, remedy) = match self.interface_state.change() {
             Some(InterfaceChange::Removed) | None => (
                 "it was removed",
-                "make it again, then a new endpoint on it (a server: start it again); this endpoint cannot be used any more",
+                "make it again, then a new endpoint on it (a server: start it again); this one \
+                 cannot be used any more",
             ),
             Some(InterfaceChange::OtherMac) => (
                 "its hardware address was changed",
-                "make a new endpoint on it (a server: start it again); this endpoint sends with the old address",
+                "make a new endpoint on it (a server: start it again); this one sends \
+                 with the old address",
             ),
             Some(InterfaceChange::SmallerMtu) => (
                 "its MTU was lowered",
-                "make a new endpoint on it (a server: start it again), or raise the MTU first; this endpoint sends larger frames",
+                "make a new endpoint on it (a server: start it again), or raise the MTU first; \
+                 this one sends larger frames",
             ),
         };
         let attempt = format!("use interface {}", self.interface);

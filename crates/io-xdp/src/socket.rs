@@ -21,11 +21,11 @@ use crate::queue_reservation::{self, QueueId};
 use crate::ring::{Consumer, Descriptor, Entry, Layout, Mapping, Producer};
 use crate::umem::{self, Umem};
 
-/// How long to wait for a queue or locked memory: the kernel frees them in the background, some time
-/// after their socket was closed.
+/// How long to wait for a queue or locked memory: the kernel frees them in the background, some
+/// time after their socket was closed.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
-/// The same for a queue of a device of this process, which has it until it is dropped. A thread may be
-/// dropping it: to close the sessions of its endpoint takes up to 100 ms.
+/// The same for a queue of a device of this process, which has it until it is dropped. A thread may
+/// be dropping it: to close the sessions of its endpoint takes up to 100 ms.
 const DROPPED_WITHIN: Duration = Duration::from_millis(200);
 /// How long to wait before the next try.
 const RETRY: Duration = Duration::from_millis(5);
@@ -113,9 +113,10 @@ pub(crate) struct Plan {
 }
 
 impl Socket {
-    /// The best socket that the interface allows: zero-copy before copies, memory for messages before
-    /// none, and frames of several chunks if some are `large`. `plan_for_messages` is told whether the
-    /// plan is for zero-copy, and returns `None` if memory for messages would be of no use.
+    /// The best socket that the interface allows: zero-copy before copies, memory for messages
+    /// before none, and frames of several chunks if some are `large`. `plan_for_messages` is told
+    /// whether the plan is for zero-copy, and returns `None` if memory for messages would be of no
+    /// use.
     pub(crate) fn open(
         binding: &QueueBinding<'_>,
         large: bool,
@@ -244,8 +245,8 @@ impl Socket {
         Ok((socket, rings))
     }
 
-    /// A further socket on the queue of this one. It shares the packet memory, the fill ring and the
-    /// completion ring, and has `entries` entries in each other ring.
+    /// A further socket on the queue of this one. It shares the packet memory, the fill ring and
+    /// the completion ring, and has `entries` entries in each other ring.
     pub(crate) fn open_another(
         &self,
         binding: &QueueBinding<'_>,
@@ -316,8 +317,8 @@ fn kick_by(
         let sent = send();
         waiting = tx.waiting();
         match sent {
-            // In copy mode that was the share of one call, and there is more. Without progress, what
-            // the kernel sent before has not left yet, and another call would find the same.
+            // In copy mode that was the share of one call, and there is more. Without progress,
+            // what the kernel sent before has not left yet, and another call would find the same.
             Err(Errno::AGAIN) if waiting < before => {}
             Err(Errno::INTR) => {}
             Err(Errno::NXIO) => return Err(Unbound),
@@ -350,7 +351,8 @@ fn patience(binding: &QueueBinding<'_>) -> Duration {
     }
 }
 
-/// Whether an error may pass: a socket has the queue or the lockable memory, or had it a moment ago.
+/// Whether an error may pass: a socket has the queue or the lockable memory, or had it a moment
+/// ago.
 fn may_pass(error: &io::Error) -> bool {
     let momentary = [Some(libc::EBUSY), Some(libc::ENOBUFS)];
     momentary.contains(&error.raw_os_error())
@@ -413,9 +415,9 @@ fn open_error(binding: &QueueBinding<'_>, step: &str, error: io::Error) -> IoErr
             format!("run with {CAPABILITIES}, or use udp://")
         }
         Some(libc::EBUSY) if is_own => format!(
-            "this process has the queue for another of its devices: give one of them another queue \
-             (?queue=N in its address; `ethtool -l {interface}` tells how many there are), serve and \
-             call by one endpoint, or use udp://"
+            "this process has the queue for another of its devices: give one of them another \
+             queue (?queue=N in its address; `ethtool -l {interface}` tells how many there are), \
+             serve and call by one endpoint, or use udp://"
         ),
         Some(libc::EBUSY) => format!(
             "another process has an AF_XDP socket on the queue: end it, choose another queue \

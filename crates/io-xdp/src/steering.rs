@@ -17,8 +17,8 @@ pub const MAX_WORKERS: usize = SOCKETS as usize - 1;
 /// The highest bound on what one worker has at a time.
 pub(crate) const MAX_DEPTH: u8 = 8;
 
-/// Finds workers that are blocked: for each worker that had something at the last check, how much it
-/// had completed by then.
+/// Finds workers that are blocked: for each worker that had something at the last check, how much
+/// it had completed by then.
 struct BlockedCheck(Box<[Option<u32>]>);
 
 impl BlockedCheck {

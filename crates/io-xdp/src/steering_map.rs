@@ -94,8 +94,8 @@ impl SteeringEntry {
     /// How much a worker seems to have.
     pub(crate) fn load(&self, worker: usize) -> u32 {
         let taken = self.taken[worker].load(Ordering::Relaxed);
-        // See `complete`: a dispatcher that holds something for a worker and then sees the worker at
-        // its bound is seen by the worker when that completes something.
+        // See `complete`: a dispatcher that holds something for a worker and then sees the worker
+        // at its bound is seen by the worker when that completes something.
         taken.wrapping_sub(self.completed[worker].load(Ordering::SeqCst))
     }
 

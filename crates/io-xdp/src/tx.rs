@@ -1,8 +1,9 @@
 //! The sending half: it builds Ethernet frames where the kernel takes them from.
 //!
-//! What is appended for a peer is copied into a slot of the packet memory, after room for the headers.
-//! Large parts that lie in packet memory already are gathered where they lie (`tx/gather.rs`). A flush
-//! writes the headers, hands the slots to the kernel, and wakes it with one system call for all.
+//! What is appended for a peer is copied into a slot of the packet memory, after room for the
+//! headers. Large parts that lie in packet memory already are gathered where they lie
+//! (`tx/gather.rs`). A flush writes the headers, hands the slots to the kernel, and wakes it with
+//! one system call for all.
 //!
 //! Some datagrams leave by the kernel's socket instead of the ring: `tx/ring_or_socket.rs` decides.
 

@@ -29,8 +29,8 @@ const MIN_CHUNK: usize = 2048;
 /// The largest: a page.
 const MAX_CHUNK: usize = 4096;
 
-/// Bytes of a huge page. The device asks for this size, whatever the host prefers: most of a page of
-/// 1 GiB would be wasted, and a part of it cannot be given back.
+/// Bytes of a huge page. The device asks for this size, whatever the host prefers: most of a page
+/// of 1 GiB would be wasted, and a part of it cannot be given back.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// How the memory is divided.
@@ -47,8 +47,8 @@ pub(crate) struct UmemLayout {
 }
 
 impl UmemLayout {
-    /// For Ethernet frames of up to `max_frame` bytes, received in `rx_chunks` and sent from `tx_slots`.
-    /// Without memory for messages.
+    /// For Ethernet frames of up to `max_frame` bytes, received in `rx_chunks` and sent from
+    /// `tx_slots`. Without memory for messages.
     pub(crate) fn new(max_frame: usize, rx_chunks: usize, tx_slots: usize) -> Self {
         let chunk = if max_frame + RX_HEADROOM <= MIN_CHUNK {
             MIN_CHUNK
@@ -118,8 +118,8 @@ impl UmemLayout {
 /// What to do if there is no memory for a device.
 pub(crate) fn remedy(bytes: usize) -> String {
     format!(
-        "a device on this interface takes {}: free as much, or raise the limit that the process has \
-         (`ulimit -v`, MemoryMax= of systemd), or use udp://",
+        "a device on this interface takes {}: free as much, or raise the limit that the process \
+         has (`ulimit -v`, MemoryMax= of systemd), or use udp://",
         mebibytes(bytes)
     )
 }
@@ -169,8 +169,8 @@ impl Umem {
     /// `len` bytes at `address`.
     ///
     /// # Safety
-    /// They belong to the caller: the kernel has given the chunks back, and no one writes to them while
-    /// the reference lives.
+    /// They belong to the caller: the kernel has given the chunks back, and no one writes to them
+    /// while the reference lives.
     ///
     /// # Panics
     /// If they lie outside.
@@ -186,7 +186,7 @@ impl Umem {
     /// # Safety
     /// As above, and no one else has a reference.
     #[inline]
-    #[allow(clippy::mut_from_ref)] // ChunkAccounting are given out one by one; the caller owns this one.
+    #[allow(clippy::mut_from_ref)] // Each chunk has one owner: the caller.
     pub(crate) unsafe fn bytes_mut(&self, address: usize, len: usize) -> &mut [u8] {
         let start = self.mapping.at(address, len);
         // SAFETY: inside the mapping; the caller guarantees the rest.

@@ -91,9 +91,9 @@ impl XdpWorker {
         (descriptor.address & !(chunk - 1)) + chunk
     }
 
-    /// Clears the counts of this worker, whose ring is empty, after they have not changed for a while.
-    /// They are wrong if the kernel had no chunk for a frame that was counted, or if another process
-    /// has written to them.
+    /// Clears the counts of this worker, whose ring is empty, after they have not changed for a
+    /// while. They are wrong if the kernel had no chunk for a frame that was counted, or if another
+    /// process has written to them.
     fn correct_counts(&mut self) {
         let entry = self.shared.steering_entry();
         self.suspect_since = match (entry.outstanding(self.index), self.suspect_since) {
@@ -112,8 +112,8 @@ impl XdpWorker {
 impl WorkerIo for XdpWorker {
     fn receive(&mut self) -> bool {
         assert!(self.current.is_none(), "the worker still has a datagram");
-        // What arrives meanwhile is for the next call: a flood of bad frames must not keep the worker
-        // from what else it was given.
+        // What arrives meanwhile is for the next call: a flood of bad frames must not keep the
+        // worker from what else it was given.
         for _ in 0..self.rx.available() {
             let descriptor = self.rx.get(0);
             self.rx.release(1);
@@ -178,8 +178,8 @@ impl WorkerIo for XdpWorker {
         });
         self.tx.publish();
         self.current = None;
-        // What the kernel did not take now stays in the ring. The next wait finds out if the interface
-        // is gone.
+        // What the kernel did not take now stays in the ring. The next wait finds out if the
+        // interface is gone.
         let _ = kick(&self.socket, &self.tx);
         true
     }
@@ -252,8 +252,8 @@ impl WorkerIo for XdpWorker {
 }
 
 impl Drop for XdpWorker {
-    /// Sends the answers that wait, as far as there is room: with the socket they would be lost, and
-    /// their chunks with them. The worker's chunks go back to the device, with what is in them.
+    /// Sends the answers that wait, as far as there is room: with the socket they would be lost,
+    /// and their chunks with them. The worker's chunks go back to the device, with what is in them.
     fn drop(&mut self) {
         let _ = kick(&self.socket, &self.tx);
         if let Some((descriptor, _)) = self.current.take() {

@@ -1,68 +1,29 @@
-//! What goes wrong: interfaces and queues that are not there, others on the interface, links that
-//! go and come, processes that are killed.
+//! Faults: interfaces and queues that are not there, other programs on the interface, links that go
+//! down and come back, interfaces that change, missing capabilities.
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
-use common::{Net, PREAMBLE, by_the_kernel, receive, receive_burst, until_not_needed};
-use starling_io::{Datagram, Fault, IoError, PacketIo, PacketRx, PacketTx, PeerId, Source};
+use common::steps::{
+    PATIENCE, acquaint, assert_says, bind, exchange, exchange_until_heard, has_program, va_shows,
+    wait_until,
+};
+use common::{Net, PREAMBLE, receive, receive_burst};
+use starling_io::{Fault, PacketIo, PacketRx, PacketTx};
 use starling_io_xdp::{Mode, XdpConfig, XdpIo};
-use starling_netns::{NamespaceGuard, Pair, Shape, inside, run};
-
-/// How long anything may take here.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn bind(net: &Pair, address: &str) -> Result<XdpIo, IoError> {
-    inside(&net.a, || XdpIo::bind(address, XdpConfig::default()))
-}
-
-#[track_caller]
-fn assert_says(result: Result<XdpIo, IoError>, fault: Fault, texts: &[&str]) {
-    let error = result.expect_err("it cannot be");
-    let text = error.to_string();
-    assert_eq!(error.fault, fault, "{text}");
-    for expected in texts {
-        assert!(text.contains(expected), "{expected:?} is not in: {text}");
-    }
-}
-
-/// Whether the interface `va` has an XDP program.
-fn has_program(net: &Pair) -> bool {
-    va_shows(net, "prog/xdp")
-}
-
-/// Whether `ip` says this of the interface `va`.
-fn va_shows(net: &Pair, text: &str) -> bool {
-    let output = inside(&net.a, || {
-        Command::new("ip").args(["link", "show", "va"]).output()
-    });
-    String::from_utf8_lossy(&output.expect("iproute2").stdout).contains(text)
-}
-
-#[track_caller]
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "waited too long");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use starling_netns::{NamespaceGuard, Shape, inside, run};
 
 #[test]
 fn only_queues_that_are_on_count() {
     let Some(net) = Net::new("only_queues_that_are_on_count") else {
         return;
     };
-    // Without numbers a veth interface could have a queue for each core, and has one on.
+    // By default a veth interface could have a queue for each core, and has one on.
     for line in [
         "ip link add vx type veth peer name vy",
         "ip link add wx numrxqueues 2 numtxqueues 2 type veth peer name wy",
-        // As many receive as the other end sends by.
+        // As many queues receive as the other end has for sending.
         "ip link add rx numrxqueues 2 numtxqueues 1 type veth peer name ry numtxqueues 2",
     ] {
         run(&net.a, line).expect("root");
@@ -86,8 +47,8 @@ fn only_queues_that_are_on_count() {
 }
 
 #[test]
-fn what_cannot_be_says_what_to_do() {
-    let Some(net) = Net::new("what_cannot_be_says_what_to_do") else {
+fn an_impossible_address_is_an_error_that_says_what_to_do() {
+    let Some(net) = Net::new("an_impossible_address_is_an_error_that_says_what_to_do") else {
         return;
     };
     assert_says(
@@ -131,9 +92,16 @@ fn what_cannot_be_says_what_to_do() {
     }
     run(&net.b, "ip address add 10.77.0.2/24 dev vb").expect("root");
     assert!(!has_program(&net), "nothing stays behind");
+}
 
+#[test]
+fn a_taken_queue_mode_or_port_is_an_error_that_says_what_to_do() {
+    let test = "a_taken_queue_mode_or_port_is_an_error_that_says_what_to_do";
+    let Some(net) = Net::new(test) else {
+        return;
+    };
     let mut first = bind(&net, "xdp://va/0.0.0.0:0").expect("the first");
-    // Also what has another address, or none.
+    // Also a device with another address.
     for address in ["xdp://va/0.0.0.0:0", "xdp://va/[::]:0"] {
         assert_says(
             bind(&net, address),
@@ -181,8 +149,8 @@ fn what_cannot_be_says_what_to_do() {
 }
 
 #[test]
-fn generic_mode_works_and_is_told() {
-    let Some(net) = Net::new("generic_mode_works_and_is_told") else {
+fn generic_mode_works_and_is_reported() {
+    let Some(net) = Net::new("generic_mode_works_and_is_reported") else {
         return;
     };
     let mut a = net.at_a("xdp://va/0.0.0.0:0?mode=generic");
@@ -199,7 +167,7 @@ fn another_program_on_the_interface_is_named() {
     let Some(net) = Net::new("another_program_on_the_interface_is_named") else {
         return;
     };
-    // Any program will do; that of another test is one that lets everything pass.
+    // Any program will do. That of another test lets everything pass.
     let object = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../io-udp/tests/bpf/mark.bpf.o"
@@ -207,7 +175,8 @@ fn another_program_on_the_interface_is_named() {
     let attach = format!("ip link set dev va xdpdrv object {object} section xdp");
     if let Err(problem) = run(&net.a, &attach) {
         println!(
-            "skipped: another_program_on_the_interface_is_named needs an `ip` that loads programs ({problem})"
+            "skipped: another_program_on_the_interface_is_named needs an `ip` that loads \
+             programs ({problem})"
         );
         return;
     }
@@ -216,44 +185,6 @@ fn another_program_on_the_interface_is_named() {
         Fault::Host,
         &["mark_xdp", "id ", "ip link set dev va xdp off"],
     );
-}
-
-/// Opens peers of each other, and exchanges datagrams until both go past the kernel.
-fn acquaint(a: &mut XdpIo, b: &mut XdpIo) -> (PeerId, PeerId) {
-    let address = |of: &XdpIo, name: &str| format!("xdp://{name}/{}", of.local_socket_address());
-    let to_b = a.open_peer(&address(b, "va")).expect("a route");
-    let to_a = b.open_peer(&address(a, "vb")).expect("a route");
-    exchange(a, b, to_b);
-    exchange(b, a, to_a);
-    (to_b, to_a)
-}
-
-fn send(device: &mut XdpIo, to: PeerId, text: &[u8]) {
-    let tx = device.split().1;
-    tx.append(to, PREAMBLE, text, b"", b"").expect("room");
-    tx.seal(to);
-    tx.flush().expect("a healthy device");
-}
-
-fn exchange(from: &mut XdpIo, to: &mut XdpIo, peer: PeerId) {
-    send(from, peer, b"a datagram");
-    assert_eq!(receive(to, 1)[0].bytes, b"preamblea datagram");
-}
-
-/// Sends until something arrives: for links that lose while they come up.
-fn exchange_until_heard(from: &mut XdpIo, to: &mut XdpIo, peer: PeerId) {
-    let start = Instant::now();
-    loop {
-        assert!(start.elapsed() < PATIENCE, "nothing gets through");
-        send(from, peer, b"again");
-        to.wait(Some(Duration::from_millis(20)))
-            .expect("a healthy device");
-        if to.split().0.rx_burst().expect("a healthy device") > 0 {
-            break;
-        }
-    }
-    // What is left of the attempts.
-    while to.split().0.rx_burst().expect("a healthy device") > 0 {}
 }
 
 #[test]
@@ -269,7 +200,7 @@ fn a_link_that_goes_down_and_comes_back_works_again() {
     for (namespace, name) in [(&net.a, "va"), (&net.b, "vb")] {
         run(namespace, &format!("ip link set {name} down")).expect("it is there");
         for _ in 0..1000 {
-            // More than there are slots: what cannot leave is refused or lost, and no harm done.
+            // More than there are slots: what cannot leave is refused or lost, without harm.
             let tx = a.split().1;
             let _ = tx.append(to_b, PREAMBLE, b"lost", b"", b"");
             tx.seal(to_b);
@@ -281,11 +212,11 @@ fn a_link_that_goes_down_and_comes_back_works_again() {
     }
 }
 
-/// With an interface the kernel forgets its neighbours, and says so of each before it says that the
-/// interface is gone: more news than a socket has room for.
+/// When an interface is removed, the kernel sends an event for each of its neighbours, and one for
+/// the interface last: more events than a socket has room for.
 #[test]
-fn an_interface_with_many_neighbours_is_missed_when_it_is_removed() {
-    let test = "an_interface_with_many_neighbours_is_missed_when_it_is_removed";
+fn the_removal_of_an_interface_with_many_neighbours_is_noticed() {
+    let test = "the_removal_of_an_interface_with_many_neighbours_is_noticed";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -314,8 +245,8 @@ fn an_interface_with_many_neighbours_is_missed_when_it_is_removed() {
 }
 
 #[test]
-fn an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not() {
-    let test = "an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not";
+fn the_removal_of_an_interface_is_an_error_of_sleeping_and_busy_devices() {
+    let test = "the_removal_of_an_interface_is_an_error_of_sleeping_and_busy_devices";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -351,7 +282,7 @@ fn an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not() {
         );
     }
     drop(a);
-    // Both ends are gone; new ones do.
+    // Both ends are gone. New ones work.
     net.join(Shape::default()).expect("as before");
     let (mut a, mut b) = (
         net.at_a("xdp://va/0.0.0.0:0"),
@@ -361,8 +292,8 @@ fn an_interface_that_is_removed_is_an_error_to_who_sleeps_and_who_does_not() {
 }
 
 #[test]
-fn an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_not() {
-    let test = "an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_not";
+fn a_change_of_an_interface_is_an_error_of_sleeping_and_busy_devices() {
+    let test = "a_change_of_an_interface_is_an_error_of_sleeping_and_busy_devices";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -375,7 +306,7 @@ fn an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_n
     ] {
         for sleeps in [true, false] {
             let mut device = net.at_b("xdp://vb/0.0.0.0:0");
-            // What changes nothing for it.
+            // This changes nothing for the device.
             run(&net.b, "ip link set vb txqueuelen 900").expect("it is there");
             let user = std::thread::spawn(move || {
                 let begun = Instant::now();
@@ -385,7 +316,7 @@ fn an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_n
                     if let Err(error) = turn.and_then(|_| device.wait(Some(pause))) {
                         return error;
                     }
-                    assert!(begun.elapsed() < PATIENCE, "it never hears of it");
+                    assert!(begun.elapsed() < PATIENCE, "it never notices");
                 }
             });
             run(&net.b, &format!("ip link set vb {change}")).expect("it is there");
@@ -393,7 +324,7 @@ fn an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_n
             assert_eq!(error.fault, Fault::Host);
             let text = error.to_string();
             assert!(text.contains(problem) && text.contains("vb"), "{text}");
-            // A new one takes it as it is.
+            // A new device takes the interface as it is.
             let (mut a, mut b) = (
                 net.at_a("xdp://va/0.0.0.0:0"),
                 net.at_b("xdp://vb/0.0.0.0:0"),
@@ -409,8 +340,8 @@ fn an_interface_that_is_not_what_it_was_is_an_error_to_who_sleeps_and_who_does_n
 }
 
 #[test]
-fn a_neighbour_with_another_address_is_found_again() {
-    let Some(net) = Net::new("a_neighbour_with_another_address_is_found_again") else {
+fn a_neighbour_with_another_hardware_address_is_found_again() {
+    let Some(net) = Net::new("a_neighbour_with_another_hardware_address_is_found_again") else {
         return;
     };
     let (mut a, b) = (
@@ -423,11 +354,11 @@ fn a_neighbour_with_another_address_is_found_again() {
     drop(b);
     // The other host is replaced: same IP address, another card.
     run(&net.b, "ip link set vb down").expect("it is there");
-    // Unless the kernel sees that, it believes for up to 45 s what it has heard of its neighbour.
+    // Unless the kernel sees that, it keeps its entry of the neighbour for up to 45 s.
     wait_until(|| va_shows(&net, "DOWN mode"));
     run(&net.b, "ip link set vb address 02:00:00:00:00:99").expect("it is there");
     run(&net.b, "ip link set vb up").expect("it is there");
-    // A process that another test starts right now may hold the port until it has become itself.
+    // A process that another test forks right now may hold the port until its exec.
     let again = || {
         inside(&net.b, || {
             XdpIo::bind("xdp://vb/0.0.0.0:9000", XdpConfig::default())
@@ -443,8 +374,8 @@ fn a_neighbour_with_another_address_is_found_again() {
 }
 
 #[test]
-fn fragments_and_strangers_come_by_the_kernel() {
-    let Some(net) = Net::new("fragments_and_strangers_come_by_the_kernel") else {
+fn fragments_and_datagrams_of_sockets_arrive_by_the_kernel() {
+    let Some(net) = Net::new("fragments_and_datagrams_of_sockets_arrive_by_the_kernel") else {
         return;
     };
     let mut a = net.at_a("xdp://va/0.0.0.0:0");
@@ -452,7 +383,7 @@ fn fragments_and_strangers_come_by_the_kernel() {
     let socket = inside(&net.b, || std::net::UdpSocket::bind("10.77.0.2:0")).expect("its address");
     let large = vec![7; 4000];
     for round in 0..10 {
-        // Larger than the MTU: three fragments, which only the kernel puts together.
+        // Larger than the MTU: three fragments, which only the kernel reassembles.
         socket.send_to(&large, address).expect("a route");
         socket.send_to(&[round; 10], address).expect("a route");
         let mut received = Vec::new();
@@ -475,8 +406,8 @@ fn fragments_and_strangers_come_by_the_kernel() {
 }
 
 #[test]
-fn what_is_for_others_is_left_to_them() {
-    let Some(net) = Net::new("what_is_for_others_is_left_to_them") else {
+fn datagrams_for_other_sockets_reach_them() {
+    let Some(net) = Net::new("datagrams_for_other_sockets_reach_them") else {
         return;
     };
     let _device = net.at_a("xdp://va/0.0.0.0:0");
@@ -493,212 +424,11 @@ fn what_is_for_others_is_left_to_them() {
     net.await_carrier().expect("all else goes on");
 }
 
-/// Tells a process of this test what it has to be: a device at this address.
-const DEVICE: &str = "STARLING_XDP_TEST_DEVICE";
-
-/// Not a test but what others run: has a device, with workers, and answers all with what it is
-/// sent, until it is killed.
 #[test]
-fn a_device_in_this_process() {
-    let Some(address) = std::env::var_os(DEVICE) else {
-        return;
-    };
-    let address = address.to_str().expect("text");
-    let mut device = XdpIo::bind(address, XdpConfig::default()).expect(address);
-    let _workers = device
-        .steer(3, 2, &common::TABLE)
-        .expect("sockets of workers");
-    println!("\nbound {}", device.local_address());
-    loop {
-        device.wait(None).expect("a healthy device");
-        let (rx, tx) = device.split();
-        for index in 0..rx.rx_burst().expect("a healthy device") {
-            let Datagram { source, bytes, .. } = rx.datagram(index);
-            let to = match source {
-                Source::Peer(peer) => peer,
-                Source::Unknown(stranger) => tx.accept_peer(stranger).expect("room"),
-            };
-            let text = bytes.strip_prefix(PREAMBLE).expect("a test's");
-            tx.append(to, PREAMBLE, text, b"", b"").expect("room");
-            tx.seal(to);
-        }
-        tx.flush().expect("a healthy device");
-    }
-}
-
-/// A process with a device in `a`.
-struct Other(std::process::Child);
-
-impl Other {
-    fn new(net: &Pair, address: &str) -> Self {
-        Self::start(net, address).expect("it says that it is bound")
-    }
-
-    /// None: it cannot have the address or the queue.
-    fn start(net: &Pair, address: &str) -> Option<Self> {
-        let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
-        command
-            .args(["a_device_in_this_process", "--exact", "--nocapture"])
-            .env(DEVICE, address)
-            .stdout(Stdio::piped());
-        let mut child = inside(&net.a, || command.spawn()).expect("it can be run again");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let bound = output
-            .lines()
-            .map_while(Result::ok)
-            .find(|line| line.starts_with("bound "));
-        let other = Self(child);
-        bound.map(|_| other)
-    }
-}
-
-impl Drop for Other {
-    /// Killed, with no chance to clean up.
-    fn drop(&mut self) {
-        self.0
-            .kill()
-            .and_then(|()| self.0.wait())
-            .expect("it is ours");
-    }
-}
-
-#[test]
-fn the_program_goes_with_the_last_process_that_is_killed() {
-    let shape = Shape {
-        queues: 2,
-        ..Shape::default()
-    };
-    let Some(net) = Net::with_shape(
-        "the_program_goes_with_the_last_process_that_is_killed",
-        shape,
-    ) else {
-        return;
-    };
-    assert!(!has_program(&net));
-    let first = Other::new(&net, "xdp://va/0.0.0.0:9000");
-    assert!(has_program(&net));
-    let second = Other::new(&net, "xdp://va/0.0.0.0:9001?queue=1");
-    assert_says(
-        bind(&net, "xdp://va/0.0.0.0:9002"),
-        Fault::Host,
-        &["another process has an AF_XDP socket on the queue"],
-    );
-    drop(first);
-    assert!(has_program(&net), "the other process has it, too");
-    // The queue is free again, and works for the next.
-    wait_until(|| bind(&net, "xdp://va/0.0.0.0:9000").is_ok());
-    let mut a = bind(&net, "xdp://va/0.0.0.0:9000").expect("as before");
-    let mut b = net.at_b("xdp://vb/0.0.0.0:0");
-    acquaint(&mut a, &mut b);
-    drop(second);
-    assert!(has_program(&net), "this process has it, too");
-    drop(a);
-    wait_until(|| !has_program(&net));
-}
-
-/// A device in `b` that calls a process in `a` by the same queue.
-struct Caller {
-    device: XdpIo,
-    to: PeerId,
-    calls: u32,
-}
-
-impl Caller {
-    fn new(net: &Net, queue: u32, server: &str) -> Self {
-        let mut device = net.at_b(&format!("xdp://vb/10.77.0.2:0?queue={queue}"));
-        let to = device.open_peer(&format!("xdp://vb/{server}"));
-        let to = to.expect("a route");
-        Self {
-            device,
-            to,
-            calls: 0,
-        }
-    }
-
-    /// Sends a few datagrams, and has them back.
-    fn call(&mut self) {
-        let texts = [0; 4].map(|_| {
-            self.calls += 1;
-            self.calls.to_string()
-        });
-        for text in &texts {
-            send(&mut self.device, self.to, text.as_bytes());
-        }
-        let mut answers = receive(&mut self.device, texts.len());
-        // Until both know the way, some may overtake others.
-        answers.sort_by_key(|answer| (answer.bytes.len(), answer.bytes.clone()));
-        for (answer, text) in answers.iter().zip(texts) {
-            assert_eq!(answer.source, Source::Peer(self.to));
-            assert_eq!(answer.bytes, [&PREAMBLE[..], text.as_bytes()].concat());
-        }
-    }
-}
-
-#[test]
-fn two_processes_serve_by_one_interface_and_one_outlives_the_other() {
-    let test = "two_processes_serve_by_one_interface_and_one_outlives_the_other";
-    let shape = Shape {
-        queues: 2,
-        ..Shape::default()
-    };
-    let Some(net) = Net::with_shape(test, shape) else {
-        return;
-    };
-    let servers = ["10.77.0.1:9000", "10.77.0.1:9001"];
-    let addresses = [0, 1].map(|queue| format!("xdp://va/{}?queue={queue}", servers[queue]));
-    let [first, _second] = addresses
-        .each_ref()
-        .map(|address| Other::new(&net, address));
-    let [mut one, mut other] = [0, 1].map(|queue| {
-        let mut caller = Caller::new(&net, queue, servers[queue as usize]);
-        until_not_needed([&net.a, &net.b], || caller.call());
-        caller
-    });
-    let before = [&net.a, &net.b].map(by_the_kernel);
-    let is_over = AtomicBool::new(false);
-    let calls = AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        // However this ends, the other thread does.
-        let _over = SetAtEnd(&is_over);
-        scope.spawn(|| {
-            while !is_over.load(SeqCst) {
-                other.call();
-                calls.fetch_add(1, SeqCst);
-            }
-        });
-        (0..200).for_each(|_| one.call());
-        drop(first);
-        // The other goes on.
-        let goal = calls.load(SeqCst) + 200;
-        wait_until(|| calls.load(SeqCst) >= goal);
-    });
-    let after = [&net.a, &net.b].map(by_the_kernel);
-    assert_eq!(after, before, "both past the kernel, all the time");
-    // The next on the queue is found by who called the last one. Until a process that another test
-    // starts right now has become itself, it may hold the queue.
-    let mut third = None;
-    wait_until(|| {
-        third = Other::start(&net, &addresses[0]);
-        third.is_some()
-    });
-    (0..10).for_each(|_| one.call());
-    (0..10).for_each(|_| other.call());
-}
-
-/// Says so when it goes.
-struct SetAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
-#[test]
-fn what_is_missing_is_named() {
+fn a_missing_capability_or_limit_is_named() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
-    let Some(net) = Net::new("what_is_missing_is_named") else {
+    let Some(net) = Net::new("a_missing_capability_or_limit_is_named") else {
         return;
     };
     let bind_without = |lacking: CapabilitySet, config: XdpConfig| {
@@ -711,7 +441,7 @@ fn what_is_missing_is_named() {
             };
             set_capabilities(None, fewer).expect("fewer are always allowed");
             let result = XdpIo::bind("xdp://va/0.0.0.0:0", config);
-            // For the way home.
+            // For the way back to the first namespace.
             set_capabilities(None, all).expect("they are permitted");
             result
         };
@@ -733,7 +463,7 @@ fn what_is_missing_is_named() {
         "CAP_IPC_LOCK",
     ];
     assert_says(without(CapabilitySet::IPC_LOCK), Fault::Host, &text);
-    // Messages can be copied where there is no memory for them.
+    // Without memory for messages the device copies them.
     let small = XdpConfig {
         rx_frames: 64,
         tx_frames: 64,

@@ -13,10 +13,10 @@ use starling_netns::{IPV4, Shape, inside};
 /// Memory for messages of all devices here, in bytes.
 const MEMORY: usize = 1 << 20;
 
-/// What is gathered however small it is, as far as a test can tell.
+/// From this size on parts are gathered here: smaller than any that matters.
 const GATHER_FROM: usize = 64;
 
-/// A small generator (Marsaglia's xorshift).
+/// A small random generator (Marsaglia's xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -67,7 +67,7 @@ fn devices_with(
     assert!(a.memory().is_of_device());
     let to_b = format!("xdp://va/{}:{port}", ip[1]);
     let (to_b, _) = meet(&mut a, &mut b, &to_b);
-    // The way to a peer that was opened is known when its address is.
+    // The next hop of an opened peer is known at once.
     for _ in 0..5_000 {
         if gathered(&a) > 0 {
             break;
@@ -87,7 +87,7 @@ fn gathered(device: &XdpIo) -> u64 {
     device.report().count("tx_gathered").expect("it is counted")
 }
 
-/// Sends `tail` alone; whether it was gathered. What arrives is as it should be.
+/// Sends `tail` alone, checks that it arrives, and returns whether it was gathered.
 fn send(a: &mut XdpIo, b: &mut XdpIo, to: PeerId, tail: &[u8]) -> bool {
     let before = gathered(a);
     let tx = a.split().1;
@@ -99,17 +99,17 @@ fn send(a: &mut XdpIo, b: &mut XdpIo, to: PeerId, tail: &[u8]) -> bool {
     gathered(a) > before
 }
 
-/// Whether all of the memory is to be had, as seen by a message that is sent from it.
+/// Whether all of the memory is free: a message of that size is gathered.
 fn is_all_free(a: &mut XdpIo, b: &mut XdpIo, to: PeerId) -> bool {
     let all = a.memory().make(MEMORY, |room| room.fill(9));
     send(a, b, to, &all[..GATHER_FROM])
 }
 
-/// Frames of all kinds, several in a datagram: what arrives is what was appended, in order.
+/// Frames of all kinds, several in a datagram, arrive as they were appended, in order.
 #[test]
-fn what_is_gathered_arrives_as_what_is_copied_does() {
+fn gathered_parts_arrive_as_copied_ones_do() {
     for mtu in [1500, 9000, 57_000] {
-        let Some(net) = net("what_is_gathered_arrives_as_what_is_copied_does", mtu) else {
+        let Some(net) = net("gathered_parts_arrive_as_copied_ones_do", mtu) else {
             return;
         };
         for (ip, options, runs_by_socket) in [
@@ -178,10 +178,10 @@ fn what_is_gathered_arrives_as_what_is_copied_does() {
     }
 }
 
-/// As bundling wants: a small frame behind a large one leaves with it.
+/// For bundling: a small frame after a large one leaves with it.
 #[test]
-fn frames_around_what_is_gathered_leave_in_the_same_datagram() {
-    let test = "frames_around_what_is_gathered_leave_in_the_same_datagram";
+fn frames_around_a_gathered_part_leave_in_the_same_datagram() {
+    let test = "frames_around_a_gathered_part_leave_in_the_same_datagram";
     let Some(net) = net(test, 9000) else {
         return;
     };
@@ -194,7 +194,7 @@ fn frames_around_what_is_gathered_leave_in_the_same_datagram() {
         .expect("room");
     tx.append(to_b, PREAMBLE, b"behind", b"", b"")
         .expect("room");
-    // One part of a datagram is gathered, and another copied rather than left behind.
+    // One part of a datagram is gathered. Another is copied rather than left for the next datagram.
     tx.append(to_b, PREAMBLE, b"", b"", &message[..500])
         .expect("room");
     tx.append(to_b, PREAMBLE, b"", b"", &message[..3000])
@@ -211,10 +211,10 @@ fn frames_around_what_is_gathered_leave_in_the_same_datagram() {
     assert!(second.bytes == [PREAMBLE, &message[..3000]].concat());
 }
 
-/// Nobody may forget a message too early: the network still needs it.
+/// The device keeps a message that its owner has dropped while the network needs it.
 #[test]
-fn a_message_that_was_forgotten_leaves_as_it_was() {
-    let test = "a_message_that_was_forgotten_leaves_as_it_was";
+fn a_message_dropped_early_leaves_unchanged() {
+    let test = "a_message_dropped_early_leaves_unchanged";
     let Some(net) = net(test, 1500) else {
         return;
     };
@@ -224,7 +224,7 @@ fn a_message_that_was_forgotten_leaves_as_it_was() {
     let tx = a.split().1;
     tx.append(to_b, PREAMBLE, b"", b"", &message).expect("room");
     drop(message);
-    // Whoever wants memory now gets other memory, device's or not.
+    // A new message gets other memory, of the device or not.
     let others = fill(&memory);
     a.split().1.flush().expect("a healthy device");
     let datagram = receive(&mut b, 1).remove(0);
@@ -233,15 +233,15 @@ fn a_message_that_was_forgotten_leaves_as_it_was() {
     assert!(is_all_free(&mut a, &mut b, to_b));
 }
 
-/// So much that there is no more, filled with twos.
+/// Messages of twos that take all of the memory.
 fn fill(memory: &MessageMemory) -> Vec<Bytes> {
     let make = |_| memory.make(2048, |room| room.fill(2));
     (0..MEMORY / 2048 + 1).map(make).collect()
 }
 
 #[test]
-fn messages_to_a_peer_that_is_closed_are_given_back() {
-    let test = "messages_to_a_peer_that_is_closed_are_given_back";
+fn messages_to_a_closed_peer_are_given_back() {
+    let test = "messages_to_a_closed_peer_are_given_back";
     let Some(net) = net(test, 9000) else {
         return;
     };
@@ -259,11 +259,11 @@ fn messages_to_a_peer_that_is_closed_are_given_back() {
     assert!(is_all_free(&mut a, &mut b, to_b));
 }
 
-/// The ring has room for fewer frames of so many parts than there are slots. What waits is sent by the
-/// next flush, or given back with the device: asserted in debug builds.
+/// The ring has room for fewer frames of so many parts than there are slots. The next flush sends
+/// what waits, or the end of the device gives it back: asserted in debug builds.
 #[test]
-fn what_there_is_no_room_for_waits() {
-    let Some(net) = net("what_there_is_no_room_for_waits", 9000) else {
+fn a_frame_without_room_in_the_ring_waits() {
+    let Some(net) = net("a_frame_without_room_in_the_ring_waits", 9000) else {
         return;
     };
     let few = XdpConfig {
@@ -275,7 +275,7 @@ fn what_there_is_no_room_for_waits() {
     let tx = a.split().1;
     let frames = 60;
     for at in 0..frames {
-        // From the middle of a chunk over two others into a fourth, and a frame behind it.
+        // From the middle of a chunk over two others into a fourth, and a frame after it.
         let tail = &message[at * 4096 + 4000..][..8300];
         tx.seal(to_b);
         tx.append(to_b, PREAMBLE, b"", b"", tail).expect("room");
@@ -297,10 +297,10 @@ fn what_there_is_no_room_for_waits() {
     assert!(message.iter().all(|byte| *byte == 1), "it is still there");
 }
 
-/// Once an interface is gone, what waits is neither sent nor given back twice.
+/// After an interface was removed, what waits is neither sent nor given back twice.
 #[test]
-fn runs_to_an_interface_that_was_removed_end_in_an_error() {
-    let test = "runs_to_an_interface_that_was_removed_end_in_an_error";
+fn runs_on_a_removed_interface_end_in_an_error() {
+    let test = "runs_on_a_removed_interface_end_in_an_error";
     let Some(net) = net(test, 1500) else {
         return;
     };
@@ -329,10 +329,10 @@ fn runs_to_an_interface_that_was_removed_end_in_an_error() {
     }
 }
 
-/// While the way is unknown, messages go by the kernel's socket, which copies them.
+/// While the next hop is unknown, messages leave by the kernel's socket, which copies them.
 #[test]
-fn a_message_for_who_is_not_found_yet_is_copied() {
-    let test = "a_message_for_who_is_not_found_yet_is_copied";
+fn a_message_to_an_unresolved_peer_is_copied() {
+    let test = "a_message_to_an_unresolved_peer_is_copied";
     let Some(net) = net(test, 1500) else {
         return;
     };
@@ -361,11 +361,11 @@ fn a_message_for_who_is_not_found_yet_is_copied() {
     );
 }
 
-/// Where no frame is as large as what is worth it, there is no memory for nothing.
+/// An interface whose frames are too small for gathering gets no memory for messages.
 #[test]
-fn a_device_has_memory_for_messages_where_they_are_gathered() {
-    let test = "a_device_has_memory_for_messages_where_they_are_gathered";
-    // Unless asked for, nothing is gathered where the kernel copies.
+fn a_device_has_memory_for_messages_if_it_gathers() {
+    let test = "a_device_has_memory_for_messages_if_it_gathers";
+    // By default nothing is gathered where the kernel copies.
     for (mtu, gather_from, expected) in [
         (1500, None, false),
         (57_000, None, false),

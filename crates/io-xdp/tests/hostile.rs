@@ -1,5 +1,5 @@
-//! Frames that nobody should send: they reach the device's interface as they are, and change
-//! nothing but counts.
+//! Frames of a hostile sender: they reach the device's interface unchanged, and change nothing but
+//! counts.
 #![allow(unsafe_code)]
 
 mod common;
@@ -14,15 +14,15 @@ use starling_io::{PacketIo, PacketRx};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
 use starling_netns::{Shape, inside, run};
 
-/// Takes what is there, and forgets it.
+/// Receives and drops what is there.
 fn drain(device: &mut XdpIo) {
     while device.split().0.rx_burst().expect("a healthy device") > 0 {}
 }
 
-/// The kernel counts a frame that it has no memory for in two places.
+/// The kernel counts a frame without a chunk in two places.
 #[test]
-fn what_there_was_no_room_for_is_counted_once() {
-    let Some(net) = Net::new("what_there_was_no_room_for_is_counted_once") else {
+fn a_frame_without_room_is_counted_once() {
+    let Some(net) = Net::new("a_frame_without_room_is_counted_once") else {
         return;
     };
     let mut device = net.at_b("xdp://vb/10.77.0.2:9000?frames=64");
@@ -57,7 +57,7 @@ fn bad_frames_are_dropped_and_counted() {
     assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
     assert_eq!(device.drops(), Drops::default());
 
-    // What the program lets through to the device, which looks closer.
+    // The program lets these through to the device, which checks more.
     let changed = |changes: &[(usize, u8)]| {
         let mut frame = GOOD;
         for &(at, value) in changes {
@@ -86,7 +86,7 @@ fn bad_frames_are_dropped_and_counted() {
     assert_eq!(device.drops(), expected);
 }
 
-/// An interface that listens to all sees them, and one in such a switch's path now and then.
+/// An interface in promiscuous mode sees them. Any interface may see some that a switch floods.
 #[test]
 fn frames_for_other_hardware_are_not_received() {
     let Some(net) = Net::new("frames_for_other_hardware_are_not_received") else {
@@ -101,7 +101,7 @@ fn frames_for_other_hardware_are_not_received() {
         assert!(sender.send(&other));
     }
     assert!(sender.send(&GOOD));
-    // Those for groups come by the kernel, if it takes them.
+    // Multicast arrives by the kernel, if the kernel accepts it.
     assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
     assert_eq!(device.drops(), Drops::default());
 }
@@ -120,7 +120,7 @@ fn merged_datagrams_are_received_one_by_one() {
         let mut device = net.at_b(&format!("xdp://vb/{address}:0?mode={mode}"));
         let socket = inside(&net.a, || std::net::UdpSocket::bind(from)).expect("its address");
         let segment: libc::c_int = 100;
-        // SAFETY: the pointer is good for the length beside it.
+        // SAFETY: the pointer is valid for the length beside it.
         let set = unsafe {
             let len = size_of::<libc::c_int>() as libc::socklen_t;
             let value = (&raw const segment).cast();
@@ -133,7 +133,7 @@ fn merged_datagrams_are_received_one_by_one() {
             )
         };
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
-        // Together no larger than a packet may be.
+        // Together no larger than a packet can be.
         let five: Vec<u8> = (0..500_usize).map(|at| (at / 100) as u8).collect();
         socket
             .send_to(&five, device.local_socket_address())
@@ -180,10 +180,10 @@ fn random_frames_change_nothing() {
     assert_eq!(receive(&mut device, 1)[0].bytes, b"good one");
 }
 
-/// Bad frames fill all of the packet memory, and whoever waits for good ones sleeps.
+/// Bad frames fill all of the packet memory while the receiver sleeps.
 #[test]
-fn a_flood_of_bad_frames_leaves_nobody_deaf() {
-    let Some(net) = Net::new("a_flood_of_bad_frames_leaves_nobody_deaf") else {
+fn a_device_wakes_after_a_flood_of_bad_frames() {
+    let Some(net) = Net::new("a_device_wakes_after_a_flood_of_bad_frames") else {
         return;
     };
     let config = XdpConfig {
@@ -201,7 +201,7 @@ fn a_flood_of_bad_frames_leaves_nobody_deaf() {
     while device.drops().udp_checksum < 64 {
         assert_eq!(device.split().0.rx_burst().expect("a healthy device"), 0);
     }
-    // It comes while the device sleeps, with nothing given back by a further burst.
+    // It arrives while the device sleeps, when no further burst gives chunks back.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
@@ -219,15 +219,15 @@ fn receive_after_wait(device: &mut XdpIo) -> Vec<u8> {
     receive(device, 1).remove(0).bytes
 }
 
-/// Small frames before large ones, burst after burst: what is put together takes no more memory
-/// than a burst's.
+/// Small frames before large ones, burst after burst: reassembly takes no more memory than that of
+/// one burst.
 #[test]
-fn memory_for_large_frames_is_used_again() {
+fn memory_for_large_frames_is_reused() {
     let shape = Shape {
         mtu: 9000,
         ..Shape::default()
     };
-    let Some(net) = Net::with_shape("memory_for_large_frames_is_used_again", shape) else {
+    let Some(net) = Net::with_shape("memory_for_large_frames_is_reused", shape) else {
         return;
     };
     let mut device = net.at_b("xdp://vb/10.77.0.2:9000");
@@ -242,7 +242,7 @@ fn memory_for_large_frames_is_used_again() {
     let before = resident_bytes();
     (0..12_000).for_each(|_| round());
     let grown = resident_bytes().saturating_sub(before);
-    // Other tests run in this process, and take some for their devices.
+    // Other tests in this process take some for their devices.
     assert!(grown < 48 << 20, "{grown} bytes more for 96 MB received");
 }
 
@@ -255,6 +255,6 @@ fn large_frame(bytes: usize) -> Vec<u8> {
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = statm.split(' ').nth(1).expect("its second figure");
-    // Of the smallest size that Linux has.
+    // In pages of the smallest size that Linux has.
     pages.parse::<usize>().expect("a number") * 4096
 }

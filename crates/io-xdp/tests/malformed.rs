@@ -1,6 +1,5 @@
-//! Frames that are not as they should be, each of its kind: what is for the device's port and plain is
-//! dropped there and counted by its reason, all else the kernel gets, byte by byte; and the device
-//! goes on serving with all of its memory.
+//! Malformed frames of each kind. The device drops plain ones for its port, and counts the reason.
+//! The kernel gets all others unchanged. The device goes on with all of its memory.
 
 mod common;
 
@@ -45,7 +44,7 @@ impl Reason {
     }
 }
 
-/// The frame with other bytes here and there.
+/// The frame with some bytes changed.
 fn changed(frame: &[u8], changes: &[(usize, u8)]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for &(at, value) in changes {
@@ -54,7 +53,7 @@ fn changed(frame: &[u8], changes: &[(usize, u8)]) -> Vec<u8> {
     frame
 }
 
-/// The frame cut off everywhere; its headers, to the end of the port, are that long.
+/// The frame cut off at every place. Its headers, to the end of the port, have `headers` bytes.
 fn cut_off(frame: &[u8], headers: usize) -> Vec<(Vec<u8>, Fate)> {
     let cut = |len| {
         let fate = match len < headers {
@@ -66,9 +65,9 @@ fn cut_off(frame: &[u8], headers: usize) -> Vec<(Vec<u8>, Fate)> {
     (14..frame.len()).map(cut).collect()
 }
 
-/// What is neither IPv4 nor IPv6, or is not what it says.
+/// Frames that are neither IPv4 nor IPv6, or contradict their type.
 fn of_no_version() -> Vec<(Vec<u8>, Fate)> {
-    // Who has 10.77.0.2?
+    // An ARP request for 10.77.0.2.
     let arp = [
         0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 77, 0, 9, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
     ];
@@ -105,8 +104,8 @@ fn of_ipv4() -> Vec<(Vec<u8>, Fate)> {
         (ipv4(&[0x44, 0, 0, 0], 0, 17, &whole), Fate::Kernel),
         (ipv4(&[7, 200, 4, 0], 0, 17, &whole), Fate::Kernel),
         (changed(&plain, &[(14, 0x4f)]), Fate::Kernel),
-        // Fragments, by their packet's number: one that stays alone, two that belong together, and
-        // one beyond all packets.
+        // Fragments, by the number of their packet: a single one, two that belong together, and one
+        // beyond the end of any packet.
         (
             with_header(&ipv4(&[], 100, 17, &whole), &[(18, 9)]),
             Fate::Kernel,
@@ -124,7 +123,7 @@ fn of_ipv4() -> Vec<(Vec<u8>, Fate)> {
         (ipv4(&[], 0, 1, &[0xff; 8]), Fate::Kernel),
         (ipv4(&[], 0, 6, &[0xff; 20]), Fate::Kernel),
         (ipv4(&[], 0, 255, &[]), Fate::Kernel),
-        // Of what is for others, nothing is looked at.
+        // Frames for other addresses are not parsed.
         (other_port.clone(), Fate::Kernel),
         (changed(&other_port, &[(24, 0)]), Fate::Kernel),
         (changed(&other_port, &[(39, 3)]), Fate::Kernel),
@@ -132,10 +131,10 @@ fn of_ipv4() -> Vec<(Vec<u8>, Fate)> {
     ];
     let length = Fate::Dropped(Reason::Length);
     frames.extend([
-        // The packet's length: within its header, within that of UDP.
+        // The packet's length ends within its header, or within the UDP header.
         (with_header(&GOOD, &[(17, 19)]), length),
         (with_header(&GOOD, &[(17, 27)]), length),
-        // That of UDP: within its header, one too many, far too many.
+        // The UDP length ends within its header, or is one too many, or far too many.
         (changed(&GOOD, &[(39, 7)]), length),
         (changed(&GOOD, &[(39, 0)]), length),
         (changed(&GOOD, &[(39, 17)]), length),
@@ -165,7 +164,7 @@ fn of_ipv4() -> Vec<(Vec<u8>, Fate)> {
             Fate::Dropped(Reason::Source),
         ),
     ]);
-    // PeerCache that cannot be: this network, this host, many, all.
+    // Impossible senders: this network, this host, multicast, broadcast.
     for first in [0, 127, 224, 240, 255] {
         let frame = with_header(&GOOD, &[(26, first)]);
         frames.push((frame, Fate::Dropped(Reason::Source)));
@@ -174,7 +173,7 @@ fn of_ipv4() -> Vec<(Vec<u8>, Fate)> {
     frames
 }
 
-/// The same of an IPv4 packet, with its header checksum made right again.
+/// The same for an IPv4 packet, with its header checksum corrected.
 fn with_header(frame: &[u8], changes: &[(usize, u8)]) -> Vec<u8> {
     let mut frame = changed(frame, changes);
     check_header(&mut frame);
@@ -185,7 +184,7 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
     let whole = udp_v6(9000, b"by the socket");
     let behind = |next: u8, header: &[u8]| ipv6(next, &[header, &whole].concat());
     let arrives = Fate::Socket(b"by the socket");
-    // An option that is room only, and headers that name what is next and have their length.
+    // An option that is only padding, and headers with their length that name the next one.
     let (pad, options, hops, route, fragment) = ([1, 4, 0, 0, 0, 0], 60, 0, 43, 44);
     let with_pad = |next: u8, words: u8| [&[next, words][..], &pad].concat();
     let two = [with_pad(options, 0), with_pad(17, 0)].concat();
@@ -198,7 +197,7 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
         (behind(options, &with_pad(17, 255)), Fate::Kernel),
         (behind(hops, &[17, 0, 0xc2, 200, 0, 0, 0, 0]), Fate::Kernel),
         (behind(route, &[17, 0, 0, 9, 0, 0, 0, 0]), Fate::Kernel),
-        // Fragments: one that is all, two that belong together, and one that stays alone.
+        // Fragments: a whole packet, two that belong together, and a single one.
         (behind(fragment, &[17, 0, 0, 0, 0, 0, 0, 1]), arrives),
         (
             ipv6(
@@ -219,7 +218,7 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
         (changed(&other_port, &[(60, 0), (61, 0)]), Fate::Kernel),
         (changed(&other_port, &[(59, 3)]), Fate::Kernel),
     ];
-    // Authentication, encryption, nothing, ICMP, and none that there is.
+    // Authentication, encryption, no next header, ICMP, and an unassigned one.
     for next in [51, 50, 59, 58, 253] {
         frames.push((ipv6(next, &[0xff; 24]), Fate::Kernel));
     }
@@ -227,14 +226,15 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
         (&[(60, 0), (61, 0)][..], Reason::UdpChecksum),
         (&[(60, good[60] ^ 1)], Reason::UdpChecksum),
         (&[(62, b'B')], Reason::UdpChecksum),
-        // That of UDP: within its header, one too many; that of the packet: the same.
+        // The UDP length ends within its header, or is one too many. The same for the packet's
+        // length.
         (&[(59, 7)], Reason::Length),
         (&[(59, 22)], Reason::Length),
         (&[(19, 7)], Reason::Length),
         (&[(19, 22)], Reason::Truncated),
         (&[(18, 0xff)], Reason::Truncated),
         (&[(54, 0), (55, 0)], Reason::Source),
-        // PeerCache that cannot be: many, the device itself, this host, nobody.
+        // Impossible senders: multicast, the device itself, this host, unspecified.
         (&[(22, 0xff)], Reason::Source),
         (&[(37, 2)], Reason::Source),
         (&[(22, 0), (23, 0)], Reason::Source),
@@ -248,7 +248,7 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
     frames
 }
 
-/// Sends each of the frames and a good one behind it, and sees what becomes of them.
+/// Sends each of the frames and a good one after it, and checks what becomes of them.
 fn check(net: &Net, host: &str, good: &[u8], frames: &[(Vec<u8>, Fate)]) {
     let (tap, sender) = (Tap::new(&net.b), Sender::new(&net.a));
     for mode in ["driver", "generic"] {
@@ -285,13 +285,13 @@ fn check(net: &Net, host: &str, good: &[u8], frames: &[(Vec<u8>, Fate)]) {
         assert!(sender.send(&last));
         assert_eq!(tap.next_sent(), last);
 
-        // Those of the last burst go back with this one.
+        // The chunks of the last burst go back with this one.
         assert_eq!(device.split().0.rx_burst().expect("a healthy device"), 0);
         (0..CHUNKS).for_each(|_| assert!(sender.send(good)));
         receive(&mut device, CHUNKS);
         assert_eq!(device.drops(), expected, "there was room for all");
         drop(device);
-        // What everybody else needs of this host.
+        // The rest of this host's network still works.
         run(&net.a, "ip neigh flush dev va").expect("root");
         net.await_carrier().expect("the kernel answers");
     }

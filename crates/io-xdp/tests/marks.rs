@@ -1,4 +1,4 @@
-//! Congestion marks over AF_XDP: what was marked on its way is told, and what is sent can be marked.
+//! Congestion marks over AF_XDP: the device reports marks, and its datagrams can be marked.
 
 mod common;
 
@@ -11,7 +11,7 @@ use starling_io::{Ecn, PacketIo, PacketTx};
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{IPV4, IPV6, inside};
 
-/// Addresses of `va` and `vb`, as they stand in addresses of devices and of sockets.
+/// Addresses of `va` and `vb`, as text for devices and for sockets.
 fn ends() -> [([String; 2], [&'static str; 2]); 2] {
     [
         (IPV4.map(String::from), IPV4),
@@ -20,14 +20,14 @@ fn ends() -> [([String; 2], [&'static str; 2]); 2] {
 }
 
 #[test]
-fn marks_on_the_way_are_told_datagram_by_datagram() {
-    let Some(net) = Net::new("marks_on_the_way_are_told_datagram_by_datagram") else {
+fn congestion_marks_are_reported_for_each_datagram() {
+    let Some(net) = Net::new("congestion_marks_are_reported_for_each_datagram") else {
         return;
     };
     for (hosts, [_, from]) in ends() {
         let mut a = net.at_a(&format!("xdp://va/{}:0", hosts[0]));
         let address = a.local_socket_address();
-        // The kernel lets a plain socket say what a switch would.
+        // The kernel lets a plain socket set the mark that a switch would set.
         let socket = inside(&net.b, || UdpSocket::bind((from, 0))).expect("its address");
         let before = by_the_kernel(&net.a);
         for (bits, expected) in [
@@ -66,8 +66,8 @@ fn traffic_class(frame: &[u8], port: u16) -> Option<u8> {
 }
 
 #[test]
-fn what_is_sent_can_be_marked_unless_it_is_not_to_be() {
-    let Some(net) = Net::new("what_is_sent_can_be_marked_unless_it_is_not_to_be") else {
+fn datagrams_are_ecn_capable_if_the_settings_say_so() {
+    let Some(net) = Net::new("datagrams_are_ecn_capable_if_the_settings_say_so") else {
         return;
     };
     for (hosts, [_, to]) in ends() {

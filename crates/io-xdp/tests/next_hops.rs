@@ -1,4 +1,4 @@
-//! The ways that frames take: by routers, and to neighbours that the kernel knows well or does not.
+//! Next hops: routers, and neighbours in all states of the kernel's table.
 
 mod common;
 
@@ -11,8 +11,8 @@ use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{IPV4, IPV6, MAC_B, inside, run};
 
 #[test]
-fn what_is_behind_a_router_is_reached_by_it_past_the_kernel() {
-    let test = "what_is_behind_a_router_is_reached_by_it_past_the_kernel";
+fn a_host_behind_a_router_is_reached_by_the_ring() {
+    let test = "a_host_behind_a_router_is_reached_by_the_ring";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -38,13 +38,14 @@ fn what_is_behind_a_router_is_reached_by_it_past_the_kernel() {
     }
 }
 
-/// `ip neigh VERB`, of what is at `va`.
+/// Runs `ip neigh VERB` for a neighbour of `va`.
 fn neigh(net: &Net, verb: &str, address: &str, rest: &str) {
     let line = format!("ip neigh {verb} {address} dev va {rest}");
     run(&net.a, line.trim_end()).expect("root");
 }
 
-/// Devices at both ends, that at `vb` with this address, and what the first calls it by: they know the way.
+/// Devices at both ends that know each other's next hop. The second, at `vb`, has this address; the
+/// first has it as a peer.
 fn met(net: &Net, address: &str) -> (XdpIo, XdpIo, PeerId) {
     let host = match address.contains(':') {
         true => format!("[{address}]"),
@@ -57,11 +58,11 @@ fn met(net: &Net, address: &str) -> (XdpIo, XdpIo, PeerId) {
     (a, b, to_b)
 }
 
-/// A neighbour that is needed only by who passes the kernel by would be forgotten, and its change of
-/// address go unnoticed.
+/// Otherwise the kernel would forget a neighbour that only the ring uses, and would not notice its
+/// change of address.
 #[test]
-fn a_stale_neighbour_is_seen_after_though_the_kernel_sends_it_nothing() {
-    let test = "a_stale_neighbour_is_seen_after_though_the_kernel_sends_it_nothing";
+fn a_stale_neighbour_is_probed_though_the_kernel_sends_it_nothing() {
+    let test = "a_stale_neighbour_is_probed_though_the_kernel_sends_it_nothing";
     let Some(net) = Net::new(test) else {
         return;
     };

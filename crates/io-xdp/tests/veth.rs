@@ -27,7 +27,7 @@ fn datagrams_cross_in_both_directions_and_versions() {
         let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
         assert_eq!(a.mode(), Mode::Driver, "veth has no zero-copy");
         let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
-        // Until the way to a peer that was admitted is known, the kernel is needed.
+        // The kernel is needed until the next hop of an accepted peer is known.
         let before = until_not_needed([&net.a, &net.b], || send_one(&mut b, &mut a, to_a));
         transfer(&mut a, &mut b, to_b, to_a);
         transfer(&mut b, &mut a, to_a, to_b);
@@ -41,10 +41,10 @@ fn datagrams_cross_in_both_directions_and_versions() {
     }
 }
 
-/// The address of such a peer means nothing without the interface.
+/// The address of such a peer is ambiguous without the interface.
 #[test]
-fn link_local_peers_reach_an_address_that_every_network_knows() {
-    let test = "link_local_peers_reach_an_address_that_every_network_knows";
+fn link_local_peers_reach_a_global_address() {
+    let test = "link_local_peers_reach_a_global_address";
     let Some(net) = Net::new(test) else {
         return;
     };
@@ -52,7 +52,7 @@ fn link_local_peers_reach_an_address_that_every_network_knows() {
     let mut b = net.at_b("xdp://vb/[fd77::2]:0");
     let port = b.local_socket_address().port();
     let mut a = net.at_a("xdp://va/[fe80::77%va]:0");
-    // So that even the first comes past the kernel, which would tell the interface.
+    // So that even the first arrives by the ring: the kernel would tell the interface.
     run(
         &net.a,
         "ip neigh replace fd77::2 lladdr 02:00:00:00:00:02 dev va",
@@ -68,8 +68,8 @@ fn link_local_peers_reach_an_address_that_every_network_knows() {
 }
 
 #[test]
-fn an_end_in_the_kernel_does_as_well() {
-    let Some(net) = Net::new("an_end_in_the_kernel_does_as_well") else {
+fn a_kernel_socket_can_be_the_other_end() {
+    let Some(net) = Net::new("a_kernel_socket_can_be_the_other_end") else {
         return;
     };
     for (any, host) in [("0.0.0.0", "10.77.0.2"), ("[::]", "[fd77::2]")] {
@@ -81,7 +81,7 @@ fn an_end_in_the_kernel_does_as_well() {
         let to_b = format!("xdp://va/{host}:{port}");
         let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
         let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
-        // What leaves past the kernel overtakes what it still has.
+        // What leaves by the ring overtakes what the kernel still has.
         until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
         transfer(&mut a, &mut b, to_b, to_a);
         transfer(&mut b, &mut a, to_a, to_b);
@@ -89,11 +89,11 @@ fn an_end_in_the_kernel_does_as_well() {
     }
 }
 
-/// By a queue of its own a client gets to another queue of the server's than by its kernel's socket,
-/// and what the XDP program leaves to the kernel gets to any socket of the port.
+/// By the queue of its device a client reaches another queue of the server than by its kernel
+/// socket. And what the XDP program leaves to the kernel reaches any socket of the port.
 #[test]
-fn a_sender_keeps_its_device_whatever_way_it_comes() {
-    let test = "a_sender_keeps_its_device_whatever_way_it_comes";
+fn a_sender_keeps_its_device_by_ring_and_by_socket() {
+    let test = "a_sender_keeps_its_device_by_ring_and_by_socket";
     let shape = Shape {
         queues: 2,
         ..Shape::default()
@@ -111,7 +111,7 @@ fn a_sender_keeps_its_device_whatever_way_it_comes() {
             let address = format!("xdp://vb/10.77.0.2:9000?queue={queue}&mode={mode}");
             inside(&net.b, || XdpIo::bind(&address, config.clone())).expect("a device")
         });
-        // Of eight clients some change the queue.
+        // Some of eight clients change the queue.
         for _ in 0..8 {
             let mut a = net.at_a("xdp://va/10.77.0.1:0");
             let peer = a.open_peer("xdp://va/10.77.0.2:9000").expect("a route");
@@ -143,7 +143,7 @@ fn send_to(from: &mut XdpIo, to: starling_io::PeerId, text: &[u8]) {
     tx.flush().expect("a healthy device");
 }
 
-/// The next datagram that any of them has, and which.
+/// The next datagram of any of the devices, and the index of the device.
 fn receive_at_any(devices: &mut [XdpIo]) -> (usize, Source, Vec<u8>) {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(60) {

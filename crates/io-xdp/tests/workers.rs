@@ -30,7 +30,7 @@ fn number_of(datagram: &[u8]) -> u64 {
     u64::from_le_bytes(datagram[16..24].try_into().expect("8 bytes"))
 }
 
-/// A server with workers, and a client that knows the way to it.
+/// A server with workers, and a client that knows its next hop.
 struct Set {
     server: XdpIo,
     steered: Steered,
@@ -55,7 +55,7 @@ impl Set {
             client,
             to_server,
         };
-        // The first goes by the kernel, to the dispatcher, which makes the client a peer.
+        // The first arrives by the kernel, at the dispatcher, which accepts the client as a peer.
         set.send(&[b"hello"]);
         let hello = receive(&mut set.server, 1).remove(0);
         let Source::Unknown(client) = hello.source else {
@@ -102,7 +102,7 @@ fn a_datagram_goes_to_the_worker_with_the_fewest_up_to_its_bound() {
         return;
     };
     let mut set = Set::new(&net, 2, 2, XdpConfig::default());
-    // Worker 0 takes nothing, worker 1 answers all that it has before more is sent.
+    // Worker 0 takes nothing. Worker 1 answers all that it has before the client sends more.
     for round in 0..200 {
         for number in 3 * round..3 * round + 3 {
             set.send(&[&request(KEY, number, b"body")]);
@@ -138,8 +138,8 @@ fn a_datagram_goes_to_the_worker_with_the_fewest_up_to_its_bound() {
 }
 
 #[test]
-fn what_a_worker_hands_over_comes_before_what_arrived_later() {
-    let Some(net) = Net::new("what_a_worker_hands_over_comes_before_what_arrived_later") else {
+fn a_datagram_handed_over_precedes_later_ones() {
+    let Some(net) = Net::new("a_datagram_handed_over_precedes_later_ones") else {
         return;
     };
     let mut set = Set::new(&net, 1, 1, XdpConfig::default());
@@ -179,7 +179,7 @@ fn only_datagrams_that_match_with_a_known_key_are_for_workers() {
     // Two frames with the worker's key, but in one datagram.
     set.send(&[&good, &good]);
     assert_eq!(receive(&mut set.server, 1)[0].bytes.len(), 8 + 2 * 24);
-    // What is held by the dispatcher is not overtaken.
+    // Nothing overtakes what the dispatcher holds.
     set.steered.steering.set_held(1);
     set.send(&[&good]);
     assert_eq!(receive(&mut set.server, 1).len(), 1);
@@ -193,7 +193,7 @@ fn only_datagrams_that_match_with_a_known_key_are_for_workers() {
         worker.complete();
         assert_eq!(receive(&mut set.server, 1).len(), 1);
     }
-    // The dispatcher gives out what is left of the bound.
+    // The dispatcher places what is left of the bound.
     assert_eq!(set.steered.steering.reserve(), Some(0));
     assert_eq!(set.steered.steering.reserve(), Some(0));
     assert_eq!(set.steered.steering.reserve(), None);
@@ -212,8 +212,8 @@ fn only_datagrams_that_match_with_a_known_key_are_for_workers() {
 }
 
 #[test]
-fn memory_goes_round_whoever_answers() {
-    let Some(net) = Net::new("memory_goes_round_whoever_answers") else {
+fn chunks_come_back_from_answers_and_hand_overs() {
+    let Some(net) = Net::new("chunks_come_back_from_answers_and_hand_overs") else {
         return;
     };
     let config = XdpConfig {
@@ -236,7 +236,7 @@ fn memory_goes_round_whoever_answers() {
             assert!(worker.answer([&PREAMBLE, &body, b""]));
             worker.complete();
             assert_eq!(receive(&mut set.client, 1)[0].bytes[8..], body);
-            // A turn of the device's: what was answered in can be received into again.
+            // A turn of the device gives the chunk of the answer back to the kernel.
             set.server.split().1.flush().expect("a healthy device");
             let burst = starling_io::PacketRx::rx_burst(set.server.split().0);
             assert_eq!(burst.expect("a healthy device"), 0);
@@ -248,10 +248,10 @@ fn memory_goes_round_whoever_answers() {
     assert!(!set.steered.workers[0].receive());
 }
 
-/// Of the 64 chunks of the device, all but that of the first datagram are with workers when these end.
+/// When the workers end, they have all of the device's 64 chunks but that of the first datagram.
 #[test]
-fn what_workers_did_not_take_goes_to_the_device() {
-    let Some(net) = Net::new("what_workers_did_not_take_goes_to_the_device") else {
+fn datagrams_of_ended_workers_go_to_the_device() {
+    let Some(net) = Net::new("datagrams_of_ended_workers_go_to_the_device") else {
         return;
     };
     let config = XdpConfig {
@@ -277,10 +277,10 @@ fn what_workers_did_not_take_goes_to_the_device() {
     assert_eq!(number_of(&receive(&mut set.server, 1)[0].bytes), 63);
 }
 
-/// Frames that found no chunk, at whichever socket of the queue.
+/// Frames without a chunk, at any socket of the queue.
 #[test]
-fn what_workers_had_no_room_for_is_counted_once() {
-    let Some(net) = Net::new("what_workers_had_no_room_for_is_counted_once") else {
+fn a_frame_without_a_chunk_is_counted_once() {
+    let Some(net) = Net::new("a_frame_without_a_chunk_is_counted_once") else {
         return;
     };
     let config = XdpConfig {
@@ -314,8 +314,8 @@ fn what_workers_had_no_room_for_is_counted_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    let Some(net) = Net::new("what_cannot_be_is_refused") else {
+fn impossible_numbers_of_workers_are_refused() {
+    let Some(net) = Net::new("impossible_numbers_of_workers_are_refused") else {
         return;
     };
     let mut device = net.at_b("xdp://vb/10.77.0.2:0");

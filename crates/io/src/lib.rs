@@ -85,7 +85,8 @@ pub struct Capabilities {
     pub reliable: bool,
     /// ECN bits are set on sent datagrams and read from received ones.
     pub ecn: bool,
-    /// Bytes that the receive queue holds before the device drops datagrams, for all peers together.
+    /// Bytes that the receive queue holds before the device drops datagrams, for all peers
+    /// together.
     pub rx_queue_bytes: usize,
     /// Datagrams that the receive queue holds before the device drops some, for all peers together.
     pub rx_queue_datagrams: usize,
@@ -96,7 +97,8 @@ pub struct Capabilities {
 /// Something that happened to a device outside the flow of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoEvent {
-    /// The peer's process is gone: its socket hung up, or its port is closed. The peer stays allocated until [`PacketIo::close_peer`].
+    /// The peer's process is gone: its socket hung up, or its port is closed. The peer stays
+    /// allocated until [`PacketIo::close_peer`].
     PeerGone(PeerId, PeerGone),
 }
 
@@ -145,7 +147,8 @@ pub trait PacketIo {
     /// What the device can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The address at which peers reach this device, such as `udp://127.0.0.1:9000` or `shm://name`.
+    /// The address at which peers reach this device, such as `udp://127.0.0.1:9000` or
+    /// `shm://name`.
     fn local_address(&self) -> String;
 
     /// Makes a peer of an address (with its scheme). May make system calls, but does not wait for
@@ -160,16 +163,16 @@ pub trait PacketIo {
     /// The largest datagram payload that the path to `peer` takes, in bytes.
     fn max_datagram(&self, peer: PeerId) -> usize;
 
-    /// The next event, if any. An idle loop calls this each turn, a busy one now and then. So it may
-    /// make a system call only if something is likely to be there.
+    /// The next event, if any. An idle loop calls this each turn, a busy one now and then. So it
+    /// may make a system call only if something is likely to be there.
     fn poll_event(&mut self) -> Option<IoEvent>;
 
     /// Sleeps until a datagram or an event may be there, the waker was used, or `timeout` is over.
     /// May return early for no reason. Returns at once if a datagram arrived before the call.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError>;
 
-    /// Memory that the device sends messages from without a copy. It gathers what was made in it, if
-    /// that is the last part of a frame and large enough to be worth it.
+    /// Memory that the device sends messages from without a copy. It gathers what was made in it,
+    /// if that is the last part of a frame and large enough to be worth it.
     fn memory(&self) -> MessageMemory {
         MessageMemory::default()
     }
@@ -223,12 +226,12 @@ pub enum TxError {
 /// The sending half of a device.
 pub trait PacketTx {
     /// Appends `head`, `body` and `tail` (parts of one frame) to the datagram open for `peer`.
-    /// If none is open, or it has no room for the whole frame, the device begins a new one that starts
-    /// with `preamble`. The previous one is closed and leaves at the next flush, or earlier.
+    /// If none is open, or it has no room for the whole frame, the device begins a new one that
+    /// starts with `preamble`. The previous one is closed and leaves at the next flush, or earlier.
     ///
-    /// When this returns, the parts are copied or sent. The device keeps no reference to them, except
-    /// to a `tail` in its own memory ([`PacketIo::memory`]): nobody can write to that, and the device
-    /// does not use it for anything else before it is sent.
+    /// When this returns, the parts are copied or sent. The device keeps no reference to them,
+    /// except to a `tail` in its own memory ([`PacketIo::memory`]): nobody can write to that, and
+    /// the device does not use it for anything else before it is sent.
     ///
     /// `preamble`, `head`, `body` and `tail` together must not exceed the peer's largest datagram.
     fn append(
@@ -253,17 +256,17 @@ pub trait PacketTx {
     /// Makes a peer of an unknown address.
     fn accept_peer(&mut self, address: SocketAddr) -> Result<PeerId, IoError>;
 
-    /// From now on datagrams to `peer` have at most this payload, in bytes: its interface may have a
-    /// smaller MTU than any on the path that this host knows. Of several limits the smallest counts,
-    /// until the peer is closed.
+    /// From now on datagrams to `peer` have at most this payload, in bytes: its interface may have
+    /// a smaller MTU than any on the path that this host knows. Of several limits the smallest
+    /// counts, until the peer is closed.
     fn limit_datagram(&mut self, peer: PeerId, bytes: usize) {
         let _ = (peer, bytes);
     }
 
     /// The largest datagram payload that the path to `peer` takes, in bytes, as
-    /// [`PacketIo::max_datagram`]: a peer is accepted, and gets its limit, in the middle of a burst,
-    /// by code that has only this half. The default is what every path takes: IPv6's minimum MTU of
-    /// 1280 bytes less 80 of headers.
+    /// [`PacketIo::max_datagram`]: a peer is accepted, and gets its limit, in the middle of a
+    /// burst, by code that has only this half. The default is what every path takes: IPv6's minimum
+    /// MTU of 1280 bytes less 80 of headers.
     fn max_datagram(&self, peer: PeerId) -> usize {
         let _ = peer;
         1200

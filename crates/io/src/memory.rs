@@ -13,9 +13,9 @@ pub trait PacketMemory: Send + Sync {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes>;
 }
 
-/// Where to make large parts of messages: in memory that the device sends from without a copy, or in
-/// ordinary memory if the device has no such memory or none is left. Any other device may send what
-/// was made in one device's memory; it copies it.
+/// Where to make large parts of messages: in memory that the device sends from without a copy, or
+/// in ordinary memory if the device has no such memory or none is left. Any other device may send
+/// what was made in one device's memory; it copies it.
 ///
 /// ```
 /// use starling_io::MessageMemory;
@@ -40,8 +40,8 @@ impl MessageMemory {
         self.0.is_some()
     }
 
-    /// `len` bytes, zero where `fill` writes nothing. A device's memory lives as long as anything that
-    /// was made in it.
+    /// `len` bytes, zero where `fill` writes nothing. A device's memory lives as long as anything
+    /// that was made in it.
     ///
     /// # Panics
     /// If `fill` panics.

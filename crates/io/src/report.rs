@@ -23,8 +23,8 @@
 /// | `peers_cut_off` | shm | (peers) it cut off because they broke their rings |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// How packets get to the network card, if the device has several ways: `zero-copy`, `driver` or
-    /// `generic`.
+    /// How packets get to the network card, if the device has several ways: `zero-copy`, `driver`
+    /// or `generic`.
     pub mode: Option<&'static str>,
     /// What it has counted, by name.
     pub counts: Vec<(&'static str, u64)>,

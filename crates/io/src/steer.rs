@@ -93,8 +93,8 @@ pub trait WorkerIo: Send {
 
     /// The worker has completed one thing that it was given: a datagram, or what
     /// [`Steering::reserve`] counted. Sequentially consistent, as is what `reserve` sees of it. A
-    /// worker completes something and then looks whether the dispatcher holds something; a dispatcher
-    /// holds something and then calls `reserve`. One of the two sees the other.
+    /// worker completes something and then looks whether the dispatcher holds something; a
+    /// dispatcher holds something and then calls `reserve`. One of the two sees the other.
     fn complete(&mut self);
 
     /// Sleeps until something may be there, or the waker was used. May return early for no reason.
@@ -116,17 +116,18 @@ pub trait Steering: Send {
     /// for this one.
     fn add_key(&mut self, key: u32);
 
-    /// The worker with the fewest outstanding, if it has fewer than its bound. It is counted for one
-    /// more.
+    /// The worker with the fewest outstanding, if it has fewer than its bound. It is counted for
+    /// one more.
     fn reserve(&mut self) -> Option<usize>;
 
-    /// Looks for blocked workers: those that have completed nothing since the last call. Each of them
-    /// is counted as having its bound until it completes what it is at. So neither the device nor
-    /// [`Steering::reserve`] gives it anything, which it could not even acknowledge for as long.
+    /// Looks for blocked workers: those that have completed nothing since the last call. Each of
+    /// them is counted as having its bound until it completes what it is at. So neither the device
+    /// nor [`Steering::reserve`] gives it anything, which it could not even acknowledge for as
+    /// long.
     fn avoid_blocked(&mut self);
 
-    /// How much the dispatcher holds until a worker is free. While that is more than zero, everything
-    /// goes to the dispatcher, so nothing overtakes what it holds.
+    /// How much the dispatcher holds until a worker is free. While that is more than zero,
+    /// everything goes to the dispatcher, so nothing overtakes what it holds.
     fn set_held(&mut self, held: usize);
 
     /// From now on everything goes to the dispatcher.

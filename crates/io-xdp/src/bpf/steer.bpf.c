@@ -9,8 +9,8 @@
 // in a match table which datagrams are for workers. The program gives such a datagram to the worker
 // with the fewest outstanding, as long as that worker has fewer than its bound. RPCValet places
 // requests in this way (Daglis, Sutherland, Falsafi, ASPLOS 2019, sections 3 and 4). Processes can
-// write the memory with the table and the counts. Whatever they write, a datagram goes to one of the
-// device's own sockets.
+// write the memory with the table and the counts. Whatever they write, a datagram goes to one of
+// the device's own sockets.
 //
 // `cargo xtask bpf` builds the object beside this file, which is what a process loads.
 
@@ -35,8 +35,8 @@
 // The program tells keys apart by so many low bits.
 #define KEY_BITS 12
 
-// The bits of an IPv4 header's fragment field that are set in fragments. The reserved bit and "do not
-// fragment" are not among them.
+// The bits of an IPv4 header's fragment field that are set in fragments. The reserved bit and "do
+// not fragment" are not among them.
 #define IP_FRAGMENT 0x3fff
 
 // Which datagrams the device on a queue receives.
@@ -59,8 +59,8 @@ struct match {
 	// The first bytes of the payload, and the bits of them that count.
 	__u64 value[2];
 	__u64 mask[2];
-	// Offset of a little-endian 16-bit number, and the offset from which it counts the bytes to the
-	// payload's end.
+	// Offset of a little-endian 16-bit number, and the offset from which it counts the bytes to
+	// the payload's end.
 	__u32 length_at;
 	__u32 length_from;
 	// Offset of a little-endian 32-bit key.
@@ -68,7 +68,8 @@ struct match {
 	__u32 reserved;
 };
 
-// The workers of the device on a queue. Its process writes all of it. The program writes `taken`, too.
+// The workers of the device on a queue. Its process writes all of it. The program writes `taken`,
+// too.
 struct steering {
 	// How many workers. Worker w has socket w + 1.
 	__u32 workers;
@@ -143,8 +144,8 @@ static __always_inline int may_hide_udp(__u8 next)
 }
 
 // Whether a datagram's checksum is still only the sum of the pseudo header. In generic mode such a
-// datagram may be several of one flow that the sending host or this one has merged. Nothing else tells
-// it from a single large datagram. The kernel knows, and takes them apart.
+// datagram may be several of one flow that the sending host or this one has merged. Nothing else
+// tells it from a single large datagram. The kernel knows, and takes them apart.
 static __always_inline int is_unfinished(struct udphdr *udp, __u16 *addresses, __u32 words)
 {
 	__u32 sum = bpf_htons(IPPROTO_UDP) + udp->len;
@@ -258,8 +259,8 @@ int starling_steer(struct xdp_md *xdp)
 		return pass(udp->dest);
 	if (address[0] != queue->address[0] || address[1] != queue->address[1])
 		return pass(udp->dest);
-	// The kernel gets multicast, and what is for another host (an interface in promiscuous mode sees
-	// that), and what is too large for the device.
+	// The kernel gets multicast, and what is for another host (an interface in promiscuous mode
+	// sees that), and what is too large for the device.
 	__be16 *to = (void *)eth->h_dest;
 	if (to[0] != queue->mac[0] || to[1] != queue->mac[1] || to[2] != queue->mac[2])
 		return pass(udp->dest);

@@ -16,8 +16,9 @@ const MAX_MESSAGE_MEMORY: usize = 1 << 30;
 /// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Ethernet frames that can wait to be received, a power of two. A number in the address overrides
-    /// this one. The default is 4096. [`XdpConfig::locked_memory`] says how much memory that takes.
+    /// Ethernet frames that can wait to be received, a power of two. A number in the address
+    /// overrides this one. The default is 4096. [`XdpConfig::locked_memory`] says how much memory
+    /// that takes.
     pub rx_frames: u32,
     /// Ethernet frames that can wait to be sent, a power of two. The default is 256.
     pub tx_frames: u32,
@@ -26,17 +27,18 @@ pub struct XdpConfig {
     /// default is 16 MiB.
     pub message_memory: usize,
     /// The least part of a message in one frame, in bytes, that the device gathers where it lies
-    /// rather than copies. The default is 1024 in zero-copy mode. In other modes the default is to copy
-    /// all: there the kernel makes a page of each part, which takes longer than a copy.
+    /// rather than copies. The default is 1024 in zero-copy mode. In other modes the default is to
+    /// copy all: there the kernel makes a page of each part, which takes longer than a copy.
     pub gather_from: Option<usize>,
-    /// Whether runs of large datagrams to one peer leave by the kernel's socket. The default is yes in
-    /// all modes but zero-copy: one system call for many datagrams then saves more than the ring.
+    /// Whether runs of large datagrams to one peer leave by the kernel's socket. The default is yes
+    /// in all modes but zero-copy: one system call for many datagrams then saves more than the
+    /// ring.
     pub runs_by_socket: Option<bool>,
     /// Mark sent datagrams as ECN-capable. On by default.
     pub ecn: bool,
     /// Share the port with devices on other queues that also set this. All of them must be in this
-    /// process: a device forwards what comes from another device's peer. A device of another process
-    /// would answer that it does not know the peer. Off by default.
+    /// process: a device forwards what comes from another device's peer. A device of another
+    /// process would answer that it does not know the peer. Off by default.
     pub reuse_port: bool,
 }
 
@@ -55,8 +57,8 @@ impl Default for XdpConfig {
 }
 
 impl XdpConfig {
-    /// Bytes of memory that a device on an interface with this MTU locks. In zero-copy mode it may lock
-    /// `message_memory` more.
+    /// Bytes of memory that a device on an interface with this MTU locks. In zero-copy mode it may
+    /// lock `message_memory` more.
     pub fn locked_memory(&self, mtu: usize) -> usize {
         let max_frame = max_frame(mtu);
         let layout = self.layout_with_messages(max_frame, false);

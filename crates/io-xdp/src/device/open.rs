@@ -34,8 +34,8 @@ impl XdpIo {
     ///
     /// # Errors
     /// If the address is malformed or not one of the interface; if the interface or its queue is
-    /// missing, down or taken; if a capability, lockable memory, or a feature of the kernel is missing.
-    /// Each error says what to do.
+    /// missing, down or taken; if a capability, lockable memory, or a feature of the kernel is
+    /// missing. Each error says what to do.
     pub fn bind(address: &str, config: XdpConfig) -> Result<Self, IoError> {
         let parsed = XdpAddress::parse(address)?;
         let attempt = format!("bind {address}");
@@ -58,9 +58,10 @@ impl XdpIo {
         Self::make(&attempt, &parsed, local, link, netlink, &config).map_err(kernel::or_too_old)
     }
 
-    /// A device on the interface of `address` that can reach peers like it. Its port is any free port.
-    /// Its address is the one that the kernel would send from, or else the interface's first one of
-    /// that IP version. If the peer's host is a name, which is not looked up, the version may be any.
+    /// A device on the interface of `address` that can reach peers like it. Its port is any free
+    /// port. Its address is the one that the kernel would send from, or else the interface's first
+    /// one of that IP version. If the peer's host is a name, which is not looked up, the version
+    /// may be any.
     ///
     /// # Errors
     /// As of [`XdpIo::bind`].
@@ -110,20 +111,14 @@ impl XdpIo {
         let reservation = QueueReservation::new(binding.id);
         let limits = Limits::new(&socket, &umem, &link, local, config);
         let Limits { largest_frame, .. } = limits;
+        let (queue, fd) = (binding.id.queue, &socket.fd);
         program
-            .serve(
-                binding.id.queue,
-                &local,
-                link.mac,
-                largest_frame,
-                &socket.fd,
-            )
+            .serve(queue, &local, link.mac, largest_frame, fd)
             .map_err(host)?;
 
         let waker = control.waker();
         let interface_state = neighbours.interface_state(&link, largest_frame - ETHERNET, waker);
-        let frames_each = largest_frame.div_ceil(umem.layout.rx_room());
-        let frames = config.rx_frames as usize / frames_each;
+        let capabilities = limits.capabilities(&umem, config);
         let shared = Arc::new(Shared {
             socket,
             program,
@@ -133,7 +128,7 @@ impl XdpIo {
             namespace,
             interface: interface.to_owned(),
             index: link.index,
-            queue: binding.id.queue,
+            queue,
             mac: link.mac,
             local,
             largest_frame,
@@ -141,14 +136,6 @@ impl XdpIo {
             ecn: config.ecn,
             _reservation: reservation,
         });
-        let capabilities = Capabilities {
-            scheme: "xdp",
-            reliable: false,
-            ecn: config.ecn,
-            rx_queue_bytes: frames * limits.largest,
-            rx_queue_datagrams: frames,
-            max_datagram: limits.largest,
-        };
         let peers = PeerCache::new(control.directory());
         let mut rx = XdpRx::new(Arc::clone(&shared), udp_rx, peers, rings.rx, rings.fill);
         let chunks = Arc::clone(rx.chunks());
@@ -234,8 +221,8 @@ fn open_socket(
     Socket::open(binding, is_large, plan, plan_for_messages)
 }
 
-/// The most descriptors that the card takes for an Ethernet frame in zero-copy mode, if it has such a
-/// mode.
+/// The most descriptors that the card takes for an Ethernet frame in zero-copy mode, if it has such
+/// a mode.
 fn parts_by_card(interface: u32) -> Option<u32> {
     inspect::zero_copy(interface)
 }
@@ -284,6 +271,19 @@ impl Limits {
                 max_parts,
                 runs_by_socket: config.runs_by_socket.unwrap_or(!is_zero_copy),
             },
+        }
+    }
+
+    fn capabilities(&self, umem: &Umem, config: &XdpConfig) -> Capabilities {
+        let parts = self.largest_frame.div_ceil(umem.layout.rx_room());
+        let frames = config.rx_frames as usize / parts;
+        Capabilities {
+            scheme: "xdp",
+            reliable: false,
+            ecn: config.ecn,
+            rx_queue_bytes: frames * self.largest,
+            rx_queue_datagrams: frames,
+            max_datagram: self.largest,
         }
     }
 }
@@ -363,8 +363,8 @@ fn own_addresses(
     })
 }
 
-/// The error for an interface without a suitable address. With `is_v4`, any address of that IP version
-/// would do.
+/// The error for an interface without a suitable address. With `is_v4`, any address of that IP
+/// version would do.
 fn no_address(attempt: &str, interface: &str, own: &[IpAddr], is_v4: Option<bool>) -> IoError {
     let list: Vec<String> = own.iter().map(IpAddr::to_string).collect();
     let all = match list.is_empty() {

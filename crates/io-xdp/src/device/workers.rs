@@ -13,8 +13,8 @@ use crate::socket::QueueBinding;
 use crate::steering::{MAX_DEPTH, MAX_WORKERS, XdpSteering};
 use crate::worker::{WorkerParts, XdpWorker};
 
-/// Ethernet frames that can wait for one worker, and answers of it that can wait to be sent: far more
-/// than a worker has while the counts are right.
+/// Ethernet frames that can wait for one worker, and answers of it that can wait to be sent: far
+/// more than a worker has while the counts are right.
 const WORKER_FRAMES: u32 = 64;
 
 impl XdpIo {

@@ -145,14 +145,9 @@ fn is_stale(watcher: &mut Watcher, hop: &NextHop) -> bool {
     known.expect("a neighbour").is_stale
 }
 
-/// Ethernet frames that bypass the kernel do not tell it that the neighbour is needed.
-#[test]
-fn a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used() {
-    let test = "a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used";
-    let Some(pair) = pair(test) else {
-        return;
-    };
-    // The kernel probes at once and gives up soon. No neighbour becomes stale by itself.
+/// From now on the kernel of `va` probes at once and gives up soon. No neighbour becomes stale by
+/// itself.
+fn probe_at_once(pair: &Pair) {
     for version in ["ipv4", "ipv6"] {
         for (name, value) in [
             ("delay_first_probe_time", "0"),
@@ -163,6 +158,16 @@ fn a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used() {
             set_kernel(&pair.a, &name, value).expect("root");
         }
     }
+}
+
+/// Ethernet frames that bypass the kernel do not tell it that the neighbour is needed.
+#[test]
+fn a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used() {
+    let test = "a_stale_neighbour_is_probed_and_one_that_does_not_answer_is_not_used";
+    let Some(pair) = pair(test) else {
+        return;
+    };
+    probe_at_once(&pair);
     for (ends, prefix) in [(IPV4, 24), (IPV6, 64)] {
         let mac = Some([2, 0, 0, 0, 0, 2]);
         let stale = format!(

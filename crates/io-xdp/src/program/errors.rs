@@ -35,7 +35,8 @@ pub(super) fn refusal(attempt: &str, error: io::Error, log: &str) -> IoError {
 
 fn load_remedy() -> String {
     format!(
-        "use Linux {OLDEST_KERNEL} or later with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or udp://"
+        "use Linux {OLDEST_KERNEL} or later with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or \
+         udp://"
     )
 }
 
@@ -83,8 +84,8 @@ pub(super) fn attach_error(attempt: &str, interface: &str, error: io::Error) -> 
     IoError::from_os(Fault::Host, attempt, error, remedy)
 }
 
-/// A program with a link goes with the processes that hold the link. `ip` detaches a program without
-/// one.
+/// A program with a link goes with the processes that hold the link. `ip` detaches a program
+/// without one.
 fn take_off(interface: &str) -> String {
     format!(
         "end the program that put it there or, if that has ended, `ip link set dev {interface} xdp \
@@ -98,12 +99,12 @@ pub(super) fn occupied(attempt: &str, interface: &str, id: u32, name: &str) -> I
     IoError::new(Fault::Host, attempt, problem, take_off(interface))
 }
 
-/// The program of another version of Starling is on the interface. Its maps need not have the layout
-/// of this version.
+/// The program of another version of Starling is on the interface. Its maps need not have the
+/// layout of this version.
 pub(super) fn other_version(attempt: &str, interface: &str, id: u32) -> IoError {
     let problem = format!(
-        "another version of Starling has its program there (id {id}), and two versions cannot share \
-         an interface"
+        "another version of Starling has its program there (id {id}), and two versions cannot \
+         share an interface"
     );
     let remedy = format!(
         "end the processes of the other version that use {interface}, or run the same version in \

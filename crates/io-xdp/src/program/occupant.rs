@@ -27,8 +27,8 @@ pub enum Occupant {
     },
 }
 
-/// Whose the program with this number is. `own` gives the tag of this version's program, if that can
-/// be loaded; it is called only for a program of the same name.
+/// Whose the program with this number is. `own` gives the tag of this version's program, if that
+/// can be loaded; it is called only for a program of the same name.
 pub(super) fn whose(id: u32, there: &Loaded, own: impl FnOnce() -> Option<Tag>) -> Occupant {
     if there.name != NAME {
         return Occupant::Other { id };

@@ -6,6 +6,7 @@ use starling_io::{PacketIo, PacketRx};
 use starling_netns::{Pair, inside};
 
 use super::*;
+use crate::testing::device;
 use crate::{XdpConfig, XdpIo};
 
 /// Two namespaces and the program. None, having said so, where they cannot be made.
@@ -70,16 +71,8 @@ fn links_that_other_processes_make_and_remove_do_no_harm() {
 #[test]
 fn a_port_counts_only_datagrams_that_may_be_for_it() {
     let name = "a_port_counts_only_datagrams_that_may_be_for_it";
-    let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
-    let (pair, mut device) = match Pair::new().and_then(|pair| {
-        let device = inside(&pair.b, bind).map_err(|error| error.to_string());
-        Ok((pair, device?))
-    }) {
-        Ok(made) => made,
-        Err(problem) => {
-            println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-            return;
-        }
+    let Some((pair, mut device)) = device(name) else {
+        return;
     };
     let send = |family, protocol: u32, packet: &[u8], to: &str| {
         let to: std::net::SocketAddr = to.parse().expect("an address");

@@ -1,23 +1,10 @@
 use std::time::Duration;
 
 use starling_io::{PacketIo, PacketRx};
-use starling_netns::{Pair, inside};
+use starling_netns::inside;
 
 use super::*;
-use crate::{XdpConfig, XdpIo};
-
-/// A device in `b`. None, having said so, where it cannot be made.
-fn device(test: &str) -> Option<(Pair, XdpIo)> {
-    let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
-    let made = Pair::new().and_then(|pair| {
-        let device = inside(&pair.b, bind).map_err(|error| error.to_string());
-        Ok((pair, device?))
-    });
-    if let Err(problem) = &made {
-        println!("skipped: {test} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-    }
-    made.ok()
-}
+use crate::testing::device;
 
 #[test]
 fn a_chunk_has_one_owner() {

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
 use starling_io::{PacketIo, PacketRx, PacketTx};
-use starling_netns::{Pair, inside};
+use starling_netns::inside;
 
 use super::*;
 use crate::chunk_accounting::ChunkAccounting;
+use crate::testing::device;
 use crate::{XdpConfig, XdpIo};
 
 /// Datagrams that begin with a one, and have their length, counted from byte 8 on, in front of it.
@@ -59,22 +60,15 @@ fn a_blocked_worker_gets_nothing_more_until_it_completes_something() {
 #[test]
 fn counts_written_by_another_process_only_misplace_datagrams() {
     let name = "counts_written_by_another_process_only_misplace_datagrams";
-    let config = XdpConfig::default;
-    let (pair, mut server) = match Pair::new().and_then(|pair| {
-        let server = inside(&pair.b, || XdpIo::bind("xdp://vb/10.77.0.2:0", config()));
-        Ok((pair, server.map_err(|error| error.to_string())?))
-    }) {
-        Ok(made) => made,
-        Err(problem) => {
-            println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-            return;
-        }
+    let Some((pair, mut server)) = device(name) else {
+        return;
     };
     let mut steered = inside(&pair.b, || server.steer(2, 2, &TABLE)).expect("workers");
     steered.steering.add_key(0);
     let port = server.local_socket_address().port();
     let address = format!("xdp://va/10.77.0.2:{port}");
-    let mut client = inside(&pair.a, || XdpIo::client(&address, config())).expect("a route");
+    let mut client =
+        inside(&pair.a, || XdpIo::client(&address, XdpConfig::default())).expect("a route");
     let peer = client.open_peer(&address).expect("a route");
     let mut send = || {
         let tx = client.split().1;

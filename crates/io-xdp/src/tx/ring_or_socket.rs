@@ -7,8 +7,8 @@
 //! | large, in a run to one peer, where the policy says so | socket: one system call for the run | `XdpTx::run_at` |
 //! | any other | ring | |
 //!
-//! For received datagrams the XDP program decides (`bpf/steer.bpf.c`), and [`crate::rx`] decides when
-//! to poll the socket.
+//! For received datagrams the XDP program decides (`bpf/steer.bpf.c`), and [`crate::rx`] decides
+//! when to poll the socket.
 
 use starling_io::{PeerId, TxError};
 use starling_io_udp::UdpTx;
@@ -25,8 +25,8 @@ pub(crate) struct TransmitPolicy {
     pub(crate) runs_by_socket: bool,
 }
 
-/// After so many datagrams to a peer by the kernel's socket the device itself looks up the next hop:
-/// the thread that should do it may have no core.
+/// After so many datagrams to a peer by the kernel's socket the device itself looks up the next
+/// hop: the thread that should do it may have no core.
 pub(super) const SENDS_BEFORE_LOOKUP: u8 = 32;
 
 /// The smallest datagram of a run, in bytes.
@@ -37,7 +37,8 @@ const TOGETHER: usize = 4 << 10;
 const ALONE: usize = 16 << 10;
 
 impl XdpTx {
-    /// A new slot for a peer. `None`: the next hop is unknown, and the datagram leaves by the socket.
+    /// A new slot for a peer. `None`: the next hop is unknown, and the datagram leaves by the
+    /// socket.
     #[inline]
     pub(super) fn begin(&mut self, id: PeerId) -> Result<Option<Slot>, TxError> {
         let Some(Some(peer)) = self.peers.get(id.0 as usize) else {
@@ -61,9 +62,9 @@ impl XdpTx {
         Ok(Some(slot))
     }
 
-    /// The next hop is unknown: looks it up if no other thread does. While the thread does a lookup,
-    /// for whatever hop, the kernel may answer no one. Then the sender does not wait, and goes on by
-    /// the socket.
+    /// The next hop is unknown: looks it up if no other thread does. While the thread does a
+    /// lookup, for whatever hop, the kernel may answer no one. Then the sender does not wait, and
+    /// goes on by the socket.
     #[cold]
     fn handle_unknown_hop(&mut self, id: PeerId) {
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {

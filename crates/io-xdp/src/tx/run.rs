@@ -1,9 +1,10 @@
 //! Sending runs of large datagrams by the kernel's socket.
 //!
-//! In modes where the kernel copies, it makes a buffer of each descriptor in the ring, and each frame
-//! passes its layers alone. The socket takes a run of datagrams by one system call, and the kernel
-//! splits them last (GSO): many datagrams have the costs of one. For small datagrams, and for one that
-//! is alone and not very large, the ring is faster. (Measured over veth: `starling bench large`.)
+//! In modes where the kernel copies, it makes a buffer of each descriptor in the ring, and each
+//! frame passes its layers alone. The socket takes a run of datagrams by one system call, and the
+//! kernel splits them last (GSO): many datagrams have the costs of one. For small datagrams, and
+//! for one that is alone and not very large, the ring is faster. (Measured over veth: `starling
+//! bench large`.)
 
 use std::io;
 
@@ -11,8 +12,8 @@ use starling_io::PeerId;
 
 use super::{NONE, SLOT_MARGIN, XdpTx};
 
-/// After the socket has refused a run, so many large datagrams go by the ring before the device tries
-/// the socket again.
+/// After the socket has refused a run, so many large datagrams go by the ring before the device
+/// tries the socket again.
 const REST: u32 = 256;
 
 /// What became of a run.
@@ -51,7 +52,8 @@ impl XdpTx {
                 (start + front as usize, back),
             ];
             let pieces = pieces.into_iter().filter(|(_, len)| *len > 0);
-            // SAFETY: a slot in the queue is this half's alone, and the gathered part is lent to it.
+            // SAFETY: a slot in the queue is this half's alone, and the gathered part is lent to
+            // it.
             pieces.map(|(at, len)| unsafe { shared.umem.bytes(at, len as usize) })
         });
         let segment = (count > 1).then(|| {

@@ -3,28 +3,19 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use starling_io::PacketIo;
-use starling_netns::{IPV4, Pair, inside};
+use starling_netns::IPV4;
 
 use super::ring_or_socket::SENDS_BEFORE_LOOKUP;
 use super::*;
-use crate::{XdpConfig, XdpIo};
+use crate::testing::device;
 
 /// What takes so long does not happen.
 const HANG: Duration = Duration::from_secs(60);
 
 /// Runs `test` with a peer whose next hop the thread does not know of.
 fn with_unknown_hop(name: &str, test: impl FnOnce(&mut XdpTx, PeerId, &Target)) {
-    let bind = || XdpIo::bind("xdp://vb/10.77.0.2:0", XdpConfig::default());
-    let made = Pair::new().and_then(|pair| {
-        let device = inside(&pair.b, bind).map_err(|error| error.to_string());
-        Ok((pair, device?))
-    });
-    let (_pair, mut device) = match made {
-        Ok(made) => made,
-        Err(problem) => {
-            println!("skipped: {name} needs root, `ip` of iproute2 and AF_XDP ({problem})");
-            return;
-        }
+    let Some((_pair, mut device)) = device(name) else {
+        return;
     };
     let tx = device.split().1;
     let address = SocketAddr::new(IPV4[0].parse().expect("an address"), 9);

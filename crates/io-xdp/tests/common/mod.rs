@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports)] // Each test binary uses its part.
 
 pub(crate) mod raw;
+pub(crate) mod steps;
 
 use std::fs::{self, File};
 use std::ops::Deref;
@@ -68,15 +69,15 @@ impl Net {
     }
 }
 
-/// Whether an error says that the kernel has no AF_XDP, or lets nobody use it.
+/// Whether an error says that the kernel has no AF_XDP, or does not allow it.
 fn is_lacking(error: &IoError) -> bool {
     let lacking = [libc::EPERM, libc::EAFNOSUPPORT, libc::ENOSYS];
     let errno = error.source.as_ref().and_then(std::io::Error::raw_os_error);
     errno.is_some_and(|errno| lacking.contains(&errno))
 }
 
-/// Sends a datagram each way until both ends know the other's hardware address, and answers with
-/// the peers that each has made of the other.
+/// Sends a datagram each way, so that both ends know the other's hardware address. Returns the
+/// peers that each has made of the other.
 pub(crate) fn meet<A: PacketIo, B: PacketIo>(a: &mut A, b: &mut B, to_b: &str) -> (PeerId, PeerId) {
     let at_a = a.open_peer(to_b).expect("a route");
     let tx = a.split().1;
@@ -132,7 +133,7 @@ pub(crate) fn check_no_drops(device: &XdpIo) {
     assert_eq!(device.drops(), Drops::default());
 }
 
-/// Datagrams that the kernel's own sockets in a namespace have sent and received.
+/// How many datagrams the kernel's own sockets in a namespace have sent and received.
 pub(crate) fn by_the_kernel(namespace: &File) -> u64 {
     let (v4, v6) = inside(namespace, || {
         let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
@@ -167,7 +168,8 @@ pub(crate) fn send_one<A: PacketIo, B: PacketIo>(from: &mut A, to: &mut B, peer:
     receive(to, 1);
 }
 
-/// Until the way to a peer is known, the kernel is needed. Returns what its sockets have had then.
+/// Sends until the kernel is not needed any more because the next hop is known. Returns the counts
+/// of its sockets by then.
 pub(crate) fn until_not_needed<const N: usize>(
     namespaces: [&File; N],
     mut send: impl FnMut(),

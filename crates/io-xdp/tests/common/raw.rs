@@ -1,4 +1,4 @@
-//! Frames byte by byte: made by hand, sent as they are, and seen as the kernel gets them.
+//! Ethernet frames by hand: making, sending and receiving them byte by byte.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -20,7 +20,7 @@ pub(crate) const GOOD: [u8; 50] = [
     b'g', b'o', b'o', b'd', b' ', b'o', b'n', b'e',
 ];
 
-/// Hardware address that all frames made here come from, which no interface has.
+/// The sender's hardware address of all frames made here. No interface has it.
 const FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// IPv6 addresses of `va` and `vb`.
@@ -29,7 +29,7 @@ const ENDS_V6: [u8; 32] = [
     0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
 ];
 
-/// The sum that IP and UDP complement: of the bytes as words (RFC 1071).
+/// The sum of the bytes as words (RFC 1071). IP and UDP send its complement.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2);
     let word = |word: &[u8]| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0));
@@ -57,7 +57,7 @@ pub(crate) fn ipv4(options: &[u8], fragment: u16, protocol: u8, body: &[u8]) -> 
     frame
 }
 
-/// Makes the header checksum of an IPv4 packet right.
+/// Corrects the header checksum of an IPv4 packet.
 pub(crate) fn check_header(frame: &mut [u8]) {
     let end = 14 + usize::from(frame[14] & 0x0f) * 4;
     frame[24..26].fill(0);
@@ -104,7 +104,7 @@ fn packet_socket(namespace: &File, interface: &CStr, kind: libc::c_int) -> Owned
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (kind as u16).to_be();
         address.sll_ifindex = index as i32;
-        // SAFETY: the pointer is good for the length beside it.
+        // SAFETY: the pointer is valid for the length beside it.
         let bound = unsafe {
             let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len)
@@ -129,7 +129,7 @@ impl Sender {
     }
 }
 
-/// Sees the frames that arrive at `vb` and that its XDP program, if there is one, leaves to the kernel.
+/// Receives the frames that arrive at `vb` and that its XDP program, if any, leaves to the kernel.
 pub(crate) struct Tap(OwnedFd);
 
 impl Tap {
