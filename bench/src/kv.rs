@@ -23,6 +23,7 @@ pub mod random;
 mod starling;
 pub mod starling_roles;
 pub mod workload;
+pub mod zipf;
 
 pub use drive::{KvClient, LoadProcess, RunFigures};
 pub use load::{Load, Op, Ticket};

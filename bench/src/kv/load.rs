@@ -1,8 +1,9 @@
 //! The load: draws the next operation, and checks its answer with the model.
 
 use super::model::{Model, Moment, WrongAnswer};
-use super::random::{Random, Zipf};
+use super::random::Random;
 use super::workload::{Kind, Workload};
+use super::zipf::Zipf;
 use crate::latency::Latencies;
 use starling_sample_services::kv::record::{self, Key, Value};
 

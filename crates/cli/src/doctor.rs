@@ -3,20 +3,23 @@
 //! | module | holds |
 //! |---|---|
 //! | `host` | facts about the host, read from the kernel |
-//! | `devices` | what these facts mean for each device |
+//! | `checks` | what these facts mean for each device |
+//! | `device` | the devices |
 //! | `trial` | calls over each device, to see that they go through |
 //! | `report` | findings, as text and as JSON |
 
-mod devices;
+mod checks;
+mod device;
 mod host;
 mod report;
 mod trial;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::error::CliError;
 use crate::output;
 
+use device::Device;
 use host::Host;
 use report::{Findings, Level};
 use trial::Trial;
@@ -53,29 +56,6 @@ Examples:
   starling doctor
   starling doctor xdp --json";
 
-/// A device, by the scheme of its addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Device {
-    /// Kernel UDP sockets.
-    Udp,
-    /// Shared memory between processes of this host.
-    Shm,
-    /// AF_XDP sockets: UDP past the kernel's network stack.
-    Xdp,
-}
-
-impl Device {
-    const ALL: [Self; 3] = [Self::Udp, Self::Shm, Self::Xdp];
-
-    fn scheme(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Shm => "shm",
-            Self::Xdp => "xdp",
-        }
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if let Some(address) = &arguments.echo_server {
         return trial::serve(address);
@@ -91,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             false => findings.text() + "\n",
         })
     };
-    print(&devices::host(&host))?;
+    print(&checks::host(&host))?;
     let mut lacking = Vec::new();
     for device in Device::ALL {
         let is_named = arguments.devices.contains(&device);
@@ -99,9 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             continue;
         }
         let mut findings = match device {
-            Device::Udp => devices::udp(&host, &interfaces),
-            Device::Shm => devices::shm(&host),
-            Device::Xdp => devices::xdp(&host, &interfaces),
+            Device::Udp => checks::udp(&host, &interfaces),
+            Device::Shm => checks::shm(&host),
+            Device::Xdp => checks::xdp(&host, &interfaces),
         };
         if !arguments.look && findings.level() != Level::Bad {
             match trial::of(device)? {

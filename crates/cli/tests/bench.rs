@@ -153,19 +153,16 @@ fn a_sweep_has_a_limit_and_its_picture_the_ideal_beside() {
 fn one_file_for_two_pictures_is_a_usage_error() {
     let output = starling(&["bench", "breakdown", "slo", "--svg", "x.svg"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("run them apart"));
+    assert!(text(&output.stderr).contains("run one at a time"));
 }
 
 #[test]
 fn a_selection_or_picture_that_cannot_be_is_a_usage_error_before_anything_runs() {
     for (arguments, expected) in [
         (&["rtt", "--only", "starling/rdma"][..], "it has raw/udp"),
-        (&["rtt", "--svg", "x.svg"], "leave it away"),
-        (
-            &["slo", "--svg", "no-such-directory/x.svg"],
-            "that is there",
-        ),
-        (&["slo", "--svg", "."], "that is there"),
+        (&["rtt", "--svg", "x.svg"], "leave it out"),
+        (&["slo", "--svg", "no-such-directory/x.svg"], "that exists"),
+        (&["slo", "--svg", "."], "that exists"),
     ] {
         let output = starling(&[&["bench"], arguments].concat());
         let said = text(&output.stderr);

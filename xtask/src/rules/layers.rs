@@ -40,8 +40,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Packages that stand beside or above the library: examples, benchmarks and the command.
-const ABOVE: [&str; 4] = ["bench", "bench/tonic", "crates/cli", "examples"];
+/// Packages that stand beside or above the library: examples, benchmarks, sample services and the
+/// command.
+const ABOVE: [&str; 5] = [
+    "bench",
+    "bench/tonic",
+    "crates/cli",
+    "crates/sample-services",
+    "examples",
+];
 
 /// The packages of the workspace that a manifest has under `[dependencies]`, without their prefix.
 fn known_to(manifest: &str) -> impl Iterator<Item = &str> {

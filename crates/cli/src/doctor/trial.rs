@@ -12,7 +12,7 @@ use starling_netns::Pair;
 use starling_sample_services::api::bench::{EchoClient, Payload};
 use starling_sample_services::echo;
 
-use super::Device;
+use super::device::Device;
 use super::report::Finding;
 use crate::error::CliError;
 use crate::output;

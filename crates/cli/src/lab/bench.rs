@@ -38,13 +38,13 @@ pub(crate) struct Arguments {
     /// Which suites to run, in this order; `all` stands for every one.
     #[arg(required_unless_present = "list", value_parser = parse_suites)]
     suites: Vec<Suites>,
-    /// Prints the suites and what takes part in them, and runs nothing.
+    /// Prints the suites and their benchmarks, and runs nothing.
     #[arg(long)]
     list: bool,
     /// Prints one JSON object per line; see below for its keys.
     #[arg(long)]
     json: bool,
-    /// Runs everything once and short: figures to be believed by nobody.
+    /// Runs everything once and short, to see that it works; the figures mean nothing.
     #[arg(long)]
     quick: bool,
     /// How long each measurement takes; in the suite `slo`, each load of some twelve.
@@ -54,16 +54,17 @@ pub(crate) struct Arguments {
     /// a suite are interleaved.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repetitions: Option<u16>,
-    /// Runs only these, by what `--list` shows and how the case begins. May be repeated.
+    /// Runs only the benchmarks of this system, scheme and beginning of the case, as `--list`
+    /// prints them. May be repeated.
     #[arg(long, value_name = "SYSTEM[/SCHEME[/CASE]]")]
     only: Vec<Selection>,
-    /// Where the picture of the suite `breakdown` or `slo` goes. With --json there is none unless
-    /// this is given.
+    /// The file for the picture of the suite `breakdown` or `slo`. With --json there is a picture
+    /// only if this is given.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
-/// Where the picture of a suite goes unless told otherwise; not all have one.
+/// The default file for the picture of a suite; not all suites have one.
 fn picture(suite: Suite) -> Option<&'static str> {
     match suite {
         Suite::Breakdown => Some("starling-breakdown.svg"),
@@ -154,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         network: Network::Loopback,
     };
     let veth = starling_bench::veth::is_possible()
-        .inspect_err(|problem| eprintln!("left out: xdp, and all over veth ({problem})"))
+        .inspect_err(|problem| eprintln!("left out: benchmarks over xdp and veth ({problem})"))
         .is_ok();
     pin_thread(cores.client)?;
     for suite in suites() {
@@ -193,28 +194,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Complains if no picture can go to a file, before anything is measured for it.
+/// An error if the picture cannot be written to the file, before anything is measured.
 fn check_svg(file: &Path, pictures: &[&Suite]) -> Result<(), String> {
     match pictures {
-        [] => return Err("--svg is for the suites `breakdown` and `slo`: leave it away".into()),
+        [] => return Err("--svg is for the suites `breakdown` and `slo`: leave it out".into()),
         [_] => {}
         [first, second, ..] => {
             return Err(format!(
-                "--svg is for one picture, and {first} and {second} have one each: run them apart"
+                "--svg is for one picture, and {first} and {second} have one each: run one at a time"
             ));
         }
     }
     let directory = file.parent().filter(|parent| *parent != Path::new(""));
     if file.is_dir() || directory.is_some_and(|directory| !directory.is_dir()) {
         return Err(format!(
-            "--svg {}: name a file in a directory that is there",
+            "--svg {}: name a file in a directory that exists",
             file.display()
         ));
     }
     Ok(())
 }
 
-/// Draws a suite, and says where.
+/// Draws a suite and prints the file's name.
 fn draw(suite: Suite, usual: &str, arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
     let svg = match suite {
         Suite::Slo => slo::svg(rows),
@@ -268,7 +269,7 @@ fn report(suite: Suite, rows: &[Row], json: bool) -> String {
     let table = match suite {
         Suite::Breakdown => table::render_by_metric(rows, Metric::RoundTrip),
         Suite::Slo => {
-            // How it comes to that is in the picture, and for programs.
+            // The tails at each load are in the picture and in the JSON rows.
             let is_tail = |row: &&Row| matches!(row.metric, Metric::Tail { .. });
             let rows: Vec<Row> = rows.iter().filter(|row| !is_tail(row)).cloned().collect();
             table::render(&rows)
@@ -278,7 +279,7 @@ fn report(suite: Suite, rows: &[Row], json: bool) -> String {
     format!("{suite}: {}\n{table}\n", suite.about())
 }
 
-/// On standard error, and only for somebody who sees it.
+/// A progress bar on standard error, if that is a terminal.
 fn progress_bar(json: bool) -> ProgressBar {
     if json || !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -12,6 +12,7 @@
 //! works at a time. The systems take turns within each workload, since the machines that this runs
 //! on change their speed from one second to the next.
 
+mod outcome;
 mod plot;
 mod report;
 #[cfg(test)]
@@ -35,8 +36,7 @@ use crate::error::CliError;
 use crate::lab::role;
 use crate::output;
 
-/// Operations in flight, on every system alike.
-const IN_FLIGHT: u32 = 64;
+use outcome::{IN_FLIGHT, Outcome};
 
 /// Records in the store, and seconds of each run.
 const USUAL: (u64, f64) = (1_000_000, 3.2);
@@ -44,19 +44,20 @@ const USUAL: (u64, f64) = (1_000_000, 3.2);
 /// The same with `--quick`: enough to see that everything runs.
 const QUICK: (u64, f64) = (10_000, 0.15);
 
-/// From this load average on, other programs take their share of the two cores.
+/// From this load average on, other programs take much of the two cores.
 const BUSY: f64 = 1.0;
 
-/// Where the plot goes unless told otherwise.
+/// The default of `--svg`.
 const SVG: &str = "starling-demo.svg";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// Fewer records and short runs, a few seconds in all: figures to be believed by nobody.
+    /// Fewer records and short runs, a few seconds in all, to see that it works; the figures mean
+    /// nothing.
     #[arg(long)]
     quick: bool,
-    /// Where the latency plot goes.
+    /// The file for the latency plot.
     #[arg(long, value_name = "FILE", default_value = SVG)]
     svg: PathBuf,
     /// Prints one JSON object per line, with the keys of `starling bench --json`: `suite` is
@@ -115,7 +116,7 @@ fn systems() -> [System; 3] {
 
 /// A server and its load generator, running.
 struct Pair {
-    // The client goes first, so that its server is still there.
+    // Dropped first, while its server is still there.
     client: LoadProcess,
     server: RoleProcess,
 }
@@ -153,25 +154,6 @@ impl Pair {
     }
 }
 
-/// What a system did in a workload.
-#[derive(Clone, Debug)]
-struct Outcome {
-    scheme: &'static str,
-    system: &'static str,
-    workload: Workload,
-    figures: RunFigures,
-    /// Processor time of the server during the run.
-    server_cpu_ns: u64,
-}
-
-impl Outcome {
-    /// Processor time of both sides for one call, in ns.
-    fn cpu_per_call_ns(&self) -> f64 {
-        let cpu_ns = self.figures.client_cpu_ns + self.server_cpu_ns;
-        cpu_ns as f64 / self.figures.calls.max(1) as f64
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let cores = Cores::of_this_process()?;
     if cores.shared() {
@@ -184,7 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         );
     }
     let (records, seconds) = if arguments.quick { QUICK } else { USUAL };
-    // A place that cannot be written to is better known now than in a minute.
+    // A file that cannot be written is an error now, not in a minute.
     let svg_error = |source| CliError::File {
         path: arguments.svg.clone(),
         source,
@@ -229,7 +211,9 @@ fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outco
             let what = format!("workload {workload} on {}/{}", system.name, system.scheme);
             progress.begin(&what);
             let (figures, server_cpu_ns) = pair
-                .run(workload, seconds, &mut |calls| progress.tell(&what, calls))
+                .run(workload, seconds, &mut |calls| {
+                    progress.update(&what, calls)
+                })
                 .map_err(|error| CliError::Demo { what, error })?;
             outcomes.push(Outcome {
                 scheme: system.scheme,
@@ -244,7 +228,7 @@ fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outco
     Ok(outcomes)
 }
 
-/// What goes on now, on standard error: a bar for a terminal, else a line for each step.
+/// Progress on standard error: a bar on a terminal, else a line for each step.
 struct Progress {
     bar: Option<ProgressBar>,
 }
@@ -267,7 +251,7 @@ impl Progress {
         }
     }
 
-    fn tell(&self, what: &str, calls: u64) {
+    fn update(&self, what: &str, calls: u64) {
         if let Some(bar) = &self.bar {
             let calls = table::scaled(calls as f64, &[(1e6, "M"), (1e3, "k"), (1.0, "")]);
             bar.set_message(format!("{what}: {calls} answers, all right"));

@@ -4,6 +4,7 @@
 //! random runs until its time is over.
 
 mod hunt;
+mod options;
 mod random;
 mod table;
 
@@ -12,15 +13,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness::{PlantedBug, Subset};
 use starling_sim::scenario::{self, NamedScenario, Options, Plot};
 
 use crate::error::CliError;
 use crate::lab::curves;
 use crate::output;
 
-/// The scenario that a seed stands for, as a name.
-const RANDOM: &str = "random";
+use options::{RANDOM, Run};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -40,53 +39,14 @@ enum Command {
     Hunt(hunt::Arguments),
 }
 
-#[derive(Debug, Args)]
-struct Run {
-    /// What to run: a name that `list` shows, `all`, or `random`.
-    name: String,
-    /// Starts the dice. The same seed is the same run, to the bit.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Nodes, where the scenario lets one choose (all-to-all, background, node-failure, overload);
-    /// the paper's number otherwise.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
-    nodes: Option<u32>,
-    /// Prints one JSON object per line; see below for its keys.
-    #[arg(long)]
-    json: bool,
-    /// As short as it can be: figures to be believed by nobody.
-    #[arg(long)]
-    quick: bool,
-    /// Where plots are written, one file each. Not with --json, unless it is given.
-    #[arg(long, value_name = "DIRECTORY")]
-    svg: Option<PathBuf>,
-    /// Only with `random`: what is left of the seed's scenario, as a hunt prints it.
-    #[arg(long, value_name = "PART")]
-    only: Option<Subset>,
-    /// Only with `random`: plants a deliberate bug, as a hunt does.
-    #[arg(long, value_name = "BUG", value_parser = parse_planted_bug)]
-    plant: Option<PlantedBug>,
-}
-
-/// A deliberate bug by its name.
-fn parse_planted_bug(name: &str) -> Result<PlantedBug, String> {
-    let found = PlantedBug::ALL.into_iter().find(|bug| bug.name() == name);
-    found.ok_or_else(|| {
-        format!(
-            "there are {}",
-            PlantedBug::ALL.map(PlantedBug::name).join(", ")
-        )
-    })
-}
-
 const RUN_HELP: &str = "\
 Time is virtual: figures do not depend on this machine or on what else it does.
 
-Exit status 0: what the checkers watch held: at most once, every call ends in time and with its own
-answer, credits and queues within bounds, nothing left at the end, DCTCP fair in an incast. 1: it did
-not; the message has the command that shows it again. 2: what was typed cannot be meant, or plots
-cannot be written where they are wanted. Other figures do not change the status: what is promised of
-them stands in SPECIFICATION.md.
+Exit status 0: every promise that the checkers watch was kept: each request runs at most once, each
+call ends in time and with its own answer, credits and queues stay within bounds, nothing is left at
+the end, DCTCP is fair in an incast. 1: one was broken; the message has the command that replays it.
+2: the command line is wrong, or plots cannot be written. Other figures do not change the status;
+SPECIFICATION.md has the promises about them.
 
 With --json each row is one object with the keys of `starling bench --json`: suite (the scenario),
 system (starling), scheme (sim), case, metric, unit, value, min, max, repetitions. A run is
@@ -118,7 +78,7 @@ fn list() -> String {
     let lines = scenario::ALL
         .iter()
         .map(|named| format!("{:14} {}\n", named.name, named.about));
-    lines.collect::<String>() + &format!("{RANDOM:14} whatever the seed stands for, checked\n")
+    lines.collect::<String>() + &format!("{RANDOM:14} the random scenario of a seed, checked\n")
 }
 
 fn run_named(arguments: &Run) -> Result<(), CliError> {
@@ -142,7 +102,7 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
         vec![found]
     };
     if let Some(directory) = plot_directory(arguments) {
-        // A run may take minutes: better known before.
+        // A run may take minutes, so an error comes first.
         check_writable(&directory)?;
     }
     let options = Options {
@@ -178,7 +138,7 @@ fn unknown(name: &str) -> CliError {
     ))
 }
 
-/// Where plots go, if they are wanted.
+/// The directory for plots, if there are any.
 fn plot_directory(arguments: &Run) -> Option<PathBuf> {
     match &arguments.svg {
         Some(directory) => Some(directory.clone()),
@@ -187,7 +147,7 @@ fn plot_directory(arguments: &Run) -> Option<PathBuf> {
     }
 }
 
-/// Complains if no file can be made in a directory.
+/// An error if no file can be made in a directory.
 fn check_writable(directory: &Path) -> Result<(), CliError> {
     let path = directory.join(format!("starling-sim-{}.tmp", std::process::id()));
     let made = std::fs::File::create_new(&path).and_then(|_| std::fs::remove_file(&path));
@@ -197,7 +157,7 @@ fn check_writable(directory: &Path) -> Result<(), CliError> {
     })
 }
 
-/// Writes the scenario's plots, and says where.
+/// Writes the scenario's plots; returns their files.
 fn write_plots(arguments: &Run, name: &str, plots: &[Plot]) -> Result<Vec<PathBuf>, CliError> {
     let Some(directory) = plot_directory(arguments) else {
         return Ok(Vec::new());
@@ -219,7 +179,7 @@ fn write_plots(arguments: &Run, name: &str, plots: &[Plot]) -> Result<Vec<PathBu
     Ok(files)
 }
 
-/// On standard error, and only for somebody who sees it.
+/// A progress bar on standard error, if that is a terminal.
 fn progress_bar(json: bool) -> ProgressBar {
     if json || !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -16,7 +16,7 @@ use starling_bench::kv::Workload;
 use starling_bench::kv::drive::PERCENTILES;
 use starling_bench::table::human;
 
-use super::Outcome;
+use super::outcome::{IN_FLIGHT, Outcome};
 
 /// Size of a panel's field, and of the margins around it, in pixels.
 const WIDTH: f64 = 400.0;
@@ -57,7 +57,7 @@ pub(super) fn svg(outcomes: &[Outcome]) -> String {
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
 <rect width="100%" height="100%" fill="#fff"/>
 <text x="{LEFT}" y="24" font-size="17" font-weight="bold">Latency of a key-value store, {} calls in flight: lower is better</text>"##,
-        super::IN_FLIGHT
+        IN_FLIGHT
     );
     legend(&mut svg, outcomes);
     let scale = Scale::of(outcomes);

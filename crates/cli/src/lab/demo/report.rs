@@ -7,7 +7,7 @@ use serde_json::json;
 use starling_bench::Metric;
 use starling_bench::table::{align, human};
 
-use super::Outcome;
+use super::outcome::{IN_FLIGHT, Outcome};
 
 /// The metric that decides who beat whom.
 const RATE: &str = "rate";
@@ -120,7 +120,7 @@ pub(super) fn json(outcomes: &[Outcome]) -> String {
 pub(super) fn text(outcomes: &[Outcome], records: u64, svg: &Path) -> String {
     let mut text = table(outcomes);
     let calls: u64 = outcomes.iter().map(|outcome| outcome.figures.calls).sum();
-    let in_flight = super::IN_FLIGHT;
+    let in_flight = IN_FLIGHT;
     let _ = write!(
         text,
         "\n{records} records, {in_flight} calls in flight, one core for the servers and one for \

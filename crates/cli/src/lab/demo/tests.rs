@@ -1,7 +1,8 @@
 use starling_bench::kv::drive::PERCENTILES;
 use starling_bench::kv::{RunFigures, Workload};
 
-use super::{Outcome, plot, report, systems};
+use super::outcome::Outcome;
+use super::{plot, report, systems};
 
 /// Every system in every workload; `slowness` of each system multiplies its times.
 fn outcomes(slowness: [u64; 3]) -> Vec<Outcome> {

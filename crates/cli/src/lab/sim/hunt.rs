@@ -31,7 +31,7 @@ pub(super) struct Arguments {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Plants a deliberate bug, to see that it is found: handler-twice, for example.
-    #[arg(long, value_name = "BUG", value_parser = super::parse_planted_bug)]
+    #[arg(long, value_name = "BUG", value_parser = super::options::parse_planted_bug)]
     plant: Option<PlantedBug>,
 }
 

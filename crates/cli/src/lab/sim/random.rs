@@ -3,7 +3,8 @@
 use starling_sim::harness::{Report, Scenario, run_with_bug};
 use starling_sim::scenario::Row;
 
-use super::{RANDOM, Run, table};
+use super::options::{RANDOM, Run};
+use super::table;
 use crate::error::CliError;
 use crate::output;
 
