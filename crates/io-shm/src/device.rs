@@ -65,6 +65,7 @@ const UNFENCED_SLEEP: Duration = Duration::from_millis(1);
 pub struct ShmIo {
     rx: ShmRx,
     tx: ShmTx,
+    /// By peer number. `rx` and `tx` have tables with the same numbers, so no one `slab` owns them.
     links: Vec<Option<Link>>,
     handshakes: PendingHandshakes,
     poller: Poller,
@@ -220,12 +221,15 @@ impl ShmIo {
         if self.rx.is_ready() || self.tx.poll_room() {
             return Ok(());
         }
-        let until_lobby = self
+        let until_handshake = self
             .handshakes
             .poll_timeout()
             .map(|time| time.saturating_duration_since(Instant::now()));
         let unfenced = (!fenced).then_some(UNFENCED_SLEEP);
-        let timeout = [timeout, until_lobby, unfenced].into_iter().flatten().min();
+        let timeout = [timeout, until_handshake, unfenced]
+            .into_iter()
+            .flatten()
+            .min();
         self.poller.sleep(timeout)
     }
 }

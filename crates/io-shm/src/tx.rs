@@ -73,11 +73,11 @@ impl ShmTx {
 
     /// Whether a peer that had no room has room now. True once for each refusal.
     pub(crate) fn poll_room(&mut self) -> bool {
-        let mut news = false;
+        let mut any = false;
         for peer in self.peers.iter_mut().flatten() {
-            news |= peer.producer.poll_room();
+            any |= peer.producer.poll_room();
         }
-        news
+        any
     }
 
     /// Peers that have broken their ring since the last call.

@@ -1,4 +1,4 @@
-//! The receiving half: which system call to receive with, and who sent what.
+//! The receiving half: which system call to receive with, and the sender of each datagram.
 //!
 //! A lightly loaded server and every waiting client receive one datagram at a time, and there the
 //! system call's time is latency. Under load, each call must return many. So the last calls predict
@@ -129,7 +129,7 @@ impl UdpRx {
             len: 0,
         };
         // No datagram comes from the zero address, so this entry never matches.
-        let nobody = SenderLookup {
+        let no_sender = SenderLookup {
             address: RawAddr::default(),
             version: 0,
             peer: None,
@@ -149,7 +149,7 @@ impl UdpRx {
             many: false,
             until_sample: SAMPLE_EVERY,
             after_mark: 0,
-            last: Cell::new(nobody),
+            last: Cell::new(no_sender),
             total: 0,
             dropped: 0,
             long_run: INITIAL_RUN,

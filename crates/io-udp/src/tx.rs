@@ -50,6 +50,8 @@ pub struct UdpTx {
     probe: Probe,
     staging: Staging,
     scratch: SendScratch,
+    /// By peer number. A plain vector, not a `slab`: the send path reads one flag of an entry that it
+    /// needs anyway, and a closed peer's entry stays valid until its number is reused.
     peers: Vec<TxPeer>,
     /// Numbers of closed peers, to be reused.
     free_ids: Vec<u32>,

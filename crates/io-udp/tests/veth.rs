@@ -275,6 +275,6 @@ fn a_link_local_peer_is_on_the_devices_interface_or_its_address_names_one() {
         assert_eq!(error.fault, Fault::Caller);
         assert!(error.to_string().contains("[fe80::1%eth0]"), "{error}");
         let full = without(&b).replace(']', "%va]");
-        inside(&net.a, || device.open_peer(&full)).expect("it says so");
+        inside(&net.a, || device.open_peer(&full)).expect("the address names an interface");
     }
 }

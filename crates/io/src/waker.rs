@@ -13,6 +13,8 @@
 //! thread does not sleep. A wake after it writes the eventfd, which ends the poll, even one that
 //! has not begun yet. If the sleeper has left for another reason, a late write ends the next wait
 //! early, which is allowed.
+//!
+//! It is hand-made because the crates for this wake a task; this one ends a `poll` of several files.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -95,11 +95,11 @@ impl<M: RingMemory> Producer<M> {
     /// Whether an append was refused for lack of room and there may be room now. True once for each
     /// refusal.
     pub(crate) fn poll_room(&mut self) -> bool {
-        let news = self.wants_room() && (self.malformed || self.has_room(self.wanted));
-        if news {
+        let has_room = self.wants_room() && (self.malformed || self.has_room(self.wanted));
+        if has_room {
             self.wanted = Heads::default();
         }
-        news
+        has_room
     }
 
     /// Whether an append was refused for lack of room and [`Producer::poll_room`] has not returned

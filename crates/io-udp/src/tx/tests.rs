@@ -57,7 +57,7 @@ fn send_run_cuts_its_bytes_into_datagrams() {
     assert_eq!(tx.sent, 4);
     tx.gso = false;
     let refused = tx.send_run(peer, parts.into_iter(), 3, Some(1000));
-    let refused = refused.expect_err("nobody cuts");
+    let refused = refused.expect_err("segmentation is off");
     assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
     tx.remove_peer(peer);
     let refused = tx.send_run(peer, parts[..1].iter().copied(), 1, None);
