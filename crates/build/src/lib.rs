@@ -7,12 +7,12 @@
 //! # }
 //! ```
 //!
-//! Each package becomes one file in `OUT_DIR`, `kv.rs` or `google.protobuf.rs`, and `packages.rs` includes
+//! Each package becomes one file in `OUT_DIR`, `kv.rs` or `shop.order.rs`, and `packages.rs` includes
 //! all of them as modules nested like the packages. A package that refers to another one finds it
 //! through the parent modules. So either include `packages.rs` (with `include_proto!("packages")`, or
 //! with `include!` and its path if [`Config::out_dir`] is set), or nest modules the same way. Well-known
-//! types such as `google.protobuf.Timestamp` are in packages like any other. The documentation of
-//! `starling` lists the names of accessors.
+//! types such as `google.protobuf.Timestamp` come with the runtime (`starling::well_known`). The
+//! documentation of `starling` lists the names of accessors.
 //!
 //! A package `shop.order` and the declarations within a message `shop.Order` share the module
 //! `shop::order`; only `packages.rs` joins them.
@@ -52,6 +52,7 @@ pub struct Config {
     out_dir: Option<PathBuf>,
     runtime_path: String,
     extern_paths: Vec<(String, String)>,
+    compile_well_known_types: bool,
     services: bool,
 }
 
@@ -61,6 +62,7 @@ impl Default for Config {
             out_dir: None,
             runtime_path: "::starling::stub".to_owned(),
             extern_paths: Vec::new(),
+            compile_well_known_types: false,
             services: true,
         }
     }
@@ -99,6 +101,20 @@ impl Config {
     pub fn extern_path(mut self, package: impl Into<String>, rust_path: impl Into<String>) -> Self {
         self.extern_paths.push((package.into(), rust_path.into()));
         self
+    }
+
+    /// Generates the package `google.protobuf` like any other. Otherwise code refers to the types
+    /// that come with the runtime, at `starling::well_known`, which convert to those of `std`.
+    pub fn compile_well_known_types(mut self, yes: bool) -> Self {
+        self.compile_well_known_types = yes;
+        self
+    }
+
+    /// The Rust path of the package `google.protobuf`, if its types come with the runtime.
+    pub(crate) fn well_known_path(&self) -> Option<String> {
+        let is_given = |(package, _): &(String, String)| package == names::WELL_KNOWN;
+        let comes = !self.compile_well_known_types && !self.extern_paths.iter().any(is_given);
+        comes.then(|| format!("{}::well_known", self.runtime_path))
     }
 
     /// Whether to generate stubs for services; `true` by default.

@@ -30,7 +30,7 @@ const SYNTAX: i32 = 12;
 const PROTO3: &str = "only proto3 is supported; start the file with `syntax = \"proto3\";`";
 
 /// Google's files, which need no include directory; missing imports of them are common.
-const GOOGLE_FILES: [&str; 9] = [
+const GOOGLE_FILES: [&str; 10] = [
     "google/protobuf/any.proto",
     "google/protobuf/api.proto",
     "google/protobuf/duration.proto",
@@ -39,6 +39,7 @@ const GOOGLE_FILES: [&str; 9] = [
     "google/protobuf/source_context.proto",
     "google/protobuf/struct.proto",
     "google/protobuf/timestamp.proto",
+    "google/protobuf/type.proto",
     "google/protobuf/wrappers.proto",
 ];
 

@@ -14,6 +14,9 @@ pub(crate) const ITEMS: &str = "__items";
 /// The name by which every generated module imports the runtime.
 pub(crate) const RUNTIME: &str = "__rt";
 
+/// The package whose types come with the runtime.
+pub(crate) const WELL_KNOWN: &str = "google.protobuf";
+
 /// Keywords that cannot be raw identifiers.
 const NEVER: [&str; 4] = ["self", "super", "crate", "Self"];
 
@@ -73,6 +76,8 @@ pub(crate) struct Scope<'a> {
     pub(crate) modules: Vec<String>,
     /// Packages generated elsewhere, and their Rust paths.
     pub(crate) extern_paths: &'a [(String, String)],
+    /// The Rust path of [`WELL_KNOWN`], if it comes with the runtime.
+    pub(crate) well_known: Option<&'a str>,
     /// The name of the runtime.
     pub(crate) runtime: &'a str,
 }
@@ -100,6 +105,8 @@ impl Scope<'_> {
             path.extend(std::iter::repeat_n("super".to_owned(), self.modules.len()));
         } else if let Some((_, rust)) = self.extern_paths.iter().find(|(name, _)| name == package) {
             path.push(rust.clone());
+        } else if let Some(rust) = self.well_known.filter(|_| package == WELL_KNOWN) {
+            path.push(rust.to_owned());
         } else {
             let (from, to) = (package_modules(self.package), package_modules(package));
             let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();

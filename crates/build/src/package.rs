@@ -8,7 +8,7 @@ use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
 use crate::error::{Error, Place};
 use crate::load::{ALL_PACKAGES, PACKAGE, has_code};
-use crate::names::{ITEMS, RUNTIME, Scope, UsedNames, camel, package_modules};
+use crate::names::{ITEMS, RUNTIME, Scope, UsedNames, WELL_KNOWN, camel, package_modules};
 use crate::{Config, GeneratedFile, enumeration, message, service};
 
 /// All files, ordered by name.
@@ -16,10 +16,15 @@ pub(crate) fn generate(
     config: &Config,
     pool: &DescriptorPool,
 ) -> Result<Vec<GeneratedFile>, Error> {
+    let well_known = config.well_known_path();
+    let is_elsewhere = |package: &str| {
+        config.extern_paths.iter().any(|(name, _)| name == package)
+            || (well_known.is_some() && package == WELL_KNOWN)
+    };
     let mut packages: BTreeMap<String, Vec<FileDescriptor>> = BTreeMap::new();
     for file in pool.files().filter(has_code) {
         let package = file.package_name();
-        if config.extern_paths.iter().all(|(name, _)| name != package) {
+        if !is_elsewhere(package) {
             packages.entry(package.to_owned()).or_default().push(file);
         }
     }
@@ -38,7 +43,14 @@ pub(crate) fn generate(
     }
     let (mut generated, mut used) = (Vec::new(), UsedNames::default());
     for (package, files) in &packages {
-        generate_package(config, package, files, &mut used, &mut generated)?;
+        let scope = Scope {
+            package,
+            modules: Vec::new(),
+            extern_paths: &config.extern_paths,
+            well_known: well_known.as_deref(),
+            runtime: RUNTIME,
+        };
+        generate_package(config, &scope, files, &mut used, &mut generated)?;
     }
     let mut text = String::new();
     tree.write(&mut Vec::new(), &used, &mut text);
@@ -57,32 +69,27 @@ fn stem(package: &str) -> &str {
 
 fn generate_package(
     config: &Config,
-    package: &str,
+    scope: &Scope<'_>,
     files: &[FileDescriptor],
     used: &mut UsedNames,
     generated: &mut Vec<GeneratedFile>,
 ) -> Result<(), Error> {
-    let scope = Scope {
-        package,
-        modules: Vec::new(),
-        extern_paths: &config.extern_paths,
-        runtime: RUNTIME,
-    };
+    let package = scope.package;
     let mut items = String::new();
     for file in files {
         for enumeration in file.enums() {
-            used.add(&scope, &enumeration, camel(enumeration.name()))?;
-            enumeration::generate(&enumeration, &scope, &mut items);
+            used.add(scope, &enumeration, camel(enumeration.name()))?;
+            enumeration::generate(&enumeration, scope, &mut items);
         }
         for message in file.messages() {
-            message::generate(&message, &scope, used, &mut items)?;
+            message::generate(&message, scope, used, &mut items)?;
         }
     }
     if config.services && files.iter().any(|file| file.services().len() > 0) {
         let set = format!("{}.fds", stem(package));
         for file in files {
             for service in file.services() {
-                service::generate(&service, &scope, &set, used, &mut items)?;
+                service::generate(&service, scope, &set, used, &mut items)?;
             }
         }
         generated.push(GeneratedFile {

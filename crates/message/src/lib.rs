@@ -33,6 +33,7 @@ mod scalar;
 pub mod schema;
 mod validate;
 mod value;
+pub mod well_known;
 mod writer;
 
 pub use arena::{Arena, MAX_MESSAGE_BYTES};
