@@ -49,6 +49,7 @@ impl Field {
     pub(crate) fn method_names(descriptor: &FieldDescriptor, base: &str) -> Vec<String> {
         let (kind, _) = kind_of(descriptor);
         let mut names = vec![base.to_owned(), format!("clear_{base}")];
+        names.push(format!("with_{base}"));
         if shape_of(descriptor) != Shape::Singular {
             names.push(format!("{base}_mut"));
             return names;
@@ -59,7 +60,9 @@ impl Field {
         }
         match kind {
             Kind::Message => names.push(format!("{base}_mut")),
-            Kind::Bytes => names.push(format!("set_{base}_bytes")),
+            Kind::Bytes => {
+                names.extend([format!("set_{base}_bytes"), format!("with_{base}_bytes")]);
+            }
             _ => {}
         }
         names
@@ -110,18 +113,56 @@ impl Field {
                 let element = self.element(scope);
                 let rt = scope.runtime;
                 self.write_many(&format!("{rt}::Repeated"), &element, out);
+                let (item, add) = match &self.message {
+                    Some(_) => (
+                        format!("&'v {element}"),
+                        "for value in values { this.push_view(value.view()); }",
+                    ),
+                    None => (
+                        format!("<{element} as {rt}::Element>::View<'v>"),
+                        "this.extend(values);",
+                    ),
+                };
+                self.write_with_many(&item, add, out);
             }
             Shape::Map => {
                 let entry = self.message.as_ref().expect("a map has entries");
                 let [key, value] = [entry.map_entry_key_field(), entry.map_entry_value_field()]
                     .map(|field| element_of(&field, scope));
-                self.write_many(
-                    &format!("{}::Map", scope.runtime),
-                    &format!("{key}, {value}"),
+                let rt = scope.runtime;
+                self.write_many(&format!("{rt}::Map"), &format!("{key}, {value}"), out);
+                let (item, add) = match entry.map_entry_value_field().kind() {
+                    ProtoKind::Message(_) => (
+                        format!("&'v {value}"),
+                        "this.get_or_default(key).copy_from(value.view());",
+                    ),
+                    _ => (
+                        format!("<{value} as {rt}::Element>::View<'v>"),
+                        "this.insert(key, value);",
+                    ),
+                };
+                self.write_with_many(
+                    &format!("(<{key} as {rt}::Element>::View<'v>, {item})"),
+                    &format!("for (key, value) in values {{ {add} }}"),
                     out,
                 );
             }
         }
+    }
+
+    /// Appends to a repeated field or a map in one expression; `add` puts `values` into `this`.
+    fn write_with_many(&self, item: &str, add: &str, out: &mut Methods) {
+        let (base, name) = (&self.base, self.descriptor.name());
+        out.owned.push_str(&format!(
+            "/// Adds to `{name}`. For building a message in one expression.
+            #[must_use] pub fn with_{base}<'v>(
+                mut self, values: impl ::core::iter::IntoIterator<Item = {item}>,
+            ) -> Self {{
+                let mut this = self.{base}_mut();
+                {add}
+                self
+            }}\n"
+        ));
     }
 
     fn write_many(&self, prefix: &str, arguments: &str, out: &mut Methods) {
@@ -286,11 +327,17 @@ impl Field {
         let (mark, unset) = (self.mark(), self.unset());
         let explicit = self.place.presence != Presence::Implicit;
         let mut setter = |doc: &str, method: &str, value: &str, body: &str| {
+            let with = method.replacen("set_", "with_", 1);
             let head = format!("/// {doc}\n#[inline] pub fn {method}(&mut self, value: {value})");
             out.mutable
                 .push_str(&format!("{head} {{ {mark} {body} }}\n"));
-            out.owned
-                .push_str(&format!("{head} {{ self.as_mut().{method}(value); }}\n"));
+            out.owned.push_str(&format!(
+                "{head} {{ self.as_mut().{method}(value); }}
+                /// {doc} For building a message in one expression.
+                #[inline] #[must_use] pub fn {with}(mut self, value: {value}) -> Self {{
+                    self.{method}(value); self
+                }}\n"
+            ));
         };
         let set = format!("set_{base}");
         match (kind, &self.message) {

@@ -4,12 +4,12 @@ mod support;
 
 use bytes::Bytes;
 use starling_message::protobuf::EncodeError;
+use starling_message::well_known::Timestamp;
 use starling_message::{Arena, MAX_DEPTH, Message, ValidationErrorKind, validate};
 use support::everything::{
     Choices, ChoicesChoice, ChoicesSmall, Color, Everything, Lists, Maps, Nothing, Option as Odd,
     Optionals, Scalars, Tree, TreeMut, option,
 };
-use support::google::protobuf::Timestamp;
 use support::shared::v1::unit::Scale;
 
 /// The message as a peer would receive it: contiguous and validated.
@@ -425,6 +425,33 @@ fn views_can_be_copied_between_messages() {
     target.unit_mut().set_scale(Scale::KILO);
     assert_eq!(target.at().seconds(), 5);
     sent(&target);
+}
+
+#[test]
+fn a_message_is_built_in_one_expression() {
+    let at = Timestamp::new().with_seconds(5);
+    let lists = Lists::new()
+        .with_f_int32([1, 2])
+        .with_f_string(["a", "b"])
+        .with_f_scalars([&scalars(), &Scalars::new()]);
+    let maps = Maps::new()
+        .with_text_to_number([("x", 1), ("y", 2)])
+        .with_bool_to_message([(true, &scalars())]);
+    let message = Everything::new()
+        .with_scalars(scalars().with_f_string("s").view())
+        .with_lists(lists.view())
+        .with_maps(maps.view())
+        .with_at(at.view());
+    assert_eq!(message.scalars().f_string(), "s");
+    assert_eq!(message.scalars().f_int32(), i32::MIN);
+    assert_eq!(message.lists().f_int32().iter().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(message.lists().f_string().get(1), Some("b"));
+    assert_eq!(message.lists().f_scalars().len(), 2);
+    assert_eq!(message.maps().text_to_number().get("y"), Some(2));
+    let kept = message.maps().bool_to_message().get(true);
+    assert_eq!(kept.unwrap().to_owned(), scalars());
+    assert_eq!(message.at().seconds(), 5);
+    sent(&message);
 }
 
 #[test]

@@ -78,8 +78,8 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.0.set_bytes(8, value, false);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(8, value, false);
@@ -100,6 +100,13 @@ mod __items {
         pub fn set_type_url(&mut self, value: &str) {
             self.as_mut().set_type_url(value);
         }
+        /// Sets `type_url`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_type_url(mut self, value: &str) -> Self {
+            self.set_type_url(value);
+            self
+        }
         /// Unsets `type_url`.
         pub fn clear_type_url(&mut self) {
             self.as_mut().clear_type_url();
@@ -114,11 +121,26 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.as_mut().set_value(value);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: &[u8]) -> Self {
+            self.set_value(value);
+            self
+        }
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_value_bytes(value);
+        }
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_value_bytes(value);
+            self
         }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
@@ -256,11 +278,15 @@ mod __items {
         }
         /// `source_context`, if it is set.
         #[inline]
-        pub fn source_context_opt(self) -> ::core::option::Option<SourceContextView<'a>> {
+        pub fn source_context_opt(
+            self,
+        ) -> ::core::option::Option<SourceContextView<'a>> {
             if self.has_source_context() {
-                ::core::option::Option::Some(<SourceContext as __rt::Message>::view_of(
-                    self.0.child(32).unwrap_or(<__rt::Reader<'_>>::empty()),
-                ))
+                ::core::option::Option::Some(
+                    <SourceContext as __rt::Message>::view_of(
+                        self.0.child(32).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
             } else {
                 ::core::option::Option::None
             }
@@ -286,21 +312,21 @@ mod __items {
         pub fn clear_name(&mut self) {
             self.0.clear_reference(0);
         }
-        /// For changing `methods`.
+        /// `methods`, for writing.
         #[inline]
         pub fn methods_mut(&mut self) -> __rt::RepeatedMut<'_, Method> {
             __rt::RepeatedMut::of(self.0.reborrow(), 8)
         }
-        /// Empties `methods`.
+        /// Removes all of `methods`.
         pub fn clear_methods(&mut self) {
             self.0.clear_reference(8);
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.0.clear_reference(16);
         }
@@ -316,13 +342,14 @@ mod __items {
         /// Sets `source_context` to a copy.
         #[inline]
         pub fn set_source_context(&mut self, value: SourceContextView<'_>) {
-            self.0.set_message(
-                32,
-                <SourceContext as __rt::Message>::LAYOUT,
-                __rt::MessageView::reader(value),
-            );
+            self.0
+                .set_message(
+                    32,
+                    <SourceContext as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
         }
-        /// For changing `source_context`, which is set by this.
+        /// `source_context`, for writing. This sets the field.
         #[inline]
         pub fn source_context_mut(&mut self) -> SourceContextMut<'_> {
             let stride = <SourceContext as __rt::Message>::LAYOUT.stride();
@@ -332,12 +359,12 @@ mod __items {
         pub fn clear_source_context(&mut self) {
             self.0.clear_reference(32);
         }
-        /// For changing `mixins`.
+        /// `mixins`, for writing.
         #[inline]
         pub fn mixins_mut(&mut self) -> __rt::RepeatedMut<'_, Mixin> {
             __rt::RepeatedMut::of(self.0.reborrow(), 40)
         }
-        /// Empties `mixins`.
+        /// Removes all of `mixins`.
         pub fn clear_mixins(&mut self) {
             self.0.clear_reference(40);
         }
@@ -362,6 +389,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -371,28 +405,52 @@ mod __items {
         pub fn methods(&self) -> __rt::RepeatedView<'_, Method> {
             self.view().methods()
         }
-        /// For changing `methods`.
+        /// `methods`, for writing.
         #[inline]
         pub fn methods_mut(&mut self) -> __rt::RepeatedMut<'_, Method> {
             __rt::RepeatedMut::of(self.arena.root(), 8)
         }
-        /// Empties `methods`.
+        /// Removes all of `methods`.
         pub fn clear_methods(&mut self) {
             self.as_mut().clear_methods();
+        }
+        /// Adds to `methods`. For building a message in one expression.
+        #[must_use]
+        pub fn with_methods<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Method>,
+        ) -> Self {
+            let mut this = self.methods_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `options`.
         #[inline]
         pub fn options(&self) -> __rt::RepeatedView<'_, Option> {
             self.view().options()
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.arena.root(), 16)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.as_mut().clear_options();
+        }
+        /// Adds to `options`. For building a message in one expression.
+        #[must_use]
+        pub fn with_options<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Option>,
+        ) -> Self {
+            let mut this = self.options_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `version`.
         #[inline]
@@ -403,6 +461,13 @@ mod __items {
         #[inline]
         pub fn set_version(&mut self, value: &str) {
             self.as_mut().set_version(value);
+        }
+        /// Sets `version`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_version(mut self, value: &str) -> Self {
+            self.set_version(value);
+            self
         }
         /// Unsets `version`.
         pub fn clear_version(&mut self) {
@@ -420,7 +485,9 @@ mod __items {
         }
         /// `source_context`, if it is set.
         #[inline]
-        pub fn source_context_opt(&self) -> ::core::option::Option<SourceContextView<'_>> {
+        pub fn source_context_opt(
+            &self,
+        ) -> ::core::option::Option<SourceContextView<'_>> {
             self.view().source_context_opt()
         }
         /// Sets `source_context` to a copy.
@@ -428,7 +495,14 @@ mod __items {
         pub fn set_source_context(&mut self, value: SourceContextView<'_>) {
             self.as_mut().set_source_context(value);
         }
-        /// For changing `source_context`, which is set by this.
+        /// Sets `source_context` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_source_context(mut self, value: SourceContextView<'_>) -> Self {
+            self.set_source_context(value);
+            self
+        }
+        /// `source_context`, for writing. This sets the field.
         #[inline]
         pub fn source_context_mut(&mut self) -> SourceContextMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -444,14 +518,26 @@ mod __items {
         pub fn mixins(&self) -> __rt::RepeatedView<'_, Mixin> {
             self.view().mixins()
         }
-        /// For changing `mixins`.
+        /// `mixins`, for writing.
         #[inline]
         pub fn mixins_mut(&mut self) -> __rt::RepeatedMut<'_, Mixin> {
             __rt::RepeatedMut::of(self.arena.root(), 40)
         }
-        /// Empties `mixins`.
+        /// Removes all of `mixins`.
         pub fn clear_mixins(&mut self) {
             self.as_mut().clear_mixins();
+        }
+        /// Adds to `mixins`. For building a message in one expression.
+        #[must_use]
+        pub fn with_mixins<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Mixin>,
+        ) -> Self {
+            let mut this = self.mixins_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `syntax`.
         #[inline]
@@ -462,6 +548,13 @@ mod __items {
         #[inline]
         pub fn set_syntax(&mut self, value: Syntax) {
             self.as_mut().set_syntax(value);
+        }
+        /// Sets `syntax`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_syntax(mut self, value: Syntax) -> Self {
+            self.set_syntax(value);
+            self
         }
         /// Unsets `syntax`.
         pub fn clear_syntax(&mut self) {
@@ -647,12 +740,12 @@ mod __items {
         pub fn clear_response_streaming(&mut self) {
             self.0.set_scalar(37, false);
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.0.reborrow(), 24)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.0.clear_reference(24);
         }
@@ -677,6 +770,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -690,6 +790,13 @@ mod __items {
         #[inline]
         pub fn set_request_type_url(&mut self, value: &str) {
             self.as_mut().set_request_type_url(value);
+        }
+        /// Sets `request_type_url`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_request_type_url(mut self, value: &str) -> Self {
+            self.set_request_type_url(value);
+            self
         }
         /// Unsets `request_type_url`.
         pub fn clear_request_type_url(&mut self) {
@@ -705,6 +812,13 @@ mod __items {
         pub fn set_request_streaming(&mut self, value: bool) {
             self.as_mut().set_request_streaming(value);
         }
+        /// Sets `request_streaming`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_request_streaming(mut self, value: bool) -> Self {
+            self.set_request_streaming(value);
+            self
+        }
         /// Unsets `request_streaming`.
         pub fn clear_request_streaming(&mut self) {
             self.as_mut().clear_request_streaming();
@@ -718,6 +832,13 @@ mod __items {
         #[inline]
         pub fn set_response_type_url(&mut self, value: &str) {
             self.as_mut().set_response_type_url(value);
+        }
+        /// Sets `response_type_url`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_response_type_url(mut self, value: &str) -> Self {
+            self.set_response_type_url(value);
+            self
         }
         /// Unsets `response_type_url`.
         pub fn clear_response_type_url(&mut self) {
@@ -733,6 +854,13 @@ mod __items {
         pub fn set_response_streaming(&mut self, value: bool) {
             self.as_mut().set_response_streaming(value);
         }
+        /// Sets `response_streaming`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_response_streaming(mut self, value: bool) -> Self {
+            self.set_response_streaming(value);
+            self
+        }
         /// Unsets `response_streaming`.
         pub fn clear_response_streaming(&mut self) {
             self.as_mut().clear_response_streaming();
@@ -742,14 +870,26 @@ mod __items {
         pub fn options(&self) -> __rt::RepeatedView<'_, Option> {
             self.view().options()
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.arena.root(), 24)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.as_mut().clear_options();
+        }
+        /// Adds to `options`. For building a message in one expression.
+        #[must_use]
+        pub fn with_options<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Option>,
+        ) -> Self {
+            let mut this = self.options_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `syntax`.
         #[inline]
@@ -760,6 +900,13 @@ mod __items {
         #[inline]
         pub fn set_syntax(&mut self, value: Syntax) {
             self.as_mut().set_syntax(value);
+        }
+        /// Sets `syntax`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_syntax(mut self, value: Syntax) -> Self {
+            self.set_syntax(value);
+            self
         }
         /// Unsets `syntax`.
         pub fn clear_syntax(&mut self) {
@@ -850,6 +997,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -863,6 +1017,13 @@ mod __items {
         #[inline]
         pub fn set_root(&mut self, value: &str) {
             self.as_mut().set_root(value);
+        }
+        /// Sets `root`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_root(mut self, value: &str) -> Self {
+            self.set_root(value);
+            self
         }
         /// Unsets `root`.
         pub fn clear_root(&mut self) {
@@ -953,6 +1114,13 @@ mod __items {
         pub fn set_seconds(&mut self, value: i64) {
             self.as_mut().set_seconds(value);
         }
+        /// Sets `seconds`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_seconds(mut self, value: i64) -> Self {
+            self.set_seconds(value);
+            self
+        }
         /// Unsets `seconds`.
         pub fn clear_seconds(&mut self) {
             self.as_mut().clear_seconds();
@@ -966,6 +1134,13 @@ mod __items {
         #[inline]
         pub fn set_nanos(&mut self, value: i32) {
             self.as_mut().set_nanos(value);
+        }
+        /// Sets `nanos`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_nanos(mut self, value: i32) -> Self {
+            self.set_nanos(value);
+            self
         }
         /// Unsets `nanos`.
         pub fn clear_nanos(&mut self) {
@@ -994,17 +1169,19 @@ mod __items {
     pub static FIELD_MASK_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.FieldMask",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "paths",
-            json_name: "paths",
-            number: 1,
-            kind: __rt::Kind::String,
-            shape: __rt::Shape::Repeated,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "paths",
+                json_name: "paths",
+                number: 1,
+                kind: __rt::Kind::String,
+                shape: __rt::Shape::Repeated,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0xd428de9aff669f59,
     };
     /// Message `google.protobuf.FieldMask`.
@@ -1026,12 +1203,12 @@ mod __items {
         }
     }
     impl FieldMaskMut<'_> {
-        /// For changing `paths`.
+        /// `paths`, for writing.
         #[inline]
         pub fn paths_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `paths`.
+        /// Removes all of `paths`.
         pub fn clear_paths(&mut self) {
             self.0.clear_reference(0);
         }
@@ -1042,31 +1219,45 @@ mod __items {
         pub fn paths(&self) -> __rt::RepeatedView<'_, str> {
             self.view().paths()
         }
-        /// For changing `paths`.
+        /// `paths`, for writing.
         #[inline]
         pub fn paths_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.arena.root(), 0)
         }
-        /// Empties `paths`.
+        /// Removes all of `paths`.
         pub fn clear_paths(&mut self) {
             self.as_mut().clear_paths();
+        }
+        /// Adds to `paths`. For building a message in one expression.
+        #[must_use]
+        pub fn with_paths<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.paths_mut();
+            this.extend(values);
+            self
         }
     }
     #[doc(hidden)]
     pub static SOURCE_CONTEXT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.SourceContext",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "file_name",
-            json_name: "fileName",
-            number: 1,
-            kind: __rt::Kind::String,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "file_name",
+                json_name: "fileName",
+                number: 1,
+                kind: __rt::Kind::String,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0xd425789aff63bc30,
     };
     /// Message `google.protobuf.SourceContext`.
@@ -1080,10 +1271,7 @@ mod __items {
     /// A [`SourceContext`], for writing.
     pub struct SourceContextMut<'a>(__rt::Writer<'a>);
     __rt::message!(
-        SourceContext,
-        SourceContextView,
-        SourceContextMut,
-        SOURCE_CONTEXT_LAYOUT
+        SourceContext, SourceContextView, SourceContextMut, SOURCE_CONTEXT_LAYOUT
     );
     impl<'a> SourceContextView<'a> {
         /// Field `file_name`.
@@ -1114,6 +1302,13 @@ mod __items {
         pub fn set_file_name(&mut self, value: &str) {
             self.as_mut().set_file_name(value);
         }
+        /// Sets `file_name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_file_name(mut self, value: &str) -> Self {
+            self.set_file_name(value);
+            self
+        }
         /// Unsets `file_name`.
         pub fn clear_file_name(&mut self) {
             self.as_mut().clear_file_name();
@@ -1122,7 +1317,7 @@ mod __items {
     /// Enumeration `google.protobuf.NullValue`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct NullValue(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl NullValue {
@@ -1139,17 +1334,19 @@ mod __items {
     pub static STRUCT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.Struct",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "fields",
-            json_name: "fields",
-            number: 1,
-            kind: __rt::Kind::Message,
-            shape: __rt::Shape::Map,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::Known(&r#struct::FIELDS_ENTRY_LAYOUT),
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "fields",
+                json_name: "fields",
+                number: 1,
+                kind: __rt::Kind::Message,
+                shape: __rt::Shape::Map,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::Known(&r#struct::FIELDS_ENTRY_LAYOUT),
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x48e3959500e3d7c3,
     };
     /// Message `google.protobuf.Struct`.
@@ -1171,12 +1368,12 @@ mod __items {
         }
     }
     impl StructMut<'_> {
-        /// For changing `fields`.
+        /// `fields`, for writing.
         #[inline]
         pub fn fields_mut(&mut self) -> __rt::MapMut<'_, str, Value> {
             __rt::MapMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `fields`.
+        /// Removes all of `fields`.
         pub fn clear_fields(&mut self) {
             self.0.clear_reference(0);
         }
@@ -1187,17 +1384,31 @@ mod __items {
         pub fn fields(&self) -> __rt::MapView<'_, str, Value> {
             self.view().fields()
         }
-        /// For changing `fields`.
+        /// `fields`, for writing.
         #[inline]
         pub fn fields_mut(&mut self) -> __rt::MapMut<'_, str, Value> {
             __rt::MapMut::of(self.arena.root(), 0)
         }
-        /// Empties `fields`.
+        /// Removes all of `fields`.
         pub fn clear_fields(&mut self) {
             self.as_mut().clear_fields();
         }
+        /// Adds to `fields`. For building a message in one expression.
+        #[must_use]
+        pub fn with_fields<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (<str as __rt::Element>::View<'v>, &'v Value),
+            >,
+        ) -> Self {
+            let mut this = self.fields_mut();
+            for (key, value) in values {
+                this.get_or_default(key).copy_from(value.view());
+            }
+            self
+        }
     }
-    /// What is declared within [`Struct`].
+    /// Declarations within [`Struct`].
     pub mod r#struct {
         use super::__rt;
         #[doc(hidden)]
@@ -1400,11 +1611,7 @@ mod __items {
         /// Field `string_value`.
         #[inline]
         pub fn string_value(self) -> &'a str {
-            if self.has_string_value() {
-                self.0.text(0)
-            } else {
-                ""
-            }
+            if self.has_string_value() { self.0.text(0) } else { "" }
         }
         /// Whether `string_value` is set.
         #[inline]
@@ -1447,9 +1654,9 @@ mod __items {
         #[inline]
         pub fn struct_value(self) -> StructView<'a> {
             self.struct_value_opt()
-                .unwrap_or(<Struct as __rt::Message>::view_of(
-                    <__rt::Reader<'_>>::empty(),
-                ))
+                .unwrap_or(
+                    <Struct as __rt::Message>::view_of(<__rt::Reader<'_>>::empty()),
+                )
         }
         /// Whether `struct_value` is set.
         #[inline]
@@ -1460,9 +1667,11 @@ mod __items {
         #[inline]
         pub fn struct_value_opt(self) -> ::core::option::Option<StructView<'a>> {
             if self.has_struct_value() {
-                ::core::option::Option::Some(<Struct as __rt::Message>::view_of(
-                    self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
-                ))
+                ::core::option::Option::Some(
+                    <Struct as __rt::Message>::view_of(
+                        self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
             } else {
                 ::core::option::Option::None
             }
@@ -1471,9 +1680,9 @@ mod __items {
         #[inline]
         pub fn list_value(self) -> ListValueView<'a> {
             self.list_value_opt()
-                .unwrap_or(<ListValue as __rt::Message>::view_of(
-                    <__rt::Reader<'_>>::empty(),
-                ))
+                .unwrap_or(
+                    <ListValue as __rt::Message>::view_of(<__rt::Reader<'_>>::empty()),
+                )
         }
         /// Whether `list_value` is set.
         #[inline]
@@ -1484,9 +1693,11 @@ mod __items {
         #[inline]
         pub fn list_value_opt(self) -> ::core::option::Option<ListValueView<'a>> {
             if self.has_list_value() {
-                ::core::option::Option::Some(<ListValue as __rt::Message>::view_of(
-                    self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
-                ))
+                ::core::option::Option::Some(
+                    <ListValue as __rt::Message>::view_of(
+                        self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
             } else {
                 ::core::option::Option::None
             }
@@ -1496,19 +1707,31 @@ mod __items {
         pub fn kind(self) -> ::core::option::Option<ValueKind<'a>> {
             match self.0.scalar::<u8>(8) {
                 1 => ::core::option::Option::Some(ValueKind::NullValue(self.0.scalar(0))),
-                2 => ::core::option::Option::Some(ValueKind::NumberValue(self.0.scalar(0))),
+                2 => {
+                    ::core::option::Option::Some(
+                        ValueKind::NumberValue(self.0.scalar(0)),
+                    )
+                }
                 3 => ::core::option::Option::Some(ValueKind::StringValue(self.0.text(0))),
                 4 => ::core::option::Option::Some(ValueKind::BoolValue(self.0.scalar(0))),
-                5 => ::core::option::Option::Some(ValueKind::StructValue(
-                    <Struct as __rt::Message>::view_of(
-                        self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
-                    ),
-                )),
-                6 => ::core::option::Option::Some(ValueKind::ListValue(
-                    <ListValue as __rt::Message>::view_of(
-                        self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
-                    ),
-                )),
+                5 => {
+                    ::core::option::Option::Some(
+                        ValueKind::StructValue(
+                            <Struct as __rt::Message>::view_of(
+                                self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
+                            ),
+                        ),
+                    )
+                }
+                6 => {
+                    ::core::option::Option::Some(
+                        ValueKind::ListValue(
+                            <ListValue as __rt::Message>::view_of(
+                                self.0.child(0).unwrap_or(<__rt::Reader<'_>>::empty()),
+                            ),
+                        ),
+                    )
+                }
                 _ => ::core::option::Option::None,
             }
         }
@@ -1566,13 +1789,14 @@ mod __items {
         #[inline]
         pub fn set_struct_value(&mut self, value: StructView<'_>) {
             self.0.set_case(8, 5, 0, 8);
-            self.0.set_message(
-                0,
-                <Struct as __rt::Message>::LAYOUT,
-                __rt::MessageView::reader(value),
-            );
+            self.0
+                .set_message(
+                    0,
+                    <Struct as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
         }
-        /// For changing `struct_value`, which is set by this.
+        /// `struct_value`, for writing. This sets the field.
         #[inline]
         pub fn struct_value_mut(&mut self) -> StructMut<'_> {
             self.0.set_case(8, 5, 0, 8);
@@ -1589,13 +1813,14 @@ mod __items {
         #[inline]
         pub fn set_list_value(&mut self, value: ListValueView<'_>) {
             self.0.set_case(8, 6, 0, 8);
-            self.0.set_message(
-                0,
-                <ListValue as __rt::Message>::LAYOUT,
-                __rt::MessageView::reader(value),
-            );
+            self.0
+                .set_message(
+                    0,
+                    <ListValue as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
         }
-        /// For changing `list_value`, which is set by this.
+        /// `list_value`, for writing. This sets the field.
         #[inline]
         pub fn list_value_mut(&mut self) -> ListValueMut<'_> {
             self.0.set_case(8, 6, 0, 8);
@@ -1634,6 +1859,13 @@ mod __items {
         pub fn set_null_value(&mut self, value: NullValue) {
             self.as_mut().set_null_value(value);
         }
+        /// Sets `null_value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_null_value(mut self, value: NullValue) -> Self {
+            self.set_null_value(value);
+            self
+        }
         /// Unsets `null_value`.
         pub fn clear_null_value(&mut self) {
             self.as_mut().clear_null_value();
@@ -1657,6 +1889,13 @@ mod __items {
         #[inline]
         pub fn set_number_value(&mut self, value: f64) {
             self.as_mut().set_number_value(value);
+        }
+        /// Sets `number_value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number_value(mut self, value: f64) -> Self {
+            self.set_number_value(value);
+            self
         }
         /// Unsets `number_value`.
         pub fn clear_number_value(&mut self) {
@@ -1682,6 +1921,13 @@ mod __items {
         pub fn set_string_value(&mut self, value: &str) {
             self.as_mut().set_string_value(value);
         }
+        /// Sets `string_value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_string_value(mut self, value: &str) -> Self {
+            self.set_string_value(value);
+            self
+        }
         /// Unsets `string_value`.
         pub fn clear_string_value(&mut self) {
             self.as_mut().clear_string_value();
@@ -1705,6 +1951,13 @@ mod __items {
         #[inline]
         pub fn set_bool_value(&mut self, value: bool) {
             self.as_mut().set_bool_value(value);
+        }
+        /// Sets `bool_value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_bool_value(mut self, value: bool) -> Self {
+            self.set_bool_value(value);
+            self
         }
         /// Unsets `bool_value`.
         pub fn clear_bool_value(&mut self) {
@@ -1730,7 +1983,14 @@ mod __items {
         pub fn set_struct_value(&mut self, value: StructView<'_>) {
             self.as_mut().set_struct_value(value);
         }
-        /// For changing `struct_value`, which is set by this.
+        /// Sets `struct_value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_struct_value(mut self, value: StructView<'_>) -> Self {
+            self.set_struct_value(value);
+            self
+        }
+        /// `struct_value`, for writing. This sets the field.
         #[inline]
         pub fn struct_value_mut(&mut self) -> StructMut<'_> {
             let mut this = __rt::Writer::from_arena(&mut self.arena);
@@ -1762,7 +2022,14 @@ mod __items {
         pub fn set_list_value(&mut self, value: ListValueView<'_>) {
             self.as_mut().set_list_value(value);
         }
-        /// For changing `list_value`, which is set by this.
+        /// Sets `list_value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_list_value(mut self, value: ListValueView<'_>) -> Self {
+            self.set_list_value(value);
+            self
+        }
+        /// `list_value`, for writing. This sets the field.
         #[inline]
         pub fn list_value_mut(&mut self) -> ListValueMut<'_> {
             let mut this = __rt::Writer::from_arena(&mut self.arena);
@@ -1788,17 +2055,19 @@ mod __items {
     pub static LIST_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.ListValue",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "values",
-            json_name: "values",
-            number: 1,
-            kind: __rt::Kind::Message,
-            shape: __rt::Shape::Repeated,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::Known(&VALUE_LAYOUT),
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "values",
+                json_name: "values",
+                number: 1,
+                kind: __rt::Kind::Message,
+                shape: __rt::Shape::Repeated,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::Known(&VALUE_LAYOUT),
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x51afbba40fcd3062,
     };
     /// Message `google.protobuf.ListValue`.
@@ -1820,12 +2089,12 @@ mod __items {
         }
     }
     impl ListValueMut<'_> {
-        /// For changing `values`.
+        /// `values`, for writing.
         #[inline]
         pub fn values_mut(&mut self) -> __rt::RepeatedMut<'_, Value> {
             __rt::RepeatedMut::of(self.0.reborrow(), 0)
         }
-        /// Empties `values`.
+        /// Removes all of `values`.
         pub fn clear_values(&mut self) {
             self.0.clear_reference(0);
         }
@@ -1836,14 +2105,26 @@ mod __items {
         pub fn values(&self) -> __rt::RepeatedView<'_, Value> {
             self.view().values()
         }
-        /// For changing `values`.
+        /// `values`, for writing.
         #[inline]
         pub fn values_mut(&mut self) -> __rt::RepeatedMut<'_, Value> {
             __rt::RepeatedMut::of(self.arena.root(), 0)
         }
-        /// Empties `values`.
+        /// Removes all of `values`.
         pub fn clear_values(&mut self) {
             self.as_mut().clear_values();
+        }
+        /// Adds to `values`. For building a message in one expression.
+        #[must_use]
+        pub fn with_values<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Value>,
+        ) -> Self {
+            let mut this = self.values_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
     }
     #[doc(hidden)]
@@ -1930,6 +2211,13 @@ mod __items {
         pub fn set_seconds(&mut self, value: i64) {
             self.as_mut().set_seconds(value);
         }
+        /// Sets `seconds`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_seconds(mut self, value: i64) -> Self {
+            self.set_seconds(value);
+            self
+        }
         /// Unsets `seconds`.
         pub fn clear_seconds(&mut self) {
             self.as_mut().clear_seconds();
@@ -1944,6 +2232,13 @@ mod __items {
         pub fn set_nanos(&mut self, value: i32) {
             self.as_mut().set_nanos(value);
         }
+        /// Sets `nanos`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_nanos(mut self, value: i32) -> Self {
+            self.set_nanos(value);
+            self
+        }
         /// Unsets `nanos`.
         pub fn clear_nanos(&mut self) {
             self.as_mut().clear_nanos();
@@ -1952,7 +2247,7 @@ mod __items {
     /// Enumeration `google.protobuf.Syntax`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
     pub struct Syntax(
-        /// The number. The enumeration is open: a peer may send one that has no name here.
+        /// The number. The enumeration is open: a peer may send a number without a name here.
         pub i32,
     );
     impl Syntax {
@@ -1965,11 +2260,7 @@ mod __items {
         /// The names of its values.
         pub const NAMES: &'static __rt::EnumLayout = &__rt::EnumLayout {
             name: "google.protobuf.Syntax",
-            values: &[
-                ("SYNTAX_PROTO2", 0),
-                ("SYNTAX_PROTO3", 1),
-                ("SYNTAX_EDITIONS", 2),
-            ],
+            values: &[("SYNTAX_PROTO2", 0), ("SYNTAX_PROTO3", 1), ("SYNTAX_EDITIONS", 2)],
         };
     }
     __rt::enumeration!(Syntax);
@@ -2104,11 +2395,15 @@ mod __items {
         }
         /// `source_context`, if it is set.
         #[inline]
-        pub fn source_context_opt(self) -> ::core::option::Option<SourceContextView<'a>> {
+        pub fn source_context_opt(
+            self,
+        ) -> ::core::option::Option<SourceContextView<'a>> {
             if self.has_source_context() {
-                ::core::option::Option::Some(<SourceContext as __rt::Message>::view_of(
-                    self.0.child(32).unwrap_or(<__rt::Reader<'_>>::empty()),
-                ))
+                ::core::option::Option::Some(
+                    <SourceContext as __rt::Message>::view_of(
+                        self.0.child(32).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
             } else {
                 ::core::option::Option::None
             }
@@ -2134,43 +2429,44 @@ mod __items {
         pub fn clear_name(&mut self) {
             self.0.clear_reference(0);
         }
-        /// For changing `fields`.
+        /// `fields`, for writing.
         #[inline]
         pub fn fields_mut(&mut self) -> __rt::RepeatedMut<'_, Field> {
             __rt::RepeatedMut::of(self.0.reborrow(), 8)
         }
-        /// Empties `fields`.
+        /// Removes all of `fields`.
         pub fn clear_fields(&mut self) {
             self.0.clear_reference(8);
         }
-        /// For changing `oneofs`.
+        /// `oneofs`, for writing.
         #[inline]
         pub fn oneofs_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `oneofs`.
+        /// Removes all of `oneofs`.
         pub fn clear_oneofs(&mut self) {
             self.0.clear_reference(16);
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.0.reborrow(), 24)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.0.clear_reference(24);
         }
         /// Sets `source_context` to a copy.
         #[inline]
         pub fn set_source_context(&mut self, value: SourceContextView<'_>) {
-            self.0.set_message(
-                32,
-                <SourceContext as __rt::Message>::LAYOUT,
-                __rt::MessageView::reader(value),
-            );
+            self.0
+                .set_message(
+                    32,
+                    <SourceContext as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
         }
-        /// For changing `source_context`, which is set by this.
+        /// `source_context`, for writing. This sets the field.
         #[inline]
         pub fn source_context_mut(&mut self) -> SourceContextMut<'_> {
             let stride = <SourceContext as __rt::Message>::LAYOUT.stride();
@@ -2210,6 +2506,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -2219,42 +2522,78 @@ mod __items {
         pub fn fields(&self) -> __rt::RepeatedView<'_, Field> {
             self.view().fields()
         }
-        /// For changing `fields`.
+        /// `fields`, for writing.
         #[inline]
         pub fn fields_mut(&mut self) -> __rt::RepeatedMut<'_, Field> {
             __rt::RepeatedMut::of(self.arena.root(), 8)
         }
-        /// Empties `fields`.
+        /// Removes all of `fields`.
         pub fn clear_fields(&mut self) {
             self.as_mut().clear_fields();
+        }
+        /// Adds to `fields`. For building a message in one expression.
+        #[must_use]
+        pub fn with_fields<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Field>,
+        ) -> Self {
+            let mut this = self.fields_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `oneofs`.
         #[inline]
         pub fn oneofs(&self) -> __rt::RepeatedView<'_, str> {
             self.view().oneofs()
         }
-        /// For changing `oneofs`.
+        /// `oneofs`, for writing.
         #[inline]
         pub fn oneofs_mut(&mut self) -> __rt::RepeatedMut<'_, str> {
             __rt::RepeatedMut::of(self.arena.root(), 16)
         }
-        /// Empties `oneofs`.
+        /// Removes all of `oneofs`.
         pub fn clear_oneofs(&mut self) {
             self.as_mut().clear_oneofs();
+        }
+        /// Adds to `oneofs`. For building a message in one expression.
+        #[must_use]
+        pub fn with_oneofs<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.oneofs_mut();
+            this.extend(values);
+            self
         }
         /// Field `options`.
         #[inline]
         pub fn options(&self) -> __rt::RepeatedView<'_, Option> {
             self.view().options()
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.arena.root(), 24)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.as_mut().clear_options();
+        }
+        /// Adds to `options`. For building a message in one expression.
+        #[must_use]
+        pub fn with_options<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Option>,
+        ) -> Self {
+            let mut this = self.options_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `source_context`.
         #[inline]
@@ -2268,7 +2607,9 @@ mod __items {
         }
         /// `source_context`, if it is set.
         #[inline]
-        pub fn source_context_opt(&self) -> ::core::option::Option<SourceContextView<'_>> {
+        pub fn source_context_opt(
+            &self,
+        ) -> ::core::option::Option<SourceContextView<'_>> {
             self.view().source_context_opt()
         }
         /// Sets `source_context` to a copy.
@@ -2276,7 +2617,14 @@ mod __items {
         pub fn set_source_context(&mut self, value: SourceContextView<'_>) {
             self.as_mut().set_source_context(value);
         }
-        /// For changing `source_context`, which is set by this.
+        /// Sets `source_context` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_source_context(mut self, value: SourceContextView<'_>) -> Self {
+            self.set_source_context(value);
+            self
+        }
+        /// `source_context`, for writing. This sets the field.
         #[inline]
         pub fn source_context_mut(&mut self) -> SourceContextMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -2297,6 +2645,13 @@ mod __items {
         pub fn set_syntax(&mut self, value: Syntax) {
             self.as_mut().set_syntax(value);
         }
+        /// Sets `syntax`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_syntax(mut self, value: Syntax) -> Self {
+            self.set_syntax(value);
+            self
+        }
         /// Unsets `syntax`.
         pub fn clear_syntax(&mut self) {
             self.as_mut().clear_syntax();
@@ -2310,6 +2665,13 @@ mod __items {
         #[inline]
         pub fn set_edition(&mut self, value: &str) {
             self.as_mut().set_edition(value);
+        }
+        /// Sets `edition`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_edition(mut self, value: &str) -> Self {
+            self.set_edition(value);
+            self
         }
         /// Unsets `edition`.
         pub fn clear_edition(&mut self) {
@@ -2561,12 +2923,12 @@ mod __items {
         pub fn clear_packed(&mut self) {
             self.0.set_scalar(56, false);
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.0.clear_reference(16);
         }
@@ -2600,6 +2962,13 @@ mod __items {
         pub fn set_kind(&mut self, value: field::Kind) {
             self.as_mut().set_kind(value);
         }
+        /// Sets `kind`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_kind(mut self, value: field::Kind) -> Self {
+            self.set_kind(value);
+            self
+        }
         /// Unsets `kind`.
         pub fn clear_kind(&mut self) {
             self.as_mut().clear_kind();
@@ -2613,6 +2982,13 @@ mod __items {
         #[inline]
         pub fn set_cardinality(&mut self, value: field::Cardinality) {
             self.as_mut().set_cardinality(value);
+        }
+        /// Sets `cardinality`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_cardinality(mut self, value: field::Cardinality) -> Self {
+            self.set_cardinality(value);
+            self
         }
         /// Unsets `cardinality`.
         pub fn clear_cardinality(&mut self) {
@@ -2628,6 +3004,13 @@ mod __items {
         pub fn set_number(&mut self, value: i32) {
             self.as_mut().set_number(value);
         }
+        /// Sets `number`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number(mut self, value: i32) -> Self {
+            self.set_number(value);
+            self
+        }
         /// Unsets `number`.
         pub fn clear_number(&mut self) {
             self.as_mut().clear_number();
@@ -2641,6 +3024,13 @@ mod __items {
         #[inline]
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
+        }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
         }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
@@ -2656,6 +3046,13 @@ mod __items {
         pub fn set_type_url(&mut self, value: &str) {
             self.as_mut().set_type_url(value);
         }
+        /// Sets `type_url`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_type_url(mut self, value: &str) -> Self {
+            self.set_type_url(value);
+            self
+        }
         /// Unsets `type_url`.
         pub fn clear_type_url(&mut self) {
             self.as_mut().clear_type_url();
@@ -2669,6 +3066,13 @@ mod __items {
         #[inline]
         pub fn set_oneof_index(&mut self, value: i32) {
             self.as_mut().set_oneof_index(value);
+        }
+        /// Sets `oneof_index`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_oneof_index(mut self, value: i32) -> Self {
+            self.set_oneof_index(value);
+            self
         }
         /// Unsets `oneof_index`.
         pub fn clear_oneof_index(&mut self) {
@@ -2684,6 +3088,13 @@ mod __items {
         pub fn set_packed(&mut self, value: bool) {
             self.as_mut().set_packed(value);
         }
+        /// Sets `packed`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_packed(mut self, value: bool) -> Self {
+            self.set_packed(value);
+            self
+        }
         /// Unsets `packed`.
         pub fn clear_packed(&mut self) {
             self.as_mut().clear_packed();
@@ -2693,14 +3104,26 @@ mod __items {
         pub fn options(&self) -> __rt::RepeatedView<'_, Option> {
             self.view().options()
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.arena.root(), 16)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.as_mut().clear_options();
+        }
+        /// Adds to `options`. For building a message in one expression.
+        #[must_use]
+        pub fn with_options<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Option>,
+        ) -> Self {
+            let mut this = self.options_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `json_name`.
         #[inline]
@@ -2711,6 +3134,13 @@ mod __items {
         #[inline]
         pub fn set_json_name(&mut self, value: &str) {
             self.as_mut().set_json_name(value);
+        }
+        /// Sets `json_name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_json_name(mut self, value: &str) -> Self {
+            self.set_json_name(value);
+            self
         }
         /// Unsets `json_name`.
         pub fn clear_json_name(&mut self) {
@@ -2726,18 +3156,25 @@ mod __items {
         pub fn set_default_value(&mut self, value: &str) {
             self.as_mut().set_default_value(value);
         }
+        /// Sets `default_value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_default_value(mut self, value: &str) -> Self {
+            self.set_default_value(value);
+            self
+        }
         /// Unsets `default_value`.
         pub fn clear_default_value(&mut self) {
             self.as_mut().clear_default_value();
         }
     }
-    /// What is declared within [`Field`].
+    /// Declarations within [`Field`].
     pub mod field {
         use super::__rt;
         /// Enumeration `google.protobuf.Field.Kind`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct Kind(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl Kind {
@@ -2809,7 +3246,7 @@ mod __items {
         /// Enumeration `google.protobuf.Field.Cardinality`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct Cardinality(
-            /// The number. The enumeration is open: a peer may send one that has no name here.
+            /// The number. The enumeration is open: a peer may send a number without a name here.
             pub i32,
         );
         impl Cardinality {
@@ -2949,11 +3386,15 @@ mod __items {
         }
         /// `source_context`, if it is set.
         #[inline]
-        pub fn source_context_opt(self) -> ::core::option::Option<SourceContextView<'a>> {
+        pub fn source_context_opt(
+            self,
+        ) -> ::core::option::Option<SourceContextView<'a>> {
             if self.has_source_context() {
-                ::core::option::Option::Some(<SourceContext as __rt::Message>::view_of(
-                    self.0.child(24).unwrap_or(<__rt::Reader<'_>>::empty()),
-                ))
+                ::core::option::Option::Some(
+                    <SourceContext as __rt::Message>::view_of(
+                        self.0.child(24).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
             } else {
                 ::core::option::Option::None
             }
@@ -2979,34 +3420,35 @@ mod __items {
         pub fn clear_name(&mut self) {
             self.0.clear_reference(0);
         }
-        /// For changing `enumvalue`.
+        /// `enumvalue`, for writing.
         #[inline]
         pub fn enumvalue_mut(&mut self) -> __rt::RepeatedMut<'_, EnumValue> {
             __rt::RepeatedMut::of(self.0.reborrow(), 8)
         }
-        /// Empties `enumvalue`.
+        /// Removes all of `enumvalue`.
         pub fn clear_enumvalue(&mut self) {
             self.0.clear_reference(8);
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.0.reborrow(), 16)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.0.clear_reference(16);
         }
         /// Sets `source_context` to a copy.
         #[inline]
         pub fn set_source_context(&mut self, value: SourceContextView<'_>) {
-            self.0.set_message(
-                24,
-                <SourceContext as __rt::Message>::LAYOUT,
-                __rt::MessageView::reader(value),
-            );
+            self.0
+                .set_message(
+                    24,
+                    <SourceContext as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
         }
-        /// For changing `source_context`, which is set by this.
+        /// `source_context`, for writing. This sets the field.
         #[inline]
         pub fn source_context_mut(&mut self) -> SourceContextMut<'_> {
             let stride = <SourceContext as __rt::Message>::LAYOUT.stride();
@@ -3046,6 +3488,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -3055,28 +3504,52 @@ mod __items {
         pub fn enumvalue(&self) -> __rt::RepeatedView<'_, EnumValue> {
             self.view().enumvalue()
         }
-        /// For changing `enumvalue`.
+        /// `enumvalue`, for writing.
         #[inline]
         pub fn enumvalue_mut(&mut self) -> __rt::RepeatedMut<'_, EnumValue> {
             __rt::RepeatedMut::of(self.arena.root(), 8)
         }
-        /// Empties `enumvalue`.
+        /// Removes all of `enumvalue`.
         pub fn clear_enumvalue(&mut self) {
             self.as_mut().clear_enumvalue();
+        }
+        /// Adds to `enumvalue`. For building a message in one expression.
+        #[must_use]
+        pub fn with_enumvalue<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v EnumValue>,
+        ) -> Self {
+            let mut this = self.enumvalue_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `options`.
         #[inline]
         pub fn options(&self) -> __rt::RepeatedView<'_, Option> {
             self.view().options()
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.arena.root(), 16)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.as_mut().clear_options();
+        }
+        /// Adds to `options`. For building a message in one expression.
+        #[must_use]
+        pub fn with_options<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Option>,
+        ) -> Self {
+            let mut this = self.options_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
         /// Field `source_context`.
         #[inline]
@@ -3090,7 +3563,9 @@ mod __items {
         }
         /// `source_context`, if it is set.
         #[inline]
-        pub fn source_context_opt(&self) -> ::core::option::Option<SourceContextView<'_>> {
+        pub fn source_context_opt(
+            &self,
+        ) -> ::core::option::Option<SourceContextView<'_>> {
             self.view().source_context_opt()
         }
         /// Sets `source_context` to a copy.
@@ -3098,7 +3573,14 @@ mod __items {
         pub fn set_source_context(&mut self, value: SourceContextView<'_>) {
             self.as_mut().set_source_context(value);
         }
-        /// For changing `source_context`, which is set by this.
+        /// Sets `source_context` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_source_context(mut self, value: SourceContextView<'_>) -> Self {
+            self.set_source_context(value);
+            self
+        }
+        /// `source_context`, for writing. This sets the field.
         #[inline]
         pub fn source_context_mut(&mut self) -> SourceContextMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -3119,6 +3601,13 @@ mod __items {
         pub fn set_syntax(&mut self, value: Syntax) {
             self.as_mut().set_syntax(value);
         }
+        /// Sets `syntax`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_syntax(mut self, value: Syntax) -> Self {
+            self.set_syntax(value);
+            self
+        }
         /// Unsets `syntax`.
         pub fn clear_syntax(&mut self) {
             self.as_mut().clear_syntax();
@@ -3132,6 +3621,13 @@ mod __items {
         #[inline]
         pub fn set_edition(&mut self, value: &str) {
             self.as_mut().set_edition(value);
+        }
+        /// Sets `edition`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_edition(mut self, value: &str) -> Self {
+            self.set_edition(value);
+            self
         }
         /// Unsets `edition`.
         pub fn clear_edition(&mut self) {
@@ -3226,12 +3722,12 @@ mod __items {
         pub fn clear_number(&mut self) {
             self.0.set_scalar::<i32>(16, 0);
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.0.reborrow(), 8)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.0.clear_reference(8);
         }
@@ -3247,6 +3743,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -3261,6 +3764,13 @@ mod __items {
         pub fn set_number(&mut self, value: i32) {
             self.as_mut().set_number(value);
         }
+        /// Sets `number`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number(mut self, value: i32) -> Self {
+            self.set_number(value);
+            self
+        }
         /// Unsets `number`.
         pub fn clear_number(&mut self) {
             self.as_mut().clear_number();
@@ -3270,14 +3780,26 @@ mod __items {
         pub fn options(&self) -> __rt::RepeatedView<'_, Option> {
             self.view().options()
         }
-        /// For changing `options`.
+        /// `options`, for writing.
         #[inline]
         pub fn options_mut(&mut self) -> __rt::RepeatedMut<'_, Option> {
             __rt::RepeatedMut::of(self.arena.root(), 8)
         }
-        /// Empties `options`.
+        /// Removes all of `options`.
         pub fn clear_options(&mut self) {
             self.as_mut().clear_options();
+        }
+        /// Adds to `options`. For building a message in one expression.
+        #[must_use]
+        pub fn with_options<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Option>,
+        ) -> Self {
+            let mut this = self.options_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
     }
     #[doc(hidden)]
@@ -3330,7 +3852,9 @@ mod __items {
         /// Field `value`.
         #[inline]
         pub fn value(self) -> AnyView<'a> {
-            <Any as __rt::Message>::view_of(self.0.child(8).unwrap_or(<__rt::Reader<'_>>::empty()))
+            <Any as __rt::Message>::view_of(
+                self.0.child(8).unwrap_or(<__rt::Reader<'_>>::empty()),
+            )
         }
         /// Whether `value` is set.
         #[inline]
@@ -3341,9 +3865,11 @@ mod __items {
         #[inline]
         pub fn value_opt(self) -> ::core::option::Option<AnyView<'a>> {
             if self.has_value() {
-                ::core::option::Option::Some(<Any as __rt::Message>::view_of(
-                    self.0.child(8).unwrap_or(<__rt::Reader<'_>>::empty()),
-                ))
+                ::core::option::Option::Some(
+                    <Any as __rt::Message>::view_of(
+                        self.0.child(8).unwrap_or(<__rt::Reader<'_>>::empty()),
+                    ),
+                )
             } else {
                 ::core::option::Option::None
             }
@@ -3362,13 +3888,14 @@ mod __items {
         /// Sets `value` to a copy.
         #[inline]
         pub fn set_value(&mut self, value: AnyView<'_>) {
-            self.0.set_message(
-                8,
-                <Any as __rt::Message>::LAYOUT,
-                __rt::MessageView::reader(value),
-            );
+            self.0
+                .set_message(
+                    8,
+                    <Any as __rt::Message>::LAYOUT,
+                    __rt::MessageView::reader(value),
+                );
         }
-        /// For changing `value`, which is set by this.
+        /// `value`, for writing. This sets the field.
         #[inline]
         pub fn value_mut(&mut self) -> AnyMut<'_> {
             let stride = <Any as __rt::Message>::LAYOUT.stride();
@@ -3389,6 +3916,13 @@ mod __items {
         #[inline]
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
+        }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
         }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
@@ -3414,7 +3948,14 @@ mod __items {
         pub fn set_value(&mut self, value: AnyView<'_>) {
             self.as_mut().set_value(value);
         }
-        /// For changing `value`, which is set by this.
+        /// Sets `value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: AnyView<'_>) -> Self {
+            self.set_value(value);
+            self
+        }
+        /// `value`, for writing. This sets the field.
         #[inline]
         pub fn value_mut(&mut self) -> AnyMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
@@ -3430,17 +3971,19 @@ mod __items {
     pub static DOUBLE_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.DoubleValue",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Double,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Double,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x1971509b26a3b188,
     };
     /// Message `google.protobuf.DoubleValue`.
@@ -3453,12 +3996,7 @@ mod __items {
     pub struct DoubleValueView<'a>(__rt::Reader<'a>);
     /// A [`DoubleValue`], for writing.
     pub struct DoubleValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        DoubleValue,
-        DoubleValueView,
-        DoubleValueMut,
-        DOUBLE_VALUE_LAYOUT
-    );
+    __rt::message!(DoubleValue, DoubleValueView, DoubleValueMut, DOUBLE_VALUE_LAYOUT);
     impl<'a> DoubleValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3488,6 +4026,13 @@ mod __items {
         pub fn set_value(&mut self, value: f64) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: f64) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3497,17 +4042,19 @@ mod __items {
     pub static FLOAT_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.FloatValue",
         size: 4,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Float,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Float,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x336dc19b355bad89,
     };
     /// Message `google.protobuf.FloatValue`.
@@ -3520,12 +4067,7 @@ mod __items {
     pub struct FloatValueView<'a>(__rt::Reader<'a>);
     /// A [`FloatValue`], for writing.
     pub struct FloatValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        FloatValue,
-        FloatValueView,
-        FloatValueMut,
-        FLOAT_VALUE_LAYOUT
-    );
+    __rt::message!(FloatValue, FloatValueView, FloatValueMut, FLOAT_VALUE_LAYOUT);
     impl<'a> FloatValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3555,6 +4097,13 @@ mod __items {
         pub fn set_value(&mut self, value: f32) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: f32) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3564,17 +4113,19 @@ mod __items {
     pub static INT64_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.Int64Value",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Int64,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Int64,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x2ac4469b3073aede,
     };
     /// Message `google.protobuf.Int64Value`.
@@ -3587,12 +4138,7 @@ mod __items {
     pub struct Int64ValueView<'a>(__rt::Reader<'a>);
     /// A [`Int64Value`], for writing.
     pub struct Int64ValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        Int64Value,
-        Int64ValueView,
-        Int64ValueMut,
-        INT64_VALUE_LAYOUT
-    );
+    __rt::message!(Int64Value, Int64ValueView, Int64ValueMut, INT64_VALUE_LAYOUT);
     impl<'a> Int64ValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3622,6 +4168,13 @@ mod __items {
         pub fn set_value(&mut self, value: i64) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: i64) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3631,17 +4184,19 @@ mod __items {
     pub static U_INT64_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.UInt64Value",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Uint64,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Uint64,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x44c0b79b3f2baadf,
     };
     /// Message `google.protobuf.UInt64Value`.
@@ -3654,12 +4209,7 @@ mod __items {
     pub struct UInt64ValueView<'a>(__rt::Reader<'a>);
     /// A [`UInt64Value`], for writing.
     pub struct UInt64ValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        UInt64Value,
-        UInt64ValueView,
-        UInt64ValueMut,
-        U_INT64_VALUE_LAYOUT
-    );
+    __rt::message!(UInt64Value, UInt64ValueView, UInt64ValueMut, U_INT64_VALUE_LAYOUT);
     impl<'a> UInt64ValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3689,6 +4239,13 @@ mod __items {
         pub fn set_value(&mut self, value: u64) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: u64) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3698,17 +4255,19 @@ mod __items {
     pub static INT32_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.Int32Value",
         size: 4,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Int32,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Int32,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0x3c173c9b3a43ac34,
     };
     /// Message `google.protobuf.Int32Value`.
@@ -3721,12 +4280,7 @@ mod __items {
     pub struct Int32ValueView<'a>(__rt::Reader<'a>);
     /// A [`Int32Value`], for writing.
     pub struct Int32ValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        Int32Value,
-        Int32ValueView,
-        Int32ValueMut,
-        INT32_VALUE_LAYOUT
-    );
+    __rt::message!(Int32Value, Int32ValueView, Int32ValueMut, INT32_VALUE_LAYOUT);
     impl<'a> Int32ValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3756,6 +4310,13 @@ mod __items {
         pub fn set_value(&mut self, value: i32) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: i32) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3765,17 +4326,19 @@ mod __items {
     pub static U_INT32_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.UInt32Value",
         size: 4,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Uint32,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Uint32,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0xf6cb649b1303b6dc,
     };
     /// Message `google.protobuf.UInt32Value`.
@@ -3788,12 +4351,7 @@ mod __items {
     pub struct UInt32ValueView<'a>(__rt::Reader<'a>);
     /// A [`UInt32Value`], for writing.
     pub struct UInt32ValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        UInt32Value,
-        UInt32ValueView,
-        UInt32ValueMut,
-        U_INT32_VALUE_LAYOUT
-    );
+    __rt::message!(UInt32Value, UInt32ValueView, UInt32ValueMut, U_INT32_VALUE_LAYOUT);
     impl<'a> UInt32ValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3823,6 +4381,13 @@ mod __items {
         pub fn set_value(&mut self, value: u32) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: u32) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3832,17 +4397,19 @@ mod __items {
     pub static BOOL_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.BoolValue",
         size: 1,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Bool,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Bool,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0xdccef39b044bbadb,
     };
     /// Message `google.protobuf.BoolValue`.
@@ -3885,6 +4452,13 @@ mod __items {
         pub fn set_value(&mut self, value: bool) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: bool) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3894,17 +4468,19 @@ mod __items {
     pub static STRING_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.StringValue",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::String,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::String,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0xd425789aff63bc30,
     };
     /// Message `google.protobuf.StringValue`.
@@ -3917,12 +4493,7 @@ mod __items {
     pub struct StringValueView<'a>(__rt::Reader<'a>);
     /// A [`StringValue`], for writing.
     pub struct StringValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        StringValue,
-        StringValueView,
-        StringValueMut,
-        STRING_VALUE_LAYOUT
-    );
+    __rt::message!(StringValue, StringValueView, StringValueMut, STRING_VALUE_LAYOUT);
     impl<'a> StringValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -3952,6 +4523,13 @@ mod __items {
         pub fn set_value(&mut self, value: &str) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: &str) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -3961,17 +4539,19 @@ mod __items {
     pub static BYTES_VALUE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
         name: "google.protobuf.BytesValue",
         size: 8,
-        fields: &[__rt::FieldLayout {
-            name: "value",
-            json_name: "value",
-            number: 1,
-            kind: __rt::Kind::Bytes,
-            shape: __rt::Shape::Singular,
-            presence: __rt::Presence::Implicit,
-            offset: 0,
-            nested: __rt::Nested::None,
-            enumeration: ::core::option::Option::None,
-        }],
+        fields: &[
+            __rt::FieldLayout {
+                name: "value",
+                json_name: "value",
+                number: 1,
+                kind: __rt::Kind::Bytes,
+                shape: __rt::Shape::Singular,
+                presence: __rt::Presence::Implicit,
+                offset: 0,
+                nested: __rt::Nested::None,
+                enumeration: ::core::option::Option::None,
+            },
+        ],
         schema_hash: 0xff74df9b17ebb587,
     };
     /// Message `google.protobuf.BytesValue`.
@@ -3984,12 +4564,7 @@ mod __items {
     pub struct BytesValueView<'a>(__rt::Reader<'a>);
     /// A [`BytesValue`], for writing.
     pub struct BytesValueMut<'a>(__rt::Writer<'a>);
-    __rt::message!(
-        BytesValue,
-        BytesValueView,
-        BytesValueMut,
-        BYTES_VALUE_LAYOUT
-    );
+    __rt::message!(BytesValue, BytesValueView, BytesValueMut, BYTES_VALUE_LAYOUT);
     impl<'a> BytesValueView<'a> {
         /// Field `value`.
         #[inline]
@@ -4003,8 +4578,8 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.0.set_bytes(0, value, false);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.0.set_shared(0, value, false);
@@ -4025,11 +4600,26 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.as_mut().set_value(value);
         }
-        /// Sets `value` without copying it, if no other field of the whole message is held by
-        /// reference yet; copies otherwise.
+        /// Sets `value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: &[u8]) -> Self {
+            self.set_value(value);
+            self
+        }
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_value_bytes(value);
+        }
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_value_bytes(value);
+            self
         }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {

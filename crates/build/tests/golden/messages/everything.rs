@@ -470,6 +470,13 @@ mod __items {
         pub fn set_f_double(&mut self, value: f64) {
             self.as_mut().set_f_double(value);
         }
+        /// Sets `f_double`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_double(mut self, value: f64) -> Self {
+            self.set_f_double(value);
+            self
+        }
         /// Unsets `f_double`.
         pub fn clear_f_double(&mut self) {
             self.as_mut().clear_f_double();
@@ -483,6 +490,13 @@ mod __items {
         #[inline]
         pub fn set_f_float(&mut self, value: f32) {
             self.as_mut().set_f_float(value);
+        }
+        /// Sets `f_float`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_float(mut self, value: f32) -> Self {
+            self.set_f_float(value);
+            self
         }
         /// Unsets `f_float`.
         pub fn clear_f_float(&mut self) {
@@ -498,6 +512,13 @@ mod __items {
         pub fn set_f_int32(&mut self, value: i32) {
             self.as_mut().set_f_int32(value);
         }
+        /// Sets `f_int32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_int32(mut self, value: i32) -> Self {
+            self.set_f_int32(value);
+            self
+        }
         /// Unsets `f_int32`.
         pub fn clear_f_int32(&mut self) {
             self.as_mut().clear_f_int32();
@@ -511,6 +532,13 @@ mod __items {
         #[inline]
         pub fn set_f_int64(&mut self, value: i64) {
             self.as_mut().set_f_int64(value);
+        }
+        /// Sets `f_int64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_int64(mut self, value: i64) -> Self {
+            self.set_f_int64(value);
+            self
         }
         /// Unsets `f_int64`.
         pub fn clear_f_int64(&mut self) {
@@ -526,6 +554,13 @@ mod __items {
         pub fn set_f_uint32(&mut self, value: u32) {
             self.as_mut().set_f_uint32(value);
         }
+        /// Sets `f_uint32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_uint32(mut self, value: u32) -> Self {
+            self.set_f_uint32(value);
+            self
+        }
         /// Unsets `f_uint32`.
         pub fn clear_f_uint32(&mut self) {
             self.as_mut().clear_f_uint32();
@@ -539,6 +574,13 @@ mod __items {
         #[inline]
         pub fn set_f_uint64(&mut self, value: u64) {
             self.as_mut().set_f_uint64(value);
+        }
+        /// Sets `f_uint64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_uint64(mut self, value: u64) -> Self {
+            self.set_f_uint64(value);
+            self
         }
         /// Unsets `f_uint64`.
         pub fn clear_f_uint64(&mut self) {
@@ -554,6 +596,13 @@ mod __items {
         pub fn set_f_sint32(&mut self, value: i32) {
             self.as_mut().set_f_sint32(value);
         }
+        /// Sets `f_sint32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sint32(mut self, value: i32) -> Self {
+            self.set_f_sint32(value);
+            self
+        }
         /// Unsets `f_sint32`.
         pub fn clear_f_sint32(&mut self) {
             self.as_mut().clear_f_sint32();
@@ -567,6 +616,13 @@ mod __items {
         #[inline]
         pub fn set_f_sint64(&mut self, value: i64) {
             self.as_mut().set_f_sint64(value);
+        }
+        /// Sets `f_sint64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sint64(mut self, value: i64) -> Self {
+            self.set_f_sint64(value);
+            self
         }
         /// Unsets `f_sint64`.
         pub fn clear_f_sint64(&mut self) {
@@ -582,6 +638,13 @@ mod __items {
         pub fn set_f_fixed32(&mut self, value: u32) {
             self.as_mut().set_f_fixed32(value);
         }
+        /// Sets `f_fixed32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_fixed32(mut self, value: u32) -> Self {
+            self.set_f_fixed32(value);
+            self
+        }
         /// Unsets `f_fixed32`.
         pub fn clear_f_fixed32(&mut self) {
             self.as_mut().clear_f_fixed32();
@@ -595,6 +658,13 @@ mod __items {
         #[inline]
         pub fn set_f_fixed64(&mut self, value: u64) {
             self.as_mut().set_f_fixed64(value);
+        }
+        /// Sets `f_fixed64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_fixed64(mut self, value: u64) -> Self {
+            self.set_f_fixed64(value);
+            self
         }
         /// Unsets `f_fixed64`.
         pub fn clear_f_fixed64(&mut self) {
@@ -610,6 +680,13 @@ mod __items {
         pub fn set_f_sfixed32(&mut self, value: i32) {
             self.as_mut().set_f_sfixed32(value);
         }
+        /// Sets `f_sfixed32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sfixed32(mut self, value: i32) -> Self {
+            self.set_f_sfixed32(value);
+            self
+        }
         /// Unsets `f_sfixed32`.
         pub fn clear_f_sfixed32(&mut self) {
             self.as_mut().clear_f_sfixed32();
@@ -623,6 +700,13 @@ mod __items {
         #[inline]
         pub fn set_f_sfixed64(&mut self, value: i64) {
             self.as_mut().set_f_sfixed64(value);
+        }
+        /// Sets `f_sfixed64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sfixed64(mut self, value: i64) -> Self {
+            self.set_f_sfixed64(value);
+            self
         }
         /// Unsets `f_sfixed64`.
         pub fn clear_f_sfixed64(&mut self) {
@@ -638,6 +722,13 @@ mod __items {
         pub fn set_f_bool(&mut self, value: bool) {
             self.as_mut().set_f_bool(value);
         }
+        /// Sets `f_bool`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_bool(mut self, value: bool) -> Self {
+            self.set_f_bool(value);
+            self
+        }
         /// Unsets `f_bool`.
         pub fn clear_f_bool(&mut self) {
             self.as_mut().clear_f_bool();
@@ -651,6 +742,13 @@ mod __items {
         #[inline]
         pub fn set_f_string(&mut self, value: &str) {
             self.as_mut().set_f_string(value);
+        }
+        /// Sets `f_string`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_string(mut self, value: &str) -> Self {
+            self.set_f_string(value);
+            self
         }
         /// Unsets `f_string`.
         pub fn clear_f_string(&mut self) {
@@ -666,11 +764,26 @@ mod __items {
         pub fn set_f_bytes(&mut self, value: &[u8]) {
             self.as_mut().set_f_bytes(value);
         }
+        /// Sets `f_bytes` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_bytes(mut self, value: &[u8]) -> Self {
+            self.set_f_bytes(value);
+            self
+        }
         /// Sets `f_bytes` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_f_bytes_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_f_bytes_bytes(value);
+        }
+        /// Sets `f_bytes` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_bytes_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_f_bytes_bytes(value);
+            self
         }
         /// Unsets `f_bytes`.
         pub fn clear_f_bytes(&mut self) {
@@ -685,6 +798,13 @@ mod __items {
         #[inline]
         pub fn set_f_color(&mut self, value: Color) {
             self.as_mut().set_f_color(value);
+        }
+        /// Sets `f_color`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_color(mut self, value: Color) -> Self {
+            self.set_f_color(value);
+            self
         }
         /// Unsets `f_color`.
         pub fn clear_f_color(&mut self) {
@@ -1547,6 +1667,13 @@ mod __items {
         pub fn set_f_double(&mut self, value: f64) {
             self.as_mut().set_f_double(value);
         }
+        /// Sets `f_double`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_double(mut self, value: f64) -> Self {
+            self.set_f_double(value);
+            self
+        }
         /// Unsets `f_double`.
         pub fn clear_f_double(&mut self) {
             self.as_mut().clear_f_double();
@@ -1570,6 +1697,13 @@ mod __items {
         #[inline]
         pub fn set_f_float(&mut self, value: f32) {
             self.as_mut().set_f_float(value);
+        }
+        /// Sets `f_float`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_float(mut self, value: f32) -> Self {
+            self.set_f_float(value);
+            self
         }
         /// Unsets `f_float`.
         pub fn clear_f_float(&mut self) {
@@ -1595,6 +1729,13 @@ mod __items {
         pub fn set_f_int32(&mut self, value: i32) {
             self.as_mut().set_f_int32(value);
         }
+        /// Sets `f_int32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_int32(mut self, value: i32) -> Self {
+            self.set_f_int32(value);
+            self
+        }
         /// Unsets `f_int32`.
         pub fn clear_f_int32(&mut self) {
             self.as_mut().clear_f_int32();
@@ -1618,6 +1759,13 @@ mod __items {
         #[inline]
         pub fn set_f_int64(&mut self, value: i64) {
             self.as_mut().set_f_int64(value);
+        }
+        /// Sets `f_int64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_int64(mut self, value: i64) -> Self {
+            self.set_f_int64(value);
+            self
         }
         /// Unsets `f_int64`.
         pub fn clear_f_int64(&mut self) {
@@ -1643,6 +1791,13 @@ mod __items {
         pub fn set_f_uint32(&mut self, value: u32) {
             self.as_mut().set_f_uint32(value);
         }
+        /// Sets `f_uint32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_uint32(mut self, value: u32) -> Self {
+            self.set_f_uint32(value);
+            self
+        }
         /// Unsets `f_uint32`.
         pub fn clear_f_uint32(&mut self) {
             self.as_mut().clear_f_uint32();
@@ -1666,6 +1821,13 @@ mod __items {
         #[inline]
         pub fn set_f_uint64(&mut self, value: u64) {
             self.as_mut().set_f_uint64(value);
+        }
+        /// Sets `f_uint64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_uint64(mut self, value: u64) -> Self {
+            self.set_f_uint64(value);
+            self
         }
         /// Unsets `f_uint64`.
         pub fn clear_f_uint64(&mut self) {
@@ -1691,6 +1853,13 @@ mod __items {
         pub fn set_f_sint32(&mut self, value: i32) {
             self.as_mut().set_f_sint32(value);
         }
+        /// Sets `f_sint32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sint32(mut self, value: i32) -> Self {
+            self.set_f_sint32(value);
+            self
+        }
         /// Unsets `f_sint32`.
         pub fn clear_f_sint32(&mut self) {
             self.as_mut().clear_f_sint32();
@@ -1714,6 +1883,13 @@ mod __items {
         #[inline]
         pub fn set_f_sint64(&mut self, value: i64) {
             self.as_mut().set_f_sint64(value);
+        }
+        /// Sets `f_sint64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sint64(mut self, value: i64) -> Self {
+            self.set_f_sint64(value);
+            self
         }
         /// Unsets `f_sint64`.
         pub fn clear_f_sint64(&mut self) {
@@ -1739,6 +1915,13 @@ mod __items {
         pub fn set_f_fixed32(&mut self, value: u32) {
             self.as_mut().set_f_fixed32(value);
         }
+        /// Sets `f_fixed32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_fixed32(mut self, value: u32) -> Self {
+            self.set_f_fixed32(value);
+            self
+        }
         /// Unsets `f_fixed32`.
         pub fn clear_f_fixed32(&mut self) {
             self.as_mut().clear_f_fixed32();
@@ -1762,6 +1945,13 @@ mod __items {
         #[inline]
         pub fn set_f_fixed64(&mut self, value: u64) {
             self.as_mut().set_f_fixed64(value);
+        }
+        /// Sets `f_fixed64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_fixed64(mut self, value: u64) -> Self {
+            self.set_f_fixed64(value);
+            self
         }
         /// Unsets `f_fixed64`.
         pub fn clear_f_fixed64(&mut self) {
@@ -1787,6 +1977,13 @@ mod __items {
         pub fn set_f_sfixed32(&mut self, value: i32) {
             self.as_mut().set_f_sfixed32(value);
         }
+        /// Sets `f_sfixed32`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sfixed32(mut self, value: i32) -> Self {
+            self.set_f_sfixed32(value);
+            self
+        }
         /// Unsets `f_sfixed32`.
         pub fn clear_f_sfixed32(&mut self) {
             self.as_mut().clear_f_sfixed32();
@@ -1810,6 +2007,13 @@ mod __items {
         #[inline]
         pub fn set_f_sfixed64(&mut self, value: i64) {
             self.as_mut().set_f_sfixed64(value);
+        }
+        /// Sets `f_sfixed64`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_sfixed64(mut self, value: i64) -> Self {
+            self.set_f_sfixed64(value);
+            self
         }
         /// Unsets `f_sfixed64`.
         pub fn clear_f_sfixed64(&mut self) {
@@ -1835,6 +2039,13 @@ mod __items {
         pub fn set_f_bool(&mut self, value: bool) {
             self.as_mut().set_f_bool(value);
         }
+        /// Sets `f_bool`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_bool(mut self, value: bool) -> Self {
+            self.set_f_bool(value);
+            self
+        }
         /// Unsets `f_bool`.
         pub fn clear_f_bool(&mut self) {
             self.as_mut().clear_f_bool();
@@ -1858,6 +2069,13 @@ mod __items {
         #[inline]
         pub fn set_f_string(&mut self, value: &str) {
             self.as_mut().set_f_string(value);
+        }
+        /// Sets `f_string`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_string(mut self, value: &str) -> Self {
+            self.set_f_string(value);
+            self
         }
         /// Unsets `f_string`.
         pub fn clear_f_string(&mut self) {
@@ -1883,11 +2101,26 @@ mod __items {
         pub fn set_f_bytes(&mut self, value: &[u8]) {
             self.as_mut().set_f_bytes(value);
         }
+        /// Sets `f_bytes` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_bytes(mut self, value: &[u8]) -> Self {
+            self.set_f_bytes(value);
+            self
+        }
         /// Sets `f_bytes` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_f_bytes_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_f_bytes_bytes(value);
+        }
+        /// Sets `f_bytes` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_bytes_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_f_bytes_bytes(value);
+            self
         }
         /// Unsets `f_bytes`.
         pub fn clear_f_bytes(&mut self) {
@@ -1913,6 +2146,13 @@ mod __items {
         pub fn set_f_color(&mut self, value: Color) {
             self.as_mut().set_f_color(value);
         }
+        /// Sets `f_color`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_color(mut self, value: Color) -> Self {
+            self.set_f_color(value);
+            self
+        }
         /// Unsets `f_color`.
         pub fn clear_f_color(&mut self) {
             self.as_mut().clear_f_color();
@@ -1936,6 +2176,13 @@ mod __items {
         #[inline]
         pub fn set_f_scalars(&mut self, value: ScalarsView<'_>) {
             self.as_mut().set_f_scalars(value);
+        }
+        /// Sets `f_scalars` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_f_scalars(mut self, value: ScalarsView<'_>) -> Self {
+            self.set_f_scalars(value);
+            self
         }
         /// `f_scalars`, for writing. This sets the field.
         #[inline]
@@ -2437,6 +2684,18 @@ mod __items {
         pub fn clear_f_double(&mut self) {
             self.as_mut().clear_f_double();
         }
+        /// Adds to `f_double`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_double<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <f64 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_double_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_float`.
         #[inline]
         pub fn f_float(&self) -> __rt::RepeatedView<'_, f32> {
@@ -2450,6 +2709,18 @@ mod __items {
         /// Removes all of `f_float`.
         pub fn clear_f_float(&mut self) {
             self.as_mut().clear_f_float();
+        }
+        /// Adds to `f_float`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_float<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <f32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_float_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_int32`.
         #[inline]
@@ -2465,6 +2736,18 @@ mod __items {
         pub fn clear_f_int32(&mut self) {
             self.as_mut().clear_f_int32();
         }
+        /// Adds to `f_int32`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_int32<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_int32_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_int64`.
         #[inline]
         pub fn f_int64(&self) -> __rt::RepeatedView<'_, i64> {
@@ -2478,6 +2761,18 @@ mod __items {
         /// Removes all of `f_int64`.
         pub fn clear_f_int64(&mut self) {
             self.as_mut().clear_f_int64();
+        }
+        /// Adds to `f_int64`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_int64<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i64 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_int64_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_uint32`.
         #[inline]
@@ -2493,6 +2788,18 @@ mod __items {
         pub fn clear_f_uint32(&mut self) {
             self.as_mut().clear_f_uint32();
         }
+        /// Adds to `f_uint32`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_uint32<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <u32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_uint32_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_uint64`.
         #[inline]
         pub fn f_uint64(&self) -> __rt::RepeatedView<'_, u64> {
@@ -2506,6 +2813,18 @@ mod __items {
         /// Removes all of `f_uint64`.
         pub fn clear_f_uint64(&mut self) {
             self.as_mut().clear_f_uint64();
+        }
+        /// Adds to `f_uint64`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_uint64<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <u64 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_uint64_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_sint32`.
         #[inline]
@@ -2521,6 +2840,18 @@ mod __items {
         pub fn clear_f_sint32(&mut self) {
             self.as_mut().clear_f_sint32();
         }
+        /// Adds to `f_sint32`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_sint32<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_sint32_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_sint64`.
         #[inline]
         pub fn f_sint64(&self) -> __rt::RepeatedView<'_, i64> {
@@ -2534,6 +2865,18 @@ mod __items {
         /// Removes all of `f_sint64`.
         pub fn clear_f_sint64(&mut self) {
             self.as_mut().clear_f_sint64();
+        }
+        /// Adds to `f_sint64`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_sint64<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i64 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_sint64_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_fixed32`.
         #[inline]
@@ -2549,6 +2892,18 @@ mod __items {
         pub fn clear_f_fixed32(&mut self) {
             self.as_mut().clear_f_fixed32();
         }
+        /// Adds to `f_fixed32`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_fixed32<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <u32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_fixed32_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_fixed64`.
         #[inline]
         pub fn f_fixed64(&self) -> __rt::RepeatedView<'_, u64> {
@@ -2562,6 +2917,18 @@ mod __items {
         /// Removes all of `f_fixed64`.
         pub fn clear_f_fixed64(&mut self) {
             self.as_mut().clear_f_fixed64();
+        }
+        /// Adds to `f_fixed64`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_fixed64<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <u64 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_fixed64_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_sfixed32`.
         #[inline]
@@ -2577,6 +2944,18 @@ mod __items {
         pub fn clear_f_sfixed32(&mut self) {
             self.as_mut().clear_f_sfixed32();
         }
+        /// Adds to `f_sfixed32`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_sfixed32<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_sfixed32_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_sfixed64`.
         #[inline]
         pub fn f_sfixed64(&self) -> __rt::RepeatedView<'_, i64> {
@@ -2590,6 +2969,18 @@ mod __items {
         /// Removes all of `f_sfixed64`.
         pub fn clear_f_sfixed64(&mut self) {
             self.as_mut().clear_f_sfixed64();
+        }
+        /// Adds to `f_sfixed64`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_sfixed64<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i64 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_sfixed64_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_bool`.
         #[inline]
@@ -2605,6 +2996,18 @@ mod __items {
         pub fn clear_f_bool(&mut self) {
             self.as_mut().clear_f_bool();
         }
+        /// Adds to `f_bool`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_bool<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <bool as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_bool_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_string`.
         #[inline]
         pub fn f_string(&self) -> __rt::RepeatedView<'_, str> {
@@ -2618,6 +3021,18 @@ mod __items {
         /// Removes all of `f_string`.
         pub fn clear_f_string(&mut self) {
             self.as_mut().clear_f_string();
+        }
+        /// Adds to `f_string`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_string<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_string_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_bytes`.
         #[inline]
@@ -2633,6 +3048,18 @@ mod __items {
         pub fn clear_f_bytes(&mut self) {
             self.as_mut().clear_f_bytes();
         }
+        /// Adds to `f_bytes`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_bytes<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <[u8] as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_bytes_mut();
+            this.extend(values);
+            self
+        }
         /// Field `f_color`.
         #[inline]
         pub fn f_color(&self) -> __rt::RepeatedView<'_, Color> {
@@ -2646,6 +3073,18 @@ mod __items {
         /// Removes all of `f_color`.
         pub fn clear_f_color(&mut self) {
             self.as_mut().clear_f_color();
+        }
+        /// Adds to `f_color`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_color<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <Color as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_color_mut();
+            this.extend(values);
+            self
         }
         /// Field `f_scalars`.
         #[inline]
@@ -2661,6 +3100,18 @@ mod __items {
         pub fn clear_f_scalars(&mut self) {
             self.as_mut().clear_f_scalars();
         }
+        /// Adds to `f_scalars`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_scalars<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Scalars>,
+        ) -> Self {
+            let mut this = self.f_scalars_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
         /// Field `f_unpacked`.
         #[inline]
         pub fn f_unpacked(&self) -> __rt::RepeatedView<'_, i32> {
@@ -2674,6 +3125,18 @@ mod __items {
         /// Removes all of `f_unpacked`.
         pub fn clear_f_unpacked(&mut self) {
             self.as_mut().clear_f_unpacked();
+        }
+        /// Adds to `f_unpacked`. For building a message in one expression.
+        #[must_use]
+        pub fn with_f_unpacked<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <i32 as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.f_unpacked_mut();
+            this.extend(values);
+            self
         }
     }
     #[doc(hidden)]
@@ -2839,6 +3302,23 @@ mod __items {
         pub fn clear_text_to_number(&mut self) {
             self.as_mut().clear_text_to_number();
         }
+        /// Adds to `text_to_number`. For building a message in one expression.
+        #[must_use]
+        pub fn with_text_to_number<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (
+                    <str as __rt::Element>::View<'v>,
+                    <i32 as __rt::Element>::View<'v>,
+                ),
+            >,
+        ) -> Self {
+            let mut this = self.text_to_number_mut();
+            for (key, value) in values {
+                this.insert(key, value);
+            }
+            self
+        }
         /// Field `number_to_bytes`.
         #[inline]
         pub fn number_to_bytes(&self) -> __rt::MapView<'_, i64, [u8]> {
@@ -2852,6 +3332,23 @@ mod __items {
         /// Removes all of `number_to_bytes`.
         pub fn clear_number_to_bytes(&mut self) {
             self.as_mut().clear_number_to_bytes();
+        }
+        /// Adds to `number_to_bytes`. For building a message in one expression.
+        #[must_use]
+        pub fn with_number_to_bytes<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (
+                    <i64 as __rt::Element>::View<'v>,
+                    <[u8] as __rt::Element>::View<'v>,
+                ),
+            >,
+        ) -> Self {
+            let mut this = self.number_to_bytes_mut();
+            for (key, value) in values {
+                this.insert(key, value);
+            }
+            self
         }
         /// Field `bool_to_message`.
         #[inline]
@@ -2867,6 +3364,20 @@ mod __items {
         pub fn clear_bool_to_message(&mut self) {
             self.as_mut().clear_bool_to_message();
         }
+        /// Adds to `bool_to_message`. For building a message in one expression.
+        #[must_use]
+        pub fn with_bool_to_message<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (<bool as __rt::Element>::View<'v>, &'v Scalars),
+            >,
+        ) -> Self {
+            let mut this = self.bool_to_message_mut();
+            for (key, value) in values {
+                this.get_or_default(key).copy_from(value.view());
+            }
+            self
+        }
         /// Field `number_to_color`.
         #[inline]
         pub fn number_to_color(&self) -> __rt::MapView<'_, u32, Color> {
@@ -2881,6 +3392,23 @@ mod __items {
         pub fn clear_number_to_color(&mut self) {
             self.as_mut().clear_number_to_color();
         }
+        /// Adds to `number_to_color`. For building a message in one expression.
+        #[must_use]
+        pub fn with_number_to_color<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (
+                    <u32 as __rt::Element>::View<'v>,
+                    <Color as __rt::Element>::View<'v>,
+                ),
+            >,
+        ) -> Self {
+            let mut this = self.number_to_color_mut();
+            for (key, value) in values {
+                this.insert(key, value);
+            }
+            self
+        }
         /// Field `number_to_double`.
         #[inline]
         pub fn number_to_double(&self) -> __rt::MapView<'_, i64, f64> {
@@ -2894,6 +3422,23 @@ mod __items {
         /// Removes all of `number_to_double`.
         pub fn clear_number_to_double(&mut self) {
             self.as_mut().clear_number_to_double();
+        }
+        /// Adds to `number_to_double`. For building a message in one expression.
+        #[must_use]
+        pub fn with_number_to_double<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (
+                    <i64 as __rt::Element>::View<'v>,
+                    <f64 as __rt::Element>::View<'v>,
+                ),
+            >,
+        ) -> Self {
+            let mut this = self.number_to_double_mut();
+            for (key, value) in values {
+                this.insert(key, value);
+            }
+            self
         }
     }
     /// Declarations within [`Maps`].
@@ -3589,6 +4134,13 @@ mod __items {
         pub fn set_number(&mut self, value: i32) {
             self.as_mut().set_number(value);
         }
+        /// Sets `number`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number(mut self, value: i32) -> Self {
+            self.set_number(value);
+            self
+        }
         /// Unsets `number`.
         pub fn clear_number(&mut self) {
             self.as_mut().clear_number();
@@ -3602,6 +4154,13 @@ mod __items {
         #[inline]
         pub fn set_between(&mut self, value: u32) {
             self.as_mut().set_between(value);
+        }
+        /// Sets `between`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_between(mut self, value: u32) -> Self {
+            self.set_between(value);
+            self
         }
         /// Unsets `between`.
         pub fn clear_between(&mut self) {
@@ -3627,6 +4186,13 @@ mod __items {
         pub fn set_text(&mut self, value: &str) {
             self.as_mut().set_text(value);
         }
+        /// Sets `text`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_text(mut self, value: &str) -> Self {
+            self.set_text(value);
+            self
+        }
         /// Unsets `text`.
         pub fn clear_text(&mut self) {
             self.as_mut().clear_text();
@@ -3651,11 +4217,26 @@ mod __items {
         pub fn set_data(&mut self, value: &[u8]) {
             self.as_mut().set_data(value);
         }
+        /// Sets `data` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_data(mut self, value: &[u8]) -> Self {
+            self.set_data(value);
+            self
+        }
         /// Sets `data` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_data_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_data_bytes(value);
+        }
+        /// Sets `data` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_data_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_data_bytes(value);
+            self
         }
         /// Unsets `data`.
         pub fn clear_data(&mut self) {
@@ -3680,6 +4261,13 @@ mod __items {
         #[inline]
         pub fn set_inner(&mut self, value: ChoicesView<'_>) {
             self.as_mut().set_inner(value);
+        }
+        /// Sets `inner` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_inner(mut self, value: ChoicesView<'_>) -> Self {
+            self.set_inner(value);
+            self
         }
         /// `inner`, for writing. This sets the field.
         #[inline]
@@ -3713,6 +4301,13 @@ mod __items {
         pub fn set_color(&mut self, value: Color) {
             self.as_mut().set_color(value);
         }
+        /// Sets `color`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_color(mut self, value: Color) -> Self {
+            self.set_color(value);
+            self
+        }
         /// Unsets `color`.
         pub fn clear_color(&mut self) {
             self.as_mut().clear_color();
@@ -3736,6 +4331,13 @@ mod __items {
         #[inline]
         pub fn set_yes(&mut self, value: bool) {
             self.as_mut().set_yes(value);
+        }
+        /// Sets `yes`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_yes(mut self, value: bool) -> Self {
+            self.set_yes(value);
+            self
         }
         /// Unsets `yes`.
         pub fn clear_yes(&mut self) {
@@ -3761,6 +4363,13 @@ mod __items {
         pub fn set_maybe(&mut self, value: u32) {
             self.as_mut().set_maybe(value);
         }
+        /// Sets `maybe`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_maybe(mut self, value: u32) -> Self {
+            self.set_maybe(value);
+            self
+        }
         /// Unsets `maybe`.
         pub fn clear_maybe(&mut self) {
             self.as_mut().clear_maybe();
@@ -3784,6 +4393,13 @@ mod __items {
         #[inline]
         pub fn set_flag(&mut self, value: bool) {
             self.as_mut().set_flag(value);
+        }
+        /// Sets `flag`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_flag(mut self, value: bool) -> Self {
+            self.set_flag(value);
+            self
         }
         /// Unsets `flag`.
         pub fn clear_flag(&mut self) {
@@ -4029,6 +4645,13 @@ mod __items {
         pub fn set_value(&mut self, value: u64) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: u64) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
             self.as_mut().clear_value();
@@ -4052,6 +4675,13 @@ mod __items {
         #[inline]
         pub fn set_left(&mut self, value: TreeView<'_>) {
             self.as_mut().set_left(value);
+        }
+        /// Sets `left` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_left(mut self, value: TreeView<'_>) -> Self {
+            self.set_left(value);
+            self
         }
         /// `left`, for writing. This sets the field.
         #[inline]
@@ -4084,6 +4714,13 @@ mod __items {
         pub fn set_right(&mut self, value: TreeView<'_>) {
             self.as_mut().set_right(value);
         }
+        /// Sets `right` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_right(mut self, value: TreeView<'_>) -> Self {
+            self.set_right(value);
+            self
+        }
         /// `right`, for writing. This sets the field.
         #[inline]
         pub fn right_mut(&mut self) -> TreeMut<'_> {
@@ -4109,6 +4746,18 @@ mod __items {
         pub fn clear_others(&mut self) {
             self.as_mut().clear_others();
         }
+        /// Adds to `others`. For building a message in one expression.
+        #[must_use]
+        pub fn with_others<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Tree>,
+        ) -> Self {
+            let mut this = self.others_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
         /// Field `named`.
         #[inline]
         pub fn named(&self) -> __rt::MapView<'_, str, Tree> {
@@ -4122,6 +4771,20 @@ mod __items {
         /// Removes all of `named`.
         pub fn clear_named(&mut self) {
             self.as_mut().clear_named();
+        }
+        /// Adds to `named`. For building a message in one expression.
+        #[must_use]
+        pub fn with_named<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = (<str as __rt::Element>::View<'v>, &'v Tree),
+            >,
+        ) -> Self {
+            let mut this = self.named_mut();
+            for (key, value) in values {
+                this.get_or_default(key).copy_from(value.view());
+            }
+            self
         }
     }
     /// Declarations within [`Tree`].
@@ -4278,7 +4941,7 @@ mod __items {
                 presence: __rt::Presence::Reference,
                 offset: 64,
                 nested: __rt::Nested::Known(
-                    &super::super::google::protobuf::TIMESTAMP_LAYOUT,
+                    &::starling_message::well_known::TIMESTAMP_LAYOUT,
                 ),
                 enumeration: ::core::option::Option::None,
             },
@@ -4490,8 +5153,8 @@ mod __items {
         }
         /// Field `at`.
         #[inline]
-        pub fn at(self) -> super::super::google::protobuf::TimestampView<'a> {
-            <super::super::google::protobuf::Timestamp as __rt::Message>::view_of(
+        pub fn at(self) -> ::starling_message::well_known::TimestampView<'a> {
+            <::starling_message::well_known::Timestamp as __rt::Message>::view_of(
                 self.0.child(64).unwrap_or(<__rt::Reader<'_>>::empty()),
             )
         }
@@ -4504,10 +5167,10 @@ mod __items {
         #[inline]
         pub fn at_opt(
             self,
-        ) -> ::core::option::Option<super::super::google::protobuf::TimestampView<'a>> {
+        ) -> ::core::option::Option<::starling_message::well_known::TimestampView<'a>> {
             if self.has_at() {
                 ::core::option::Option::Some(
-                    <super::super::google::protobuf::Timestamp as __rt::Message>::view_of(
+                    <::starling_message::well_known::Timestamp as __rt::Message>::view_of(
                         self.0.child(64).unwrap_or(<__rt::Reader<'_>>::empty()),
                     ),
                 )
@@ -4697,21 +5360,21 @@ mod __items {
         #[inline]
         pub fn set_at(
             &mut self,
-            value: super::super::google::protobuf::TimestampView<'_>,
+            value: ::starling_message::well_known::TimestampView<'_>,
         ) {
             self.0
                 .set_message(
                     64,
-                    <super::super::google::protobuf::Timestamp as __rt::Message>::LAYOUT,
+                    <::starling_message::well_known::Timestamp as __rt::Message>::LAYOUT,
                     __rt::MessageView::reader(value),
                 );
         }
         /// `at`, for writing. This sets the field.
         #[inline]
-        pub fn at_mut(&mut self) -> super::super::google::protobuf::TimestampMut<'_> {
-            let stride = <super::super::google::protobuf::Timestamp as __rt::Message>::LAYOUT
+        pub fn at_mut(&mut self) -> ::starling_message::well_known::TimestampMut<'_> {
+            let stride = <::starling_message::well_known::Timestamp as __rt::Message>::LAYOUT
                 .stride();
-            <super::super::google::protobuf::Timestamp as __rt::Message>::mut_of(
+            <::starling_message::well_known::Timestamp as __rt::Message>::mut_of(
                 self.0.reborrow().child(64, stride),
             )
         }
@@ -4764,6 +5427,13 @@ mod __items {
         pub fn set_scalars(&mut self, value: ScalarsView<'_>) {
             self.as_mut().set_scalars(value);
         }
+        /// Sets `scalars` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_scalars(mut self, value: ScalarsView<'_>) -> Self {
+            self.set_scalars(value);
+            self
+        }
         /// `scalars`, for writing. This sets the field.
         #[inline]
         pub fn scalars_mut(&mut self) -> ScalarsMut<'_> {
@@ -4794,6 +5464,13 @@ mod __items {
         #[inline]
         pub fn set_optionals(&mut self, value: OptionalsView<'_>) {
             self.as_mut().set_optionals(value);
+        }
+        /// Sets `optionals` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_optionals(mut self, value: OptionalsView<'_>) -> Self {
+            self.set_optionals(value);
+            self
         }
         /// `optionals`, for writing. This sets the field.
         #[inline]
@@ -4826,6 +5503,13 @@ mod __items {
         pub fn set_lists(&mut self, value: ListsView<'_>) {
             self.as_mut().set_lists(value);
         }
+        /// Sets `lists` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_lists(mut self, value: ListsView<'_>) -> Self {
+            self.set_lists(value);
+            self
+        }
         /// `lists`, for writing. This sets the field.
         #[inline]
         pub fn lists_mut(&mut self) -> ListsMut<'_> {
@@ -4856,6 +5540,13 @@ mod __items {
         #[inline]
         pub fn set_maps(&mut self, value: MapsView<'_>) {
             self.as_mut().set_maps(value);
+        }
+        /// Sets `maps` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_maps(mut self, value: MapsView<'_>) -> Self {
+            self.set_maps(value);
+            self
         }
         /// `maps`, for writing. This sets the field.
         #[inline]
@@ -4888,6 +5579,13 @@ mod __items {
         pub fn set_choices(&mut self, value: ChoicesView<'_>) {
             self.as_mut().set_choices(value);
         }
+        /// Sets `choices` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_choices(mut self, value: ChoicesView<'_>) -> Self {
+            self.set_choices(value);
+            self
+        }
         /// `choices`, for writing. This sets the field.
         #[inline]
         pub fn choices_mut(&mut self) -> ChoicesMut<'_> {
@@ -4918,6 +5616,13 @@ mod __items {
         #[inline]
         pub fn set_tree(&mut self, value: TreeView<'_>) {
             self.as_mut().set_tree(value);
+        }
+        /// Sets `tree` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_tree(mut self, value: TreeView<'_>) -> Self {
+            self.set_tree(value);
+            self
         }
         /// `tree`, for writing. This sets the field.
         #[inline]
@@ -4950,6 +5655,13 @@ mod __items {
         pub fn set_nothing(&mut self, value: NothingView<'_>) {
             self.as_mut().set_nothing(value);
         }
+        /// Sets `nothing` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_nothing(mut self, value: NothingView<'_>) -> Self {
+            self.set_nothing(value);
+            self
+        }
         /// `nothing`, for writing. This sets the field.
         #[inline]
         pub fn nothing_mut(&mut self) -> NothingMut<'_> {
@@ -4975,9 +5687,21 @@ mod __items {
         pub fn clear_nothings(&mut self) {
             self.as_mut().clear_nothings();
         }
+        /// Adds to `nothings`. For building a message in one expression.
+        #[must_use]
+        pub fn with_nothings<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Nothing>,
+        ) -> Self {
+            let mut this = self.nothings_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
+        }
         /// Field `at`.
         #[inline]
-        pub fn at(&self) -> super::super::google::protobuf::TimestampView<'_> {
+        pub fn at(&self) -> ::starling_message::well_known::TimestampView<'_> {
             self.view().at()
         }
         /// Whether `at` is set.
@@ -4989,24 +5713,34 @@ mod __items {
         #[inline]
         pub fn at_opt(
             &self,
-        ) -> ::core::option::Option<super::super::google::protobuf::TimestampView<'_>> {
+        ) -> ::core::option::Option<::starling_message::well_known::TimestampView<'_>> {
             self.view().at_opt()
         }
         /// Sets `at` to a copy.
         #[inline]
         pub fn set_at(
             &mut self,
-            value: super::super::google::protobuf::TimestampView<'_>,
+            value: ::starling_message::well_known::TimestampView<'_>,
         ) {
             self.as_mut().set_at(value);
         }
+        /// Sets `at` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_at(
+            mut self,
+            value: ::starling_message::well_known::TimestampView<'_>,
+        ) -> Self {
+            self.set_at(value);
+            self
+        }
         /// `at`, for writing. This sets the field.
         #[inline]
-        pub fn at_mut(&mut self) -> super::super::google::protobuf::TimestampMut<'_> {
+        pub fn at_mut(&mut self) -> ::starling_message::well_known::TimestampMut<'_> {
             let this = __rt::Writer::from_arena(&mut self.arena);
-            let stride = <super::super::google::protobuf::Timestamp as __rt::Message>::LAYOUT
+            let stride = <::starling_message::well_known::Timestamp as __rt::Message>::LAYOUT
                 .stride();
-            <super::super::google::protobuf::Timestamp as __rt::Message>::mut_of(
+            <::starling_message::well_known::Timestamp as __rt::Message>::mut_of(
                 this.child(64, stride),
             )
         }
@@ -5035,6 +5769,16 @@ mod __items {
         #[inline]
         pub fn set_unit(&mut self, value: super::super::shared::v1::UnitView<'_>) {
             self.as_mut().set_unit(value);
+        }
+        /// Sets `unit` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_unit(
+            mut self,
+            value: super::super::shared::v1::UnitView<'_>,
+        ) -> Self {
+            self.set_unit(value);
+            self
         }
         /// `unit`, for writing. This sets the field.
         #[inline]
@@ -5487,6 +6231,13 @@ mod __items {
         pub fn set_type(&mut self, value: &str) {
             self.as_mut().set_type(value);
         }
+        /// Sets `type`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_type(mut self, value: &str) -> Self {
+            self.set_type(value);
+            self
+        }
         /// Unsets `type`.
         pub fn clear_type(&mut self) {
             self.as_mut().clear_type();
@@ -5500,6 +6251,13 @@ mod __items {
         #[inline]
         pub fn set_self(&mut self, value: bool) {
             self.as_mut().set_self(value);
+        }
+        /// Sets `self`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_self(mut self, value: bool) -> Self {
+            self.set_self(value);
+            self
         }
         /// Unsets `self`.
         pub fn clear_self(&mut self) {
@@ -5515,6 +6273,13 @@ mod __items {
         pub fn set_view_3(&mut self, value: i32) {
             self.as_mut().set_view_3(value);
         }
+        /// Sets `view`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_view_3(mut self, value: i32) -> Self {
+            self.set_view_3(value);
+            self
+        }
         /// Unsets `view`.
         pub fn clear_view_3(&mut self) {
             self.as_mut().clear_view_3();
@@ -5528,6 +6293,13 @@ mod __items {
         #[inline]
         pub fn set_has_count(&mut self, value: i32) {
             self.as_mut().set_has_count(value);
+        }
+        /// Sets `has_count`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_has_count(mut self, value: i32) -> Self {
+            self.set_has_count(value);
+            self
         }
         /// Unsets `has_count`.
         pub fn clear_has_count(&mut self) {
@@ -5553,6 +6325,13 @@ mod __items {
         pub fn set_count_5(&mut self, value: i32) {
             self.as_mut().set_count_5(value);
         }
+        /// Sets `count`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_count_5(mut self, value: i32) -> Self {
+            self.set_count_5(value);
+            self
+        }
         /// Unsets `count`.
         pub fn clear_count_5(&mut self) {
             self.as_mut().clear_count_5();
@@ -5566,6 +6345,13 @@ mod __items {
         #[inline]
         pub fn set_new_6(&mut self, value: i32) {
             self.as_mut().set_new_6(value);
+        }
+        /// Sets `new`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_new_6(mut self, value: i32) -> Self {
+            self.set_new_6(value);
+            self
         }
         /// Unsets `new`.
         pub fn clear_new_6(&mut self) {
@@ -5581,11 +6367,26 @@ mod __items {
         pub fn set_camel_case(&mut self, value: &[u8]) {
             self.as_mut().set_camel_case(value);
         }
+        /// Sets `camelCase` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_camel_case(mut self, value: &[u8]) -> Self {
+            self.set_camel_case(value);
+            self
+        }
         /// Sets `camelCase` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_camel_case_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_camel_case_bytes(value);
+        }
+        /// Sets `camelCase` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_camel_case_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_camel_case_bytes(value);
+            self
         }
         /// Unsets `camelCase`.
         pub fn clear_camel_case(&mut self) {
@@ -5611,6 +6412,13 @@ mod __items {
         pub fn set_some(&mut self, value: i32) {
             self.as_mut().set_some(value);
         }
+        /// Sets `some`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_some(mut self, value: i32) -> Self {
+            self.set_some(value);
+            self
+        }
         /// Unsets `some`.
         pub fn clear_some(&mut self) {
             self.as_mut().clear_some();
@@ -5634,6 +6442,13 @@ mod __items {
         #[inline]
         pub fn set_none(&mut self, value: &str) {
             self.as_mut().set_none(value);
+        }
+        /// Sets `none`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_none(mut self, value: &str) -> Self {
+            self.set_none(value);
+            self
         }
         /// Unsets `none`.
         pub fn clear_none(&mut self) {
@@ -5659,6 +6474,13 @@ mod __items {
         pub fn set_result(&mut self, value: option::ResultView<'_>) {
             self.as_mut().set_result(value);
         }
+        /// Sets `result` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_result(mut self, value: option::ResultView<'_>) -> Self {
+            self.set_result(value);
+            self
+        }
         /// `result`, for writing. This sets the field.
         #[inline]
         pub fn result_mut(&mut self) -> option::ResultMut<'_> {
@@ -5683,6 +6505,18 @@ mod __items {
         /// Removes all of `oks`.
         pub fn clear_oks(&mut self) {
             self.as_mut().clear_oks();
+        }
+        /// Adds to `oks`. For building a message in one expression.
+        #[must_use]
+        pub fn with_oks<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <option::result::Ok as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.oks_mut();
+            this.extend(values);
+            self
         }
         /// The case of `match` that is set.
         #[inline]
@@ -5846,6 +6680,13 @@ mod __items {
             pub fn set_ok(&mut self, value: super::option::result::Ok) {
                 self.as_mut().set_ok(value);
             }
+            /// Sets `ok`. For building a message in one expression.
+            #[inline]
+            #[must_use]
+            pub fn with_ok(mut self, value: super::option::result::Ok) -> Self {
+                self.set_ok(value);
+                self
+            }
             /// Unsets `ok`.
             pub fn clear_ok(&mut self) {
                 self.as_mut().clear_ok();
@@ -5870,6 +6711,13 @@ mod __items {
             pub fn set_parent(&mut self, value: super::OptionView<'_>) {
                 self.as_mut().set_parent(value);
             }
+            /// Sets `parent` to a copy. For building a message in one expression.
+            #[inline]
+            #[must_use]
+            pub fn with_parent(mut self, value: super::OptionView<'_>) -> Self {
+                self.set_parent(value);
+                self
+            }
             /// `parent`, for writing. This sets the field.
             #[inline]
             pub fn parent_mut(&mut self) -> super::OptionMut<'_> {
@@ -5893,6 +6741,16 @@ mod __items {
                 value: super::super::super::shared::v1::unit::Scale,
             ) {
                 self.as_mut().set_scale(value);
+            }
+            /// Sets `scale`. For building a message in one expression.
+            #[inline]
+            #[must_use]
+            pub fn with_scale(
+                mut self,
+                value: super::super::super::shared::v1::unit::Scale,
+            ) -> Self {
+                self.set_scale(value);
+                self
             }
             /// Unsets `scale`.
             pub fn clear_scale(&mut self) {

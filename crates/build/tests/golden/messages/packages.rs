@@ -5,13 +5,6 @@ pub mod everything {
     include!("everything.rs");
 }
 #[allow(missing_docs)]
-pub mod google {
-    #[allow(missing_docs)]
-    pub mod protobuf {
-        include!("google.protobuf.rs");
-    }
-}
-#[allow(missing_docs)]
 pub mod shared {
     #[allow(missing_docs)]
     pub mod v1 {

@@ -94,6 +94,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -107,6 +114,13 @@ mod __items {
         #[inline]
         pub fn set_scale(&mut self, value: unit::Scale) {
             self.as_mut().set_scale(value);
+        }
+        /// Sets `scale`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_scale(mut self, value: unit::Scale) -> Self {
+            self.set_scale(value);
+            self
         }
         /// Unsets `scale`.
         pub fn clear_scale(&mut self) {

@@ -69,6 +69,13 @@ mod __items {
         pub fn set_number(&mut self, value: u32) {
             self.as_mut().set_number(value);
         }
+        /// Sets `number`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number(mut self, value: u32) -> Self {
+            self.set_number(value);
+            self
+        }
         /// Unsets `number`.
         pub fn clear_number(&mut self) {
             self.as_mut().clear_number();
@@ -133,6 +140,13 @@ mod __items {
         pub fn set_number(&mut self, value: u32) {
             self.as_mut().set_number(value);
         }
+        /// Sets `number`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number(mut self, value: u32) -> Self {
+            self.set_number(value);
+            self
+        }
         /// Unsets `number`.
         pub fn clear_number(&mut self) {
             self.as_mut().clear_number();
@@ -196,6 +210,13 @@ mod __items {
         #[inline]
         pub fn set_number(&mut self, value: u32) {
             self.as_mut().set_number(value);
+        }
+        /// Sets `number`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_number(mut self, value: u32) -> Self {
+            self.set_number(value);
+            self
         }
         /// Unsets `number`.
         pub fn clear_number(&mut self) {

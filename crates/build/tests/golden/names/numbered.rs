@@ -114,6 +114,13 @@ mod __items {
         pub fn set_view_3(&mut self, value: i32) {
             self.as_mut().set_view_3(value);
         }
+        /// Sets `view_3`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_view_3(mut self, value: i32) -> Self {
+            self.set_view_3(value);
+            self
+        }
         /// Unsets `view_3`.
         pub fn clear_view_3(&mut self) {
             self.as_mut().clear_view_3();
@@ -127,6 +134,13 @@ mod __items {
         #[inline]
         pub fn set_view_3_3(&mut self, value: i32) {
             self.as_mut().set_view_3_3(value);
+        }
+        /// Sets `view`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_view_3_3(mut self, value: i32) -> Self {
+            self.set_view_3_3(value);
+            self
         }
         /// Unsets `view`.
         pub fn clear_view_3_3(&mut self) {
@@ -284,6 +298,13 @@ mod __items {
         pub fn set_at(&mut self, value: i32) {
             self.as_mut().set_at(value);
         }
+        /// Sets `at`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_at(mut self, value: i32) -> Self {
+            self.set_at(value);
+            self
+        }
         /// Unsets `at`.
         pub fn clear_at(&mut self) {
             self.as_mut().clear_at();
@@ -297,6 +318,13 @@ mod __items {
         #[inline]
         pub fn set_at_oneof(&mut self, value: i32) {
             self.as_mut().set_at_oneof(value);
+        }
+        /// Sets `at_oneof`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_at_oneof(mut self, value: i32) -> Self {
+            self.set_at_oneof(value);
+            self
         }
         /// Unsets `at_oneof`.
         pub fn clear_at_oneof(&mut self) {
@@ -321,6 +349,13 @@ mod __items {
         #[inline]
         pub fn set_a2(&mut self, value: i32) {
             self.as_mut().set_a2(value);
+        }
+        /// Sets `a2`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_a2(mut self, value: i32) -> Self {
+            self.set_a2(value);
+            self
         }
         /// Unsets `a2`.
         pub fn clear_a2(&mut self) {

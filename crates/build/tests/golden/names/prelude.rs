@@ -277,6 +277,13 @@ mod __items {
         pub fn set_none(&mut self, value: None) {
             self.as_mut().set_none(value);
         }
+        /// Sets `none`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_none(mut self, value: None) -> Self {
+            self.set_none(value);
+            self
+        }
         /// Unsets `none`.
         pub fn clear_none(&mut self) {
             self.as_mut().clear_none();
@@ -290,6 +297,13 @@ mod __items {
         #[inline]
         pub fn set_some(&mut self, value: Some) {
             self.as_mut().set_some(value);
+        }
+        /// Sets `some`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_some(mut self, value: Some) -> Self {
+            self.set_some(value);
+            self
         }
         /// Unsets `some`.
         pub fn clear_some(&mut self) {
@@ -315,6 +329,13 @@ mod __items {
         pub fn set_ok(&mut self, value: Ok) {
             self.as_mut().set_ok(value);
         }
+        /// Sets `ok`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_ok(mut self, value: Ok) -> Self {
+            self.set_ok(value);
+            self
+        }
         /// Unsets `ok`.
         pub fn clear_ok(&mut self) {
             self.as_mut().clear_ok();
@@ -338,6 +359,13 @@ mod __items {
         #[inline]
         pub fn set_err(&mut self, value: Err) {
             self.as_mut().set_err(value);
+        }
+        /// Sets `err`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_err(mut self, value: Err) -> Self {
+            self.set_err(value);
+            self
         }
         /// Unsets `err`.
         pub fn clear_err(&mut self) {
@@ -599,6 +627,13 @@ mod __items {
         pub fn set_kind(&mut self, value: str::Kind) {
             self.as_mut().set_kind(value);
         }
+        /// Sets `kind`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_kind(mut self, value: str::Kind) -> Self {
+            self.set_kind(value);
+            self
+        }
         /// Unsets `kind`.
         pub fn clear_kind(&mut self) {
             self.as_mut().clear_kind();
@@ -612,6 +647,13 @@ mod __items {
         #[inline]
         pub fn set_value(&mut self, value: &str) {
             self.as_mut().set_value(value);
+        }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: &str) -> Self {
+            self.set_value(value);
+            self
         }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
@@ -729,6 +771,13 @@ mod __items {
         #[inline]
         pub fn set_value(&mut self, value: i32) {
             self.as_mut().set_value(value);
+        }
+        /// Sets `value`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: i32) -> Self {
+            self.set_value(value);
+            self
         }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {

@@ -77,6 +77,16 @@ mod __items {
         ) {
             self.as_mut().set_unit(value);
         }
+        /// Sets `unit`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_unit(
+            mut self,
+            value: super::super::super::super::order::line::Unit,
+        ) -> Self {
+            self.set_unit(value);
+            self
+        }
         /// Unsets `unit`.
         pub fn clear_unit(&mut self) {
             self.as_mut().clear_unit();

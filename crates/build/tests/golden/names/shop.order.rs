@@ -131,6 +131,13 @@ mod __items {
         pub fn set_state(&mut self, value: super::super::order::State) {
             self.as_mut().set_state(value);
         }
+        /// Sets `state`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_state(mut self, value: super::super::order::State) -> Self {
+            self.set_state(value);
+            self
+        }
         /// Unsets `state`.
         pub fn clear_state(&mut self) {
             self.as_mut().clear_state();
@@ -156,6 +163,13 @@ mod __items {
         #[inline]
         pub fn set_line(&mut self, value: super::super::order::LineView<'_>) {
             self.as_mut().set_line(value);
+        }
+        /// Sets `line` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_line(mut self, value: super::super::order::LineView<'_>) -> Self {
+            self.set_line(value);
+            self
         }
         /// `line`, for writing. This sets the field.
         #[inline]

@@ -94,6 +94,13 @@ mod __items {
         pub fn set_state(&mut self, value: order::State) {
             self.as_mut().set_state(value);
         }
+        /// Sets `state`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_state(mut self, value: order::State) -> Self {
+            self.set_state(value);
+            self
+        }
         /// Unsets `state`.
         pub fn clear_state(&mut self) {
             self.as_mut().clear_state();
@@ -111,6 +118,18 @@ mod __items {
         /// Removes all of `lines`.
         pub fn clear_lines(&mut self) {
             self.as_mut().clear_lines();
+        }
+        /// Adds to `lines`. For building a message in one expression.
+        #[must_use]
+        pub fn with_lines<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v order::Line>,
+        ) -> Self {
+            let mut this = self.lines_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
     }
     /// Declarations within [`Order`].
@@ -194,6 +213,13 @@ mod __items {
             #[inline]
             pub fn set_unit(&mut self, value: super::order::line::Unit) {
                 self.as_mut().set_unit(value);
+            }
+            /// Sets `unit`. For building a message in one expression.
+            #[inline]
+            #[must_use]
+            pub fn with_unit(mut self, value: super::order::line::Unit) -> Self {
+                self.set_unit(value);
+                self
             }
             /// Unsets `unit`.
             pub fn clear_unit(&mut self) {

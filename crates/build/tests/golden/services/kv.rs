@@ -75,11 +75,26 @@ mod __items {
         pub fn set_key(&mut self, value: &[u8]) {
             self.as_mut().set_key(value);
         }
+        /// Sets `key` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_key(mut self, value: &[u8]) -> Self {
+            self.set_key(value);
+            self
+        }
         /// Sets `key` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_key_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_key_bytes(value);
+        }
+        /// Sets `key` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_key_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_key_bytes(value);
+            self
         }
         /// Unsets `key`.
         pub fn clear_key(&mut self) {
@@ -176,6 +191,13 @@ mod __items {
         pub fn set_found(&mut self, value: bool) {
             self.as_mut().set_found(value);
         }
+        /// Sets `found`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_found(mut self, value: bool) -> Self {
+            self.set_found(value);
+            self
+        }
         /// Unsets `found`.
         pub fn clear_found(&mut self) {
             self.as_mut().clear_found();
@@ -190,11 +212,26 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: &[u8]) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Sets `value` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_value_bytes(value);
+        }
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_value_bytes(value);
+            self
         }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
@@ -291,11 +328,26 @@ mod __items {
         pub fn set_from(&mut self, value: &[u8]) {
             self.as_mut().set_from(value);
         }
+        /// Sets `from` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_from(mut self, value: &[u8]) -> Self {
+            self.set_from(value);
+            self
+        }
         /// Sets `from` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_from_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_from_bytes(value);
+        }
+        /// Sets `from` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_from_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_from_bytes(value);
+            self
         }
         /// Unsets `from`.
         pub fn clear_from(&mut self) {
@@ -310,6 +362,13 @@ mod __items {
         #[inline]
         pub fn set_limit(&mut self, value: u32) {
             self.as_mut().set_limit(value);
+        }
+        /// Sets `limit`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_limit(mut self, value: u32) -> Self {
+            self.set_limit(value);
+            self
         }
         /// Unsets `limit`.
         pub fn clear_limit(&mut self) {
@@ -412,11 +471,26 @@ mod __items {
         pub fn set_key(&mut self, value: &[u8]) {
             self.as_mut().set_key(value);
         }
+        /// Sets `key` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_key(mut self, value: &[u8]) -> Self {
+            self.set_key(value);
+            self
+        }
         /// Sets `key` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_key_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_key_bytes(value);
+        }
+        /// Sets `key` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_key_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_key_bytes(value);
+            self
         }
         /// Unsets `key`.
         pub fn clear_key(&mut self) {
@@ -432,11 +506,26 @@ mod __items {
         pub fn set_value(&mut self, value: &[u8]) {
             self.as_mut().set_value(value);
         }
+        /// Sets `value` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value(mut self, value: &[u8]) -> Self {
+            self.set_value(value);
+            self
+        }
         /// Sets `value` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_value_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_value_bytes(value);
+        }
+        /// Sets `value` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_value_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_value_bytes(value);
+            self
         }
         /// Unsets `value`.
         pub fn clear_value(&mut self) {
@@ -507,6 +596,18 @@ mod __items {
         /// Removes all of `items`.
         pub fn clear_items(&mut self) {
             self.as_mut().clear_items();
+        }
+        /// Adds to `items`. For building a message in one expression.
+        #[must_use]
+        pub fn with_items<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v Item>,
+        ) -> Self {
+            let mut this = self.items_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
     }
     /// The descriptor of `kv.Kv`, which peers agree on.
