@@ -9,7 +9,10 @@ fn the_generated_code_is_current() {
     let files = starling_build::Config::new()
         .runtime_path("crate")
         .compile_well_known_types(true)
-        .generate(&[root.join("proto/well_known.proto")], &[root.join("proto")])
+        .generate(
+            &[root.join("proto/well_known.proto")],
+            &[root.join("proto")],
+        )
         .expect("the .proto compiles");
     let made = files
         .iter()
