@@ -27,6 +27,9 @@ pub(super) const UNSAFE_PACKAGES: [&str; 6] = [
 /// Top folders that exist on machines, not in a project.
 const MACHINE_FOLDERS: [&str; 5] = ["home", "root", "tmp", "work", "Users"];
 
+/// Top folders of the project, as documents name them.
+const PROJECT_FOLDERS: [&str; 6] = ["bench", "crates", "docs", "examples", "figures", "xtask"];
+
 /// Reminders, in halves, since this file is checked too.
 const REMINDERS: [&str; 3] = [
     concat!("TO", "DO"),
@@ -90,6 +93,11 @@ fn check(path: &Path, text: &str) -> Vec<Violation> {
         if let Some(folder) = MACHINE_FOLDERS.iter().find(|f| names_path(line, f)) {
             report(number, &format!("a path in /{folder} of some machine"));
         }
+        if path.extension().is_some_and(|e| e == "md") {
+            for named in named_paths(line).filter(|named| !crate::root().join(named).exists()) {
+                report(number, &format!("there is no {named}"));
+            }
+        }
         for reminder in REMINDERS {
             let mut words = line.split(|c: char| !c.is_alphanumeric());
             if words.any(|word| word == reminder) {
@@ -119,6 +127,17 @@ fn check(path: &Path, text: &str) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// The paths of the project that a line of a document names in backticks.
+fn named_paths(line: &str) -> impl Iterator<Item = &str> {
+    let spans = line.split('`').skip(1).step_by(2);
+    spans.filter(|span| {
+        let top = span.split('/').next().unwrap_or_default();
+        let is_ours = span.contains('/') && PROJECT_FOLDERS.contains(&top);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        is_ours && span.chars().all(is_plain) && !span.contains("NAME")
+    })
 }
 
 /// Whether a line is a row of a Markdown table, in a document or in a comment.
@@ -196,6 +215,8 @@ fn each_rule_finds_what_it_is_for() {
     assert_eq!(found("a/tests.rs", "use super::*;\n"), [""; 0]);
     let long = format!("//! Long.\n{}", "\n".repeat(FILE_LINES));
     assert_eq!(found("a.rs", &long), ["the file is too long: split it"]);
+    let named = "`crates/proto` and `xtask/src/nothing.rs`";
+    assert_eq!(found("a.md", named), ["there is no xtask/src/nothing.rs"]);
     let wide = "x".repeat(COLUMNS + 1);
     assert_eq!(found("a.md", &wide), ["the line is too long"]);
     assert_eq!(found("a.md", &format!("| {wide} |")), [""; 0]);
