@@ -16,12 +16,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/netns", &[]),
     ("crates/prefetch", &[]),
     ("xtask", &[]),
-    // The protocol, and the mailboxes of workers.
     ("crates/handoff", &["prefetch"]),
     ("crates/proto", &["prefetch"]),
     // Devices know how to move datagrams, and nothing of what is in them.
     ("crates/ethernet", &["io"]),
     ("crates/io-shm", &["io", "prefetch"]),
+    ("crates/io-testing", &["io"]),
     ("crates/io-udp", &["io"]),
     ("crates/io-xdp", &["ethernet", "io", "io-udp"]),
     // The event loop knows the protocol and no device.
@@ -38,6 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "call", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message",
         ],
     ),
+    ("crates/sample-services", &["starling"]),
 ];
 
 /// Packages that stand beside or above the library: examples, benchmarks, sample services and the
