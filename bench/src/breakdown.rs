@@ -2,9 +2,9 @@
 //! (its section 5), for each device, as a suite.
 //!
 //! ```text
-//!  client   marshal │ transport │ I/O                                          I/O │ transport │ dispatch │ unmarshal │ return
-//!                                    ╲ on its way                    on its way ╱
-//!  server                             I/O │ transport │ ... handler ... │ transport │ I/O
+//!  client   marshal │ transport │ I/O                  I/O │ transport │ dispatch │ unmarshal │ return
+//!                                  ╲ network    network ╱
+//!  server                           I/O │ transport │ ... handler ... │ transport │ I/O
 //! ```
 //!
 //! Both sides read a counter at the boundaries of the stages ([`starling_io::Mark`], and in the

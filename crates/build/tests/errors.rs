@@ -235,7 +235,8 @@ fn types_that_describe_files_have_no_code() {
     assert_eq!(
         error("meta_field", field),
         "test.proto:2:30: p.M.file: no code is generated for `google.protobuf.FileDescriptorProto`, nor for \
-         anything else in google/protobuf/descriptor.proto; use `bytes` for it, or set Config::extern_path for its package"
+         anything else in google/protobuf/descriptor.proto; use `bytes` for it, or set \
+         Config::extern_path for its package"
     );
     let elsewhere = Config::new().extern_path("google.protobuf", "::elsewhere");
     let result = compile_files(&elsewhere, "meta_extern", &[("test.proto", field)]);

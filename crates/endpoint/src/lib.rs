@@ -73,6 +73,9 @@ pub use starling_call::{
     CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
     Status, StreamPosition, Unsent, header,
 };
-pub use starling_proto::{Msgbuf, Secrets, SessionError, SessionId, Stats as ProtocolStats};
+pub use starling_proto::{
+    Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,
+    Stats as ProtocolStats,
+};
 pub use stats::{Stats, Turn};
 pub use workers::{Dispatch, Job, ThreadPool, WorkerHandler, WorkerReply, WorkerRequest};

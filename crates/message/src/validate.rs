@@ -12,7 +12,10 @@ use crate::reader::Reader;
 
 /// Received bytes are not a message of the expected type. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid message: {message}{dot}{field} at byte {offset}: {kind}", dot = if self.field.is_empty() { "" } else { "." })]
+#[error(
+    "invalid message: {message}{dot}{field} at byte {offset}: {kind}",
+    dot = if self.field.is_empty() { "" } else { "." }
+)]
 pub struct ValidationError {
     /// Full name of the faulty message type.
     pub message: &'static str,
@@ -259,7 +262,12 @@ impl<'a> Pass<'a> {
 
 /// The number of cases of the oneof with this discriminant.
 fn cases(layout: &MessageLayout, discriminant: u32) -> u8 {
-    let of_it = |field: &&FieldLayout| matches!(field.presence, Presence::Oneof { discriminant: d, .. } if d == discriminant);
+    let of_it = |field: &&FieldLayout| match field.presence {
+        Presence::Oneof {
+            discriminant: own, ..
+        } => own == discriminant,
+        _ => false,
+    };
     layout.fields.iter().filter(of_it).count() as u8
 }
 

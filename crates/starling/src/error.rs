@@ -1,9 +1,8 @@
 //! Why a server, an endpoint or a channel could not be made. Calls end with a
 //! [`Status`](crate::Status) instead.
 
-use starling_endpoint::{Status, WorkerConfigError};
+use starling_endpoint::{ConfigError, Status, WorkerConfigError};
 use starling_io::IoError;
-use starling_proto::ConfigError;
 
 use crate::address::AddressError;
 

@@ -204,12 +204,12 @@ pub use options::CallOptions;
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Registrar, Service};
 pub use starling_endpoint::{
-    Code, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError, MetadataView, ProtocolStats,
-    Sleep, Stats, Status, Turn, WorkerConfig, WorkerConfigError, jbsq,
+    Code, ConfigError, Congestion, EndpointConfig, Idle, LocalHandle, Metadata, MetadataError,
+    MetadataView, ProtocolConfig, ProtocolStats, Sleep, Stats, Status, Turn, WorkerConfig,
+    WorkerConfigError, jbsq,
 };
 pub use starling_io::{DeviceReport, Fault, IoError, MessageMemory, Wake};
-pub use starling_message::{Bytes, Message, MessageView};
-pub use starling_proto::{Config as ProtocolConfig, ConfigError, Congestion};
+pub use starling_message::{Bytes, Message, MessageView, well_known};
 pub use stats::ThreadStats;
 pub use wait::block_on;
 

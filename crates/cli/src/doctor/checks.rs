@@ -172,33 +172,8 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
     if !interface.is_up {
         return Finding::ok(about("it is down"));
     }
-    match interface.program {
-        None | Some(Occupant::Starling) => {}
-        Some(Occupant::OtherVersion { id }) => {
-            return Finding::note(
-                about(&format!(
-                    "another version of Starling uses it (program {id}), and two cannot share it"
-                )),
-                "end the processes of the other version, or run the same one in all of them",
-            );
-        }
-        Some(Occupant::Other { id }) => {
-            return Finding::note(
-                about(&format!("another XDP program, {id}, is on it")),
-                format!(
-                    "end what put it there or, if that has ended: ip link set dev {name} xdp off"
-                ),
-            );
-        }
-        Some(Occupant::Unknown { id }) => {
-            return Finding::note(
-                about(&format!(
-                    "an XDP program, {id}, is on it, and its owner cannot be determined: without \
-                     CAP_SYS_ADMIN no device can be opened"
-                )),
-                "run the doctor as root; if the program is Starling's, run the processes that share it as root, too",
-            );
-        }
+    if let Some(finding) = of_program(interface, &about) {
+        return finding;
     }
     if interface.vlans > 0 {
         return Finding::note(
@@ -232,6 +207,31 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
             "use a card whose driver has XDP for more",
         ),
         None => Finding::ok(about("the driver's modes show when a device is opened")),
+    }
+}
+
+/// What another program on the interface means for a device there.
+fn of_program(interface: &Interface, about: impl Fn(&str) -> String) -> Option<Finding> {
+    let name = &interface.name;
+    match interface.program {
+        None | Some(Occupant::Starling) => None,
+        Some(Occupant::OtherVersion { id }) => Some(Finding::note(
+            about(&format!(
+                "another version of Starling uses it (program {id}), and two cannot share it"
+            )),
+            "end the processes of the other version, or run the same one in all of them",
+        )),
+        Some(Occupant::Other { id }) => Some(Finding::note(
+            about(&format!("another XDP program, {id}, is on it")),
+            format!("end what put it there or, if that has ended: ip link set dev {name} xdp off"),
+        )),
+        Some(Occupant::Unknown { id }) => Some(Finding::note(
+            about(&format!(
+                "an XDP program, {id}, is on it, and its owner cannot be determined: without \
+                     CAP_SYS_ADMIN no device can be opened"
+            )),
+            "run the doctor as root; if the program is Starling's, run the processes that share it as root, too",
+        )),
     }
 }
 
@@ -305,7 +305,8 @@ mod tests {
         let ok = of_level(&xdp(&host, &interfaces), Level::Ok);
         assert!(
             ok.contains(
-                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each; datagrams of a queue without one take the slow path; driver mode"
+                "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each; datagrams of \
+                 a queue without one take the slow path; driver mode"
             ),
             "{ok}"
         );

@@ -102,7 +102,8 @@ pub(crate) fn page(plots: &[Plot], columns: usize) -> String {
         high * lines as f64,
     );
     let mut page = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {all_wide} {all_high}" width="{all_wide}" height="{all_high}">
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {all_wide} {all_high}"
+ width="{all_wide}" height="{all_high}">
 "#
     );
     for (index, plot) in plots.iter().enumerate() {
@@ -127,7 +128,8 @@ pub(crate) fn svg(plot: &Plot) -> String {
     let down = |value: f64| TOP + height * (1.0 - y.part(value));
     let (all_wide, all_high) = (LEFT + width + LEGEND, TOP + height + BELOW);
     let mut svg = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {all_wide} {all_high}" width="{all_wide}" height="{all_high}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {all_wide} {all_high}"
+ width="{all_wide}" height="{all_high}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
 <rect width="100%" height="100%" fill="#fff"/>
 <text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
 "##,
@@ -137,7 +139,8 @@ pub(crate) fn svg(plot: &Plot) -> String {
     for mark in x.marks() {
         let _ = writeln!(
             svg,
-            r##"<path d="M{0:.1} {TOP}V{bottom}" stroke="#eee"/><text x="{0:.1}" y="{1}" text-anchor="middle">{2}</text>"##,
+            r##"<path d="M{0:.1} {TOP}V{bottom}" stroke="#eee"/>
+<text x="{0:.1}" y="{1}" text-anchor="middle">{2}</text>"##,
             across(mark),
             bottom + 18.0,
             label(mark)
@@ -146,7 +149,8 @@ pub(crate) fn svg(plot: &Plot) -> String {
     for mark in y.marks() {
         let _ = writeln!(
             svg,
-            r##"<path d="M{LEFT} {0:.1}H{right}" stroke="#ddd"/><text x="{1}" y="{2:.1}" text-anchor="end">{3}</text>"##,
+            r##"<path d="M{LEFT} {0:.1}H{right}" stroke="#ddd"/>
+<text x="{1}" y="{2:.1}" text-anchor="end">{3}</text>"##,
             down(mark),
             LEFT - 8.0,
             down(mark) + 4.0,

@@ -1,4 +1,4 @@
-//! Whether servers are alive: pings, and what an absence of this endpoint itself puts in doubt.
+//! Whether servers are alive: pings, and which peers to suspect after this endpoint itself was absent.
 
 use super::Client;
 use super::session::{ClientSession, State};

@@ -45,7 +45,8 @@ pub(super) fn svg(rows: &[Row]) -> String {
     let mut svg = String::new();
     let _ = writeln!(
         svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"
+ width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
 <rect width="100%" height="100%" fill="#fff"/>
 <text x="20" y="26" font-size="17" font-weight="bold">Where the time of a small read goes</text>"##,
     );
@@ -104,7 +105,8 @@ fn scheme(svg: &mut String, rows: &[Row]) {
         };
         let _ = writeln!(
             svg,
-            r##"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height}" fill="{}" stroke="#fff" stroke-width="0.5"><title>{}: {}</title></rect>"##,
+            r##"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height}"
+ fill="{}" stroke="#fff" stroke-width="0.5"><title>{}: {}</title></rect>"##,
             colour(stage.kind()),
             stage.name(),
             table::human(Metric::Stage(stage), ns)

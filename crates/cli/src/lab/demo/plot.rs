@@ -54,9 +54,11 @@ pub(super) fn svg(outcomes: &[Outcome]) -> String {
     let mut svg = String::new();
     let _ = writeln!(
         svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"
+ width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
 <rect width="100%" height="100%" fill="#fff"/>
-<text x="{LEFT}" y="24" font-size="17" font-weight="bold">Latency of a key-value store, {} calls in flight: lower is better</text>"##,
+<text x="{LEFT}" y="24" font-size="17" font-weight="bold"
+>Latency of a key-value store, {} calls in flight: lower is better</text>"##,
         IN_FLIGHT
     );
     legend(&mut svg, outcomes);
@@ -155,7 +157,8 @@ fn panel(svg: &mut String, workload: Workload, outcomes: &[Outcome], scale: Scal
         let x = x(mark);
         let _ = writeln!(
             svg,
-            r##"<path d="M{x:.1} 0v{HEIGHT}" stroke="#eee"/><text x="{x:.1}" y="{}" text-anchor="middle">{mark}%</text>"##,
+            r##"<path d="M{x:.1} 0v{HEIGHT}" stroke="#eee"/>
+<text x="{x:.1}" y="{}" text-anchor="middle">{mark}%</text>"##,
             HEIGHT + 17.0
         );
     }

@@ -85,7 +85,8 @@ impl Sum {
     /// As a table. `cpu` is the time that all threads took together.
     fn text(&self, first: u64, cpu: Duration) -> String {
         let mut text = format!(
-            "{} runs from seed {first}: {} calls answered, {} failed, {} datagrams, {:.1} h of virtual time in {:.2} core-hours\n",
+            "{} runs from seed {first}: {} calls answered, {} failed, {} datagrams, {:.1} h of virtual \
+             time in {:.2} core-hours\n",
             self.runs,
             self.answered,
             self.failed,
