@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use starling_endpoint::{
-    CallOptions, Code, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
+    CallOptions, Code, Completion, ContinuationId, Endpoint, EndpointConfig, Handler, Idle,
+    MethodId, Secrets, SessionId,
 };
 use starling_sim::rng::Rng;
 use starling_sim::{
@@ -54,126 +55,176 @@ fn body(tag: u64, len: usize) -> Vec<u8> {
     tag.to_le_bytes().into_iter().chain(filler).collect()
 }
 
+/// The timers of a run: one for each call, then the server's crash and the end of the run.
+const CRASH: u64 = CALLS;
+const END: u64 = CALLS + 1;
+
+/// A client and a server on a bad network, and the records of the calls between them.
+struct Run {
+    fabric: SharedFabric,
+    client_id: HostId,
+    server_id: HostId,
+    client: Host,
+    server: Host,
+    session: SessionId,
+    continuation: ContinuationId,
+    lengths: Rc<Vec<usize>>,
+    executed: Counts,
+    ended: Counts,
+    answered: Rc<RefCell<usize>>,
+    crash: bool,
+}
+
+impl Run {
+    /// Two endpoints with a session between them. `crash`: the server will crash.
+    fn new(seed: u64, rng: &mut Rng, crash: bool) -> Self {
+        let fabric = Rc::new(RefCell::new(Fabric::new(FabricConfig {
+            seed,
+            ..FabricConfig::default()
+        })));
+        let (client_id, server_id) = {
+            let mut fabric = fabric.borrow_mut();
+            let until_ns = 100 * MS;
+            let mut add = |fault| fabric.add_rule(Rule::everywhere(0, until_ns, fault));
+            let ppm = rng.range(0, 200_000) as u32;
+            add(Fault::Loss { ppm });
+            let delay_ns = MS;
+            add(Fault::Duplicate { ppm, delay_ns });
+            add(Fault::Reorder { ppm, delay_ns });
+            (fabric.add_host(), fabric.add_host())
+        };
+        let (executed, ended) = (Counts::default(), Counts::default());
+        let mut client = start(&fabric, client_id, 1);
+        let server = start_server(&fabric, server_id, 2, &executed);
+        let answered = Rc::new(RefCell::new(0));
+        let lengths = (0..CALLS).map(|_| rng.log_range(0, 60_000) as usize);
+        let lengths: Rc<Vec<usize>> = Rc::new(lengths.collect());
+        let continuation = {
+            let (ended, answered, lengths) = (ended.clone(), answered.clone(), lengths.clone());
+            client.register_continuation(move |_, completion| {
+                let tag = completion.tag;
+                *ended.borrow_mut().entry(tag).or_default() += 1;
+                let length = lengths[tag as usize];
+                *answered.borrow_mut() += usize::from(check_completion(completion, length, crash));
+            })
+        };
+        let session = client.connect(&server.local_address()).expect("an address");
+        Self {
+            fabric,
+            client_id,
+            server_id,
+            client,
+            server,
+            session,
+            continuation,
+            lengths,
+            executed,
+            ended,
+            answered,
+            crash,
+        }
+    }
+
+    fn set_timer(&self, at_ns: u64, word: u64) {
+        self.fabric.borrow_mut().set_timer(at_ns, word);
+    }
+
+    /// Steps through the run until its end.
+    fn step_to_end(mut self) -> Self {
+        loop {
+            let step = self.fabric.borrow_mut().step().expect("the end is a timer");
+            match step {
+                Step::Turn(host) => self.turn(host),
+                Step::Timer(CRASH) => {
+                    drop(self.server);
+                    self.fabric.borrow_mut().crash(self.server_id);
+                    self.fabric.borrow_mut().restart(self.server_id);
+                    self.server = start_server(&self.fabric, self.server_id, 3, &self.executed);
+                }
+                Step::Timer(END) => return self,
+                Step::Timer(tag) => self.call(tag),
+            }
+        }
+    }
+
+    fn turn(&mut self, host: HostId) {
+        let endpoint = if host == self.client_id {
+            &mut self.client
+        } else {
+            &mut self.server
+        };
+        let turn = endpoint.poll().expect("the device has no errors");
+        let now_ns = self.fabric.borrow().now_ns();
+        if turn.is_idle() {
+            endpoint.wait(None).expect("the device has no errors");
+            // A wait that ends at once: a loop that does nothing else comes round again.
+            self.fabric.borrow_mut().wake_at(host, now_ns + MS);
+        } else {
+            self.fabric.borrow_mut().wake_at(host, now_ns + 500);
+        }
+    }
+
+    fn call(&mut self, tag: u64) {
+        let options = if tag % 3 == 0 {
+            CallOptions::with_timeout(Duration::from_millis(5))
+        } else {
+            CallOptions::default()
+        };
+        let bytes = body(tag, self.lengths[tag as usize]);
+        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&bytes);
+        let (session, continuation) = (self.session, self.continuation);
+        let called = self
+            .client
+            .call(session, ECHO, &options, build, continuation, tag);
+        if called.is_err() {
+            assert!(self.crash, "the session ended without a crash");
+            *self.ended.borrow_mut().entry(tag).or_default() += 1;
+        }
+        let now_ns = self.fabric.borrow().now_ns();
+        self.fabric.borrow_mut().wake_at(self.client_id, now_ns);
+    }
+}
+
+/// Whether a call was answered: its response must be the request, and its error must have a reason.
+fn check_completion(completion: Completion<'_>, length: usize, crash: bool) -> bool {
+    let tag = completion.tag;
+    match completion.result {
+        Ok(response) => {
+            assert!(response.body() == body(tag, length), "call {tag}");
+            true
+        }
+        Err(status) => {
+            let expected = [Code::DeadlineExceeded, Code::Unavailable];
+            assert!(expected.contains(&status.code()), "call {tag}: {status:?}");
+            let timed = tag % 3 == 0;
+            assert!(crash || timed, "call {tag} has no deadline: {status:?}");
+            false
+        }
+    }
+}
+
 /// Runs calls through a bad network, and through a crash of the server if `crash`; returns the
 /// trace's hash and how many calls were answered.
 fn run(seed: u64, crash: bool) -> (u64, usize) {
     let mut rng = Rng::new(seed);
-    let fabric = Rc::new(RefCell::new(Fabric::new(FabricConfig {
-        seed,
-        ..FabricConfig::default()
-    })));
-    let (left, right) = {
-        let mut fabric = fabric.borrow_mut();
-        let until_ns = 100 * MS;
-        let mut add = |fault| fabric.add_rule(Rule::everywhere(0, until_ns, fault));
-        let ppm = rng.range(0, 200_000) as u32;
-        add(Fault::Loss { ppm });
-        let delay_ns = MS;
-        add(Fault::Duplicate { ppm, delay_ns });
-        add(Fault::Reorder { ppm, delay_ns });
-        (fabric.add_host(), fabric.add_host())
-    };
-    let executed = Counts::default();
-    let mut client = start(&fabric, left, 1);
-    let mut server = start_server(&fabric, right, 2, &executed);
-
-    let ended = Counts::default();
-    let answered = Rc::new(RefCell::new(0));
-    let lengths: Rc<Vec<usize>> = Rc::new(
-        (0..CALLS)
-            .map(|_| rng.log_range(0, 60_000) as usize)
-            .collect(),
-    );
-    let continuation = {
-        let (ended, answered, lengths) = (ended.clone(), answered.clone(), lengths.clone());
-        client.register_continuation(move |_, completion| {
-            let tag = completion.tag;
-            *ended.borrow_mut().entry(tag).or_default() += 1;
-            match completion.result {
-                Ok(response) => {
-                    assert!(
-                        response.body() == body(tag, lengths[tag as usize]),
-                        "call {tag}"
-                    );
-                    *answered.borrow_mut() += 1;
-                }
-                Err(status) => {
-                    let expected = [Code::DeadlineExceeded, Code::Unavailable];
-                    assert!(expected.contains(&status.code()), "call {tag}: {status:?}");
-                    assert!(
-                        crash || tag % 3 == 0,
-                        "call {tag} has no deadline: {status:?}"
-                    );
-                }
-            }
-        })
-    };
-    let session = client.connect(&server.local_address()).expect("an address");
-
-    // One alarm for each call, then those that end the run and the server's first life.
-    const CRASH: u64 = CALLS;
-    const END: u64 = CALLS + 1;
+    let run = Run::new(seed, &mut rng, crash);
     for tag in 0..CALLS {
-        fabric.borrow_mut().set_timer(rng.range(0, 50 * MS), tag);
+        run.set_timer(rng.range(0, 50 * MS), tag);
     }
     if crash {
-        fabric.borrow_mut().set_timer(rng.range(0, 50 * MS), CRASH);
+        run.set_timer(rng.range(0, 50 * MS), CRASH);
     }
-    fabric.borrow_mut().set_timer(10_000 * MS, END);
-    loop {
-        let step = fabric.borrow_mut().step().expect("the end is an alarm");
-        match step {
-            Step::Turn(host) => {
-                let endpoint = if host == left {
-                    &mut client
-                } else {
-                    &mut server
-                };
-                let turn = endpoint.poll().expect("the device has no errors");
-                let now_ns = fabric.borrow().now_ns();
-                if turn.is_idle() {
-                    endpoint.wait(None).expect("the device has no errors");
-                    // A wait that ends at once: a loop that does nothing else comes round again.
-                    fabric.borrow_mut().wake_at(host, now_ns + MS);
-                } else {
-                    fabric.borrow_mut().wake_at(host, now_ns + 500);
-                }
-            }
-            Step::Timer(CRASH) => {
-                drop(server);
-                fabric.borrow_mut().crash(right);
-                fabric.borrow_mut().restart(right);
-                server = start_server(&fabric, right, 3, &executed);
-            }
-            Step::Timer(END) => break,
-            Step::Timer(tag) => {
-                let options = if tag % 3 == 0 {
-                    CallOptions::with_timeout(Duration::from_millis(5))
-                } else {
-                    CallOptions::default()
-                };
-                let bytes = body(tag, lengths[tag as usize]);
-                let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&bytes);
-                let called = client.call(session, ECHO, &options, build, continuation, tag);
-                if called.is_err() {
-                    assert!(crash, "the session is over though nobody crashed");
-                    *ended.borrow_mut().entry(tag).or_default() += 1;
-                }
-                let now_ns = fabric.borrow().now_ns();
-                fabric.borrow_mut().wake_at(left, now_ns);
-            }
-        }
-    }
-    assert_eq!(ended.borrow().len() as u64, CALLS, "every call ends");
-    assert!(ended.borrow().values().all(|&times| times == 1), "once");
-    assert!(
-        executed.borrow().values().all(|&times| times == 1),
-        "at most once"
-    );
-    assert_eq!(client.calls_outstanding(), 0);
-    assert_eq!(server.requests_pending(), 0);
-    let answered = *answered.borrow();
-    (fabric.borrow().trace().hash(), answered)
+    run.set_timer(10_000 * MS, END);
+    let run = run.step_to_end();
+    let ended = run.ended.borrow();
+    assert_eq!(ended.len() as u64, CALLS, "every call ends");
+    assert!(ended.values().all(|&times| times == 1), "once");
+    let at_most_once = run.executed.borrow().values().all(|&times| times == 1);
+    assert!(at_most_once, "a request ran twice");
+    assert_eq!(run.client.calls_outstanding(), 0);
+    assert_eq!(run.server.requests_pending(), 0);
+    let hash = run.fabric.borrow().trace().hash();
+    (hash, *run.answered.borrow())
 }
 
 #[test]

@@ -238,7 +238,11 @@ fn an_endpoint_with_a_full_device_does_not_spin() {
 /// at all.
 #[test]
 fn a_response_keeps_to_the_message_limit() {
-    let subset = "rules=0/calls=0-3,12,19-25,28-31,34-35,38-40,42-45,49,55-56,60-62,67,75-76,78-83,91-93,95-96,107,114,118,120-122,125-128,132,134-136,139,143,145-148,157-158,162-163,165,167,174,178";
+    let subset = concat!(
+        "rules=0/calls=0-3,12,19-25,28-31,34-35,38-40,42-45,49,55-56,60-62,67,",
+        "75-76,78-83,91-93,95-96,107,114,118,120-122,125-128,132,134-136,139,",
+        "143,145-148,157-158,162-163,165,167,174,178",
+    );
     let subset = subset.parse().expect("a part");
     let mut scenario = Scenario::from_seed(50_900_015_145);
     scenario.workers = false;
@@ -248,7 +252,11 @@ fn a_response_keeps_to_the_message_limit() {
 /// A server that had no memory for a request said so, had some when another copy came, and ran it.
 #[test]
 fn a_request_refused_for_lack_of_memory_is_not_run_later() {
-    let subset = "calls=0-3,14-26,36-44,47-54,57-71,118-120,123-126,131-134,137-142,157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,288";
+    let subset = concat!(
+        "calls=0-3,14-26,36-44,47-54,57-71,118-120,123-126,131-134,137-142,",
+        "157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,",
+        "288",
+    );
     let subset = subset.parse().expect("a part");
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(70_100_120_759)));
 }

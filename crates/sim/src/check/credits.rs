@@ -154,7 +154,7 @@ mod tests {
         datagram.extend(frame(11, 7, &accept));
         datagram.extend(frame(18, 7, &3u32.to_le_bytes()));
         datagram.extend(frame(18, 8, &40u32.to_le_bytes()));
-        // Cut off: not there.
+        // The end of this frame is missing, so it grants nothing.
         datagram.extend(&frame(18, 9, &50u32.to_le_bytes())[..18]);
         let mut grants = Grants::default();
         grants.record(&datagram);

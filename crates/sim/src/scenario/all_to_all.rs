@@ -11,7 +11,7 @@ use starling_proto::{Config, Congestion, RequestError};
 use super::capture::times;
 use super::cluster::Cluster;
 use super::incast::{cx4, node_config};
-use super::machine::{Answer, Application, Call};
+use super::machine::{Answer, Application, Call, Machine};
 use super::monitor::enforce;
 use super::{Bench, Curve, MS, Plot, US};
 use crate::check::Violation;
@@ -189,11 +189,48 @@ fn measure(
     case: &str,
     paper: [Option<f64>; 4],
 ) -> [f64; 4] {
-    let nodes = bench
-        .options
-        .nodes
-        .unwrap_or(if bench.options.quick { 10 } else { 100 });
-    let mut fabric = cx4(bench.options.seed, nodes);
+    let quick = bench.options.quick;
+    let nodes = bench.options.nodes.unwrap_or(if quick { 10 } else { 100 });
+    let (mut cluster, mut app) = open_sessions(bench.options.seed, nodes, threads, congestion);
+    let ramp_ns = if quick { MS / 10 } else { RAMP_NS };
+    let measured_ns = if quick { MS / 5 } else { MEASURED_NS };
+    app.running = true;
+    let begin_ns = cluster.now_ns();
+    for index in 0..app.threads.len() {
+        let at_ns = begin_ns + cluster.rng.below(20 * US);
+        cluster.fabric.borrow_mut().set_timer(at_ns, index as u64);
+    }
+    cluster.run(&mut app, begin_ns + ramp_ns);
+    app.latency_ns.reset();
+    app.done = 0;
+    let before = cluster.stats();
+    cluster.run(&mut app, begin_ns + ramp_ns + measured_ns);
+    let again = cluster.stats().retransmissions - before.retransmissions;
+
+    let per_node = |count: u64| count as f64 / f64::from(nodes) / measured_ns as f64;
+    let rate = per_node(app.done) * 1e3;
+    bench.row(case, "rate a node", "M/s", rate, paper[0]);
+    let us = |quantile: f64| app.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+    let latencies = [us(0.5), us(0.99), us(0.999), us(0.9999)];
+    bench.row(case, "latency p50", "us", latencies[0], paper[1]);
+    bench.row(case, "latency p99", "us", latencies[1], None);
+    bench.row(case, "latency p99.9", "us", latencies[2], None);
+    bench.row(case, "latency p99.99", "us", latencies[3], paper[2]);
+    let rate = per_node(again) * 1e9;
+    bench.row(case, "retransmissions a node", "1/s", rate, paper[3]);
+    let counts = cluster.machines.iter().map(Machine::session_counts);
+    let sessions: usize = counts.map(|(client, server)| client + server).sum();
+    let sessions = sessions as f64 / f64::from(nodes);
+    bench.row(case, "sessions a node", "", sessions, None);
+    let drops: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
+    bench.row(case, "datagrams dropped", "", drops as f64, None);
+    bench.finish(&mut cluster);
+    latencies
+}
+
+/// A cluster whose threads all have a session to every other one.
+fn open_sessions(seed: u64, nodes: u32, threads: u32, congestion: Congestion) -> (Cluster, Mesh) {
+    let mut fabric = cx4(seed, nodes);
     // 32 B and a header of the layer above would do with less; sessions ask for what they may.
     fabric.receive.datagrams = 4096;
     let mut cluster = Cluster::new(fabric);
@@ -229,66 +266,7 @@ fn measure(
         let text = format!("{} of {wanted} sessions open in a minute", app.connected);
         enforce(Err(Violation::new("nothing stays stuck", text)));
     }
-
-    let ramp_ns = if bench.options.quick {
-        MS / 10
-    } else {
-        RAMP_NS
-    };
-    let measured_ns = if bench.options.quick {
-        MS / 5
-    } else {
-        MEASURED_NS
-    };
-    app.running = true;
-    let begin_ns = cluster.now_ns();
-    for (index, _) in hosts.iter().enumerate() {
-        let at_ns = begin_ns + cluster.rng.below(20 * US);
-        cluster.fabric.borrow_mut().set_timer(at_ns, index as u64);
-    }
-    cluster.run(&mut app, begin_ns + ramp_ns);
-    app.latency_ns.reset();
-    app.done = 0;
-    let before = cluster.stats();
-    cluster.run(&mut app, begin_ns + ramp_ns + measured_ns);
-    let after = cluster.stats();
-
-    let per_node = |count: u64| count as f64 / f64::from(nodes) / measured_ns as f64;
-    bench.row(
-        case,
-        "rate a node",
-        "M/s",
-        per_node(app.done) * 1e3,
-        paper[0],
-    );
-    let us = |quantile: f64| app.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
-    let latencies = [us(0.5), us(0.99), us(0.999), us(0.9999)];
-    bench.row(case, "latency p50", "us", latencies[0], paper[1]);
-    bench.row(case, "latency p99", "us", latencies[1], None);
-    bench.row(case, "latency p99.9", "us", latencies[2], None);
-    bench.row(case, "latency p99.99", "us", latencies[3], paper[2]);
-    let again = after.retransmissions - before.retransmissions;
-    bench.row(
-        case,
-        "retransmissions a node",
-        "1/s",
-        per_node(again) * 1e9,
-        paper[3],
-    );
-    let sessions: usize = cluster
-        .machines
-        .iter()
-        .map(|machine| {
-            let (client, server) = machine.session_counts();
-            client + server
-        })
-        .sum();
-    let sessions = sessions as f64 / f64::from(nodes);
-    bench.row(case, "sessions a node", "", sessions, None);
-    let drops: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
-    bench.row(case, "datagrams dropped", "", drops as f64, None);
-    bench.finish(&mut cluster);
-    latencies
+    (cluster, app)
 }
 
 #[cfg(test)]

@@ -156,7 +156,6 @@ impl Application for Load {
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) {
-    let case = "";
     bench.progress(0, 1, "a node dies and returns");
     let nodes = bench
         .options
@@ -204,41 +203,34 @@ pub(super) fn run(bench: &mut Bench<'_>) {
     cluster.restart(HostId(victim));
     cluster.run(&mut app, end_ns);
 
-    let others = (0..nodes as usize).filter(|&node| node != victim as usize);
+    report(bench, &app);
+    bench.finish(&mut cluster);
+}
+
+fn report(bench: &mut Bench<'_>, app: &Load) {
+    let case = "";
+    let others = (0..app.nodes as usize).filter(|&node| node != app.victim as usize);
     let latest = |times: &[Option<u64>], since_ns: u64| {
         let seen = others.clone().filter_map(|node| times[node]);
         seen.max()
             .map(|at_ns| (at_ns - since_ns) as f64 / MS as f64)
     };
-    let count = |times: &[Option<u64>]| others.clone().filter(|&n| times[n].is_some()).count();
-    let all = f64::from(nodes - 1);
-    bench.row(
-        case,
-        "callers that learn of the death",
-        "%",
-        100.0 * count(&app.learnt_ns) as f64 / all,
-        None,
-    );
-    if let Some(ms) = latest(&app.learnt_ns, died_ns) {
+    let share = |times: &[Option<u64>]| {
+        let count = others.clone().filter(|&n| times[n].is_some()).count();
+        100.0 * count as f64 / f64::from(app.nodes - 1)
+    };
+    let learnt = share(&app.learnt_ns);
+    bench.row(case, "callers that learn of the death", "%", learnt, None);
+    if let Some(ms) = latest(&app.learnt_ns, app.died_ns) {
         bench.row(case, "the last one after", "ms", ms, None);
     }
-    bench.row(
-        case,
-        "callers that use it again",
-        "%",
-        100.0 * count(&app.heard_ns) as f64 / all,
-        None,
-    );
-    if let Some(ms) = latest(&app.heard_ns, back_ns) {
+    let returned = share(&app.heard_ns);
+    bench.row(case, "callers that use it again", "%", returned, None);
+    if let Some(ms) = latest(&app.heard_ns, app.back_ns) {
         bench.row(case, "the last one after its return", "ms", ms, None);
     }
-    bench.row(
-        case,
-        "failed calls to the living",
-        "",
-        app.failed as f64,
-        None,
-    );
+    let failed = app.failed as f64;
+    bench.row(case, "failed calls to the living", "", failed, None);
     for (name, period) in ["before", "while it is dead"].iter().zip(&app.parts) {
         let share = 100.0 * period.answered as f64 / period.issued as f64;
         bench.row(name, "calls to the living answered", "%", share, None);
@@ -250,5 +242,4 @@ pub(super) fn run(bench: &mut Bench<'_>) {
     let p99 = |period: &Period| period.latency_ns.value_at_quantile(0.99) as f64;
     let slower = 100.0 * (p99(after) / p99(before) - 1.0);
     bench.row(case, "others slower at p99", "%", slower, None);
-    bench.finish(&mut cluster);
 }

@@ -7,28 +7,26 @@
 //! ```
 
 mod application;
+mod receive;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use starling_io::{Clock, Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
+use starling_io::{Clock, PacketIo, PacketTx};
 use starling_proto::{
-    Body, Config, Event, Incoming, Msgbuf, PeerId, Protocol, RequestId, RequestNumber, Secrets,
-    SessionId, Source,
+    Config, Msgbuf, PeerId, Prefix, Protocol, RequestId, RequestNumber, Secrets, SessionId,
 };
 
-use super::call_log::CallLog;
+use super::call_log::{CallLog, ext_of};
 use super::schedule::{Schedule, Task};
 use super::sink::{Sent, Sink};
 use crate::check::content::{self, Expected};
 use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
-use crate::harness::{ChannelPlan, PlantedBug, Scenario, US, planted_bug};
+use crate::harness::{ChannelPlan, PlantedBug, Scenario, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
-use application::prefix_of;
-pub(super) use workers::Step;
 use workers::Workers;
 
 /// Bursts read in one turn before the application gets its part.
@@ -242,222 +240,6 @@ impl Host {
         self.process.as_mut().expect("only called within a turn")
     }
 
-    fn receive(&mut self, log: &mut CallLog) -> Result<(), Violation> {
-        let process = self.process.as_mut().expect("within a turn");
-        let now = process.clock.now_ns();
-        if process.protocol.is_overdue(now) {
-            process
-                .protocol
-                .handle_overdue(now, &mut sink!(process, log));
-        }
-        while let Some(IoEvent::PeerGone(peer, certainty)) = process.io.poll_event() {
-            let mut sink = sink!(process, log);
-            let certain = certainty == PeerGone::Certain;
-            process
-                .protocol
-                .handle_peer_gone(now, PeerId(peer.0), certain, &mut sink);
-        }
-        for _ in 0..BURSTS_A_TURN {
-            let process = self.process();
-            let count = process.io.split().0.rx_burst().expect("no errors");
-            for index in 0..count {
-                self.receive_one(index, log)?;
-            }
-            if count == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a datagram of the burst, unless it goes to a worker.
-    fn receive_one(&mut self, index: usize, log: &mut CallLog) -> Result<(), Violation> {
-        let process = self.process();
-        let mut bytes = std::mem::take(&mut process.datagram);
-        bytes.clear();
-        let datagram = process.io.split().0.datagram(index);
-        bytes.extend_from_slice(datagram.bytes);
-        if log.planted_bug == Some(PlantedBug::CreditOffByOne) {
-            planted_bug::give_one_more(&mut bytes, self.config.credits);
-        }
-        let process = self.process();
-        let datagram = process.io.split().0.datagram(index);
-        let source = match datagram.source {
-            starling_io::Source::Peer(peer) => Source::Peer(PeerId(peer.0)),
-            starling_io::Source::Unknown(address) => Source::Unknown(address),
-        };
-        let marked = datagram.ecn == Ecn::CongestionExperienced;
-        let workers = process.workers.as_mut();
-        if let Some(peer) = workers.and_then(|workers| workers.take(source, &bytes)) {
-            let datagram = bytes.clone();
-            let step = Step::Begin {
-                peer,
-                marked,
-                datagram,
-            };
-            self.plan_step(0, step, log);
-        } else {
-            let before = log.outcomes.executed;
-            self.take_datagram(source, marked, &bytes, log)?;
-            if log.outcomes.executed > before
-                && let Some(copy) = planted_bug::as_new_request(&bytes)
-                && log.bug_triggers(PlantedBug::HandlerTwice)
-            {
-                self.take_datagram(source, marked, &copy, log)?;
-            }
-        }
-        self.process().datagram = bytes;
-        Ok(())
-    }
-
-    /// Gives a datagram to the protocol and handles the results.
-    fn take_datagram(
-        &mut self,
-        source: Source,
-        marked: bool,
-        bytes: &[u8],
-        log: &mut CallLog,
-    ) -> Result<(), Violation> {
-        let Self {
-            id: host,
-            channels,
-            process,
-            incarnation,
-            schedule,
-            unheard,
-            ..
-        } = self;
-        let (host, incarnation) = (*host, *incarnation);
-        let process = process.as_mut().expect("within a turn");
-        let now = process.clock.now_ns();
-        let tx = process.io.split().1;
-        let lossy = log.planted_bug == Some(PlantedBug::LostRetransmission);
-        let mut sink = Sink::new(tx, lossy.then_some(&mut process.sent));
-        let opened = process
-            .protocol
-            .handle_datagram(now, source, marked, bytes, &mut sink);
-        let Ok(mut frames) = opened else {
-            return Ok(());
-        };
-        while let Some(incoming) = process.protocol.poll_incoming(now, &mut frames, &mut sink) {
-            match incoming {
-                Incoming::Request { id, ext, body, .. } => {
-                    let response = process.protocol.buffer();
-                    let expected = log.execute(host, body.bytes())?;
-                    log.check_ext(expected, ext)?;
-                    if let Body::Owned(buffer) = body {
-                        process.protocol.recycle(buffer);
-                    }
-                    let onward = log.relay(expected);
-                    // Flipped bits may name another caller's request.
-                    if let Some(channel) = onward.filter(|&it| channels[it].client == host) {
-                        let task = Task::Relay {
-                            incarnation,
-                            id,
-                            expected,
-                            response,
-                            channel,
-                        };
-                        schedule.add(log.now_ns(), task);
-                    } else if expected.delay_us > 0 {
-                        let at_ns = log.now_ns() + u64::from(expected.delay_us) * US;
-                        let task = Task::Respond {
-                            incarnation,
-                            id,
-                            expected,
-                            response,
-                        };
-                        schedule.add(at_ns, task);
-                    } else {
-                        respond(
-                            &mut process.protocol,
-                            now,
-                            id,
-                            expected,
-                            response,
-                            &mut sink,
-                            log,
-                        );
-                    }
-                }
-                Incoming::Response { tag, ext, body, .. } => {
-                    let tag = key_of(tag);
-                    process.calls.remove(&tag);
-                    if let Some((channel, _)) = process.probes.remove(&tag) {
-                        unheard.remove(&channel);
-                    }
-                    if let Some(relay) = process.relays.remove(&tag) {
-                        schedule.add(log.now_ns(), relay.task(incarnation));
-                    }
-                    log.answered(host, tag, ext, body.bytes())?;
-                    if let Body::Owned(buffer) = body {
-                        process.protocol.recycle(buffer);
-                    }
-                }
-                // The handler cannot be stopped: no caller waits for its answer.
-                Incoming::Cancelled { id } => log.record(host, "cancel heard", id.number(), 0),
-            }
-        }
-        Ok(())
-    }
-
-    fn drain_events(&mut self, log: &mut CallLog) -> Result<(), Violation> {
-        let retry_ns = self.retry_ns;
-        let process = self.process.as_mut().expect("within a turn");
-        while let Some(event) = process.protocol.poll_event() {
-            match event {
-                Event::Connected { session } => {
-                    log.record(
-                        self.id,
-                        "connected: session",
-                        u64::from(session.to_wire()),
-                        0,
-                    );
-                }
-                Event::SessionEnded { session, error } => {
-                    if log.bug_triggers(PlantedBug::SilentEnd) {
-                        continue;
-                    }
-                    log.session_ended(self.id, session, error)?;
-                    process.sessions.retain(|_, open| *open != session);
-                }
-                Event::RequestFailed {
-                    tag,
-                    request,
-                    error,
-                    may_have_run,
-                    ..
-                } => {
-                    let tag = key_of(tag);
-                    process.calls.remove(&tag);
-                    log.failed(self.id, tag, error, &request, may_have_run)?;
-                    if log.bug_triggers(PlantedBug::DoubleFailure) {
-                        log.failed(self.id, tag, error, &request, may_have_run)?;
-                    }
-                    process.protocol.recycle(request);
-                    if let Some(relay) = process.relays.remove(&tag) {
-                        let task = relay.task(self.incarnation);
-                        self.schedule.add(log.now_ns(), task);
-                    }
-                    if let Some((channel, attempt)) = process.probes.remove(&tag) {
-                        if attempt == MAX_PROBES {
-                            let refused = self.tight.then_some(());
-                            refused.ok_or_else(|| unhealed(self.id, channel, &error))?;
-                            self.unheard.remove(&channel);
-                            continue;
-                        }
-                        let at_ns = log.now_ns() + retry_ns;
-                        let attempt = attempt + 1;
-                        self.schedule.add(at_ns, Task::Probe { channel, attempt });
-                    }
-                }
-                Event::RequestAbandoned { .. } => {}
-                Event::PeerReleased { peer } => process.released.push(peer),
-            }
-        }
-        Ok(())
-    }
-
     /// Closes the peers that no session uses.
     fn release_peers(&mut self) {
         let process = self.process();
@@ -541,9 +323,12 @@ impl Host {
     }
 }
 
-/// The bit that the protocol carries unseen, as the harness sets it.
-pub(super) fn ext_of(expected: Expected) -> bool {
-    expected.key & 1 == 1
+/// The extension bit of a call, on a message that is all body.
+fn prefix_of(expected: Expected) -> Prefix {
+    Prefix {
+        ext: ext_of(expected),
+        len: 0,
+    }
 }
 
 fn respond(

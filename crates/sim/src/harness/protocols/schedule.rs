@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use starling_proto::{Msgbuf, RequestId};
+use starling_proto::{Claim, Msgbuf, PeerId, RequestId};
 
 use crate::check::Tag;
 use crate::check::content::Expected;
 use crate::harness::CallPlan;
-use crate::harness::protocols::host::Step;
 
 /// A planned action of a host's application.
 #[derive(Debug)]
@@ -37,6 +36,32 @@ pub(super) enum Task {
     Worker { incarnation: u32, step: Step },
     /// Probes a channel with a short call.
     Probe { channel: usize, attempt: u32 },
+}
+
+/// A worker's next step.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Looks at a datagram that it got.
+    Begin {
+        peer: PeerId,
+        marked: bool,
+        datagram: Vec<u8>,
+    },
+    /// Gives it to the event loop.
+    HandOver {
+        peer: PeerId,
+        marked: bool,
+        datagram: Vec<u8>,
+    },
+    /// Its handler returns.
+    Finish { claim: Claim, expected: Expected },
+    /// Its report is read.
+    Report {
+        claim: Claim,
+        expected: Expected,
+        response: Msgbuf,
+        sent: bool,
+    },
 }
 
 /// Tasks by (time, order of entry).

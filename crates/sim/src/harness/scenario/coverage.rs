@@ -16,6 +16,16 @@ impl Scenario {
                 coverage.push((name.to_owned(), count as u64));
             }
         };
+        self.cover_faults(&mut add);
+        self.cover_network(&mut add);
+        self.cover_calls(&mut add);
+        let closed = |channel: &&super::ChannelPlan| channel.close_at_ns.is_some();
+        let closed = self.channels.iter().filter(closed).count();
+        add("sessions: closed under load", closed);
+        coverage
+    }
+
+    fn cover_faults(&self, add: &mut dyn FnMut(&str, usize)) {
         for rule in &self.rules {
             let places = u8::from(rule.from.is_some()) + u8::from(rule.to.is_some());
             add(rule_kind(rule.fault, places), 1);
@@ -29,6 +39,9 @@ impl Scenario {
             add(&format!("fault: {name}"), 1);
         }
         add("fault: stray datagram", self.injected.len());
+    }
+
+    fn cover_network(&self, add: &mut dyn FnMut(&str, usize)) {
         for config in &self.hosts {
             add(&format!("congestion control: {:?}", config.congestion), 1);
         }
@@ -56,50 +69,33 @@ impl Scenario {
         let shared = nodes.len() < self.nodes.len();
         add("hosts: that share a card", usize::from(shared));
         add("limits: tight", usize::from(self.tight));
-        let calls = |wanted: &dyn Fn(&super::CallPlan) -> bool| {
+    }
+
+    fn cover_calls(&self, add: &mut dyn FnMut(&str, usize)) {
+        let calls = |wanted: fn(&super::CallPlan) -> bool| {
             self.calls.iter().filter(|call| wanted(call)).count()
         };
         add("calls", self.calls.len());
-        add(
-            "calls: request of 1 MiB or more",
-            calls(&|call| call.request_len >= LARGE),
-        );
-        add(
-            "calls: response of 1 MiB or more",
-            calls(&|call| call.response_len >= LARGE),
-        );
-        add(
-            "calls: cancelled",
-            calls(&|call| call.cancel_after_ns.is_some()),
-        );
-        add(
-            "calls: answered by way of another",
-            calls(&|call| call.via.is_some()),
-        );
-        add(
-            "calls: with a slow handler",
-            calls(&|call| call.delay_us > 0),
-        );
+        let large = calls(|call| call.request_len >= LARGE);
+        add("calls: request of 1 MiB or more", large);
+        let large = calls(|call| call.response_len >= LARGE);
+        add("calls: response of 1 MiB or more", large);
+        let cancelled = calls(|call| call.cancel_after_ns.is_some());
+        add("calls: cancelled", cancelled);
+        let relayed = calls(|call| call.via.is_some());
+        add("calls: answered by way of another", relayed);
+        let slow = calls(|call| call.delay_us > 0);
+        add("calls: with a slow handler", slow);
         add("hosts: whole endpoints", usize::from(self.endpoints));
         add("hosts: workers that claim", usize::from(self.workers));
         if self.endpoints {
-            add(
-                "calls: with a deadline",
-                calls(&|call| call.timeout_ns.is_some()),
-            );
-            add(
-                "calls: in a worker",
-                calls(&|call| call.runs == Runs::Worker),
-            );
-            add(
-                "calls: answered later",
-                calls(&|call| call.runs == Runs::Deferred),
-            );
+            let timed = calls(|call| call.timeout_ns.is_some());
+            add("calls: with a deadline", timed);
+            let in_workers = calls(|call| call.runs == Runs::Worker);
+            add("calls: in a worker", in_workers);
+            let deferred = calls(|call| call.runs == Runs::Deferred);
+            add("calls: answered later", deferred);
         }
-        let closed = |channel: &&super::ChannelPlan| channel.close_at_ns.is_some();
-        let closed = self.channels.iter().filter(closed).count();
-        add("sessions: closed under load", closed);
-        coverage
     }
 }
 

@@ -2,7 +2,9 @@
 
 use starling_io::{Ecn, IoEvent, PacketIo, PacketRx, PacketTx, PeerGone};
 use starling_prefetch::prefetch;
-use starling_proto::{Body, Event, Incoming, Msgbuf, PeerId, Prefix, SessionId, Source, Upcoming};
+use starling_proto::{
+    Body, Event, Frames, Incoming, Msgbuf, PeerId, Prefix, Protocol, SessionId, Source, Upcoming,
+};
 
 use super::sink::CapturingSink;
 use super::{
@@ -99,50 +101,8 @@ impl Process {
             };
             let marked = datagram.ecn == Ecn::CongestionExperienced;
             let opened = protocol.handle_datagram(now, source, marked, datagram.bytes, &mut sink);
-            let Ok(mut frames) = opened else {
-                continue;
-            };
-            while let Some(upcoming) = protocol.upcoming(&frames) {
-                turn.work.rx_frames += 1;
-                match upcoming {
-                    Upcoming::Requests => {
-                        let request = protocol.poll_request(&mut frames);
-                        let id = request.and_then(|(peer, frame)| {
-                            let id = protocol.handle_request(now, peer, frame, &mut sink)?;
-                            Some((id, frame.payload()))
-                        });
-                        if let Some((id, body)) = id {
-                            turn.serve(protocol, answer, id, body, &mut sink);
-                        }
-                    }
-                    Upcoming::Responses => {
-                        let response = protocol.poll_response(&mut frames);
-                        let tag = response.and_then(|(peer, frame)| {
-                            let tag = protocol.handle_response(now, peer, frame, &mut sink)?;
-                            Some((tag, frame.payload()))
-                        });
-                        if let Some((tag, body)) = tag {
-                            turn.ended(tag, Ok(body));
-                        }
-                    }
-                    Upcoming::Other => {
-                        let other = protocol.handle_other(now, &mut frames, &mut sink);
-                        let body = match other {
-                            Some(Incoming::Request { id, body, .. }) => {
-                                turn.serve(protocol, answer, id, body.bytes(), &mut sink);
-                                body
-                            }
-                            Some(Incoming::Response { tag, body, .. }) => {
-                                turn.ended(tag, Ok(body.bytes()));
-                                body
-                            }
-                            Some(Incoming::Cancelled { .. }) | None => continue,
-                        };
-                        if let Body::Owned(buffer) = body {
-                            protocol.recycle(buffer);
-                        }
-                    }
-                }
+            if let Ok(mut frames) = opened {
+                handle_frames(protocol, turn, answer, &mut frames, &mut sink);
             }
         }
         rx.release();
@@ -307,6 +267,58 @@ impl Process {
         } else if let Some(at_ns) = self.protocol.poll_timeout() {
             let at_ns = fabric.when(host, at_ns);
             fabric.wake_at(host, at_ns.max(next_ns));
+        }
+    }
+}
+
+/// Handles the frames of one datagram.
+fn handle_frames<A: Application + ?Sized>(
+    protocol: &mut Protocol,
+    turn: &mut Turn<'_, A>,
+    answer: &mut Msgbuf,
+    frames: &mut Frames<'_>,
+    sink: &mut CapturingSink<'_>,
+) {
+    let now = turn.now_ns;
+    while let Some(upcoming) = protocol.upcoming(frames) {
+        turn.work.rx_frames += 1;
+        match upcoming {
+            Upcoming::Requests => {
+                let request = protocol.poll_request(frames);
+                let id = request.and_then(|(peer, frame)| {
+                    let id = protocol.handle_request(now, peer, frame, sink)?;
+                    Some((id, frame.payload()))
+                });
+                if let Some((id, body)) = id {
+                    turn.serve(protocol, answer, id, body, sink);
+                }
+            }
+            Upcoming::Responses => {
+                let response = protocol.poll_response(frames);
+                let tag = response.and_then(|(peer, frame)| {
+                    let tag = protocol.handle_response(now, peer, frame, sink)?;
+                    Some((tag, frame.payload()))
+                });
+                if let Some((tag, body)) = tag {
+                    turn.ended(tag, Ok(body));
+                }
+            }
+            Upcoming::Other => {
+                let body = match protocol.handle_other(now, frames, sink) {
+                    Some(Incoming::Request { id, body, .. }) => {
+                        turn.serve(protocol, answer, id, body.bytes(), sink);
+                        body
+                    }
+                    Some(Incoming::Response { tag, body, .. }) => {
+                        turn.ended(tag, Ok(body.bytes()));
+                        body
+                    }
+                    Some(Incoming::Cancelled { .. }) | None => continue,
+                };
+                if let Body::Owned(buffer) = body {
+                    protocol.recycle(buffer);
+                }
+            }
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use starling_io::{Clock, PacketIo};
-use starling_proto::{ConnectError, Msgbuf, PeerId, Prefix, SessionId};
+use starling_proto::{ConnectError, Msgbuf, PeerId, SessionId};
 
-use super::{Host, Relay, ext_of, key_of, respond, sink, unhealed};
+use super::{Host, Relay, key_of, prefix_of, respond, sink, unhealed};
 use crate::check::content::{self, Expected};
 use crate::check::{Tag, Violation};
 use crate::harness::protocols::call_log::CallLog;
@@ -217,13 +217,5 @@ impl Host {
                 Ok(())
             }
         }
-    }
-}
-
-/// The bit, on a message that is all body.
-pub(super) fn prefix_of(expected: Expected) -> Prefix {
-    Prefix {
-        ext: ext_of(expected),
-        len: 0,
     }
 }

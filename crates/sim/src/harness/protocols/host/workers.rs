@@ -13,12 +13,11 @@ use std::sync::Arc;
 use starling_io::{Clock, PacketIo};
 use starling_proto::{Claim, Claims, FrameSink, Msgbuf, PeerId, Source};
 
-use super::application::prefix_of;
-use super::{Host, Process, respond, sink};
+use super::{Host, Process, prefix_of, respond, sink};
 use crate::check::Violation;
 use crate::check::content::{self, Expected};
 use crate::harness::protocols::call_log::CallLog;
-use crate::harness::protocols::schedule::Task;
+use crate::harness::protocols::schedule::{Step, Task};
 use crate::harness::protocols::sink::Sink;
 use crate::harness::{PlantedBug, US};
 use crate::rng::Rng;
@@ -31,32 +30,6 @@ const SHARE_PPM: u32 = 700_000;
 pub(super) struct Workers {
     pub(super) claims: Arc<Claims>,
     rng: Rng,
-}
-
-/// A worker's next step.
-#[derive(Debug)]
-pub(in crate::harness::protocols) enum Step {
-    /// Looks at a datagram that it got.
-    Begin {
-        peer: PeerId,
-        marked: bool,
-        datagram: Vec<u8>,
-    },
-    /// Gives it to the event loop.
-    HandOver {
-        peer: PeerId,
-        marked: bool,
-        datagram: Vec<u8>,
-    },
-    /// Its handler returns.
-    Finish { claim: Claim, expected: Expected },
-    /// Its report is read.
-    Report {
-        claim: Claim,
-        expected: Expected,
-        response: Msgbuf,
-        sent: bool,
-    },
 }
 
 impl Workers {
@@ -99,82 +72,105 @@ impl Host {
                 peer,
                 marked,
                 datagram,
-            } => {
-                let process = self.process.as_mut().expect("within a turn");
-                let workers = process.workers.as_ref().expect("one of them works");
-                let candidate = workers.claims.parse(peer, &datagram);
-                let candidate = candidate.expect("looked at before");
-                let Some(claim) = workers.claims.claim(&candidate, marked) else {
-                    if log.bug_triggers(PlantedBug::ClaimIgnored) {
-                        log.execute(self.id, candidate.payload())?;
-                    }
-                    let step = Step::HandOver {
-                        peer,
-                        marked,
-                        datagram,
-                    };
-                    self.plan_step(0, step, log);
-                    return Ok(());
-                };
-                log.record(self.id, "claims: request", claim.id().number(), 0);
-                let expected = log.execute(self.id, candidate.payload())?;
-                log.check_ext(expected, false)?;
-                let takes_ns = u64::from(expected.delay_us) * US;
-                self.plan_step(takes_ns, Step::Finish { claim, expected }, log);
-            }
+            } => self.claim(peer, marked, datagram, log)?,
             Step::HandOver {
                 peer,
                 marked,
                 datagram,
-            } => self.take_datagram(Source::Peer(peer), marked, &datagram, log)?,
-            Step::Finish { claim, expected } => {
-                let process = self.process.as_mut().expect("within a turn");
-                let mut response = process.protocol.buffer();
-                content::respond(expected, response.head_mut());
-                let head = claim
-                    .response_head(&response)
-                    .filter(|_| !prefix_of(expected).ext);
-                let sent = head.is_some_and(|(preamble, head)| {
-                    let mut sink = sink!(process, log);
-                    let (peer, body) = (claim.peer(), response.head());
-                    // In a datagram of its own.
-                    sink.seal(peer);
-                    let pushed = sink.push(peer, &preamble, &head, body, &[]);
-                    sink.seal(peer);
-                    pushed.is_ok()
-                });
-                let step = Step::Report {
-                    claim,
-                    expected,
-                    response,
-                    sent,
-                };
-                self.plan_step(0, step, log);
-            }
+            } => self.handle_datagram(Source::Peer(peer), marked, &datagram, log)?,
+            Step::Finish { claim, expected } => self.send_response(claim, expected, log),
             Step::Report {
                 claim,
                 expected,
-                mut response,
+                response,
                 sent,
-            } => {
-                let process = self.process.as_mut().expect("within a turn");
-                let now = process.clock.now_ns();
-                let protocol = &mut process.protocol;
-                if sent {
-                    // The caller may have given up.
-                    let _ = protocol.handle_claimed_response(now, &claim, &mut response);
-                    protocol.recycle(response);
-                } else {
-                    protocol.handle_claimed_request(now, &claim);
-                    response.clear();
-                    let id = claim.id();
-                    let mut sink = sink!(process, log);
-                    let protocol = &mut process.protocol;
-                    respond(protocol, now, id, expected, response, &mut sink, log);
-                }
-            }
+            } => self.handle_report(&claim, expected, response, sent, log),
         }
         Ok(())
+    }
+
+    /// Claims the request in a datagram and runs it, or gives the datagram to the event loop.
+    fn claim(
+        &mut self,
+        peer: PeerId,
+        marked: bool,
+        datagram: Vec<u8>,
+        log: &mut CallLog,
+    ) -> Result<(), Violation> {
+        let process = self.process.as_mut().expect("within a turn");
+        let workers = process.workers.as_ref().expect("one of them works");
+        let candidate = workers.claims.parse(peer, &datagram);
+        let candidate = candidate.expect("looked at before");
+        let Some(claim) = workers.claims.claim(&candidate, marked) else {
+            if log.bug_triggers(PlantedBug::ClaimIgnored) {
+                log.execute(self.id, candidate.payload())?;
+            }
+            let step = Step::HandOver {
+                peer,
+                marked,
+                datagram,
+            };
+            self.plan_step(0, step, log);
+            return Ok(());
+        };
+        log.record(self.id, "claims: request", claim.id().number(), 0);
+        let expected = log.execute(self.id, candidate.payload())?;
+        log.check_ext(expected, false)?;
+        let takes_ns = u64::from(expected.delay_us) * US;
+        self.plan_step(takes_ns, Step::Finish { claim, expected }, log);
+        Ok(())
+    }
+
+    /// Sends the response of a claimed request from the worker, if the claim allows that.
+    fn send_response(&mut self, claim: Claim, expected: Expected, log: &CallLog) {
+        let process = self.process.as_mut().expect("within a turn");
+        let mut response = process.protocol.buffer();
+        content::respond(expected, response.head_mut());
+        let head = claim
+            .response_head(&response)
+            .filter(|_| !prefix_of(expected).ext);
+        let sent = head.is_some_and(|(preamble, head)| {
+            let mut sink = sink!(process, log);
+            let (peer, body) = (claim.peer(), response.head());
+            // In a datagram of its own.
+            sink.seal(peer);
+            let pushed = sink.push(peer, &preamble, &head, body, &[]);
+            sink.seal(peer);
+            pushed.is_ok()
+        });
+        let step = Step::Report {
+            claim,
+            expected,
+            response,
+            sent,
+        };
+        self.plan_step(0, step, log);
+    }
+
+    /// Tells the protocol what the worker did; answers the request if the worker did not.
+    fn handle_report(
+        &mut self,
+        claim: &Claim,
+        expected: Expected,
+        mut response: Msgbuf,
+        sent: bool,
+        log: &mut CallLog,
+    ) {
+        let process = self.process.as_mut().expect("within a turn");
+        let now = process.clock.now_ns();
+        let protocol = &mut process.protocol;
+        if sent {
+            // The caller may have given up.
+            let _ = protocol.handle_claimed_response(now, claim, &mut response);
+            protocol.recycle(response);
+        } else {
+            protocol.handle_claimed_request(now, claim);
+            response.clear();
+            let id = claim.id();
+            let mut sink = sink!(process, log);
+            let protocol = &mut process.protocol;
+            respond(protocol, now, id, expected, response, &mut sink, log);
+        }
     }
 }
 
