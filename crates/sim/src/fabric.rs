@@ -27,9 +27,10 @@ use starling_ethernet::Drop;
 use starling_io::Ecn;
 use starling_prefetch::prefetch;
 
-pub use crate::faults::{Departure, Fault, Interceptor, Rule, Treatment};
+pub use crate::faults::{Departure, DepartureHook, Fault, Rule, Treatment};
+pub use crate::host_id::HostId;
 pub use crate::net::LinkConfig;
-pub use host::{HostId, ReceiveLimits};
+pub use host::ReceiveLimits;
 
 pub(crate) use host::Host;
 
@@ -168,7 +169,7 @@ pub struct Fabric {
     rng: Rng,
     hosts: Vec<Host>,
     rules: Rules,
-    interceptor: Option<Interceptor>,
+    departure_hook: Option<DepartureHook>,
     counters: Counters,
     trace: Trace,
     upcoming_turns: Vec<HostId>,
@@ -189,7 +190,7 @@ impl Fabric {
             packets: Packets::default(),
             hosts: Vec::new(),
             rules: Rules::default(),
-            interceptor: None,
+            departure_hook: None,
             counters: Counters::default(),
             trace: Trace::default(),
             upcoming_turns: Vec::new(),
@@ -294,9 +295,9 @@ impl Fabric {
         self.rules.add(rule);
     }
 
-    /// Shows every datagram that leaves from now on to `interceptor`, before the rules, or to none.
-    pub fn set_interceptor(&mut self, interceptor: Option<Interceptor>) {
-        self.interceptor = interceptor;
+    /// Shows every datagram that leaves from now on to `hook`, before the rules; `None` ends that.
+    pub fn set_departure_hook(&mut self, hook: Option<DepartureHook>) {
+        self.departure_hook = hook;
     }
 
     /// `host`'s device accepts `frames` more frames and is full then, until the next such call.

@@ -15,6 +15,7 @@
 
 mod endpoints;
 mod failure;
+mod host_set;
 mod planted_bug;
 mod protocols;
 mod scenario;

@@ -5,6 +5,8 @@
 //! time stands still during a turn: [`PacketIo::wait`] returns at once, after telling the
 //! fabric when the host wants its next turn; and nothing arrives between two calls of one turn.
 
+mod sink;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use starling_prefetch::prefetch;
 use crate::check::Grants;
 use crate::fabric::{HostId, SharedFabric};
 use crate::net::Payload;
+
+pub(crate) use sink::{FrameHook, FrameParts, SimSink};
 
 /// Datagrams that a device holds for a link whose queue is full.
 const SEND_QUEUE_DATAGRAMS: usize = 256;

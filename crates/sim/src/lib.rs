@@ -27,6 +27,7 @@ pub mod fabric;
 mod faults;
 mod frames;
 pub mod harness;
+mod host_id;
 mod io;
 pub mod net;
 pub mod queueing;
@@ -38,8 +39,8 @@ mod workers;
 
 pub use cpu::{CpuModel, Work};
 pub use fabric::{
-    Counters, Departure, Fabric, FabricConfig, Fault, FrameCounts, HostId, Interceptor, LinkConfig,
-    ReceiveLimits, Rule, SharedFabric, Step, Treatment,
+    Counters, Departure, DepartureHook, Fabric, FabricConfig, Fault, FrameCounts, HostId,
+    LinkConfig, ReceiveLimits, Rule, SharedFabric, Step, Treatment,
 };
 pub use io::{SimClock, SimIo, SimRx, SimTx};
 pub use net::Framing;

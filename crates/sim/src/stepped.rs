@@ -111,9 +111,9 @@ impl SteppedNetwork {
     pub fn lose_all(&self, lost: bool) {
         let mut fabric = self.fabric.borrow_mut();
         if lost {
-            fabric.set_interceptor(Some(Box::new(|_| Treatment::LOSE)));
+            fabric.set_departure_hook(Some(Box::new(|_| Treatment::LOSE)));
         } else {
-            fabric.set_interceptor(None);
+            fabric.set_departure_hook(None);
         }
     }
 

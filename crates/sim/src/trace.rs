@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use crate::fabric::HostId;
+use crate::host_id::HostId;
 use crate::rng::mix;
 
 /// How many entries are kept, in a cache, for [`Trace::recent`].

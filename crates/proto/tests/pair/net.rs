@@ -357,11 +357,11 @@ impl Net {
             ..FabricConfig::default()
         })));
         let faults = Rc::new(RefCell::new(Faults::default()));
-        let interceptor = faults.clone();
+        let hook = faults.clone();
         fabric
             .borrow_mut()
-            .set_interceptor(Some(Box::new(move |departure| {
-                interceptor.borrow_mut().treat(departure)
+            .set_departure_hook(Some(Box::new(move |departure| {
+                hook.borrow_mut().treat(departure)
             })));
         let mut net = Self {
             now: START_NS,

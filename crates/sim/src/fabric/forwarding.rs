@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use starling_ethernet::{Drop, Received};
 use starling_io::{Ecn, Source};
 
-use super::host::NO_HOST;
 use super::{Departure, Event, Fabric, HostId};
 use crate::faults::{Corruption, checksum, flip_bits};
+use crate::host_id::NO_HOST;
 use crate::net::{End, Framing, Origin, Packet, PacketId, Payload};
 use crate::trace::DropCause;
 
@@ -127,7 +127,7 @@ impl Fabric {
         packet.next = moved.to;
         packet.tail_ns = moved.tail_ns;
         let mut due_ns = moved.due_ns;
-        if self.interceptor.is_some() {
+        if self.departure_hook.is_some() {
             match self.intercept(from, id, due_ns) {
                 Some(delayed_ns) => due_ns = delayed_ns,
                 None => return self.drop_packet(DropCause::Loss, id),
@@ -165,11 +165,11 @@ impl Fabric {
         self.events.push(due_ns, Event::Arrival(id));
     }
 
-    /// Has the interceptor treat a datagram that is due at `due_ns`. When it arrives, ns; `None` if
+    /// Has the departure hook treat a datagram that is due at `due_ns`. When it arrives, ns; `None` if
     /// it is lost.
     fn intercept(&mut self, from: HostId, id: PacketId, due_ns: u64) -> Option<u64> {
         let packet = self.packets.get_mut(id);
-        let treatment = self.interceptor.as_mut()?(Departure {
+        let treatment = self.departure_hook.as_mut()?(Departure {
             number: self.counters.sent,
             from,
             to: packet.to,

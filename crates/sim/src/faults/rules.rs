@@ -4,7 +4,7 @@
 //! that a datagram that one rule drops is not shown to the rules behind it. Faults of hosts (pause,
 //! crash, clock jump) are calls of [`Fabric`](crate::Fabric).
 
-use crate::fabric::HostId;
+use crate::host_id::HostId;
 use crate::rng::Rng;
 use crate::trace::DropCause;
 

@@ -10,9 +10,9 @@ mod call_records;
 mod host;
 mod process;
 
-use super::simulation::{BusyWorker, HostSet};
-use super::{CallPlan, Outcomes, PlantedBug, Scenario};
-use crate::check::{Leftovers, Violation};
+use super::host_set::{BusyWorker, HostSet};
+use super::{Outcomes, PlantedBug, Scenario};
+use crate::check::Violation;
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
 use call_records::{CallRecords, SharedCallRecords};
@@ -39,26 +39,17 @@ impl Endpoints {
             records,
         }
     }
-
-    fn host(&mut self, id: HostId) -> &mut Host {
-        &mut self.hosts[id.0 as usize]
-    }
 }
 
 impl HostSet for Endpoints {
-    fn call(&mut self, host: HostId, plan: CallPlan) {
-        self.host(host).plan(plan.at_ns, Task::Call(plan));
+    type Host = Host;
+
+    fn hosts(&self) -> &[Host] {
+        &self.hosts
     }
 
-    fn close(&mut self, host: HostId, channel: usize, at_ns: u64) {
-        self.host(host).plan(at_ns, Task::Close(channel));
-    }
-
-    fn probe(&mut self, host: HostId, channel: usize, at_ns: u64) {
-        let host = self.host(host);
-        host.unheard.insert(channel);
-        let attempt = 1;
-        host.plan(at_ns, Task::Probe { channel, attempt });
+    fn hosts_mut(&mut self) -> &mut [Host] {
+        &mut self.hosts
     }
 
     fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation> {
@@ -89,22 +80,6 @@ impl HostSet for Endpoints {
 
     fn open_calls(&self) -> usize {
         self.records.borrow().calls.open_count()
-    }
-
-    fn all_probes_ended(&self) -> bool {
-        self.hosts.iter().all(|host| host.unheard.is_empty())
-    }
-
-    fn served(&self, host: HostId) -> usize {
-        self.hosts[host.0 as usize].server_sessions()
-    }
-
-    fn known(&self, host: HostId) -> usize {
-        self.hosts.iter().map(|it| it.sessions_with(host)).sum()
-    }
-
-    fn leftovers(&self) -> Vec<Leftovers> {
-        self.hosts.iter().map(Host::leftovers).collect()
     }
 
     fn outcomes(&self) -> Result<Outcomes, Violation> {

@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
+use super::host_set::{BusyWorker, HostSet};
 use super::protocols::Protocols;
-use super::{CallPlan, Failure, HostFaultKind, MS, Outcomes, PlantedBug, Scenario};
+use super::{Failure, HostFaultKind, MS, Outcomes, PlantedBug, Scenario};
 use crate::check::{Leftovers, Violation, frames, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 
@@ -70,65 +71,6 @@ pub fn run_with_bug(
             recent: fabric.trace().recent(KEPT_ENTRIES).copied().collect(),
         })),
     }
-}
-
-/// A worker of one incarnation of a host that is busy until `until_ns`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BusyWorker {
-    pub(super) host: HostId,
-    pub(super) incarnation: u32,
-    pub(super) worker: usize,
-    pub(super) until_ns: u64,
-}
-
-/// What runs on the hosts of a scenario, with the records of its calls.
-pub(super) trait HostSet {
-    /// `host` is to make a call when its plan says so.
-    fn call(&mut self, host: HostId, plan: CallPlan);
-
-    /// `host` is to close its end of a channel.
-    fn close(&mut self, host: HostId, channel: usize, at_ns: u64);
-
-    /// `host` probes a channel with a short call, and again if it gets no answer.
-    fn probe(&mut self, host: HostId, channel: usize, at_ns: u64);
-
-    /// One turn of `host`. Returns workers that began something.
-    fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation>;
-
-    /// A worker's time is over. Returns workers that began something.
-    fn finish(&mut self, _: BusyWorker) -> Vec<BusyWorker> {
-        Vec::new()
-    }
-
-    /// The process on `host` dies.
-    fn crash(&mut self, host: HostId);
-
-    /// The process on `host` drains, if it can.
-    fn drain(&mut self, host: HostId, at_ns: u64);
-
-    /// Another process takes the place of one that died or drained.
-    fn restart(&mut self, host: HostId);
-
-    /// Whether no call is overdue.
-    fn check_overdue(&self, now_ns: u64) -> Result<(), Violation>;
-
-    /// Calls that have not ended.
-    fn open_calls(&self) -> usize;
-
-    /// Whether every probe has ended.
-    fn all_probes_ended(&self) -> bool;
-
-    /// Sessions that `host` serves.
-    fn served(&self, host: HostId) -> usize;
-
-    /// Sessions with `host` that its clients know of.
-    fn known(&self, host: HostId) -> usize;
-
-    /// The resources that each host still holds.
-    fn leftovers(&self) -> Vec<Leftovers>;
-
-    /// How the calls ended, all of which have: no buffer of theirs may be missing.
-    fn outcomes(&self) -> Result<Outcomes, Violation>;
 }
 
 /// What a timer of the fabric is for.

@@ -8,7 +8,7 @@ use starling_prefetch::prefetch;
 use super::ethernet::Framing;
 use super::payload::Payload;
 use super::topology::End;
-use crate::fabric::HostId;
+use crate::host_id::HostId;
 
 /// Buffers kept for later.
 const MAX_SPARE: usize = 1 << 16;

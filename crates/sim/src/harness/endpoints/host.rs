@@ -13,8 +13,9 @@ use starling_endpoint::{
     CallError, CallOptions, EndpointConfig, Idle, OpenError, Secrets, SessionId, SessionState,
 };
 
+use super::super::host_set::{BusyWorker, PlannedHost, PlannedTask};
 use super::super::scenario::Runs;
-use super::super::simulation::BusyWorker;
+
 use super::super::{CallPlan, ChannelPlan, PlantedBug, Scenario, US};
 use super::call_records::SharedCallRecords;
 use super::process::{DEFERRED, Deferred, HandlerEvent, INLINE, Process, WORKER, response};
@@ -33,15 +34,10 @@ pub(super) const MAX_PROBES: u32 = 4;
 /// How long endpoints that spin do so after work.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A planned action of the application.
+/// An action of the application.
 pub(super) enum Task {
-    Call(CallPlan),
-    /// Probes a channel with a short call.
-    Probe {
-        channel: usize,
-        attempt: u32,
-    },
-    Close(usize),
+    /// The scenario planned it, or it repeats a probe.
+    Planned(PlannedTask),
     Cancel(Tag),
     /// Answers a request that was deferred.
     Complete(Deferred),
@@ -49,7 +45,7 @@ pub(super) enum Task {
     Drain,
 }
 
-pub(super) struct Host {
+pub(in crate::harness) struct Host {
     id: HostId,
     fabric: SharedFabric,
     records: SharedCallRecords,
@@ -64,7 +60,7 @@ pub(super) struct Host {
     entries: u64,
     idle_turns: u32,
     /// Channels without an answer since the probes began.
-    pub(super) unheard: BTreeSet<usize>,
+    unheard: BTreeSet<usize>,
     tight: bool,
     retry_ns: u64,
 }
@@ -311,7 +307,8 @@ impl Host {
             }
             Some((channel, attempt)) => {
                 let attempt = attempt + 1;
-                self.plan(now_ns + retry_ns, Task::Probe { channel, attempt });
+                let probe = PlannedTask::Probe { channel, attempt };
+                self.plan_task(now_ns + retry_ns, probe);
             }
             None => {}
         }
@@ -320,13 +317,13 @@ impl Host {
 
     fn work(&mut self, task: Task, now_ns: u64) -> Result<(), Violation> {
         match task {
-            Task::Call(plan) => self.call(&plan, None, now_ns).map(|_| ()),
-            Task::Probe { channel, attempt } => {
+            Task::Planned(PlannedTask::Call(plan)) => self.call(&plan, None, now_ns).map(|_| ()),
+            Task::Planned(PlannedTask::Probe { channel, attempt }) => {
                 let probe = Some(attempt);
                 self.call(&CallPlan::short(now_ns, channel), probe, now_ns)
                     .map(|_| ())
             }
-            Task::Close(channel) => {
+            Task::Planned(PlannedTask::Close(channel)) => {
                 let id = self.id;
                 let records = self.records.clone();
                 let process = self.process();
@@ -489,22 +486,33 @@ impl Host {
             Err(error) => Err(Violation::new("connect", error.to_string())),
         }
     }
+}
 
-    /// Channels to `server` that have a session here.
-    pub(super) fn sessions_with(&self, server: HostId) -> usize {
+impl PlannedHost for Host {
+    fn plan_task(&mut self, at_ns: u64, task: PlannedTask) {
+        self.plan(at_ns, Task::Planned(task));
+    }
+
+    fn await_probe(&mut self, channel: usize) {
+        self.unheard.insert(channel);
+    }
+
+    fn probes_ended(&self) -> bool {
+        self.unheard.is_empty()
+    }
+
+    fn sessions_with(&self, server: HostId) -> usize {
         let sessions = self.process.iter().flat_map(|it| it.sessions.keys());
         let to_server = |&&channel: &&usize| self.channels[channel].server == server;
         sessions.filter(to_server).count()
     }
 
-    /// Sessions that it serves.
-    pub(super) fn server_sessions(&self) -> usize {
+    fn server_sessions(&self) -> usize {
         let process = self.process.as_ref();
         process.map_or(0, |it| it.endpoint.protocol().session_counts().1)
     }
 
-    /// The resources that it still holds.
-    pub(super) fn leftovers(&self) -> Leftovers {
+    fn leftovers(&self) -> Leftovers {
         let endpoint = self.process.as_ref().map(|process| &process.endpoint);
         let protocol = endpoint.map(|it| (it.protocol(), it.io().peer_count()));
         let mut leftovers = Leftovers::of(self.id.0, protocol);

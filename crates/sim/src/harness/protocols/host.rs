@@ -24,6 +24,7 @@ use crate::check::content::{self, Expected};
 use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
+use crate::harness::host_set::{PlannedHost, PlannedTask};
 use crate::harness::{ChannelPlan, PlantedBug, Scenario, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
@@ -39,7 +40,7 @@ const MAX_TURNS_AT_ONCE: u32 = 100;
 /// to be found dead first, and a server may still have to drop what died before.
 const MAX_PROBES: u32 = 4;
 
-pub(super) struct Host {
+pub(in crate::harness) struct Host {
     id: HostId,
     config: Config,
     fabric: SharedFabric,
@@ -52,7 +53,7 @@ pub(super) struct Host {
     /// The time of the last turn, and how many there were at that time.
     turns: (u64, u32),
     /// Channels without an answer since the probes began.
-    pub(super) unheard: BTreeSet<usize>,
+    unheard: BTreeSet<usize>,
     /// Its processes have workers that claim requests.
     has_workers: bool,
     /// Refusals are in order: the servers have less room than is asked of them.
@@ -295,9 +296,22 @@ impl Host {
             fabric.wake_at(self.id, at_ns);
         }
     }
+}
 
-    /// Sessions that this host has open as a client of `server`.
-    pub(super) fn sessions_with(&self, server: HostId) -> usize {
+impl PlannedHost for Host {
+    fn plan_task(&mut self, at_ns: u64, task: PlannedTask) {
+        self.plan(at_ns, Task::Planned(task));
+    }
+
+    fn await_probe(&mut self, channel: usize) {
+        self.unheard.insert(channel);
+    }
+
+    fn probes_ended(&self) -> bool {
+        self.unheard.is_empty()
+    }
+
+    fn sessions_with(&self, server: HostId) -> usize {
         let channels = self
             .process
             .iter()
@@ -307,14 +321,12 @@ impl Host {
             .count()
     }
 
-    /// Sessions that others have open with this host, as far as it knows.
-    pub(super) fn server_sessions(&self) -> usize {
+    fn server_sessions(&self) -> usize {
         let process = self.process.as_ref();
         process.map_or(0, |process| process.protocol.session_counts().1)
     }
 
-    /// The resources that are left at the end.
-    pub(super) fn leftovers(&self) -> Leftovers {
+    fn leftovers(&self) -> Leftovers {
         let process = self.process.as_ref();
         let process = process.map(|process| (&process.protocol, process.io.peer_count()));
         let mut leftovers = Leftovers::of(self.id.0, process);

@@ -6,15 +6,13 @@ use starling_proto::{Claim, Msgbuf, PeerId, RequestId};
 
 use crate::check::Tag;
 use crate::check::content::Expected;
-use crate::harness::CallPlan;
+use crate::harness::host_set::PlannedTask;
 
-/// A planned action of a host's application.
+/// An action of a host's application.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Issues a planned call.
-    Call(CallPlan),
-    /// Closes a channel's session.
-    Close(usize),
+    /// The scenario planned it, or it repeats a probe.
+    Planned(PlannedTask),
     /// Gives up on a call.
     Cancel(Tag),
     /// Answers a request.
@@ -34,8 +32,6 @@ pub(super) enum Task {
     },
     /// A worker does something.
     Worker { incarnation: u32, step: Step },
-    /// Probes a channel with a short call.
-    Probe { channel: usize, attempt: u32 },
 }
 
 /// A worker's next step.

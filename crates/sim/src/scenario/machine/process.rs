@@ -22,19 +22,11 @@ impl Process {
         capture: &mut Option<Capture>,
     ) {
         if self.protocol.is_overdue(turn.now_ns) {
-            let mut sink = CapturingSink {
-                now_ns: turn.now_ns,
-                tx: self.io.split().1,
-                capture: capture.as_mut(),
-            };
+            let mut sink = CapturingSink::new(turn.now_ns, self.io.split().1, capture.as_mut());
             self.protocol.handle_overdue(turn.now_ns, &mut sink);
         }
         while let Some(IoEvent::PeerGone(peer, certainty)) = self.io.poll_event() {
-            let mut sink = CapturingSink {
-                now_ns: turn.now_ns,
-                tx: self.io.split().1,
-                capture: capture.as_mut(),
-            };
+            let mut sink = CapturingSink::new(turn.now_ns, self.io.split().1, capture.as_mut());
             let certain = certainty == PeerGone::Certain;
             self.protocol
                 .handle_peer_gone(turn.now_ns, PeerId(peer.0), certain, &mut sink);
@@ -94,11 +86,7 @@ impl Process {
                 capture.read(turn.now_ns, peer.0, datagram.bytes);
             }
             let now = turn.now_ns;
-            let mut sink = CapturingSink {
-                now_ns: now,
-                tx: &mut *tx,
-                capture: capture.as_mut(),
-            };
+            let mut sink = CapturingSink::new(now, &mut *tx, capture.as_mut());
             let marked = datagram.ecn == Ecn::CongestionExperienced;
             let opened = protocol.handle_datagram(now, source, marked, datagram.bytes, &mut sink);
             if let Ok(mut frames) = opened {
@@ -119,11 +107,7 @@ impl Process {
         if channel.session.is_none() {
             let address = format!("sim://{}", channel.server.address());
             let peer = self.io.open_peer(&address).expect("a fabric's address");
-            let mut sink = CapturingSink {
-                now_ns: turn.now_ns,
-                tx: self.io.split().1,
-                capture: capture.as_mut(),
-            };
+            let mut sink = CapturingSink::new(turn.now_ns, self.io.split().1, capture.as_mut());
             let opened = self
                 .protocol
                 .connect(turn.now_ns, PeerId(peer.0), &mut sink);
@@ -145,11 +129,7 @@ impl Process {
         let channel = &mut channels[call.channel];
         let session = self.session(turn, channel, call.channel, capture);
         let session = session.expect("scenarios stay within the limit of sessions");
-        let mut sink = CapturingSink {
-            now_ns: turn.now_ns,
-            tx: self.io.split().1,
-            capture: capture.as_mut(),
-        };
+        let mut sink = CapturingSink::new(turn.now_ns, self.io.split().1, capture.as_mut());
         let now = turn.now_ns;
         let serial = turn.monitor.issued(turn.host, call.tag, now);
         let head = monitor::head(call.tag, serial, call.len);
@@ -182,11 +162,7 @@ impl Process {
     pub(super) fn cancel_all<A: Application + ?Sized>(&mut self, turn: &mut Turn<'_, A>) {
         for (session, number) in turn.monitor.open_calls(turn.host) {
             let tx = self.io.split().1;
-            let mut sink = CapturingSink {
-                now_ns: turn.now_ns,
-                tx,
-                capture: None,
-            };
+            let mut sink = CapturingSink::new(turn.now_ns, tx, None);
             let cancelled = self
                 .protocol
                 .cancel(turn.now_ns, session, number, &mut sink);
@@ -199,11 +175,7 @@ impl Process {
 
     pub(super) fn close_all(&mut self, now_ns: u64, channels: &mut [Channel]) {
         for session in channels.iter_mut().filter_map(|it| it.session.take()) {
-            let mut sink = CapturingSink {
-                now_ns,
-                tx: self.io.split().1,
-                capture: None,
-            };
+            let mut sink = CapturingSink::new(now_ns, self.io.split().1, None);
             self.protocol.close(now_ns, session, &mut sink);
         }
     }
@@ -248,11 +220,7 @@ impl Process {
 
     pub(super) fn flush(&mut self, now_ns: u64, capture: &mut Option<Capture>) {
         let tx = self.io.split().1;
-        let mut sink = CapturingSink {
-            now_ns,
-            tx: &mut *tx,
-            capture: capture.as_mut(),
-        };
+        let mut sink = CapturingSink::new(now_ns, &mut *tx, capture.as_mut());
         self.protocol.flush(now_ns, &mut sink);
         tx.flush().expect("the device has no errors");
     }

@@ -8,6 +8,7 @@ use starling_proto::{ConnectError, Msgbuf, PeerId, SessionId};
 use super::{Host, Relay, key_of, prefix_of, respond, sink, unhealed};
 use crate::check::content::{self, Expected};
 use crate::check::{Tag, Violation};
+use crate::harness::host_set::PlannedTask;
 use crate::harness::protocols::call_log::CallLog;
 use crate::harness::protocols::schedule::Task;
 use crate::harness::protocols::sink::Sink;
@@ -19,10 +20,10 @@ impl Host {
         let now_ns = log.now_ns();
         while let Some(task) = self.schedule.take_due(now_ns) {
             match task {
-                Task::Call(plan) => {
+                Task::Planned(PlannedTask::Call(plan)) => {
                     self.call(&plan, None, log)?;
                 }
-                Task::Probe { channel, attempt } => {
+                Task::Planned(PlannedTask::Probe { channel, attempt }) => {
                     self.call(&CallPlan::short(now_ns, channel), Some(attempt), log)?;
                 }
                 Task::Relay {
@@ -46,7 +47,7 @@ impl Host {
                         self.step(step, log)?;
                     }
                 }
-                Task::Close(channel) => self.close(channel, log),
+                Task::Planned(PlannedTask::Close(channel)) => self.close(channel, log),
                 Task::Cancel(tag) => self.cancel(tag, log)?,
                 Task::Respond {
                     incarnation,

@@ -6,6 +6,7 @@ use starling_proto::{Body, Event, Incoming, PeerId, RequestId, Source};
 
 use super::{BURSTS_A_TURN, Host, MAX_PROBES, key_of, respond, sink, unhealed};
 use crate::check::{Tag, Violation};
+use crate::harness::host_set::PlannedTask;
 use crate::harness::protocols::call_log::CallLog;
 use crate::harness::protocols::schedule::{Step, Task};
 use crate::harness::protocols::sink::Sink;
@@ -232,7 +233,8 @@ impl Host {
                         }
                         let at_ns = log.now_ns() + retry_ns;
                         let attempt = attempt + 1;
-                        self.schedule.add(at_ns, Task::Probe { channel, attempt });
+                        let probe = PlannedTask::Probe { channel, attempt };
+                        self.schedule.add(at_ns, Task::Planned(probe));
                     }
                 }
                 Event::RequestAbandoned { .. } => {}

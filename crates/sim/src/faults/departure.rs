@@ -1,7 +1,7 @@
 //! A hook on the path of every datagram, for tests that need one exact fault: "lose the third
 //! datagram", "delay this fragment", "mark what goes to host 1".
 
-use crate::fabric::HostId;
+use crate::host_id::HostId;
 
 /// A datagram that leaves its sender.
 #[derive(Clone, Copy, Debug)]
@@ -43,4 +43,4 @@ impl Treatment {
 }
 
 /// Decides what becomes of each datagram that leaves.
-pub type Interceptor = Box<dyn FnMut(Departure<'_>) -> Treatment>;
+pub type DepartureHook = Box<dyn FnMut(Departure<'_>) -> Treatment>;

@@ -1,0 +1,125 @@
+//! The hosts of a random run, as the run drives them.
+
+use super::{CallPlan, Outcomes};
+use crate::check::{Leftovers, Violation};
+use crate::fabric::HostId;
+
+/// An action of a host's application that the scenario plans.
+#[derive(Debug)]
+pub(super) enum PlannedTask {
+    /// Issues a call.
+    Call(CallPlan),
+    /// Closes a channel's session.
+    Close(usize),
+    /// Probes a channel with a short call.
+    Probe { channel: usize, attempt: u32 },
+}
+
+/// A worker of one incarnation of a host that is busy until `until_ns`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BusyWorker {
+    pub(super) host: HostId,
+    pub(super) incarnation: u32,
+    pub(super) worker: usize,
+    pub(super) until_ns: u64,
+}
+
+/// One host of a set.
+pub(super) trait PlannedHost {
+    /// Schedules a task of the scenario and a turn of the host for it.
+    fn plan_task(&mut self, at_ns: u64, task: PlannedTask);
+
+    /// Adds a channel to those that wait for the answer to a probe.
+    fn await_probe(&mut self, channel: usize);
+
+    /// Whether no channel waits for the answer to a probe.
+    fn probes_ended(&self) -> bool;
+
+    /// Sessions that this host has open as a client of `server`.
+    fn sessions_with(&self, server: HostId) -> usize;
+
+    /// Sessions that this host serves.
+    fn server_sessions(&self) -> usize;
+
+    /// The resources that the host still holds.
+    fn leftovers(&self) -> Leftovers;
+}
+
+/// The hosts of a scenario, with the records of its calls.
+pub(super) trait HostSet {
+    type Host: PlannedHost;
+
+    fn hosts(&self) -> &[Self::Host];
+
+    fn hosts_mut(&mut self) -> &mut [Self::Host];
+
+    fn host(&mut self, id: HostId) -> &mut Self::Host {
+        &mut self.hosts_mut()[id.0 as usize]
+    }
+
+    /// `host` is to make a call when its plan says so.
+    fn call(&mut self, host: HostId, plan: CallPlan) {
+        self.host(host)
+            .plan_task(plan.at_ns, PlannedTask::Call(plan));
+    }
+
+    /// `host` is to close its end of a channel.
+    fn close(&mut self, host: HostId, channel: usize, at_ns: u64) {
+        self.host(host)
+            .plan_task(at_ns, PlannedTask::Close(channel));
+    }
+
+    /// `host` probes a channel with a short call, and again if it gets no answer.
+    fn probe(&mut self, host: HostId, channel: usize, at_ns: u64) {
+        let host = self.host(host);
+        host.await_probe(channel);
+        let attempt = 1;
+        host.plan_task(at_ns, PlannedTask::Probe { channel, attempt });
+    }
+
+    /// One turn of `host`. Returns workers that began something.
+    fn turn(&mut self, host: HostId) -> Result<Vec<BusyWorker>, Violation>;
+
+    /// A worker's time is over. Returns workers that began something.
+    fn finish(&mut self, _: BusyWorker) -> Vec<BusyWorker> {
+        Vec::new()
+    }
+
+    /// The process on `host` dies.
+    fn crash(&mut self, host: HostId);
+
+    /// The process on `host` drains, if it can.
+    fn drain(&mut self, host: HostId, at_ns: u64);
+
+    /// Another process takes the place of one that died or drained.
+    fn restart(&mut self, host: HostId);
+
+    /// Whether no call is overdue.
+    fn check_overdue(&self, now_ns: u64) -> Result<(), Violation>;
+
+    /// Calls that have not ended.
+    fn open_calls(&self) -> usize;
+
+    /// Whether every probe has ended.
+    fn all_probes_ended(&self) -> bool {
+        self.hosts().iter().all(Self::Host::probes_ended)
+    }
+
+    /// Sessions that `host` serves.
+    fn served(&self, host: HostId) -> usize {
+        self.hosts()[host.0 as usize].server_sessions()
+    }
+
+    /// Sessions with `host` that its clients know of.
+    fn known(&self, host: HostId) -> usize {
+        self.hosts().iter().map(|it| it.sessions_with(host)).sum()
+    }
+
+    /// The resources that each host still holds.
+    fn leftovers(&self) -> Vec<Leftovers> {
+        self.hosts().iter().map(Self::Host::leftovers).collect()
+    }
+
+    /// How the calls ended, all of which have: no buffer of theirs may be missing.
+    fn outcomes(&self) -> Result<Outcomes, Violation>;
+}
