@@ -119,6 +119,13 @@ mod __items {
         pub fn set_path(&mut self, value: &str) {
             self.as_mut().set_path(value);
         }
+        /// Sets `path`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_path(mut self, value: &str) -> Self {
+            self.set_path(value);
+            self
+        }
         /// Unsets `path`.
         pub fn clear_path(&mut self) {
             self.as_mut().clear_path();
@@ -133,6 +140,13 @@ mod __items {
         pub fn set_request_hash(&mut self, value: u64) {
             self.as_mut().set_request_hash(value);
         }
+        /// Sets `request_hash`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_request_hash(mut self, value: u64) -> Self {
+            self.set_request_hash(value);
+            self
+        }
         /// Unsets `request_hash`.
         pub fn clear_request_hash(&mut self) {
             self.as_mut().clear_request_hash();
@@ -146,6 +160,13 @@ mod __items {
         #[inline]
         pub fn set_response_hash(&mut self, value: u64) {
             self.as_mut().set_response_hash(value);
+        }
+        /// Sets `response_hash`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_response_hash(mut self, value: u64) -> Self {
+            self.set_response_hash(value);
+            self
         }
         /// Unsets `response_hash`.
         pub fn clear_response_hash(&mut self) {
@@ -244,6 +265,13 @@ mod __items {
         pub fn set_identical(&mut self, value: bool) {
             self.as_mut().set_identical(value);
         }
+        /// Sets `identical`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_identical(mut self, value: bool) -> Self {
+            self.set_identical(value);
+            self
+        }
         /// Unsets `identical`.
         pub fn clear_identical(&mut self) {
             self.as_mut().clear_identical();
@@ -258,11 +286,26 @@ mod __items {
         pub fn set_schema(&mut self, value: &[u8]) {
             self.as_mut().set_schema(value);
         }
+        /// Sets `schema` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_schema(mut self, value: &[u8]) -> Self {
+            self.set_schema(value);
+            self
+        }
         /// Sets `schema` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_schema_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_schema_bytes(value);
+        }
+        /// Sets `schema` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_schema_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_schema_bytes(value);
+            self
         }
         /// Unsets `schema`.
         pub fn clear_schema(&mut self) {
@@ -355,6 +398,18 @@ mod __items {
         /// Removes all of `services`.
         pub fn clear_services(&mut self) {
             self.as_mut().clear_services();
+        }
+        /// Adds to `services`. For building a message in one expression.
+        #[must_use]
+        pub fn with_services<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<Item = &'v ServiceSummary>,
+        ) -> Self {
+            let mut this = self.services_mut();
+            for value in values {
+                this.push_view(value.view());
+            }
+            self
         }
     }
     #[doc(hidden)]
@@ -468,6 +523,13 @@ mod __items {
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
         }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
+        }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
             self.as_mut().clear_name();
@@ -481,6 +543,13 @@ mod __items {
         #[inline]
         pub fn set_schema_hash(&mut self, value: u64) {
             self.as_mut().set_schema_hash(value);
+        }
+        /// Sets `schema_hash`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_schema_hash(mut self, value: u64) -> Self {
+            self.set_schema_hash(value);
+            self
         }
         /// Unsets `schema_hash`.
         pub fn clear_schema_hash(&mut self) {
@@ -499,6 +568,18 @@ mod __items {
         /// Removes all of `methods`.
         pub fn clear_methods(&mut self) {
             self.as_mut().clear_methods();
+        }
+        /// Adds to `methods`. For building a message in one expression.
+        #[must_use]
+        pub fn with_methods<'v>(
+            mut self,
+            values: impl ::core::iter::IntoIterator<
+                Item = <str as __rt::Element>::View<'v>,
+            >,
+        ) -> Self {
+            let mut this = self.methods_mut();
+            this.extend(values);
+            self
         }
     }
     #[doc(hidden)]
@@ -562,6 +643,13 @@ mod __items {
         #[inline]
         pub fn set_name(&mut self, value: &str) {
             self.as_mut().set_name(value);
+        }
+        /// Sets `name`. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_name(mut self, value: &str) -> Self {
+            self.set_name(value);
+            self
         }
         /// Unsets `name`.
         pub fn clear_name(&mut self) {
@@ -636,18 +724,33 @@ mod __items {
         pub fn set_file_descriptor_set(&mut self, value: &[u8]) {
             self.as_mut().set_file_descriptor_set(value);
         }
+        /// Sets `file_descriptor_set` to a copy. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_file_descriptor_set(mut self, value: &[u8]) -> Self {
+            self.set_file_descriptor_set(value);
+            self
+        }
         /// Sets `file_descriptor_set` without copying it. If another field of the whole message is already
         /// held by reference, it copies.
         #[inline]
         pub fn set_file_descriptor_set_bytes(&mut self, value: __rt::Bytes) {
             self.as_mut().set_file_descriptor_set_bytes(value);
         }
+        /// Sets `file_descriptor_set` without copying it. If another field of the whole message is already
+        /// held by reference, it copies. For building a message in one expression.
+        #[inline]
+        #[must_use]
+        pub fn with_file_descriptor_set_bytes(mut self, value: __rt::Bytes) -> Self {
+            self.set_file_descriptor_set_bytes(value);
+            self
+        }
         /// Unsets `file_descriptor_set`.
         pub fn clear_file_descriptor_set(&mut self) {
             self.as_mut().clear_file_descriptor_set();
         }
     }
-    /// What peers agree upon about `starling.reflection.Reflection`.
+    /// The descriptor of `starling.reflection.Reflection`, which peers agree on.
     pub static REFLECTION_SERVICE: __rt::ServiceDescriptor = __rt::ServiceDescriptor {
         name: "starling.reflection.Reflection",
         methods: &[
