@@ -29,10 +29,10 @@ impl Wake for Doorbell {
 }
 
 fn start(config: &WorkerConfig) -> (ThreadPool, mpsc::Receiver<()>) {
-    let (bell, rung) = mpsc::channel();
-    let bell: Arc<dyn Wake> = Arc::new(Doorbell(Mutex::new(bell)));
+    let (sender, rung) = mpsc::channel();
+    let doorbell: Arc<dyn Wake> = Arc::new(Doorbell(Mutex::new(sender)));
     (
-        ThreadPool::new(config, &Stopped, &bell).expect("threads"),
+        ThreadPool::new(config, &Stopped, &doorbell).expect("threads"),
         rung,
     )
 }
@@ -207,17 +207,17 @@ fn an_idle_worker_gets_its_flows_although_jobs_wait_for_another_worker() {
     let blocks: WorkerHandler = Arc::new(move |_, _| {
         let _ = gate.lock().expect("no panic").recv();
     });
-    let mut taken = 0;
+    let mut accepted = 0;
     while pool.submit(job_of(1, 1, Arc::clone(&blocks))).is_ok() {
-        taken += 1;
+        accepted += 1;
     }
     let (ran, runs) = mpsc::channel();
     let handler: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("the test waits"));
     let mut flows = 2..20;
-    let is_taken = flows.any(|peer| pool.submit(job_of(peer, 1, Arc::clone(&handler))).is_ok());
-    assert!(is_taken, "some are the other worker's");
+    let is_accepted = flows.any(|peer| pool.submit(job_of(peer, 1, Arc::clone(&handler))).is_ok());
+    assert!(is_accepted, "some are the other worker's");
     runs.recv().expect("it is run");
-    assert_eq!(taken, 2, "one runs, and one may wait");
+    assert_eq!(accepted, 2, "one runs, and one may wait");
 }
 
 /// Far more jobs than there is room for, from handlers that panic now and then.

@@ -48,19 +48,41 @@ impl Wake for Doorbell {
     }
 }
 
+/// When the device's count of a free worker, which is wrong at first, becomes right.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Corrected {
+    /// In the second [`WorkerIo::wait`] of the worker.
+    InWait,
+    /// When the pool reports held jobs.
+    WhenHeld,
+    /// The worker counts as busy for ever, however often it waits.
+    #[default]
+    Never,
+}
+
 /// A device that receives nothing.
 #[derive(Default)]
 struct Deaf {
-    /// The count of the worker is right: by [`WorkerIo::wait`], or from the beginning.
+    corrected: Corrected,
+    /// The count of the worker is right.
     is_right: AtomicBool,
     asleep: AtomicBool,
     /// How often the pool looked for blocked workers.
-    looks: AtomicUsize,
+    checks: AtomicUsize,
     /// The worker has called [`WorkerIo::receive`].
     began: AtomicBool,
     completed: AtomicUsize,
     methods: Mutex<Vec<u32>>,
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
+}
+
+impl Deaf {
+    fn new(corrected: Corrected) -> Arc<Self> {
+        Arc::new(Self {
+            corrected,
+            ..Self::default()
+        })
+    }
 }
 
 struct Part(Arc<Deaf>);
@@ -87,47 +109,43 @@ impl WorkerIo for Part {
         self.0.completed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The count is right after the second wait.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
-        if self.0.asleep.swap(true, Ordering::SeqCst) {
+        let is_second = self.0.asleep.swap(true, Ordering::SeqCst);
+        if is_second && self.0.corrected == Corrected::InWait {
             self.0.is_right.store(true, Ordering::SeqCst);
         }
-        self.0.bell.wait(timeout);
+        self.0.doorbell.wait(timeout);
         Ok(())
     }
 
     fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.0.bell) as Arc<dyn Wake>
+        Arc::clone(&self.0.doorbell) as Arc<dyn Wake>
     }
 }
 
-struct Counts {
-    device: Arc<Deaf>,
-    /// The worker becomes free when the pool reports held jobs.
-    right_when_held: bool,
-}
+struct Counts(Arc<Deaf>);
 
 impl Steering for Counts {
     fn add_key(&mut self, key: u32) {
         let begun = Instant::now();
-        while !self.device.began.load(Ordering::SeqCst) {
+        while !self.0.began.load(Ordering::SeqCst) {
             assert!(begun.elapsed() < PATIENCE, "no thread is there yet");
             std::thread::yield_now();
         }
-        self.device.methods.lock().expect("no panic").push(key);
+        self.0.methods.lock().expect("no panic").push(key);
     }
 
     fn reserve(&mut self) -> Option<usize> {
-        self.device.is_right.load(Ordering::SeqCst).then_some(0)
+        self.0.is_right.load(Ordering::SeqCst).then_some(0)
     }
 
     fn avoid_blocked(&mut self) {
-        self.device.looks.fetch_add(1, Ordering::SeqCst);
+        self.0.checks.fetch_add(1, Ordering::SeqCst);
     }
 
     fn set_held(&mut self, held: usize) {
-        if held > 0 && self.right_when_held {
-            self.device.is_right.store(true, Ordering::SeqCst);
+        if held > 0 && self.0.corrected == Corrected::WhenHeld {
+            self.0.is_right.store(true, Ordering::SeqCst);
         }
     }
 
@@ -135,25 +153,21 @@ impl Steering for Counts {
 }
 
 /// A pool of one worker, its device, and the doorbell of the dispatch thread.
-fn pool(idle: Idle, right_when_held: bool) -> (SteeredPool, Arc<Deaf>, Arc<Doorbell>) {
-    let (device, bell) = (Arc::<Deaf>::default(), Arc::<Doorbell>::default());
-    let dispatcher = Arc::clone(&bell) as Arc<dyn Wake>;
-    let pool = pool_of(&device, idle, right_when_held, Arc::default(), dispatcher);
-    (pool, device, bell)
+fn pool(idle: Idle, corrected: Corrected) -> (SteeredPool, Arc<Deaf>, Arc<Doorbell>) {
+    let (device, doorbell) = (Deaf::new(corrected), Arc::<Doorbell>::default());
+    let dispatcher = Arc::clone(&doorbell) as Arc<dyn Wake>;
+    let pool = pool_of(&device, idle, Arc::default(), dispatcher);
+    (pool, device, doorbell)
 }
 
 fn pool_of(
     device: &Arc<Deaf>,
     idle: Idle,
-    right_when_held: bool,
     methods: Arc<WorkerMethods>,
     dispatcher: Arc<dyn Wake>,
 ) -> SteeredPool {
     let steered = Steered {
-        steering: Box::new(Counts {
-            device: Arc::clone(device),
-            right_when_held,
-        }),
+        steering: Box::new(Counts(Arc::clone(device))),
         workers: vec![Box::new(Part(Arc::clone(device)))],
     };
     let secrets = Secrets {
@@ -188,7 +202,7 @@ fn a_job_is_run_that_is_held_because_the_count_of_a_free_worker_is_wrong() {
         spin: Duration::ZERO,
     };
     for idle in [Idle::Block, Idle::Spin, adaptive] {
-        let (mut pool, device, dispatcher) = pool(idle, false);
+        let (mut pool, device, dispatcher) = pool(idle, Corrected::InWait);
         // If it sleeps at all, it sleeps before there is a job.
         let begun = Instant::now();
         while idle != Idle::Spin && !device.asleep.load(Ordering::SeqCst) {
@@ -206,7 +220,7 @@ fn a_job_is_run_that_is_held_because_the_count_of_a_free_worker_is_wrong() {
 
 #[test]
 fn a_worker_that_becomes_free_just_before_a_job_is_held_gets_that_job() {
-    let (mut pool, _, _) = pool(Idle::Spin, true);
+    let (mut pool, _, _) = pool(Idle::Spin, Corrected::WhenHeld);
     let (ran, runs) = mpsc::channel();
     let handler: WorkerHandler = Arc::new(move |_, _| ran.send(()).expect("the test waits"));
     assert!(pool.submit(job(handler)).is_ok());
@@ -216,7 +230,8 @@ fn a_worker_that_becomes_free_just_before_a_job_is_held_gets_that_job() {
 
 #[test]
 fn a_refused_job_does_not_count_as_held() {
-    let (mut pool, _, _) = pool(Idle::Block, false);
+    // The worker must not become free while the pool decides: the pool would accept the job.
+    let (mut pool, _, _) = pool(Idle::Block, Corrected::Never);
     pool.capacity = 0;
     assert!(pool.submit(job(Arc::new(|_, _| ()))).is_err());
     assert_eq!(pool.held.len(), 0);
@@ -225,23 +240,23 @@ fn a_refused_job_does_not_count_as_held() {
 
 #[test]
 fn the_pool_looks_for_blocked_workers_at_intervals() {
-    let (mut pool, device, _) = pool(Idle::Block, false);
-    let mut looks_at = |now_ns| {
+    let (mut pool, device, _) = pool(Idle::Block, Corrected::Never);
+    let mut checks_at = |now_ns| {
         pool.maintain(now_ns);
-        device.looks.load(Ordering::SeqCst)
+        device.checks.load(Ordering::SeqCst)
     };
     let begun = 7 * MAINTAIN_NS;
-    assert_eq!(looks_at(begun), 1);
-    assert_eq!(looks_at(begun + MAINTAIN_NS - 1), 1);
-    assert_eq!(looks_at(begun + MAINTAIN_NS), 2);
-    assert_eq!(looks_at(begun + 3 * MAINTAIN_NS), 3);
-    assert_eq!(looks_at(u64::MAX), 4);
+    assert_eq!(checks_at(begun), 1);
+    assert_eq!(checks_at(begun + MAINTAIN_NS - 1), 1);
+    assert_eq!(checks_at(begun + MAINTAIN_NS), 2);
+    assert_eq!(checks_at(begun + 3 * MAINTAIN_NS), 3);
+    assert_eq!(checks_at(u64::MAX), 4);
 }
 
 /// Wakes no thread, but reports how many jobs the worker had completed.
-struct Noting(Arc<Deaf>, Mutex<mpsc::Sender<usize>>);
+struct CompletionRecorder(Arc<Deaf>, Mutex<mpsc::Sender<usize>>);
 
-impl Wake for Noting {
+impl Wake for CompletionRecorder {
     fn wake(&self) {
         let completed = self.0.completed.load(Ordering::SeqCst);
         // The test may be over.
@@ -253,11 +268,11 @@ impl Wake for Noting {
 fn a_worker_counts_as_free_when_it_wakes_the_dispatch_thread() {
     let device = Arc::<Deaf>::default();
     device.is_right.store(true, Ordering::SeqCst);
-    let (tell, told) = mpsc::channel();
-    let dispatcher = Arc::new(Noting(Arc::clone(&device), Mutex::new(tell)));
-    let mut pool = pool_of(&device, Idle::Block, false, Arc::default(), dispatcher);
+    let (sender, wakes) = mpsc::channel();
+    let dispatcher = Arc::new(CompletionRecorder(Arc::clone(&device), Mutex::new(sender)));
+    let mut pool = pool_of(&device, Idle::Block, Arc::default(), dispatcher);
     assert!(pool.submit(job(Arc::new(|_, _| ()))).is_ok());
-    let completed = told.recv_timeout(PATIENCE).expect("it was run");
+    let completed = wakes.recv_timeout(PATIENCE).expect("it was run");
     assert_eq!(completed, 1);
 }
 
@@ -269,7 +284,7 @@ fn methods_are_steered_once_there_are_threads_and_when_they_are_added_later() {
     methods.set(MethodId(1), handler());
     let dispatcher = Arc::<Doorbell>::default();
     let table = Arc::clone(&methods);
-    let mut pool = pool_of(&device, Idle::Block, false, table, dispatcher);
+    let mut pool = pool_of(&device, Idle::Block, table, dispatcher);
     let known = || std::mem::take(&mut *device.methods.lock().expect("no panic"));
     assert_eq!(known(), [1]);
     pool.maintain(0);
