@@ -18,7 +18,7 @@ pub enum Error {
     Unsupported {
         /// Where it is used.
         place: Place,
-        /// What is not supported, and what to do instead.
+        /// The unsupported feature, and the remedy.
         problem: String,
     },
     /// Two elements would get the same name in Rust.

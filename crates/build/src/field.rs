@@ -16,7 +16,7 @@ pub(crate) struct Field {
     pub(crate) place: Place,
     /// The message in it; of a map, its entry.
     pub(crate) message: Option<MessageDescriptor>,
-    /// What its methods are named after.
+    /// The base of the names of its methods.
     pub(crate) base: String,
     doc: String,
 }

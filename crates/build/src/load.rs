@@ -97,7 +97,7 @@ pub(crate) fn load(
     Ok(Loaded { pool, paths })
 }
 
-/// What to do about a mistake, where the error's text does not say it.
+/// The remedy for a mistake, if the error's text does not give it.
 fn advice(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Option<String> {
     if error.is_file_not_found() {
         let directories: Vec<String> = includes

@@ -1,5 +1,5 @@
-//! What every plane agrees on about a call: its method, options, metadata and status, and the call
-//! header that carries them on the wire.
+//! The parts of a call that all planes share: its method, options, metadata and status, and the
+//! call header that carries them on the wire.
 //!
 //! Nothing here knows a device, a plane or a message type, and nothing does I/O.
 //!

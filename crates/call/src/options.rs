@@ -1,4 +1,4 @@
-//! What a caller can ask for beside the method.
+//! The options of a call.
 
 use std::time::Duration;
 

@@ -240,7 +240,7 @@ impl Admission {
         // The answer may wait for its flush, but a short deadline is not reduced by that much.
         let flush_ns = (2 * FLUSH_NS).min(timeout_ns / 8);
         let needed_ns = (timeout_ns / 4).max(run.likely_ns().saturating_add(flush_ns));
-        // A request that has hardly waited is run, whatever the estimates say.
+        // A request that has hardly waited is run, even if the estimates are against it.
         let hardly_ns = timeout_ns / 8;
         if overloaded || (here_ns > hardly_ns && left_ns < needed_ns) {
             return Err(NotAdmitted::Overloaded);

@@ -1,10 +1,10 @@
 //! When to flush within a burst.
 //!
-//! What a burst causes leaves at its end, which is cheapest. But handlers and continuations may
-//! take long; then both sides would work in turns, each asleep over an empty queue while the other
-//! one works. So the loop flushes after about every [`FLUSH_NS`] of work. It reads the clock for
-//! that every [`MAX_STRIDE`] frames, more often if frames take longer, and never in a burst of
-//! fewer frames.
+//! The frames that a burst causes leave at its end, which is cheapest. But handlers and
+//! continuations may take long; then both sides would work in turns, each asleep over an empty
+//! queue while the other one works. So the loop flushes after about every [`FLUSH_NS`] of work. It
+//! reads the clock for that every [`MAX_STRIDE`] frames, more often if frames take longer, and
+//! never in a burst of fewer frames.
 
 use starling_io::Clock;
 

@@ -21,8 +21,8 @@ impl ContinuationId {
     pub(crate) const LOCAL: Self = Self(u32::MAX);
 }
 
-/// What the endpoint needs when a call ends. The session protocol carries it as the request's tag,
-/// so that there is no table of calls:
+/// The facts that the endpoint needs when a call ends. The session protocol carries them as the
+/// request's tag, so that there is no table of calls:
 ///
 /// ```text
 ///  127       96 95          64 63                        0

@@ -8,7 +8,7 @@ use starling_proto::ConfigError;
 use crate::error::WorkerConfigError;
 use crate::jbsq::{MAX_DEPTH, Mode};
 
-/// What an event loop does when it has no work. While a device has no room for frames that wait,
+/// How an event loop behaves when it has no work. While a device has no room for frames that wait,
 /// all settings but [`Idle::Spin`] poll the device for 100 us after the last work, then every 50
 /// us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct WorkerConfig {
     /// with a timeout or metadata, in the usual way. An endpoint that is dropped while handlers run
     /// frees its port at once, and the interface's queue when the last handler has returned.
     pub steered: bool,
-    /// What a thread without work does. [`Idle::Adaptive`] yields the core a few times, for some
+    /// How a thread without work behaves. [`Idle::Adaptive`] yields the core a few times, for some
     /// microseconds, continues to do so for `spin` (zero by default), then sleeps. To wake a thread
     /// takes the dispatch thread some microseconds. If that happens often, a `spin` of a
     /// millisecond or two keeps that delay from the requests that the dispatch thread runs itself.
@@ -123,7 +123,7 @@ pub struct EndpointConfig {
     /// The session protocol. The device's own values replace `reliable`, `rx_queue_bytes` and
     /// `rx_queue_datagrams`.
     pub protocol: starling_proto::Config,
-    /// What to do when idle.
+    /// How the event loop behaves when it has no work.
     pub idle: Idle,
     /// Calls outstanding at once, all sessions together, at most 2^31. Default 2^20: some 32 MiB
     /// of bookkeeping when all are used.

@@ -19,7 +19,7 @@ use crate::workers::WorkerHandler;
 /// The type of inline handlers.
 pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>);
 
-/// What runs when a request of a method arrives.
+/// The code that runs when a request of a method arrives.
 pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
 
 pub(crate) enum HandlerKind<I: PacketIo> {

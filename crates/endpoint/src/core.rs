@@ -1,4 +1,4 @@
-//! What handlers and the event loop share: the protocol, the calls, the pending requests.
+//! The state that handlers and the event loop share: the protocol, the calls, the pending requests.
 //!
 //! An endpoint is split so that a handler can be borrowed while the handler uses everything else:
 //!

@@ -30,7 +30,7 @@ pub enum CallError {
     /// A message has no room for the call header.
     #[error("the message is shorter than the {needed} bytes that its call header needs")]
     NoHeaderRoom {
-        /// What `CallOptions::header_len` says.
+        /// The value of `CallOptions::header_len`.
         needed: usize,
     },
     /// There is no such continuation.
@@ -83,7 +83,7 @@ pub struct WorkerConfigError {
     pub field: &'static str,
     /// Its value.
     pub value: String,
-    /// What it must be.
+    /// The values that are allowed.
     pub must: &'static str,
 }
 

@@ -8,7 +8,7 @@
 //! behind a long one.
 //!
 //! [`Mode::Partitioned`] is what receive-side scaling does, for comparison: each flow has one
-//! worker, whatever the load. [`Mode::Grouped`] is in between.
+//! worker, under any load. [`Mode::Grouped`] is in between.
 //!
 //! Nothing here runs an item or knows what it is: a thread pool and a simulator use the same code.
 

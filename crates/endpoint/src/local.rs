@@ -37,7 +37,7 @@ const SPARE_BUFFERS: usize = 64;
 
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What a future asks of the event loop.
+/// A request of a future to the event loop.
 pub(crate) enum Command {
     Call {
         key: u64,
@@ -77,7 +77,7 @@ struct State {
     closed: bool,
 }
 
-/// What the futures of an endpoint share with its event loop.
+/// The state that the futures of an endpoint share with its event loop.
 pub(crate) struct Shared {
     state: RefCell<State>,
     /// Whether there are commands or spawned futures.

@@ -26,7 +26,7 @@ use crate::convert::prefix_of;
 use crate::payload::{OwnedMessage, Payload};
 use crate::timers::NEVER;
 
-/// What belongs to a request besides its bytes.
+/// The facts about a request besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestInfo {
     pub(crate) method: MethodId,
@@ -250,8 +250,8 @@ pub(crate) enum ReplyOutcome {
     Deferred(Arc<RequestState>),
 }
 
-/// What the reply of an inline handler writes to. One slot serves all requests in turn, so that the
-/// response's buffer exists already and nothing is built and dropped for each request.
+/// The slot that the reply of an inline handler writes to. One slot serves all requests in turn, so
+/// the response's buffer exists already and nothing is built and dropped for each request.
 #[derive(Debug)]
 pub(crate) struct ReplySlot {
     pub(crate) id: RequestId,

@@ -1,6 +1,6 @@
 //! Counters of one endpoint. Plain integers: one thread writes and reads them.
 
-/// What an endpoint did since it was made.
+/// Counters of an endpoint since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Turns of the event loop.
@@ -84,7 +84,7 @@ impl Stats {
     }
 }
 
-/// What one turn of the event loop did.
+/// Counters of one turn of the event loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Datagrams received.

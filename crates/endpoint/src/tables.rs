@@ -26,8 +26,8 @@ use crate::timers::NEVER;
 use crate::turn_context::TurnContext;
 use crate::workers::{Job, WorkerHandler, WorkerMethods};
 
-/// What runs when something arrives. Separate from [`Core`], so that a handler can be borrowed
-/// while it uses the core.
+/// The handlers and continuations that arrivals run. Separate from [`Core`], so that a handler can
+/// be borrowed while it uses the core.
 pub(crate) struct Tables<I: PacketIo> {
     methods: Methods<I>,
     continuations: Vec<Box<ContinuationFn<I>>>,

@@ -44,7 +44,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub fn poll(&mut self) -> Result<Turn, IoError> {
         self.core.stats.turns += 1;
         if self.between_turns {
-            // What the owner asked for is sent before what has arrived is handled.
+            // The owner's requests are sent before the datagrams that have arrived are handled.
             self.clock.mark(Mark::Sending);
             self.io.split().1.flush()?;
             self.clock.mark(Mark::Sent);
@@ -130,12 +130,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     pub(crate) fn read_clock(&mut self) {
         self.core.now_ns = self.clock.now_ns();
         if std::mem::take(&mut self.schedule.slept) {
-            // What arrived ended the sleep, so it arrived just now.
+            // If a datagram ended the sleep, it arrived just now.
             self.core.admission.queue_is_empty(self.core.now_ns);
         }
     }
 
-    /// What a turn does besides handling datagrams. Returns the number of things that it did.
+    /// Does the work of a turn besides handling datagrams. Returns the number of things done.
     #[inline(never)]
     fn do_side_work(&mut self) -> usize {
         self.poll_workers();

@@ -1,4 +1,4 @@
-//! What the functions of one turn work with, beside the tables of handlers.
+//! The state that the functions of one turn work with, beside the tables of handlers.
 
 use starling_io::PacketIo;
 

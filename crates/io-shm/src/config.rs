@@ -21,7 +21,7 @@ pub struct ShmConfig {
     ///
     /// Default: 512 KiB. Both rings then stay in a core's second-level cache or close to it, and
     /// a ring holds eight datagrams of the default largest size, enough for both cores to work at
-    /// once. Larger rings are slower, not faster: every lap misses the cache.
+    /// once. Larger rings are slower, not faster: every pass misses the cache.
     pub ring_bytes: usize,
     /// The largest ring, in bytes per direction, that a connecting peer may bring along: it
     /// bounds the memory that a peer can make this process map.

@@ -38,7 +38,7 @@ pub(crate) const ANSWER_BYTES: usize = 16;
 /// The doorbell message: a byte in the socket that ends the other side's sleep.
 pub(crate) const DOORBELL: [u8; 1] = [1];
 
-/// What a connector says about the connection.
+/// The first message of a connector, about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) has_membarrier: bool,
@@ -86,7 +86,7 @@ impl Hello {
     }
 }
 
-/// What an acceptor answers.
+/// The answer of an acceptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The connection is established.
@@ -158,7 +158,7 @@ impl Answer {
         }
     }
 
-    /// What an answer other than a welcome means for the connector.
+    /// The error of a connector that gets an answer other than a welcome.
     pub(crate) fn refusal(answer: Option<Self>) -> PeerRefusal {
         match answer {
             Some(Self::Full) => PeerRefusal::Full,

@@ -36,7 +36,7 @@ use crate::sleep::SleepWords;
 /// The distance between words of the control page.
 const WORD_SPACING: usize = 128;
 
-/// Size of a line ring. Both of them, with whatever else is in use, fit the first two cache levels.
+/// Size of a line ring. Both of them, with the other memory in use, fit the first two cache levels.
 const LINE_RING_BYTES: usize = 32 << 10;
 
 /// Size of a line ring on this host, where pages may be larger.

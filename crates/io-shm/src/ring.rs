@@ -33,9 +33,9 @@
 //! *Publishing.* A header word of zero means that nothing is published here. The producer keeps one
 //! invariant: **the header word where the next record will begin is zero before the header of the
 //! record in front of it is published.** The consumer looks at a line only after it has read the
-//! record that ends there. So it never mistakes bytes of an earlier lap for a header, whatever the
-//! lengths of records were. The producer zeroes ahead, right after it published the previous record,
-//! when nobody waits for it.
+//! record that ends there. So it never mistakes bytes of an earlier pass for a header, even though
+//! the lengths of records differ. The producer zeroes ahead, right after it published the previous
+//! record, when nobody waits for it.
 //!
 //! *Assembling.* The producer gathers small frames in a private buffer, the stage, for two reasons.
 //! The consumer polls the line that the record will begin in, so an early store into it would move

@@ -149,7 +149,7 @@ pub(crate) fn hang_up(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
-/// What epoll reports about one file.
+/// A report of epoll about one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     /// The key that the file was added with.

@@ -36,7 +36,7 @@ pub struct UdpControl {
 }
 
 impl UdpControl {
-    /// What the device can do.
+    /// The features and limits of the device.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

@@ -77,7 +77,7 @@ pub(crate) fn new_socket(address: SocketAddr, config: &UdpConfig) -> io::Result<
 /// ECT(0) in the two low bits of a TOS byte or traffic class (RFC 3168, section 5).
 const ECN_CAPABLE: i32 = 0b10;
 
-/// Bytes and datagrams that the socket's receive queue holds, whatever the sizes of datagrams.
+/// Bytes and datagrams that the socket's receive queue holds, for datagrams of any sizes.
 ///
 /// The kernel charges a datagram's *true size* to the buffer: its `sk_buff` (256 bytes) and all
 /// memory around the payload. It doubles `SO_RCVBUF` to make up for that. So:

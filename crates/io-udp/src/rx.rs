@@ -85,7 +85,7 @@ pub struct UdpRx {
     draining: Option<(Arc<ConnectedSocket>, u32)>,
 }
 
-/// What recent traffic suggests.
+/// A change that recent traffic suggests.
 pub(crate) enum Advice {
     /// A connected socket for this peer.
     Open(PeerId),
@@ -102,7 +102,7 @@ struct Location {
     len: u32,
 }
 
-/// What `address` was when the directory had `version`.
+/// The directory's answer for `address` when it had `version`.
 #[derive(Clone, Copy)]
 struct SenderLookup {
     address: RawAddr,

@@ -1,4 +1,4 @@
-//! What the two halves of a device share.
+//! The state that the two halves of a device share.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -129,7 +129,7 @@ fn text(name: &[u8; NAME_BYTES]) -> String {
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
-/// What is known of a program.
+/// The name, tag and maps of a program.
 pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<Loaded> {
     let mut maps = [0_u32; 16];
     let mut found = ProgramInfo {

@@ -70,7 +70,7 @@ impl XdpIo {
         (&mut self.rx, &mut self.tx)
     }
 
-    /// What the device has dropped so far.
+    /// The datagrams that the device has dropped so far.
     pub fn drops(&self) -> Drops {
         self.drops_with(self.by_kernel())
     }

@@ -1,4 +1,4 @@
-//! What a device dropped, by reason.
+//! Datagrams that a device dropped, by reason.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -9,10 +9,10 @@ use starling_ethernet::Drop;
 /// Ethernet frames that the device, or the kernel on the way to it, dropped since the device was
 /// bound.
 ///
-/// What the XDP program leaves to the kernel never gets to the device, and is not counted here:
-/// frames without IP such as ARP, other protocols than UDP, IP options and extension headers,
-/// fragments, and what is for another address or port. Those counts stay zero unless the kernel
-/// hands over what the program did not choose.
+/// Frames that the XDP program leaves to the kernel never get to the device. They do not count
+/// here: frames without IP such as ARP, other protocols than UDP, IP options and extension headers,
+/// fragments, and frames for another address or port. Those counts stay zero unless the kernel
+/// hands over frames that the program did not choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
     /// The frame ended within its headers, or before its IP packet did.

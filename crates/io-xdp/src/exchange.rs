@@ -1,4 +1,4 @@
-//! What goes between the workers of a device and its halves.
+//! The queues and counts between the workers of a device and its halves.
 //!
 //! ```text
 //!   program ── taken + 1 ──▶ worker's rx ring ─▶ worker ── completed + 1 ──▶ program
@@ -21,7 +21,8 @@ use crate::drops::WorkerSockets;
 use crate::ring::Descriptor;
 use crate::steering_map::SteeringEntry;
 
-/// What goes between workers and the halves of their device. There is room for all chunks.
+/// The queues and counts between workers and the halves of their device. There is room for all
+/// chunks.
 pub(crate) struct Exchange {
     /// Ethernet frames that the dispatcher is to receive.
     pub(crate) handed_over: ArrayQueue<Descriptor>,
@@ -49,8 +50,9 @@ impl Exchange {
         entry.complete(worker, 1 + self.padding.take(worker));
     }
 
-    /// The worker has completed the first `taken`, whatever they were. What the dispatcher adds in
-    /// this moment stays until the next time: until then the worker has fewer places, but has one.
+    /// The worker has completed its first `taken` requests, of any kind. Counts that the dispatcher
+    /// adds in this moment stay until the next time: until then the worker has fewer places, but
+    /// has one.
     pub(crate) fn forget(&self, entry: &SteeringEntry, worker: usize, taken: u32) {
         self.padding.take(worker);
         entry.forget(worker, taken);
@@ -64,8 +66,8 @@ impl Drop for Exchange {
     }
 }
 
-/// What blocked workers are counted for without having it, so that they get nothing more. A worker
-/// takes it back when it goes on.
+/// Requests that blocked workers are counted for but do not have, so that they get nothing more. A
+/// worker takes them back when it continues.
 pub(crate) struct Padding(Box<[AtomicU32]>);
 
 impl Padding {

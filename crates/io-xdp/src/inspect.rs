@@ -1,5 +1,5 @@
-//! What interfaces can do for AF_XDP, without touching them. (Opening a device puts a program on
-//! its interface, and some drivers restart the link for that.)
+//! Features of interfaces for AF_XDP, found without touching them. (Opening a device puts a program
+//! on its interface, and some drivers restart the link for that.)
 
 use std::io;
 
@@ -38,11 +38,11 @@ pub struct Interface {
     /// VLANs that this host has on it. If the card strips the tags, the XDP program cannot tell
     /// their datagrams from others, and gives those for a device's address and port to the device.
     pub vlans: usize,
-    /// What its driver can do. None: the kernel does not say, because it is older than 6.3.
+    /// The features of its driver. None: the kernel does not say, because it is older than 6.3.
     pub features: Option<Features>,
 }
 
-/// What a driver can do.
+/// The features of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Programs run in the driver, and can hand packets to sockets.

@@ -6,7 +6,8 @@
 
 use starling_io::{Fault, IoError};
 
-/// What a process needs for a device. Without the last one the kernel's verifier is stricter.
+/// The capabilities that a process needs for a device. Without the last one the kernel's verifier
+/// is stricter.
 pub(crate) const CAPABILITIES: &str =
     "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON (root has them)";
 

@@ -161,7 +161,7 @@ impl InterfaceState {
         self.change.load(Ordering::Relaxed) != 0
     }
 
-    /// What has changed.
+    /// The change of the interface, if there is one.
     pub(crate) fn change(&self) -> Option<InterfaceChange> {
         [
             InterfaceChange::Removed,
@@ -172,7 +172,7 @@ impl InterfaceState {
         .find(|change| *change as u8 == self.change.load(Ordering::Relaxed))
     }
 
-    /// What has changed, if the interface is now like `link`.
+    /// The change of the interface, if it is now like `link`.
     fn compare(&self, link: &Link) -> Option<InterfaceChange> {
         if link.mac != self.mac {
             return Some(InterfaceChange::OtherMac);

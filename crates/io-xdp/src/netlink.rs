@@ -375,7 +375,7 @@ fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What has arrived of the kernel's answer.
+/// The part of the kernel's answer that has arrived.
 struct Answer {
     sequence: u32,
     messages: Vec<Message>,

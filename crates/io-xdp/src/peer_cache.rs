@@ -16,7 +16,7 @@ pub(crate) struct PeerCache {
     cache: Box<[Cell<LookUp>]>,
 }
 
-/// What the directory said of a sender when it had `version`.
+/// The directory's answer for a sender when the directory had `version`.
 #[derive(Clone, Copy)]
 struct LookUp {
     key: Key,

@@ -26,7 +26,7 @@ pub(crate) struct MisroutedDatagram {
     pub(crate) bytes: Box<[u8]>,
 }
 
-/// What became of a datagram from an unknown address.
+/// The fate of a datagram from an unknown address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForwardOutcome {
     /// Its sender is no peer of another device.

@@ -1,8 +1,8 @@
 //! The XDP program of an interface: loading, attaching, sharing it with other processes.
 //!
 //! The first device on an interface loads `bpf/steer.bpf.o` and attaches it by a link. A link is an
-//! open file: the kernel detaches the program when the last process that has the link open ends, in
-//! whatever way. A further device, of any process, asks the kernel which program is on the
+//! open file: the kernel detaches the program when the last process that has the link open ends in
+//! any way. A further device, of any process, asks the kernel which program is on the
 //! interface. It sees by the tag (a hash of the instructions) that the program is the same, and
 //! opens the same link and maps. Nothing is kept on disk, and no other process takes part.
 
@@ -234,7 +234,7 @@ impl Program {
         bpf::update(self.sockets.as_fd(), place, &socket)
     }
 
-    /// What the program goes by when it chooses a worker of a queue.
+    /// The entry by which the program chooses a worker of a queue.
     pub(crate) fn steering_entry(&self, queue: u32) -> &SteeringEntry {
         SteeringEntry::of_queue(&self.steering, queue)
     }

@@ -1,7 +1,7 @@
 //! Queues that devices of this process have.
 //!
-//! The kernel decides who gets a queue. It does not say who has a queue that is taken, and what to
-//! do about it depends on that.
+//! The kernel decides which socket gets a queue. It does not say which process has a queue that is
+//! taken, and the remedy depends on that.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

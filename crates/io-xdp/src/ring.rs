@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What a ring holds: chunk addresses, or descriptors.
+/// An entry of a ring: a chunk address or a descriptor.
 ///
 /// # Safety
 /// Any bytes must be a value: the kernel writes them.
@@ -155,7 +155,7 @@ pub(crate) struct Producer<E> {
     ring: Ring<E>,
     /// After the last entry written, which the kernel may not see yet.
     next: u32,
-    /// What the kernel had consumed at the last look.
+    /// The kernel's consumer index at the last look.
     consumed: u32,
 }
 

@@ -62,7 +62,7 @@ pub struct XdpRx {
     /// Datagrams that came from the ring or from workers.
     by_ring: u64,
     misrouted: MisroutedCounts,
-    /// What goes between this half and workers, if there are any.
+    /// The queues between this half and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
     /// All devices that have the port, if it is shared.
     port_group: Option<PortGroup>,
@@ -273,7 +273,7 @@ impl XdpRx {
     #[inline]
     fn receive_from_ring(&mut self) {
         if let Some(exchange) = &self.exchange {
-            // What workers handed over is older than what is in the ring.
+            // Datagrams that workers handed over are older than those in the ring.
             self.receive_from_workers(&Arc::clone(exchange));
         }
         let available = self.rx.available();

@@ -1,4 +1,4 @@
-//! What the halves and workers of a device have in common.
+//! The state that the halves and workers of a device share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) struct Shared {
     /// The largest payload of a datagram, in bytes.
     pub(crate) largest: usize,
     pub(crate) ecn: bool,
-    /// Dropped after the socket: whoever finds the queue taken, but by no device of this process,
-    /// waits for the kernel.
+    /// Dropped after the socket: a device that finds the queue taken, but by no device of this
+    /// process, waits for the kernel.
     pub(crate) _reservation: QueueReservation,
 }
 
@@ -47,7 +47,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What the program goes by when it chooses a worker of this queue.
+    /// The entry by which the program chooses a worker of this queue.
     pub(crate) fn steering_entry(&self) -> &SteeringEntry {
         self.program.steering_entry(self.queue)
     }

@@ -282,7 +282,7 @@ impl Socket {
 
     /// Wakes the driver to read the fill ring.
     pub(crate) fn kick_rx(&self) {
-        // The driver wakes, whatever the call returns.
+        // The driver wakes even if the call fails.
         let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
 }

@@ -1,7 +1,7 @@
-//! What the XDP program goes by when it chooses a worker of a queue: its `struct steering`.
+//! The memory by which the XDP program chooses a worker of a queue: its `struct steering`.
 //!
 //! It is memory that all users of the program share, other processes on the interface among them.
-//! Any of them may write anything. What is here decides which worker gets a datagram first, and
+//! Any of them may write anything. Its contents decide which worker gets a datagram first, and
 //! nothing else.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

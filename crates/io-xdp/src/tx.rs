@@ -1,7 +1,7 @@
 //! The sending half: it builds Ethernet frames where the kernel takes them from.
 //!
-//! What is appended for a peer is copied into a slot of the packet memory, after room for the
-//! headers. Large parts that lie in packet memory already are gathered where they lie
+//! Bytes that are appended for a peer are copied into a slot of the packet memory, after room for
+//! the headers. Large parts that lie in packet memory already are gathered where they lie
 //! (`tx/gather.rs`). A flush writes the headers, hands the slots to the kernel, and wakes it with
 //! one system call for all.
 //!
@@ -55,7 +55,7 @@ pub struct XdpTx {
     pub(crate) sent: u64,
     /// Those among them with a gathered part.
     pub(crate) sent_gathered: u64,
-    /// What goes between the device and workers, if there are any.
+    /// The queues between the device and workers, if there are any.
     exchange: Option<Arc<Exchange>>,
     /// Receive chunks that this half has given to the kernel, less those that came back.
     foreign: u32,

@@ -29,8 +29,8 @@ const MIN_CHUNK: usize = 2048;
 /// The largest: a page.
 const MAX_CHUNK: usize = 4096;
 
-/// Bytes of a huge page. The device asks for this size, whatever the host prefers: most of a page
-/// of 1 GiB would be wasted, and a part of it cannot be given back.
+/// Bytes of a huge page. The device asks for this size on every host: most of a page of 1 GiB would be
+/// wasted, and a part of it cannot be given back.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// How the memory is divided.
@@ -115,7 +115,7 @@ impl UmemLayout {
     }
 }
 
-/// What to do if there is no memory for a device.
+/// The remedy if there is no memory for a device.
 pub(crate) fn remedy(bytes: usize) -> String {
     format!(
         "a device on this interface takes {}: free as much, or raise the limit that the process \

@@ -17,7 +17,8 @@ use crate::ring::{CONTINUED, Consumer, Descriptor, Producer};
 use crate::shared::Shared;
 use crate::socket::kick;
 
-/// How long a worker with an empty ring believes that what is counted for it is still to arrive.
+/// How long a worker with an empty ring believes that the requests counted for it are still to
+/// arrive.
 const SUSPECT_AFTER: Duration = Duration::from_millis(2);
 
 /// One worker's part of an [`XdpIo`](crate::XdpIo).
@@ -33,11 +34,11 @@ pub(crate) struct XdpWorker {
     current: Option<(Descriptor, Received)>,
     dispatcher: Arc<dyn Wake>,
     waker: Arc<EventfdWaker>,
-    /// What was counted for it when its ring became empty, and when that was.
+    /// The count of its requests when its ring became empty, and when that was.
     suspect_since: Option<(u32, Instant)>,
 }
 
-/// What makes a worker.
+/// The parts of a worker.
 pub(crate) struct WorkerParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) exchange: Arc<Exchange>,
@@ -78,7 +79,7 @@ impl XdpWorker {
         }
     }
 
-    /// Gives a chunk to the dispatcher, whatever is in it.
+    /// Gives a chunk with any contents to the dispatcher.
     fn give_to_dispatcher(&self, descriptor: Descriptor) {
         let pushed = self.exchange.handed_over.push(descriptor);
         assert!(pushed.is_ok(), "there is room for all chunks");
@@ -112,8 +113,8 @@ impl XdpWorker {
 impl WorkerIo for XdpWorker {
     fn receive(&mut self) -> bool {
         assert!(self.current.is_none(), "the worker still has a datagram");
-        // What arrives meanwhile is for the next call: a flood of bad frames must not keep the
-        // worker from what else it was given.
+        // Frames that arrive meanwhile are for the next call: a flood of bad frames must not keep
+        // the worker from the other work that it was given.
         for _ in 0..self.rx.available() {
             let descriptor = self.rx.get(0);
             self.rx.release(1);
@@ -178,8 +179,8 @@ impl WorkerIo for XdpWorker {
         });
         self.tx.publish();
         self.current = None;
-        // What the kernel did not take now stays in the ring. The next wait finds out if the
-        // interface is gone.
+        // Descriptors that the kernel did not take now stay in the ring. The next wait finds out if
+        // the interface is gone.
         let _ = kick(&self.socket, &self.tx);
         true
     }

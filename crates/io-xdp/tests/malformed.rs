@@ -12,7 +12,7 @@ use starling_netns::{inside, run};
 /// Chunks of the device to receive into.
 const CHUNKS: usize = 64;
 
-/// What becomes of a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     /// The kernel gets it, and makes nothing of it that concerns the device.

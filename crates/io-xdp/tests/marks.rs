@@ -36,7 +36,7 @@ fn congestion_marks_are_reported_for_each_datagram() {
             (0b10, Ecn::Capable),
             (0b11, Ecn::CongestionExperienced),
             (0b01, Ecn::Capable),
-            // What routers call the rest of the byte has nothing to do with it.
+            // The rest of the byte, which routers use, does not matter.
             (0xb8 | 0b11, Ecn::CongestionExperienced),
             (0xfc, Ecn::NotCapable),
         ] {

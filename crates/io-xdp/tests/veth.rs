@@ -81,7 +81,7 @@ fn a_kernel_socket_can_be_the_other_end() {
         let to_b = format!("xdp://va/{host}:{port}");
         let mut a = inside(&net.a, || XdpIo::client(&to_b, Default::default())).expect("a route");
         let (to_b, to_a) = meet(&mut a, &mut b, &to_b);
-        // What leaves by the ring overtakes what the kernel still has.
+        // Datagrams that leave by the ring overtake those that the kernel still has.
         until_not_needed([&net.a], || send_one(&mut a, &mut b, to_b));
         transfer(&mut a, &mut b, to_b, to_a);
         transfer(&mut b, &mut a, to_a, to_b);

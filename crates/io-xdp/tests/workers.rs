@@ -76,7 +76,7 @@ impl Set {
         tx.flush().expect("a healthy device");
     }
 
-    /// What a worker gets next.
+    /// The next datagram of a worker.
     fn next_of(&mut self, worker: usize) -> u64 {
         let worker = &mut *self.steered.workers[worker];
         wait_for(worker);

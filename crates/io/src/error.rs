@@ -17,11 +17,11 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 #[error("{attempt}: {problem}; {remedy}")]
 pub struct IoError {
-    /// What was tried: `bind udp://127.0.0.1:80`.
+    /// The attempt: `bind udp://127.0.0.1:80`.
     pub attempt: String,
-    /// What happened: `permission denied (os error 13)`.
+    /// The failure: `permission denied (os error 13)`.
     pub problem: String,
-    /// What to do about it: `use a port above 1023, or run with CAP_NET_BIND_SERVICE`.
+    /// The remedy: `use a port above 1023, or run with CAP_NET_BIND_SERVICE`.
     pub remedy: String,
     /// The side that has to do it.
     pub fault: Fault,

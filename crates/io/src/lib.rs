@@ -70,13 +70,13 @@ pub enum Source {
 pub struct Datagram<'a> {
     /// The sender.
     pub source: Source,
-    /// What the network's queues have marked.
+    /// The mark that the network's queues have set.
     pub ecn: Ecn,
     /// The payload, in memory that no other process can change.
     pub bytes: &'a [u8],
 }
 
-/// What a device can do and hold. Constant for the life of the device.
+/// The features and limits of a device. Constant for the life of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Scheme of its addresses: `udp`, `shm`, `sim`.
@@ -144,7 +144,7 @@ pub trait PacketIo {
     /// Both halves, borrowed at once.
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
 
-    /// What the device can do.
+    /// The features and limits of the device.
     fn capabilities(&self) -> &Capabilities;
 
     /// The address at which peers reach this device, such as `udp://127.0.0.1:9000` or

@@ -1,4 +1,4 @@
-//! What a device reports: its mode, and what it has counted.
+//! The report of a device: its mode and its counters.
 
 /// The answer of [`PacketIo::report`](crate::PacketIo::report).
 ///
@@ -26,7 +26,7 @@ pub struct DeviceReport {
     /// How packets get to the network card, if the device has several ways: `zero-copy`, `driver`
     /// or `generic`.
     pub mode: Option<&'static str>,
-    /// What it has counted, by name.
+    /// Its counters, by name.
     pub counts: Vec<(&'static str, u64)>,
 }
 

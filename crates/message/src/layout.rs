@@ -145,7 +145,7 @@ pub enum Shape {
     Map,
 }
 
-/// What shows that a field is set.
+/// How a message shows that a field is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Presence {
     /// The value is not zero or empty.
@@ -192,7 +192,7 @@ pub struct FieldLayout {
     pub kind: Kind,
     /// Singular, repeated or map.
     pub shape: Shape,
-    /// What shows that the field is set.
+    /// How a message shows that the field is set.
     pub presence: Presence,
     /// Where the value, or the reference to it, lies in the fixed part.
     pub offset: u32,

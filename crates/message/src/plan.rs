@@ -2,7 +2,7 @@
 
 use crate::layout::{Kind, Presence, REFERENCE_SIZE, Shape};
 
-/// What [`plan`] needs to know of a field.
+/// The facts about a field that [`plan`] needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanField {
     /// Field number.
@@ -33,7 +33,7 @@ pub struct Place {
     pub number: u32,
     /// Offset in the fixed part.
     pub offset: u32,
-    /// What shows that it is set.
+    /// How a message shows that it is set.
     pub presence: Presence,
 }
 

@@ -10,8 +10,8 @@ use crate::reader::Reader;
 use crate::value::raw;
 pub use crate::value::{ValueRef, count, is_set, value, values};
 
-/// Whether two messages of one type have equal content, whatever their positions and the order in
-/// which maps were filled. Numbers compare as numbers do: NaN differs from itself. Content nested
+/// Whether two messages of one type have equal content. Their positions and the order in which maps
+/// were filled do not count. Numbers compare as numbers do: NaN differs from itself. Content nested
 /// more than [`MAX_DEPTH`] deep, which cannot be sent, is not equal.
 pub fn equal(layout: &'static MessageLayout, a: Reader<'_>, b: Reader<'_>) -> bool {
     equal_at(layout, a, b, 1)

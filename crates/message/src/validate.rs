@@ -3,7 +3,7 @@
 //! Every reference must lie within the message, and every text must be UTF-8. The work is bounded:
 //! each reference charges the bytes it refers to against a budget of the message's own size. So
 //! references that all point at the same bytes exhaust the budget, and a message of n bytes costs
-//! O(n), whatever it contains. [`MAX_DEPTH`] bounds nesting.
+//! O(n) with any contents. [`MAX_DEPTH`] bounds nesting.
 
 use crate::layout::{
     FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET,
@@ -25,11 +25,11 @@ pub struct ValidationError {
     pub number: u32,
     /// Offset of the field in bytes from the message's start.
     pub offset: u32,
-    /// What is wrong.
+    /// The kind of mistake.
     pub kind: ValidationErrorKind,
 }
 
-/// What is wrong with received bytes.
+/// A kind of mistake in received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationErrorKind {
     /// Shorter than the type's fixed part.

@@ -23,7 +23,7 @@ pub use generated::*;
 use crate::message::Message;
 use crate::protobuf::{DecodeError, EncodeError};
 
-/// What stands before a message's name in [`Any`], as in other implementations.
+/// The prefix of a message's name in [`Any`], as in other implementations.
 const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 /// 0001-01-01T00:00:00Z, the first time that a [`Timestamp`] can be.
@@ -41,7 +41,7 @@ pub enum ConversionError {
     /// the seconds).
     #[error("{nanos} nanoseconds are not a valid part of a second")]
     Nanos {
-        /// What the message has.
+        /// The nanoseconds in the message.
         nanos: i32,
     },
     /// A time before the year 1 or after 9999, or a duration above 10,000 years.

@@ -61,7 +61,7 @@ struct Entry {
     single: AtomicU32,
 }
 
-/// What a worker needs to know of a session.
+/// The facts about a session that a worker needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionInfo {
     pub(crate) handle: SessionHandle,
@@ -264,7 +264,7 @@ impl Claims {
 }
 
 impl Entry {
-    /// What is written here, if `id` is the session's.
+    /// The contents of this entry, if `id` is the session's.
     fn info(&self, id: SessionId) -> SessionInfo {
         SessionInfo {
             handle: SessionHandle {

@@ -58,12 +58,12 @@ impl<L, X: Default> ColdState<L, X> {
         std::mem::replace(&mut cold.large, large.map(Box::new)).map(|large| *large)
     }
 
-    /// What else the side keeps, if there is any cold state.
+    /// The side's extra state, if there is any cold state.
     pub(crate) fn extra(&self) -> Option<&X> {
         Some(&self.0.as_deref()?.extra)
     }
 
-    /// What else the side keeps; allocates the cold state.
+    /// The side's extra state; allocates the cold state.
     pub(crate) fn extra_mut(&mut self) -> &mut X {
         &mut self.0.get_or_insert_default().extra
     }

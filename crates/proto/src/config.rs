@@ -140,7 +140,7 @@ pub struct ConfigError {
     pub field: &'static str,
     /// Its value.
     pub value: u64,
-    /// What it may be.
+    /// The values that are allowed.
     pub must: &'static str,
 }
 
@@ -270,7 +270,7 @@ impl Config {
 /// A field, its value, whether that is good, and what the value must be.
 type Check = (&'static str, u64, bool, &'static str);
 
-/// What an endpoint must draw at random each time it starts.
+/// The numbers that an endpoint must draw at random each time it starts.
 #[derive(Clone, Copy)]
 pub struct Secrets {
     /// Names this incarnation of the endpoint. Zero is replaced by one: zero means "unknown".

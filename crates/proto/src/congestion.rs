@@ -29,7 +29,7 @@ use crate::config::{Config, Congestion};
 use dctcp::Dctcp;
 use timely::Timely;
 
-/// What an answer says about the network.
+/// The facts about the network that an answer carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Ack {
     pub(crate) lost: bool,
 }
 
-/// What a congested session may send.
+/// The limits of a congested session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// Fragments in flight, at least one.
@@ -59,7 +59,7 @@ trait Algorithm {
     /// Packets were acknowledged.
     fn handle_ack(&mut self, ack: Ack);
 
-    /// What the session may send. `None`: it is not limited.
+    /// The limits of the session. `None`: it is not limited.
     fn pace(&self) -> Option<Pace>;
 
     /// The session had nothing to send, and has now.

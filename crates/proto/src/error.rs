@@ -252,7 +252,7 @@ pub enum ConnectError {
     PathTooNarrow(usize),
 }
 
-/// What happened besides requests and responses. Given out by [`crate::Protocol::poll_event`].
+/// An event other than a request or a response. Given out by [`crate::Protocol::poll_event`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The session is open. Requests that were queued on it are sent.

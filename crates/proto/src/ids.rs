@@ -71,7 +71,7 @@ impl SessionId {
 }
 
 /// The bytes that the layer above puts before the body of a message. They do not count towards the
-/// largest message, so a body of exactly that size can be sent whatever precedes it.
+/// largest message, so a body of exactly that size can be sent behind any prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     /// The extension bit, carried for the layer above.

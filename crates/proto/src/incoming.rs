@@ -1,4 +1,4 @@
-//! What the frames of a datagram bring for the layer above.
+//! Frames that the layer above has to act on, and their bodies.
 
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId, Tag};
 

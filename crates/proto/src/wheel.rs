@@ -175,8 +175,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is put in comes out once, not before its time, and (within the horizon) at
-        /// most two ticks after it; `next` never lies.
+        /// Each session that is put in comes out once, not before its time, and (within the
+        /// horizon) at most two ticks after it; `next` never lies.
         #[test]
         fn each_session_comes_out_once_and_in_time(
             start in 0u64..1 << 40,
@@ -238,7 +238,7 @@ mod tests {
     /// The furthest tick that an entry can be put in for.
     const HORIZON: u64 = BUCKETS as u64 - 1;
 
-    /// What comes out at `now`.
+    /// The sessions that come out at `now`.
     fn out(wheel: &mut Wheel, now: u64) -> Vec<u32> {
         let mut due = Vec::new();
         wheel.expire(now, &mut due);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(rounds, 10_001_u64.div_ceil(HORIZON));
     }
 
-    /// Sessions that want the same get the same, whatever order they came in, and also where the
+    /// Sessions that want the same get the same, in any order of arrival, and also where the
     /// wheel is turned late.
     #[test]
     fn sessions_of_one_rate_send_equally_often() {

@@ -1,4 +1,4 @@
-//! What generated clients are written against.
+//! The interface that generated clients use.
 
 use std::future::Future;
 

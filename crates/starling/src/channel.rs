@@ -85,7 +85,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// What the background thread does when it is idle. Gives the channel its own thread.
+    /// Sets how the background thread behaves when it is idle. Gives the channel its own thread.
     pub fn idle(mut self, idle: Idle) -> Self {
         self.own_thread.get_or_insert_default().idle = idle;
         self
@@ -173,7 +173,7 @@ impl Channel {
         self.shared.permits.taken()
     }
 
-    /// What the background thread and its device have done, for all channels that share the thread.
+    /// Counters of the background thread and its device, for all channels that share the thread.
     /// Waits for the end of the thread's turn.
     ///
     /// # Errors

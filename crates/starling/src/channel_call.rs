@@ -16,7 +16,7 @@ use crate::driver::{Command, DeadlineWaker, Driver, Reply, Submission};
 use crate::options::CallOptions;
 use crate::permits::{Permit, Permits};
 
-/// What the clones of a channel and their calls share.
+/// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     pub(crate) id: u64,
@@ -32,7 +32,7 @@ impl Drop for Shared {
     }
 }
 
-/// What becomes a command when there is a permit for it.
+/// A call that becomes a command when there is a permit for it.
 pub(crate) trait IntoCommand: Unpin {
     fn into_command(self, reply: Reply) -> Command;
 }

@@ -252,7 +252,7 @@ impl Connection {
     }
 
     /// Starts an attempt to connect. It is a task of its own, as [`Self::request_binding`] is, and
-    /// goes on if the call that waits for it is given up.
+    /// continues after the call that waits for it has been given up.
     fn start_attempt(self: &Rc<Self>) {
         if !lookup::is_needed(&self.address) {
             return self.connect_to(vec![self.address.to_string()]);

@@ -83,7 +83,7 @@ impl<I: Device> Core<I> {
         self.raw.wait(limit)
     }
 
-    /// What the endpoint and its device have done.
+    /// Counters of the endpoint and its device.
     pub(crate) fn stats(&self) -> ThreadStats {
         ThreadStats {
             address: self.raw.local_address(),

@@ -105,7 +105,7 @@ impl Driver {
         self.next_channel.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What the thread has done.
+    /// Counters of the thread.
     pub(crate) fn stats(&self) -> Result<ThreadStats, Status> {
         let (answer, answered) = channel();
         self.send(Command::Report(answer));

@@ -110,12 +110,12 @@ impl Endpoint {
         &self.channels.memory
     }
 
-    /// What the endpoint has done.
+    /// Counters of the endpoint.
     pub fn stats(&self) -> Stats {
         for_each_device!(&self.core, core => *core.raw.stats())
     }
 
-    /// What the device is, and what it has counted.
+    /// The mode of the device, and its counters.
     pub fn device_report(&self) -> DeviceReport {
         for_each_device!(&self.core, core => core.raw.io().report())
     }

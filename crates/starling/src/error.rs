@@ -48,7 +48,7 @@ pub enum Error {
     /// The operating system could not start a thread, or gave no randomness.
     #[error("{attempt}: {source}")]
     System {
-        /// What Starling attempted.
+        /// The action that Starling attempted.
         attempt: &'static str,
         /// The system's error.
         #[source]

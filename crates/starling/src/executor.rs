@@ -1,4 +1,4 @@
-//! What the futures of one endpoint's thread use: tasks, timers, the clock and random numbers.
+//! Services for the futures of one endpoint's thread: tasks, timers, the clock and random numbers.
 
 use std::cell::Cell;
 use std::rc::Rc;

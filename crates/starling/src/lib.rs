@@ -137,11 +137,11 @@
 //! # How calls end
 //!
 //! A call ends with a [`Response`] or a [`Status`], whose codes are gRPC's. A handler runs at most once
-//! for each call, whatever the network does. A call whose server dies ends with UNAVAILABLE. It is not
-//! made again, because it may have run. [`CallOptions`] has a timeout, metadata, and whether to wait
-//! for a server that is not there yet. Each method of a client has a second form that takes options,
-//! `greet_with(&request, &options)`. `HelloClient::with_options` sets the options of all other calls.
-//! There is no timeout unless one is set. Dropping a call cancels it.
+//! for each call, even if the network loses, repeats or delays datagrams. A call whose server dies ends
+//! with UNAVAILABLE. It is not made again, because it may have run. [`CallOptions`] has a timeout,
+//! metadata, and whether to wait for a server that is not there yet. Each method of a client has a
+//! second form that takes options, `greet_with(&request, &options)`. `HelloClient::with_options` sets
+//! the options of all other calls. There is no timeout unless one is set. Dropping a call cancels it.
 //!
 //! # Stats
 //!
@@ -218,7 +218,7 @@ pub async fn connect(address: &str) -> Result<Channel, Error> {
     Channel::connect(address).await
 }
 
-/// What generated code is written against. Nothing here is for other code.
+/// The items that generated code uses. Nothing here is for other code.
 pub mod stub {
     pub use crate::{
         CallOptions, Caller, NestedContext, OwnedRequest, Registrar, Request, Response, Service,

@@ -160,7 +160,7 @@ impl Caller for LocalChannel {
     }
 }
 
-/// What a call was made from, besides its message.
+/// The arguments that a call was made with, besides its message.
 struct Origin {
     method: &'static MethodDescriptor,
     options: CallOptions,

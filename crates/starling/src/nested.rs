@@ -11,7 +11,7 @@ use crate::channel_factory::ChannelFactory;
 use crate::error::Error;
 use crate::local::LocalChannel;
 
-/// What a nested handler can do while it waits: make calls from the dispatch thread that it runs in.
+/// Lets a nested handler make calls, while it waits, from the dispatch thread that it runs in.
 ///
 /// When the caller cancels the call or is gone, or the call's deadline passes, the handler's future
 /// is dropped. The calls that the future waits for are cancelled with it.

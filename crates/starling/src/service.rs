@@ -1,4 +1,4 @@
-//! What generated servers are written against.
+//! The interface that generated servers use.
 
 use std::future::Future;
 

@@ -47,8 +47,8 @@ macro_rules! settings_methods {
             self
         }
 
-        /// What a dispatch thread does when it is idle. By default it spins for a moment and then
-        /// sleeps.
+        /// Sets how a dispatch thread behaves when it is idle. By default it spins for a moment and
+        /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {
             self.settings.config.idle = idle;
             self

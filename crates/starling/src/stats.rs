@@ -1,17 +1,17 @@
-//! What a thread's endpoint and device have done.
+//! Counters of a thread's endpoint and device.
 
 use starling_endpoint::{ProtocolStats, Stats};
 use starling_io::DeviceReport;
 
-/// What one thread's endpoint and its device have done.
+/// Counters of one thread's endpoint and its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadStats {
     /// The address of the device: peers reach the endpoint there.
     pub address: String,
-    /// What the endpoint did.
+    /// Counters of the endpoint.
     pub endpoint: Stats,
-    /// What its session protocol did, and which frames it dropped.
+    /// Counters of its session protocol, and of the frames that it dropped.
     pub protocol: ProtocolStats,
-    /// What the device is, and what it has counted.
+    /// The mode of the device, and its counters.
     pub device: DeviceReport,
 }

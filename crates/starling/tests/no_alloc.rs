@@ -1,4 +1,4 @@
-//! What a small typed call allocates: nothing at the server and in the raw client, one buffer in
+//! The allocations of a small typed call: none at the server and in the raw client, one buffer in
 //! which a local channel keeps the response.
 
 #![allow(unsafe_code, reason = "a global allocator cannot be had without")]

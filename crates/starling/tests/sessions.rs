@@ -33,7 +33,7 @@ fn config() -> EndpointConfig {
     // Above the longest round trip with full queues. With 50 ms, processes that get a tenth of a core
     // repeat all 20,000 requests between two bursts that they receive, and the repeats fill the queues.
     config.protocol.rto_max_ns = Duration::from_secs(5).as_nanos() as u64;
-    // Whatever buffers the host gives a socket.
+    // Works with socket buffers of any size that the host allows.
     config.protocol.overcommit = 1024;
     config
 }
@@ -44,7 +44,7 @@ fn serve_in_this_process() {
     process::serve_if_told(config());
 }
 
-/// What a process has used.
+/// The memory and processor time that a process has used.
 struct Used {
     memory: u64,
     cpu: Duration,
@@ -60,7 +60,7 @@ impl Used {
         let kibibytes = peak.and_then(|peak| peak.trim().strip_suffix(" kB"));
         let stat = read("stat");
         // After the name, which may contain anything: fields 3 and on. Times are 14 and 15, in
-        // hundredths of a second whatever the kernel's ticks are.
+        // hundredths of a second for any length of the kernel's ticks.
         let fields = stat.rsplit(") ").next().expect("a name in parentheses");
         let ticks: u64 = fields
             .split(' ')

@@ -158,7 +158,7 @@ fn the_slow_path_and_the_ring_are_counted_apart() {
         let channel = inside(namespace, || Channel::builder(&address).own_thread().lazy());
         TestClient::new(channel.expect("a channel"))
     };
-    // What this host sends to itself does not pass the XDP program.
+    // Datagrams that this host sends to itself do not pass the XDP program.
     run(&pair.b, "ip link set lo up").expect("every namespace has it");
     let own = channel(&pair.b);
     call(&own);

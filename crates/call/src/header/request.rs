@@ -15,7 +15,7 @@ pub const REQUEST_FIELDS_AT: usize = METHOD_LEN + LENGTH_LEN;
 /// Where the body of a request without an extension begins.
 pub const REQUEST_BODY_AT: usize = METHOD_LEN;
 
-/// What a request with a deadline says of time.
+/// The times in a request with a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlineStamp {
     /// Microseconds from the call to the deadline.
@@ -32,7 +32,8 @@ pub fn method_of(payload: &[u8]) -> Option<MethodId> {
     Some(MethodId(u32::from_le_bytes(*method)))
 }
 
-/// What the endpoint needs of a request's extension. The other fields are looked up on demand.
+/// The fields of a request's extension that the endpoint needs. The other fields are looked up on
+/// demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestExtension {
     /// Where the fields end and the body begins.

@@ -54,7 +54,7 @@ impl<'a> ResponseHeader<'a> {
     }
 }
 
-/// What a response holds besides its body.
+/// The parts of a response besides its body.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseParts<'a> {
     /// The status of a call that failed.

@@ -10,7 +10,7 @@ use crossbeam_utils::Backoff;
 
 use crate::config::Idle;
 
-/// What to do next.
+/// The next step of a worker without work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Look for jobs of this worker.
@@ -21,7 +21,7 @@ pub(super) enum Next {
     Sleep,
 }
 
-/// What a worker without work does. One value lives from one job to the next.
+/// The idle policy of one worker. One value lives from one job to the next.
 #[derive(Debug, Default)]
 pub(super) struct IdlePolicy {
     backoff: Backoff,

@@ -56,7 +56,7 @@ pub struct ThreadPool {
     in_flight_bytes: usize,
 }
 
-/// What all threads of a pool share.
+/// The state that all threads of a pool share.
 struct Shared {
     sleepers: Sleepers,
     /// Which workers have found their mailbox empty and have taken nothing since.

@@ -39,7 +39,7 @@ impl WorkerRequest {
         }
     }
 
-    /// What the caller sent beside the body.
+    /// The metadata that the caller sent beside the body.
     pub fn metadata(&self) -> MetadataView<'_> {
         self.message.metadata()
     }

@@ -73,7 +73,7 @@ pub(crate) struct SteeredPool {
     version: u64,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Shared {
     mailboxes: Vec<CachePadded<Mailbox>>,
     claims: Arc<Claims>,

@@ -209,7 +209,7 @@ fn invalid_heads_are_malformed() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random frames, flushes and receives, over many laps, against a queue of datagrams.
+    /// Random frames, flushes and receives, over many passes, against a queue of datagrams.
     #[test]
     fn what_goes_in_comes_out(
         max_datagram in 256usize..RING / 4,

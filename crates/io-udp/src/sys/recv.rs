@@ -26,7 +26,7 @@ const SLOT_BYTES: usize = 1 << 16;
 /// slots do not all map to the same cache set.
 const SLOT_STRIDE: usize = SLOT_BYTES + 320;
 
-/// What the kernel reported about the datagram, or run of merged datagrams, in one slot.
+/// The kernel's report about the datagram, or run of merged datagrams, in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     /// Bytes in the slot.
@@ -161,7 +161,7 @@ impl RecvBatch {
         Ok(received as usize)
     }
 
-    /// What the last call received into `slot`.
+    /// The datagram, or run of merged datagrams, that the last call received into `slot`.
     #[inline]
     pub(crate) fn received(&self, slot: usize) -> Received {
         if let Some(plain) = self.plain {

@@ -1,4 +1,4 @@
-//! What an error of a sending system call means for the datagrams that it was to send.
+//! Errors of a sending system call, and their meaning for the datagrams that it was to send.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use starling_io::PeerId;
 
 use super::UdpTx;
 
-/// What to do with the oldest datagram after an attempt to send it failed.
+/// The fate of the oldest datagram after an attempt to send it failed.
 pub(super) enum SendOutcome {
     /// The kernel has no room: keep it queued.
     Keep,

@@ -227,7 +227,7 @@ fn parts_by_card(interface: u32) -> Option<u32> {
     inspect::zero_copy(interface)
 }
 
-/// What a socket can send and receive.
+/// The limits of what a socket can send and receive.
 struct Limits {
     /// The largest Ethernet frame, in bytes.
     largest_frame: usize,

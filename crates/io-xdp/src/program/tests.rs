@@ -98,7 +98,7 @@ fn a_port_counts_only_datagrams_that_may_be_for_it() {
         let seen = (0..20).map(|_| {
             let before = shared.program.passed(port);
             packets();
-            // What is received comes after what was sent before.
+            // A received datagram comes after the datagrams that were sent before it.
             send(AddressFamily::INET, 17, &udp(port), "10.77.0.2:0");
             while device.split().0.rx_burst().expect("a healthy device") == 0 {
                 std::thread::yield_now();

@@ -62,7 +62,7 @@ fn chunks_of_answers_go_to_the_kernel_before_a_sleep() {
     drop(steered);
 }
 
-/// What this host sends to itself comes by the socket, at any rate.
+/// Datagrams that this host sends to itself always come by the socket.
 #[test]
 fn a_flood_by_the_socket_leaves_the_ring_its_turn() {
     let Some((pair, mut device)) = device("a_flood_by_the_socket_leaves_the_ring_its_turn") else {

@@ -63,8 +63,8 @@ impl XdpTx {
     }
 
     /// The next hop is unknown: looks it up if no other thread does. While the thread does a
-    /// lookup, for whatever hop, the kernel may answer no one. Then the sender does not wait, and
-    /// goes on by the socket.
+    /// lookup for any hop, the kernel may answer no one. Then the sender does not wait, and
+    /// continues by the socket.
     #[cold]
     fn handle_unknown_hop(&mut self, id: PeerId) {
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {

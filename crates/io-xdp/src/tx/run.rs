@@ -16,7 +16,7 @@ use super::{NONE, SLOT_MARGIN, XdpTx};
 /// tries the socket again.
 const REST: u32 = 256;
 
-/// What became of a run.
+/// The fate of a run.
 pub(super) enum RunOutcome {
     Sent,
     /// The socket has no room. The run waits, and all that is after it.

@@ -9,7 +9,7 @@ use super::ring_or_socket::SENDS_BEFORE_LOOKUP;
 use super::*;
 use crate::testing::device;
 
-/// What takes so long does not happen.
+/// A wait of this length counts as a hang.
 const HANG: Duration = Duration::from_secs(60);
 
 /// Runs `test` with a peer whose next hop the thread does not know of.

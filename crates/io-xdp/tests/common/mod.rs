@@ -1,4 +1,4 @@
-//! What the tests of the device share.
+//! Helpers that the tests of the device share.
 #![allow(dead_code, unused_imports)] // Each test binary uses its part.
 
 pub(crate) mod raw;

@@ -82,6 +82,6 @@ pub(crate) fn exchange_until_heard(from: &mut XdpIo, to: &mut XdpIo, peer: PeerI
             break;
         }
     }
-    // What is left of the attempts.
+    // Discards the remaining datagrams of the attempts.
     while to.split().0.rx_burst().expect("a healthy device") > 0 {}
 }

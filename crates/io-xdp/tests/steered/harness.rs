@@ -21,7 +21,7 @@ pub(crate) const WORK: MethodId = MethodId(0x1001);
 /// Runs inline, and echoes.
 pub(crate) const INLINE: MethodId = MethodId(0x2002);
 
-/// What a request can have its handler do.
+/// The actions that a request can have its handler do.
 pub(crate) const ECHO: u8 = 0;
 pub(crate) const PANIC: u8 = 1;
 pub(crate) const FAIL: u8 = 2;
@@ -33,7 +33,7 @@ pub(crate) const UNTIL_CANCELLED: u8 = 6;
 /// Only a failing test waits this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What handlers and tests share.
+/// The state that handlers and tests share.
 pub(crate) struct Shared {
     /// How often each request ran, by its number.
     pub(crate) runs: Vec<AtomicU32>,

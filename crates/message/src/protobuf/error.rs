@@ -12,11 +12,11 @@ pub struct DecodeError {
     pub number: u32,
     /// How far decoding got, in bytes from the start of the input.
     pub offset: usize,
-    /// What is wrong.
+    /// The kind of mistake.
     pub kind: DecodeErrorKind,
 }
 
-/// What is wrong with encoded bytes.
+/// A kind of mistake in encoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeErrorKind {
     /// The input ends within a value.

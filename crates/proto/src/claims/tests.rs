@@ -51,7 +51,7 @@ fn a_request_is_claimed_once_and_never_an_older_one() {
     assert_eq!(claims.raise(id, 0, 4), 5);
     assert_eq!(claims.raise(id, 0, 6), 5);
     assert!(claim(&claims, &datagram(id, 0, 6, 0)).is_none());
-    // What is no slot, no place or another session's.
+    // The datagram names no slot, no place, or another session.
     assert!(claim(&claims, &datagram(id, 2, 7, 0)).is_none());
     assert_eq!(claims.raise(id, 2, 7), 0);
     assert!(claim(&claims, &datagram(SessionId::new(2, 3), 0, 7, 0)).is_none());

@@ -134,7 +134,8 @@ impl Slot {
         *self.cold.extra_mut() = at;
     }
 
-    /// What an answer with these flags says about the network. The request was sent once.
+    /// The facts about the network that an answer with these flags carries. The request was sent
+    /// once.
     pub(crate) fn ack_of_answer(&mut self, now: u64, answer: u8) -> Ack {
         let rtt_ns = match self.cold.large_mut() {
             // It answers the last fragments, and `active_at` is about earlier ones.

@@ -8,7 +8,7 @@ use super::{Ack, Algorithm, Pace, was_idle};
 
 /// Below this the queue is negligible: additive increase.
 const LOW_NS: u64 = 50_000;
-/// Above this: multiplicative decrease whatever the gradient says.
+/// Above this: multiplicative decrease for any gradient.
 const HIGH_NS: f64 = 1_000_000.0;
 /// The RTT that the gradient's decrease steers towards.
 const REFERENCE_NS: f64 = 50_000.0;

@@ -7,7 +7,7 @@
 //!    └──first fragment──▶ Receiving ─┘   └──cancel──▶ Over ┘
 //!  and from each of them back to the start with a request of a higher number
 //! ```
-//! Numbers only grow, so no request is ever handed over twice, whatever arrives again.
+//! Numbers only grow, so no request is ever handed over twice, even if frames arrive again.
 
 use super::credits::REPEAT_NS;
 use super::slot::{Large, Phase, Slot};

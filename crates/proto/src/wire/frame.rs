@@ -19,7 +19,7 @@ pub(crate) mod flags {
     pub(crate) const KIND: u8 = 0x1f;
 }
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -228,7 +228,7 @@ impl<'a> Frame<'a> {
         self.header.flags & flags::EXT != 0
     }
 
-    /// What follows the header.
+    /// The bytes that follow the header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload

@@ -1,5 +1,5 @@
-//! What a datagram with one plain request looks like, for devices that choose datagrams by their
-//! bytes.
+//! The byte pattern of a datagram with one plain request, for devices that choose datagrams by
+//! their bytes.
 
 use super::frame::MAGIC;
 use super::{HEADER_BYTES, Kind, PREAMBLE_BYTES, VERSION, flags};

@@ -52,7 +52,7 @@ body! {
 }
 
 body! {
-    /// What arrived of a request.
+    /// The fragments of a request that arrived.
     CreditReturn {
         /// All fragments below this one arrived.
         next: u32,

@@ -1,5 +1,5 @@
 //! Workers that claim requests beside the dispatcher: the first to claim a request runs it, and no
-//! other thread does, whatever is repeated, cancelled or reported late.
+//! other thread does, even if frames are repeated, requests cancelled or reports late.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Credits: both ends agree on them, whatever is lost.
+//! Credits: both ends agree on them, even if frames are lost.
 
 use starling_proto::{Config, SessionId};
 

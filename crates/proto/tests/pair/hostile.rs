@@ -1,4 +1,4 @@
-//! A hostile peer harms neither other peers nor the endpoint, whatever it sends.
+//! No datagram of a hostile peer harms other peers or the endpoint.
 
 use starling_proto::{Config, Rejection, SessionError, SessionId};
 

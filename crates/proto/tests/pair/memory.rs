@@ -96,7 +96,7 @@ fn a_request_that_waits_for_room_does_not_end_its_session() {
     for id in ids {
         assert!(net.hosts[1].respond(now, id, &body));
     }
-    // What arrives comes one by one, as on a real link, so that there is always some on its way.
+    // Frames arrive one by one, as on a real link, so that some are always on their way.
     let step = |net: &mut Net| {
         net.hosts[1].wire.room = 3;
         net.run_until(net.now + 1_000);

@@ -77,7 +77,7 @@ impl Wire {
         }
     }
 
-    /// What has arrived: the sender, whether it is marked, and the bytes.
+    /// The datagrams that have arrived: the sender, whether it is marked, and the bytes.
     fn receive(&mut self) -> Vec<(usize, bool, Vec<u8>)> {
         let mut received = Vec::new();
         let (rx, _) = self.io.split();
@@ -150,7 +150,7 @@ impl FrameSink for Wire {
     }
 }
 
-/// What a host's application saw.
+/// An event that a host's application saw.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Connected(SessionId),
@@ -182,7 +182,7 @@ type Fate = Box<dyn FnMut(u64, usize, usize) -> usize>;
 /// How much longer than others a datagram of a host is on its way, ns.
 type Delay = Box<dyn FnMut(usize, &[u8]) -> u64>;
 
-/// What the network does to datagrams, and which ones it saw.
+/// The faults that the network applies to datagrams, and the datagrams that it saw.
 struct Faults {
     fate: Fate,
     delay: Delay,
@@ -393,7 +393,7 @@ impl Net {
         Self::new([Config::default(), Config::default()])
     }
 
-    /// Sends a datagram as if from `from`, whatever is in it.
+    /// Sends a datagram with any contents as if from `from`.
     pub(crate) fn inject(&mut self, from: usize, to: usize, datagram: Vec<u8>) {
         let mut fabric = self.fabric.borrow_mut();
         let at = self.now + FLIGHT_NS;

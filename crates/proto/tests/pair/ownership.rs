@@ -1,7 +1,7 @@
 //! The ownership rule of eRPC (NSDI'19, section 4.2.2 and appendix C): when a response is handed to
-//! the application, nothing refers to the request any more, whatever was sent twice, waits for its
-//! pacing time, or found the sink full. Here the caller's memory is shared by reference, and the
-//! reference count proves it.
+//! the application, nothing refers to the request any more, even if fragments were sent twice, wait
+//! for their pacing time, or found the sink full. Here the caller's memory is shared by reference,
+//! and the reference count proves it.
 
 use bytes::Bytes;
 use starling_proto::{Config, Congestion, Msgbuf, Prefix};

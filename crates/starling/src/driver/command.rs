@@ -1,4 +1,4 @@
-//! What callers ask of a driver.
+//! Commands of callers to a driver.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

@@ -31,7 +31,7 @@ const COMMANDS_PER_TURN: usize = 128;
 /// How long sessions may take to close when a driver ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What is left of a call's time.
+/// The time that a call has left.
 fn left_until(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
@@ -50,7 +50,7 @@ enum Stage {
     Waiting(Option<Waker>),
 }
 
-/// What a call was made from, besides its message.
+/// The arguments that a call was made with, besides its message.
 struct Origin {
     method: &'static MethodDescriptor,
     options: CallOptions,

@@ -6,8 +6,8 @@
 //!  request ─▶ pending, wake ─────▶ between two turns: sends its stats, or stops
 //! ```
 //!
-//! A dispatch thread reads one flag in each turn, whatever it is asked. A request for stats always
-//! gets an answer: a thread that ends leaves its last stats behind.
+//! A dispatch thread reads one flag in each turn, for all kinds of control requests. A request for stats
+//! always gets an answer: a thread that ends leaves its last stats behind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +18,7 @@ use starling_io::Wake;
 
 use crate::stats::ThreadStats;
 
-/// What all dispatch threads of a server share with its handle.
+/// The state that all dispatch threads of a server share with its handle.
 #[derive(Default)]
 pub(super) struct Control {
     stop: AtomicBool,

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::registry::{Registry, ServedDevice};
 
-/// What a dispatch thread needs besides its device.
+/// The parts that a dispatch thread needs besides its device.
 pub(super) struct DispatchThread {
     pub(super) registry: Arc<Registry>,
     pub(super) config: EndpointConfig,

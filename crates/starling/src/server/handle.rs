@@ -93,7 +93,7 @@ impl ServerHandle {
         self.control.threads().ended == 0
     }
 
-    /// What each dispatch thread and its device have done, in the order of the addresses, and of the
+    /// Counters of each dispatch thread and its device, in the order of the addresses, and of the
     /// threads of one address: requests, dropped datagrams and why, the mode of an interface.
     ///
     /// A thread answers between two turns, so this waits for the handlers that run in the thread. No

@@ -20,7 +20,7 @@ use starling_test_protos::test::{
 /// Only a failing test waits this long.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// What a test and its server share.
+/// The state that a test and its server share.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     pub(crate) open: AtomicBool,

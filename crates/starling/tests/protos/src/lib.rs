@@ -1,6 +1,6 @@
 //! Messages and services that the facade's tests and its documentation use.
 
-/// What the documentation's example is about.
+/// The service of the documentation's example.
 pub mod hello {
     starling::include_proto!("hello");
 }
