@@ -1,8 +1,9 @@
-//! Checkers: what must hold in every run, whatever the network does.
+//! Checkers of the promises that hold in every run, whatever the network does.
 //!
-//! The harness feeds each checker what it sees from outside the protocol: what the application
-//! handed in and what came out. The checker returns a [`Violation`] as soon as a promise is broken.
-//! Each has tests with a broken trace, because a checker that never failed proves nothing.
+//! The harness feeds each checker what it sees from outside the protocol: the messages that the
+//! application handed in and those that came out. The checker returns a [`Violation`] as soon as a
+//! promise is broken. Each has tests with a broken trace, because a checker that never failed
+//! proves nothing.
 //!
 //! | checker | what it holds |
 //! |---|---|
@@ -43,12 +44,12 @@ pub use queues::{Queues, no_overflow};
 pub struct Violation {
     /// Which checker found it.
     pub checker: &'static str,
-    /// What it found.
+    /// The finding, in words.
     pub detail: String,
 }
 
 impl Violation {
-    /// What `checker` found.
+    /// A finding of `checker`.
     pub fn new(checker: &'static str, detail: impl Into<String>) -> Self {
         Self {
             checker,
@@ -56,7 +57,7 @@ impl Violation {
         }
     }
 
-    /// What a run ended with that unwound: one of these, or a panic.
+    /// The payload of a run that unwound: a violation, or the message of a panic.
     pub(crate) fn of_panic(payload: Box<dyn Any + Send>) -> Self {
         let text = match payload.downcast::<Self>() {
             Ok(violation) => return *violation,

@@ -1,10 +1,10 @@
-//! What an event loop's turn costs: the thread that ran it is busy for that long.
+//! The cost of an event loop's turn: the thread that ran it is busy for that long.
 //!
-//! A simulated host computes in no time. To see what a datacenter of real cores does, each thread
-//! is a server in the sense of queueing: it runs a turn, and the turn's datagrams, frames, handlers
-//! and bytes keep it busy; what arrives meanwhile waits, and is read in one burst afterwards.
+//! A simulated host computes in no time. To model real cores, each thread is a server in the sense
+//! of queueing theory. It runs a turn, and the turn's datagrams, frames, handlers and bytes keep it
+//! busy. Datagrams that arrive meanwhile wait, and the next turn reads them in one burst.
 
-/// What was done in a turn.
+/// The work of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Datagrams received.
@@ -26,7 +26,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Both.
+    /// The sum of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             rx_packets: self.rx_packets + other.rx_packets,
@@ -41,7 +41,7 @@ impl Work {
     }
 }
 
-/// What each of it costs.
+/// The costs of each kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuModel {
     /// A turn, whatever it does: a look at the device and the clock, the flush.

@@ -8,15 +8,15 @@
 //!  level 4   128 places of 37 minutes   until the end of time, after 78 hours
 //! ```
 //!
-//! To put in and to take out cost O(1), whatever is queued (a heap pays for each of the hundred
+//! Insertion and removal cost O(1), whatever the length (the cost of a heap grows with the hundred
 //! thousand packets that a datacenter has in flight). A place's events lie in one piece of memory,
-//! in their order, and pieces are used again, the last one first: so the present is in the first
-//! cache, and what comes next is read in one sweep, some nanoseconds ahead. That is also the moment
-//! to ask for the memory that its events are about ([`EventQueue::pop_with_lookahead`]).
+//! in their order. Pieces are reused, the last one first. So the present stays in the first-level
+//! cache, and the next events are read in one sweep, some nanoseconds ahead. At that moment their
+//! owner can prefetch the memory of these events ([`EventQueue::pop_with_lookahead`]).
 //!
-//! The order is exact: by time, and of one nanosecond in the order in which things were put in.
-//! For that no sequence number is needed. A list keeps its order; a place of a higher level is
-//! emptied into lower ones, in its order, before anything can be put into those directly.
+//! The order is exact: by time, and within one nanosecond in the order of insertion. It needs no
+//! sequence numbers. A list keeps its order, and a place of a higher level is emptied into lower
+//! ones, in its order, before anything can be inserted into those directly.
 
 /// No list.
 const NONE: u32 = u32::MAX;
@@ -28,7 +28,7 @@ const BITS: u32 = 12;
 const PLACES: usize = 1 << BITS;
 const LEVELS: usize = 4;
 
-/// When time ends, ns: what is put in for then or later never happens.
+/// The end of time, ns: an event for then or later never happens.
 pub const END_NS: u64 = 1 << 48;
 
 /// One level: which list each place has, if it has any.
@@ -86,10 +86,10 @@ pub struct EventQueue<T> {
     present: [Vec<T>; PRESENT],
     /// Which of them are not empty.
     occupied: u64,
-    /// How many of this nanosecond's were taken out.
+    /// How many events of this nanosecond were taken out.
     taken: usize,
     levels: [Level; LEVELS],
-    /// What the lists of the levels are: events with their times.
+    /// The lists of the levels: events with their times.
     lists: Vec<Vec<(u64, T)>>,
     free: Vec<u32>,
     len: usize,
@@ -180,7 +180,7 @@ impl<T: Copy> EventQueue<T> {
         Some(event)
     }
 
-    /// Empties the next place of the lowest level that has one into what is below.
+    /// Empties the next place of the lowest level that has one into the levels below.
     fn descend(&mut self, soon: &mut impl FnMut(&T)) {
         for index in 0..LEVELS {
             let shift = PRESENT_BITS + BITS * index as u32;
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Against a heap of (time, sequence number): the same order, over all spans of time.
+    /// The order is that of a heap of (time, sequence number), over all spans of time.
     #[test]
     fn events_come_out_in_the_order_of_a_heap() {
         let mut rng = Rng::new(5);

@@ -12,8 +12,8 @@
 //!
 //! The fabric knows nothing about what runs on its hosts. `step` says whose turn it is; the user
 //! runs that host's event loop once, against its [`SimIo`](crate::SimIo), and steps on. With a
-//! [`CpuModel`] it also says what the turn did ([`Fabric::end_turn`]): the host's thread is then
-//! busy for what that costs, and what the turn sent leaves when that time is over.
+//! [`CpuModel`] the user also reports the turn's work ([`Fabric::end_turn`]): the host's thread is
+//! then busy for the cost of that work, and the turn's datagrams leave when that time is over.
 
 mod forwarding;
 mod host;
@@ -52,7 +52,7 @@ const PREFETCH_DEPTH: usize = 8;
 /// A fabric that the devices on it share.
 pub type SharedFabric = Rc<RefCell<Fabric>>;
 
-/// What all hosts and links of a fabric have in common.
+/// The settings that all hosts and links of a fabric share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
     /// Seed of the random generator.
@@ -68,10 +68,10 @@ pub struct FabricConfig {
     /// Datagrams that a host may have posted and its card not sent yet. Only with a `cpu` that
     /// costs something: otherwise the card's own queue is all there is.
     pub ring: usize,
-    /// What a turn costs.
+    /// The cost of a turn.
     pub cpu: CpuModel,
-    /// From a datagram's arrival at an idle host to the turn that reads it, ns. What else
-    /// arrives in between is read in the same burst.
+    /// Time from a datagram's arrival at an idle host to the turn that reads it, ns. The same burst
+    /// reads the datagrams that arrive in between.
     pub poll_ns: u64,
     /// A host whose process is not running answers datagrams with "port unreachable" (ICMP).
     pub port_unreachable: bool,
@@ -96,7 +96,7 @@ impl Default for FabricConfig {
     }
 }
 
-/// What the user has to do next.
+/// The next action of the fabric's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Run this host's event loop once.
@@ -122,22 +122,22 @@ pub struct Counters {
     pub misrouted: u64,
     /// Datagrams that rules held back.
     pub delayed: u64,
-    /// What devices made of frames.
+    /// How devices handled frames.
     pub frames: FrameCounts,
 }
 
-/// What devices made of the frames that arrived, where datagrams cross as frames, and what they
-/// should have.
+/// How devices handled the frames that arrived, where datagrams cross as frames, and how they
+/// should have handled them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrameCounts {
     /// Frames that arrived damaged.
     pub damaged: u64,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<Drop, u64>,
-    /// Frames that were taken although they were damaged.
+    /// Frames that were accepted although they were damaged.
     pub passed: u64,
-    /// Frames that were dropped for nothing, or of whose sender, marks or length something else
-    /// was read than the network knows.
+    /// Frames that were dropped for no reason, or whose sender, marks or length the device read
+    /// wrongly.
     pub misread: u64,
 }
 
@@ -180,7 +180,7 @@ impl Fabric {
     /// A fabric without hosts at time 0.
     ///
     /// # Panics
-    /// If its topology makes no sense.
+    /// If its topology is inconsistent.
     pub fn new(config: FabricConfig) -> Self {
         Self {
             rng: Rng::new(config.seed),
@@ -242,7 +242,7 @@ impl Fabric {
         self.host(host).node
     }
 
-    /// What the fabric was made with.
+    /// The configuration of the fabric.
     pub fn config(&self) -> &FabricConfig {
         &self.config
     }
@@ -252,8 +252,8 @@ impl Fabric {
         self.events.now_ns()
     }
 
-    /// What `host`'s monotonic clock reads, ns: the present, drift and jumps so far, and what was
-    /// spent in this turn.
+    /// The reading of `host`'s monotonic clock, ns: the present, drift and jumps so far, and the
+    /// time spent in this turn.
     pub fn host_now_ns(&self, host: HostId) -> u64 {
         let host = self.host(host);
         host.clock.read(self.now_ns() + host.spent_ns)
@@ -325,7 +325,7 @@ impl Fabric {
         state.running = false;
     }
 
-    /// `host`'s process starts again, with nothing left of its former self.
+    /// `host`'s process starts again, without any earlier state.
     pub fn restart(&mut self, host: HostId) {
         self.host_mut(host).running = true;
         self.wake_at(host, self.now_ns());
@@ -370,15 +370,15 @@ impl Fabric {
         }
     }
 
-    /// Something in `host`'s turn took this long: its clock goes on, and what is flushed from now
-    /// on leaves no earlier.
+    /// Something in `host`'s turn took this long: its clock advances, and datagrams flushed from
+    /// now on leave no earlier.
     pub fn spend(&mut self, host: HostId, ns: u64) {
         self.host_mut(host).spent_ns += ns;
     }
 
-    /// Ends the turn that `host` had, and says what its user did in it: the thread is busy from
-    /// now on for as long as that costs, and what was sent leaves then. What the device did is
-    /// known. Returns when the thread is free, ns.
+    /// Ends the turn of `host`; `work` is what its user did in it, without the device's part. The
+    /// thread is busy from now on for the cost of both, and the datagrams that were sent leave
+    /// then. Returns when the thread is free, ns.
     pub fn end_turn(&mut self, host: HostId, work: Work) -> u64 {
         let now_ns = self.now_ns();
         let cpu = self.config.cpu;
@@ -392,7 +392,7 @@ impl Fabric {
         free_ns
     }
 
-    /// The card learns at `at_ns` of what was put into the ring since the last time.
+    /// The card learns at `at_ns` of the datagrams posted to the ring since the last doorbell.
     fn ring_doorbell(&mut self, host: HostId, at_ns: u64) {
         let state = self.host_mut(host);
         let count = std::mem::take(&mut state.unannounced);
@@ -401,7 +401,7 @@ impl Fabric {
         }
     }
 
-    /// A device is flushed. In a turn that took time already the card does not wait for its end.
+    /// A device is flushed. If the turn took time already, the card does not wait for its end.
     pub(crate) fn flushed(&mut self, host: HostId) {
         let spent_ns = self.host(host).spent_ns;
         if spent_ns > 0 {
@@ -452,13 +452,13 @@ impl Fabric {
         self.events.push(at_ns, Event::Arrival(packet));
     }
 
-    /// Goes on to the next thing that its user has to do with; `None` if there is none, ever.
+    /// Advances to the next event that concerns the user; `None` if there will be none.
     pub fn step(&mut self) -> Option<Step> {
         loop {
             let (packets, hosts, turns) = (&self.packets, &self.hosts, &mut self.upcoming_turns);
             let event = self.events.pop_with_lookahead(|soon| match *soon {
                 Event::Arrival(packet) => packets.prefetch(packet),
-                // Few hosts stay in a cache.
+                // The state of few hosts stays in a cache.
                 _ if hosts.len() < PREFETCH_MIN_HOSTS => {}
                 Event::Wake(host) => {
                     prefetch(&hosts[host.0 as usize]);
@@ -473,8 +473,8 @@ impl Fabric {
         }
     }
 
-    /// Goes on to `now_ns`, or stays in the present if that is later, and does all that is due by
-    /// then. No host gets a turn, and timers are dropped.
+    /// Advances to `now_ns`, or stays in the present if that is later, and handles all events due
+    /// by then. No host gets a turn, and timers are dropped.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
         self.set_timer(now_ns, 0);
         while let Some(Step::Turn(_)) = self.step() {}
@@ -483,13 +483,13 @@ impl Fabric {
         }
     }
 
-    /// What the user has to do because of this, if anything.
+    /// Handles an event; returns the user's action that follows, if any.
     fn handle(&mut self, event: Event) -> Option<Step> {
         match event {
             Event::Arrival(packet) => self.arrive(packet),
             Event::Doorbell { host, count } => {
                 let state = self.host_mut(host);
-                // It may have crashed since, and the ring with it.
+                // The host may have crashed since, and lost the ring.
                 state.posted = (state.posted + count as usize).min(state.ring.len());
                 self.post(host);
             }
@@ -528,12 +528,12 @@ impl Fabric {
         self.network.cut(cable, outage);
     }
 
-    /// What the link into `host`'s node saw: where an incast's queue stands.
+    /// Statistics of the link into `host`'s node, which is where the queue of an incast builds.
     pub fn downlink(&self, host: HostId) -> PortStats {
         self.network.downlink(self.host(host).node)
     }
 
-    /// What all links of switches saw together.
+    /// Statistics of all links of switches together.
     pub fn switch_totals(&self) -> PortStats {
         self.network.totals()
     }
@@ -576,7 +576,7 @@ impl Fabric {
         let Some(turn_ns) = state.turn_at_ns.filter(|_| state.running) else {
             return false;
         };
-        // It may have been paused since, or this is a look for a turn that came earlier.
+        // The host may have been paused since, or its turn came earlier.
         let turn_ns = turn_ns.max(state.away_until_ns());
         if turn_ns > now_ns {
             state.turn_at_ns = Some(turn_ns);

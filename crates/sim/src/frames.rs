@@ -10,7 +10,7 @@ pub(crate) const CREDIT_RETURN: u8 = 5;
 pub(crate) const ACCEPT: u8 = 11;
 pub(crate) const CREDIT: u8 = 18;
 
-/// One of them.
+/// One frame of a datagram.
 pub(crate) struct Frame<'a> {
     /// Where in the datagram it begins.
     pub(crate) at: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Where in its datagram the number of credits stands that it gives a client, and how many.
+    /// The credits that the frame gives a client: their offset in the datagram, and their number.
     pub(crate) fn credits(&self) -> Option<(usize, u32)> {
         let payload_at = self.at + HEADER_BYTES;
         match self.kind {

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A run has four phases. *Load*: calls, cancels, closes, and all the faults, until these have
-//! healed and every call has ended, within its bound. *Probe*: every channel has to get one
-//! answer, through a new session if the old one is dead: nothing stays stuck. *Keep*: nothing is
-//! asked for, and servers have to forget the sessions that their clients have given up.
-//! *Close*: all sessions are closed, and after a while nothing may be left anywhere.
+//! healed and every call has ended within its bound. *Probe*: every channel must get one answer,
+//! through a new session if the old one is dead, so nothing stays stuck. *Keep*: no calls; servers
+//! must forget the sessions that their clients have given up. *Close*: all sessions are closed, and
+//! after a while no host may hold anything.
 
 mod endpoints;
 mod failure;

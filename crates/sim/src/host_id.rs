@@ -20,7 +20,7 @@ impl HostId {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, a, b, c)), PORT)
     }
 
-    /// Whose socket this is, if it is one of this form.
+    /// The host with this socket, if the address is of this form.
     pub(crate) fn of_address(address: SocketAddr) -> Option<Self> {
         match address.ip() {
             IpAddr::V4(ip) if address.port() == PORT && ip.octets()[0] == 10 => {

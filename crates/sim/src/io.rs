@@ -40,7 +40,8 @@ pub struct SimIo {
 }
 
 impl SimIo {
-    /// The device of `host`. One at a time: after a crash, drop the old one and make a new one.
+    /// The device of `host`. A host has one device at a time: after a crash, drop the old one and
+    /// make a new one.
     pub fn new(fabric: &SharedFabric, host: HostId) -> Self {
         let config = fabric.borrow().config().clone();
         let waker = Arc::new(SimWaker::default());
@@ -84,17 +85,17 @@ impl SimIo {
         self.host
     }
 
-    /// How often it has slept, or would have: [`PacketIo::wait`] was called.
+    /// How often [`PacketIo::wait`] was called: the device slept, or would have.
     pub fn waits(&self) -> u64 {
         self.waits
     }
 
-    /// The credits that its sessions were given: a checker's view.
+    /// The credits that its sessions were given, as a checker sees them.
     pub fn grants(&self) -> &Grants {
         &self.rx.grants
     }
 
-    /// How many peers are open: checkers find leaked ones by it.
+    /// How many peers are open. Checkers find leaked peers by this count.
     pub fn peer_count(&self) -> usize {
         self.fabric.borrow().host(self.host).peers.len()
     }
@@ -214,11 +215,11 @@ impl PacketRx for SimRx {
 /// The open datagram of a peer.
 #[repr(align(64))]
 struct Open {
-    /// None: the number is free.
+    /// `None`: the number is free.
     address: Option<SocketAddr>,
     /// The largest datagram that the peer takes, bytes.
     max_datagram: usize,
-    /// Empty: nothing.
+    /// Empty: no datagram is open.
     bytes: Vec<u8>,
 }
 
@@ -229,7 +230,7 @@ pub struct SimTx {
     max_datagram: usize,
     /// The datagram open for each peer, by number.
     open: Vec<Open>,
-    /// Peers that have one open, and maybe some that had.
+    /// Peers that have an open datagram, and maybe some that had one.
     begun: Vec<PeerId>,
     /// Closed datagrams in their order.
     ready: VecDeque<(SocketAddr, Vec<u8>)>,

@@ -1,9 +1,9 @@
 //! A deterministic fabric in virtual time that implements the packet I/O traits.
 //!
 //! The code that ships runs in it unchanged: an event loop takes a [`SimIo`] for its device and a
-//! [`SimClock`] for its clock and does not notice. What is lost, duplicated, reordered, corrupted
-//! or delayed, and which hosts pause, crash and restart, is decided by rules and one seeded
-//! generator: a seed and a commit reproduce any run bit for bit.
+//! [`SimClock`] for its clock and does not notice. Rules and one seeded generator decide which
+//! datagrams are lost, duplicated, reordered, corrupted or delayed, and which hosts pause, crash
+//! and restart. A seed and a commit reproduce any run bit for bit.
 //!
 //! Tests of other crates drive their endpoints by hand on the same fabric: see [`stepped`].
 //!

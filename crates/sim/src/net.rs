@@ -4,7 +4,7 @@
 //!  node ─ link ─▶ switch: route ─ room in the buffer? ─ mark? ─ link ─▶ switch ... ─▶ node
 //! ```
 //!
-//! Nothing here knows of hosts, protocols or faults by rule; the fabric moves packets with it.
+//! This module knows nothing of hosts, protocols or fault rules. The fabric moves packets with it.
 
 mod ethernet;
 mod link;
@@ -32,7 +32,7 @@ use switch::SharedBuffer;
 /// checksum and gap, IPv4 and UDP headers.
 pub(crate) const OVERHEAD_BYTES: u64 = 24 + 14 + 20 + 8;
 
-/// What one direction of a cable saw.
+/// Statistics of one direction of a cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// Bytes sent, headers and gaps included.
@@ -125,11 +125,11 @@ pub(crate) struct Network {
     nodes: Vec<u32>,
     /// Cables of the topology, by their two ports.
     cables: Vec<[u32; 2]>,
-    /// What a node that is added is connected with; `None`: there are no more nodes.
+    /// The link of each node that is added; `None`: no node can be added.
     more: Option<LinkConfig>,
 }
 
-/// Where a packet arrives next: when its event is due, and when it is there as a whole.
+/// The next arrival of a packet: its place, when its event is due, and when its last bit is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) to: End,
@@ -139,7 +139,7 @@ pub(crate) struct Move {
 
 impl Network {
     /// # Panics
-    /// If the topology makes no sense: a node without a cable, or one that cannot be reached.
+    /// If the topology has a node without a cable, or one that cannot be reached.
     pub(crate) fn new(topology: &Topology, mesh_link: LinkConfig) -> Self {
         let mut network = Self {
             ports: Vec::new(),
@@ -201,7 +201,7 @@ impl Network {
                 let count = switch.choices.len() as u32 - first;
                 assert!(
                     count > 0,
-                    "no way from switch {index} to {node:?} in {}",
+                    "no path from switch {index} to {node:?} in {}",
                     topology.name
                 );
                 switch.routes.push((first, count));
@@ -234,7 +234,7 @@ impl Network {
             .has_room(now_ns, len as u64 + OVERHEAD_BYTES)
     }
 
-    /// When it will.
+    /// When the node's card will take a datagram of `len` bytes.
     pub(crate) fn room_at_ns(&self, node: NodeId, len: usize) -> u64 {
         self.uplink(node)
             .link
@@ -265,7 +265,8 @@ impl Network {
         let port = if let [only] = candidates {
             *only
         } else {
-            // Of the address pair, and of the switch: or all would choose alike.
+            // The hash covers the address pair and the switch. Without the switch, all switches
+            // would choose alike.
             let from = packet.origin.host().map_or(u32::MAX, |host| host.0);
             let pair = u64::from(from) << 32 | u64::from(packet.to.0);
             let hash = mix(pair ^ u64::from(switch + 1) << 56);
@@ -315,20 +316,20 @@ impl Network {
         })
     }
 
-    /// Nothing passes a cable while it is out, in either direction.
+    /// Takes a cable out for a time, in both directions.
     pub(crate) fn cut(&mut self, cable: usize, outage: Outage) {
         for port in self.cables[cable] {
             self.ports[port as usize].outages.push(outage);
         }
     }
 
-    /// What the link into `node` saw: where an incast's queue stands.
+    /// Statistics of the link into `node`, which is where the queue of an incast builds.
     pub(crate) fn downlink(&self, node: NodeId) -> PortStats {
         let port = self.ports.iter().find(|port| port.to == End::Node(node));
         port.map_or(PortStats::default(), |port| port.stats)
     }
 
-    /// What all links of switches saw: bytes and packets added up, and the longest queue.
+    /// Statistics of all links of switches: sums of bytes and packets, and the longest queue.
     pub(crate) fn totals(&self) -> PortStats {
         let mut sum = PortStats::default();
         for switch in &self.switches {
@@ -348,9 +349,9 @@ impl Network {
     }
 }
 
-/// The port that a flow's hash gives it. A switch sees at once that a cable of its own is out, and
-/// deals the flows of that one to those that are left; the others stay where they are. Of cables
-/// further on it knows nothing: what goes that way is lost, as until a routing protocol has
+/// The port that a flow's hash selects. A switch sees at once that one of its cables is out, and
+/// spreads the flows of that cable over the others; other flows stay where they are. It knows
+/// nothing of cables further on: packets for them are lost, as before a routing protocol has
 /// noticed.
 fn choose(ports: &[Port], candidates: &[u32], hash: u64, now_ns: u64) -> u32 {
     let at = |count: usize| (hash % count as u64) as usize;

@@ -1,8 +1,8 @@
-//! Requests, an ideal that serves them, and how much anything that serves them can take.
+//! Requests, an ideal server of them, and the highest load that a server can take.
 //!
 //! The measure is RPCValet's (ASPLOS 2019, figures 2 and 9): the highest load at which the 99th
-//! percentile of latency stays within [`SLO`] mean service times. The ideal shares no code with
-//! what it is compared with: the simulated dispatcher, or a real server that is sent the very same
+//! percentile of latency stays within [`SLO`] mean service times. The ideal shares no code with the
+//! systems it is compared with: the simulated dispatcher, or a real server that gets the very same
 //! requests.
 
 mod service;
@@ -22,9 +22,9 @@ pub(crate) fn times() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("sound bounds")
 }
 
-/// Latencies of all but the first tenth of `count` requests, of workers that take from one queue at
-/// no cost (M/G/n, first come first served), by the recurrence of Kiefer and Wolfowitz (1955): a
-/// request begins when it has come and the first worker is free.
+/// Latencies of all but the first tenth of `count` requests, if workers take from one queue at no
+/// cost (M/G/n, first come first served). By the recurrence of Kiefer and Wolfowitz (1955), a
+/// request begins when it has arrived and the first worker is free.
 pub fn ideal(
     workers: usize,
     arrivals: impl Iterator<Item = Arrival>,
@@ -43,15 +43,15 @@ pub fn ideal(
     latencies_ns
 }
 
-/// How finely the highest load is looked for.
+/// The resolution of the search for the highest load.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// Steps of the load, of which the last would be all of capacity and is not taken.
     pub steps: u32,
     /// Halvings of the step that holds the limit.
     pub halvings: u32,
-    /// The tail, in mean service times, beyond which no higher load is looked at: [`SLO`], or more
-    /// to see what becomes of it.
+    /// The tail, in mean service times, above which the search tries no higher load: [`SLO`], or
+    /// more to show the tail in saturation.
     pub until: f64,
 }
 
@@ -128,7 +128,11 @@ mod tests {
         let tail = |load: f64| Ok::<_, Infallible>(if load <= 0.43 { SLO } else { SLO + 1.0 });
         let Ok((limit, points)) = search.run(tail);
         assert!((limit - 0.425).abs() < 1e-9, "{limit}");
-        assert_eq!(points.len(), 5, "no step beyond the first that is too long");
+        assert_eq!(
+            points.len(),
+            5,
+            "the search stops at the first step that is too long"
+        );
         let Ok((limit, points)) = search.run(|_| Ok::<_, Infallible>(1.0));
         assert!(limit > 0.99 && limit < 1.0, "{limit}");
         assert_eq!(points.len(), 9);

@@ -47,9 +47,9 @@ const MS: u64 = 1_000_000;
 pub struct Row {
     /// The scenario.
     pub scenario: &'static str,
-    /// What varies.
+    /// The parameters of the case.
     pub case: String,
-    /// What is measured: `bandwidth`, `rtt p50`, ...
+    /// The measured quantity: `bandwidth`, `rtt p50`, ...
     pub metric: Cow<'static, str>,
     /// Its unit: `Gb/s`, `us`, ...
     pub unit: &'static str,
@@ -62,7 +62,7 @@ pub struct Row {
 /// A curve of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// What it shows.
+    /// Its name in the legend.
     pub name: String,
     /// Points, by their first coordinate.
     pub points: Vec<(f64, f64)>,
@@ -71,7 +71,7 @@ pub struct Curve {
 /// A picture of a scenario's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The horizontal axis, with its unit.
     pub x: &'static str,
@@ -94,7 +94,7 @@ pub struct Options {
     pub quick: bool,
 }
 
-/// What a scenario found.
+/// The results of a scenario.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     /// The figures.
@@ -109,12 +109,12 @@ pub struct Findings {
     pub virtual_ns: u64,
 }
 
-/// How far a scenario is.
+/// The progress of a scenario.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
     /// Cases done.
     pub done: usize,
-    /// Cases there are.
+    /// The number of cases.
     pub total: usize,
     /// The case that is run now.
     pub now: &'a str,
@@ -128,9 +128,9 @@ pub type Listener<'a> = dyn FnMut(Progress<'_>) + 'a;
 pub struct NamedScenario {
     /// Its name.
     pub name: &'static str,
-    /// What it shows, in a line.
+    /// A line about its purpose.
     pub about: &'static str,
-    /// Whether [`Options::nodes`] has a say.
+    /// Whether [`Options::nodes`] has an effect.
     pub takes_nodes: bool,
     run: fn(&mut Bench<'_>),
 }
@@ -231,7 +231,7 @@ impl fmt::Display for ScenarioFailure {
 
 impl std::error::Error for ScenarioFailure {}
 
-/// Runs a scenario; `listener` receives its progress. Returns what it found and how long it took.
+/// Runs a scenario; `listener` receives its progress. Returns its results and how long it took.
 ///
 /// # Errors
 /// A promise that was broken.
@@ -263,7 +263,7 @@ pub fn run(
     }
 }
 
-/// What a scenario writes its figures to.
+/// The run of a scenario: its options, and the results so far.
 struct Bench<'a> {
     scenario: &'static str,
     options: Options,
@@ -284,7 +284,7 @@ impl Bench<'_> {
         value: f64,
         paper: Option<f64>,
     ) {
-        // NaN is not JSON either: a scenario without a figure leaves the row out.
+        // JSON has no NaN or infinity. A scenario without a figure leaves the row out.
         assert!(value.is_finite(), "{metric} of {case:?} is {value}");
         self.findings.rows.push(Row {
             scenario: self.scenario,
@@ -296,7 +296,7 @@ impl Bench<'_> {
         });
     }
 
-    /// Ends a cluster's run, with what has to hold then, and adds it to the sums.
+    /// Ends a cluster's run with the final checks, and adds it to the sums.
     fn finish(&mut self, cluster: &mut Cluster) {
         cluster.settle();
         enforce(no_overflow(cluster.fabric.borrow().counters()));

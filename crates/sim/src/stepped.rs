@@ -33,7 +33,7 @@ const RESERVED_DATAGRAMS: usize = 256;
 pub struct SteppedClock(Arc<AtomicU64>);
 
 impl SteppedClock {
-    /// Moves the time on.
+    /// Advances the time.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
     }
@@ -149,7 +149,7 @@ impl SteppedIo {
         self.network.fabric.borrow().host(self.host).peers.len()
     }
 
-    /// The device's waker, to sleep on it.
+    /// The device's waker, on which a thread can sleep.
     pub fn thread_waker(&self) -> Arc<ThreadWaker> {
         self.waker.clone()
     }

@@ -47,8 +47,8 @@ pub enum EntryKind {
     Delivered(DatagramRecord),
     /// A datagram ended on the way.
     Dropped(DropCause, DatagramRecord),
-    /// The application, or the harness in its place, did or saw something; the two words
-    /// belong to the text (a tag and a length, for example).
+    /// An event of the application, or of the harness in its place. The two words belong to the
+    /// text (a tag and a length, for example).
     App(HostId, &'static str, u64, u64),
 }
 
@@ -87,12 +87,13 @@ impl DatagramRecord {
 pub struct Entry {
     /// Virtual time of the fabric, ns.
     pub at_ns: u64,
-    /// What happened.
+    /// The event.
     pub what: EntryKind,
 }
 
-/// A hash for noticing differences, not for withstanding attacks: words are folded in by a
-/// multiplication to 128 bits, as in wyhash; four lanes, because a datagram's bytes are the bulk.
+/// A hash that detects differences and does not withstand attacks. It folds in words by a
+/// multiplication to 128 bits, as in wyhash, in four lanes, because most input is the bytes of
+/// datagrams.
 #[derive(Debug)]
 struct Fold(u64);
 

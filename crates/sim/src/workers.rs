@@ -1,9 +1,9 @@
 //! A simulated host's worker threads, given jobs by the policy that
 //! [`ThreadPool`](starling_endpoint::ThreadPool) ships with, in virtual time.
 //!
-//! A handler runs at once, when its worker begins with it; its worker is busy for as long as the
-//! handler is said to take. The loop that drives the host takes the requests that were begun and
-//! says when each is over.
+//! A handler runs at the moment when its worker begins it; the worker is then busy for the
+//! handler's stated time. The loop that drives the host takes the requests that were begun and says
+//! when each is over.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ use starling_endpoint::{Dispatch, Job, WorkerConfig};
 
 use crate::fabric::{HostId, SharedFabric};
 
-/// Asked, with the host's time, after a job was run: how long its handler takes, ns. `None`: there
-/// was nothing to run any more.
+/// Returns how long the handler of the job that was just run takes, ns, given the host's time.
+/// `None`: the job had nothing to run any more.
 type TakesNs = Box<dyn FnMut(u64) -> Option<u64>>;
 
 struct Pool {
@@ -26,7 +26,7 @@ struct Pool {
     seats: Vec<VecDeque<Box<Job>>>,
     /// Each worker's current request.
     running: Vec<Option<Box<Job>>>,
-    /// What was run, and by whom.
+    /// The jobs that were run, with their workers.
     done: VecDeque<(usize, Box<Job>)>,
     in_flight: usize,
     takes_ns: TakesNs,
@@ -106,7 +106,7 @@ impl Pool {
 impl Dispatch for Workers {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
         let pool = &mut *self.0.borrow_mut();
-        // One queue for all: which flow it is makes no difference.
+        // All flows share one queue, so the flow does not matter.
         match pool.policy.submit(0, job) {
             Placed::Assigned(worker, job) => pool.give(worker, job),
             Placed::Queued => {}

@@ -157,7 +157,7 @@ impl Run {
         let now_ns = self.fabric.borrow().now_ns();
         if turn.is_idle() {
             endpoint.wait(None).expect("the device has no errors");
-            // A wait that ends at once: a loop that does nothing else comes round again.
+            // A wait that ends at once: the loop runs again.
             self.fabric.borrow_mut().wake_at(host, now_ns + MS);
         } else {
             self.fabric.borrow_mut().wake_at(host, now_ns + 500);

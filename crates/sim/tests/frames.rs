@@ -16,7 +16,7 @@ fn run_in(framing: Option<Framing>, scenario: &Scenario) -> Report {
     run(&scenario).unwrap_or_else(|failure| panic!("{framing:?}: {failure}"))
 }
 
-/// The same without frames, and what became of these.
+/// The report without its frame counts, and the counts.
 fn without(mut report: Report) -> (Report, FrameCounts) {
     let frames = std::mem::take(&mut report.counters.frames);
     (report, frames)
@@ -26,7 +26,7 @@ fn is_damage(rule: &Rule) -> bool {
     matches!(rule.fault, Fault::Corrupt { undetected, .. } if !undetected)
 }
 
-/// Senders, marks, bytes, times and what switches do are the same, to the bit.
+/// Senders, marks, bytes, times and the actions of switches are the same, to the bit.
 #[test]
 fn a_run_is_the_same_run_with_frames() {
     let mut marked = 0;
@@ -46,8 +46,8 @@ fn a_run_is_the_same_run_with_frames() {
     assert!(marked > 1_000, "{marked}");
 }
 
-/// A tenth of all frames is damaged. Whole endpoints' runs and the protocol's go on as if these had
-/// been lost, and a device has found a reason to drop each.
+/// A tenth of all frames is damaged. Runs of whole endpoints and of bare protocols continue as if
+/// these frames had been lost, and a device reports a reason to drop each.
 #[test]
 fn damaged_frames_are_lost_and_nothing_else() {
     let mut dropped = BTreeMap::new();
@@ -61,7 +61,7 @@ fn damaged_frames_are_lost_and_nothing_else() {
         let framing = Framing::ALL[seed as usize % Framing::ALL.len()];
         let (mut framed, frames) = without(run_in(Some(framing), &scenario));
         let plain = run_in(None, &scenario);
-        // The trace has the bytes of what was dropped.
+        // The trace has the bytes of dropped frames.
         framed.trace_hash = plain.trace_hash;
         assert_eq!(framed, plain, "seed {seed}");
         assert_eq!(frames.damaged, frames.dropped.values().sum::<u64>());

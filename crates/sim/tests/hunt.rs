@@ -18,7 +18,7 @@ fn number_from_environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
         text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is no number")),
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
     )
 }
 
@@ -59,7 +59,7 @@ fn fixed_seeds_keep_every_promise() {
 
 #[test]
 fn fresh_seeds_keep_every_promise() {
-    // Anything random will do for a start: the seeds are printed.
+    // Any random start will do, since the seeds are printed.
     let start = RandomState::new().hash_one(0u8) >> 16;
     let end = start + number_from_environment("STARLING_FRESH_SEEDS").unwrap_or(FRESH_SEEDS);
     println!("seeds: {start} to {end}, fresh");
@@ -75,12 +75,12 @@ fn the_same_seed_is_the_same_run_to_the_bit() {
     assert_ne!(hash(1), hash(2));
 }
 
-/// Each planted bug is found by the checker that is there for it, within a few scenarios.
+/// The checker for each planted bug finds it within a few scenarios.
 #[test]
 fn planted_bugs_are_caught() {
     for planted_bug in PlantedBug::ALL {
         let mut scenarios = (0..3_000).map(Scenario::from_seed).filter(|scenario| {
-            // In a network that is too bad, a call may fail for want of a retransmission.
+            // In a very lossy network, a call may fail because a retransmission is missing.
             planted_bug != PlantedBug::LostRetransmission
                 || scenario.is_survivable() && !scenario.is_faultless()
         });

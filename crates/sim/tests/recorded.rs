@@ -1,8 +1,8 @@
-//! Runs whose trace hashes are written down, in `recorded.txt`: a seed means the same run in every
+//! Runs whose trace hashes are recorded in `recorded.txt`. A seed means the same run in every
 //! build, debug and release, and today as when it was recorded.
 //!
-//! Where a change is meant to change runs, they are recorded anew:
-//! `STARLING_RECORD=1 cargo test -p starling-sim --test recorded`.
+//! After a change that intends to change runs, record them anew: `STARLING_RECORD=1 cargo test -p
+//! starling-sim --test recorded`.
 //!
 //! `overload` and `slo` are not among them: they draw with logarithms, whose last bit depends on
 //! the machine.
@@ -15,7 +15,7 @@ use starling_sim::scenario::{self, Options};
 
 /// Random runs, by their seeds.
 const SEEDS: std::ops::Range<u64> = 0..60;
-/// Named scenarios, which run quick, on so many nodes, with this seed.
+/// Named scenarios of the recorded runs. They run quick, with this number of nodes and this seed.
 const NAMES: [&str; 6] = [
     "loss",
     "incast",
@@ -48,7 +48,7 @@ fn runs_match_their_recorded_hashes() {
     let mut text = String::new();
     for seed in SEEDS {
         let hash = random(seed);
-        // Nothing of an earlier run in the same process has a part in it.
+        // An earlier run in the same process has no effect.
         assert_eq!(hash, random(seed), "seed {seed}");
         let _ = writeln!(text, "random {seed} {hash:016x}");
     }
@@ -59,11 +59,11 @@ fn runs_match_their_recorded_hashes() {
     if std::env::var_os("STARLING_RECORD").is_some() {
         std::fs::write(&path, &text).expect("the source tree can be written");
     }
-    let recorded = std::fs::read_to_string(&path).expect("it is part of the project");
+    let recorded = std::fs::read_to_string(&path).expect("the record is part of the project");
     for (now, then) in text.lines().zip(recorded.lines()) {
         assert_eq!(
             now, then,
-            "a run is not what it was; see the head of this file"
+            "a run differs from its record; see the head of this file"
         );
     }
     assert_eq!(text.lines().count(), recorded.lines().count());

@@ -1,4 +1,4 @@
-//! Bugs that the hunt found, each as the smallest scenario that showed it.
+//! Bugs that random runs found, each as the smallest scenario that shows it.
 
 use starling_sim::harness::{
     CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, Runs, Scenario, Subset, run,
@@ -44,8 +44,8 @@ fn keeps_every_promise(scenario: &Scenario) -> Report {
     run(scenario).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// A server comes back and calls its former client before that one calls again: the client then
-/// knows the new incarnation, and ignored the resets that its old session got.
+/// A server comes back and calls its former client before the client calls again. The client then
+/// knew the new incarnation, and ignored the resets for its old session.
 #[test]
 fn sessions_with_a_former_self_of_a_peer_end() {
     let mut scenario = Scenario::plain(2);
@@ -61,7 +61,7 @@ fn sessions_with_a_former_self_of_a_peer_end() {
     assert_eq!(report.outcomes.abandoned, 0);
 }
 
-/// The same with the smallest request there is: a reset was larger, and so was not sent.
+/// The same with the smallest possible request: a reset was larger, and so was not sent.
 #[test]
 fn a_reset_answers_even_the_smallest_request() {
     let mut scenario = Scenario::plain(2);
@@ -76,7 +76,8 @@ fn a_reset_answers_even_the_smallest_request() {
     keeps_every_promise(&scenario);
 }
 
-/// Both copies of an unknown peer's CONNECT were admitted, and one of the sessions had no owner.
+/// The server admitted both copies of an unknown peer's CONNECT, and one of the sessions had no
+/// owner.
 #[test]
 fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
     let mut scenario = Scenario::plain(2);
@@ -91,7 +92,7 @@ fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
 }
 
 /// A client gives up its server and comes back before the server has given up the client: the
-/// session that it left behind stayed for as long as the client lived.
+/// session of its first life stayed for as long as the client lived.
 #[test]
 fn a_server_forgets_a_session_that_its_client_gave_up() {
     let mut scenario = Scenario::plain(2);
@@ -102,7 +103,10 @@ fn a_server_forgets_a_session_that_its_client_gave_up() {
     scenario.rules = vec![Rule::everywhere(MS, MS + silence_ns, Fault::Partition)];
     scenario.heal_ns = 2 * MS + silence_ns;
     let report = keeps_every_promise(&scenario);
-    assert_eq!(report.outcomes.failed, 1, "the second call, for silence");
+    assert_eq!(
+        report.outcomes.failed, 1,
+        "the second call fails, since the server is silent"
+    );
 }
 
 /// With one credit, a large response held it until it was complete, and the slot beside it was
@@ -123,8 +127,8 @@ fn a_large_response_does_not_starve_the_session() {
     assert_eq!(report.outcomes.failed, 0);
 }
 
-/// A handler that runs for longer than all timeouts, with a retransmission interval that is longer
-/// than the peer timeout: the request was given up before the server could say that it has it.
+/// A handler runs for longer than all timeouts, with a retransmission interval longer than the peer
+/// timeout. The client gave the request up before the server could acknowledge it.
 #[test]
 fn a_client_waits_for_a_slow_handler() {
     let mut scenario = Scenario::plain(2);
@@ -143,8 +147,8 @@ fn a_client_waits_for_a_slow_handler() {
     assert_eq!(report.outcomes.failed, 0);
 }
 
-/// A switch corrupts the numbers of requests: the server took what followed for old, and said
-/// nothing for ever.
+/// A switch corrupts the numbers of requests. The server took later requests for old ones, and
+/// never answered again.
 #[test]
 fn endpoints_that_are_out_of_step_end_their_session() {
     let mut scenario = Scenario::plain(2);
@@ -162,9 +166,9 @@ fn endpoints_that_are_out_of_step_end_their_session() {
     }
 }
 
-/// A switch flips bits in the token of an accept: when the client had been told that there is none
-/// of that name, it took the server's true one for a former one, and dropped all its connects. The
-/// shortest form is among the tests of the protocol; these are the seeds that found it.
+/// A switch flips bits in the token of an ACCEPT. Once the client had learned that no server has
+/// the corrupted token, it took the server's true token for a former one, and dropped all its
+/// connects. The tests of the protocol have the shortest form; these seeds found the bug.
 #[test]
 fn an_endpoint_is_not_taken_for_its_former_incarnation() {
     for seed in [260_888, 315_622, 352_697, 1_106_640] {
@@ -172,14 +176,14 @@ fn an_endpoint_is_not_taken_for_its_former_incarnation() {
     }
 }
 
-/// The same switch flips bits in how long a handler is to take: it must not outlive the run.
+/// The same switch flips bits in a handler's duration: it must not outlive the run.
 #[test]
 fn handlers_end_before_the_run_does() {
     keeps_every_promise(&Scenario::from_seed_before_broadening(180_432_133_929_352));
 }
 
-/// A CLOSE that is repeated reaches a server that has forgotten the client, and its reset is
-/// overtaken by the opening of another session: it ended that one.
+/// A repeated CLOSE reaches a server that has forgotten the client, and the opening of another
+/// session overtakes its reset. The reset ended that session.
 #[test]
 fn a_late_reset_does_not_end_what_was_opened_since() {
     keeps_every_promise(&Scenario::from_seed_before_broadening(7_100_128_828));
@@ -196,8 +200,8 @@ fn a_single_credit_may_take_its_time() {
     ));
 }
 
-/// A path of 0.6 ms is no queue: congestion control that took its own delay for one sent a packet
-/// in 2.3 ms there.
+/// A path of 0.6 ms is no queue: congestion control took its delay for one, and sent a packet every
+/// 2.3 ms.
 #[test]
 fn a_long_path_alone_does_not_pace_a_session() {
     let subset = "calls=1".parse().expect("a part");
@@ -207,7 +211,8 @@ fn a_long_path_alone_does_not_pace_a_session() {
     ));
 }
 
-/// Almost two megabytes, a packet each 1.09 ms: the bound was short by one part in ten thousand.
+/// Almost two megabytes, a packet every 1.09 ms: the bound was too short by one part in ten
+/// thousand.
 #[test]
 fn a_single_credit_on_six_links_may_take_its_time() {
     let subset = "calls=5".parse().expect("a part");
@@ -215,8 +220,7 @@ fn a_single_credit_on_six_links_may_take_its_time() {
 }
 
 /// A host was paused beyond the end of the load, and its late calls came after the probes had
-/// begun: the harness took a call that was refused for a probe, and closed before the probe was
-/// answered.
+/// begun. The harness took a refused call for a probe, and closed before the probe was answered.
 #[test]
 fn a_late_call_does_not_count_as_a_probe() {
     let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
@@ -225,17 +229,17 @@ fn a_late_call_does_not_count_as_a_probe() {
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(31_000_023_596)));
 }
 
-/// A link of 1 Gb/s had megabytes of retransmissions in the queue of its device, and the endpoint
-/// looked for room in it without a pause for as long as they took.
+/// A device on a link of 1 Gb/s had megabytes of retransmissions in its queue, and the endpoint
+/// polled it for room without a pause.
 #[test]
 fn an_endpoint_with_a_full_device_does_not_spin() {
     let subset = "rules=5/calls=33,35,43-44,48".parse().expect("a part");
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(50_100_062_974)));
 }
 
-/// A switch that flips bits past all checksums made of the header of a frame a request for four
-/// megabytes, which no server can answer: the harness ignored that, and its server never answered
-/// at all.
+/// A switch that flips bits past all checksums turned a frame's header into a request for four
+/// megabytes, which no server can answer. The harness ignored that error, and its server never
+/// answered.
 #[test]
 fn a_response_keeps_to_the_message_limit() {
     let subset = concat!(
@@ -249,7 +253,8 @@ fn a_response_keeps_to_the_message_limit() {
     keeps_every_promise(&Subset::of(&subset, &scenario));
 }
 
-/// A server that had no memory for a request said so, had some when another copy came, and ran it.
+/// A server without memory for a request refused it, then had memory when another copy came, and
+/// ran it.
 #[test]
 fn a_request_refused_for_lack_of_memory_is_not_run_later() {
     let subset = concat!(
@@ -261,8 +266,8 @@ fn a_request_refused_for_lack_of_memory_is_not_run_later() {
     keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(70_100_120_759)));
 }
 
-/// Calls that a paused host made late found no place for a session, and the harness did not wait
-/// for the probe of their channel any more, which opened one after all had been closed.
+/// Late calls of a paused host found no place for a session. The harness stopped waiting for the
+/// probe of their channel, and the probe opened a session after all had been closed.
 #[test]
 fn a_late_call_that_is_not_taken_ends_no_probe() {
     let subset = "hosts=4/calls=1-2,4".parse().expect("a part");

@@ -1,8 +1,8 @@
 //! A handler runs at most once for each request.
 //!
-//! The count is global: it survives the crash of a server, because a request must not run again
-//! at the next incarnation either. It counts by content, not by what the protocol says about
-//! identity, so that a protocol that confuses two requests is found out too.
+//! The count is global: it survives the crash of a server, because a request must not run again at
+//! the next incarnation either. It counts by content, not by the protocol's identifiers, so it also
+//! detects a protocol that confuses two requests.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::Violation;
 
 /// Requests sent and handlers run, by the request's key (see [`content`](super::content)).
 ///
-/// Requests too short to be told apart share a key; then as many may run as were sent.
+/// Requests that are too short to be told apart share a key. As many of them may run as were sent.
 #[derive(Debug, Default)]
 pub struct AtMostOnce {
     counts: HashMap<u64, Count>,
@@ -32,7 +32,7 @@ impl AtMostOnce {
     pub fn executed(&mut self, key: u64) -> Result<(), Violation> {
         let Some(count) = self.counts.get_mut(&key) else {
             return Err(violation(format!(
-                "request {key:#x} ran but nobody sent it"
+                "request {key:#x} ran but was never sent"
             )));
         };
         count.executed += 1;

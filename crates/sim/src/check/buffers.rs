@@ -39,31 +39,31 @@ impl Buffers {
     pub fn returned(&mut self, tag: Tag, head: &[u8], tail: &[u8]) -> Result<(), Violation> {
         let Some(loan) = self.lent.remove(&tag) else {
             return Err(violation(format!(
-                "the buffer of call {tag} came back, but it was not out"
+                "the buffer of call {tag} came back, but was not lent"
             )));
         };
         let now = Loan::of(head, tail);
         if (now.len, now.digest) != (loan.len, loan.digest) {
             return Err(violation(format!(
-                "the buffer of call {tag} came back altered: {} bytes went, {} came",
+                "the buffer of call {tag} came back altered: {} bytes were lent, {} came back",
                 loan.len, now.len
             )));
         }
         if now.address != loan.address {
             return Err(violation(format!(
-                "call {tag} got another buffer back than it gave"
+                "call {tag} got a different buffer back than it lent"
             )));
         }
         Ok(())
     }
 
-    /// It will not come back: the response did, and the protocol keeps the buffer; or the process
-    /// that lent it died, and its memory with it.
+    /// The buffer will not come back. Either the response came and the protocol keeps the buffer,
+    /// or the process that lent it died with its memory.
     pub fn abandon(&mut self, tag: Tag) {
         self.lent.remove(&tag);
     }
 
-    /// Complains about buffers that are still out. To be asked when no call is open.
+    /// Fails if buffers are still out. Callers use it when no call is open.
     pub fn check_all_returned(&self) -> Result<(), Violation> {
         match self.lent.keys().next() {
             None => Ok(()),

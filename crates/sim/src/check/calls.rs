@@ -23,7 +23,7 @@ impl Calls {
     /// A call was handed to the protocol at `now_ns` and has to end by `deadline_ns`.
     ///
     /// # Panics
-    /// If the tag is in use: the harness's own mistake.
+    /// If the tag is in use, which is a mistake of the harness.
     pub fn issued(&mut self, tag: Tag, now_ns: u64, deadline_ns: u64) {
         let open = Open {
             issued_ns: now_ns,
@@ -37,7 +37,7 @@ impl Calls {
     pub fn ended(&mut self, tag: Tag, now_ns: u64) -> Result<(), Violation> {
         match self.open.remove(&tag) {
             None => Err(violation(format!(
-                "call {tag} ended, but it was never begun or had ended before"
+                "call {tag} ended, but it never began or had ended before"
             ))),
             Some(open) if now_ns > open.deadline_ns => Err(late(tag, &open, now_ns)),
             Some(_) => Ok(()),

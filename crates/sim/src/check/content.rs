@@ -1,5 +1,5 @@
-//! What the messages of a simulation say: everything in them follows from a few numbers, so that
-//! either side can tell a whole message from a broken or exchanged one.
+//! The content of a simulation's messages. A few numbers determine every byte, so either side can
+//! tell a whole message from a broken or exchanged one.
 //!
 //! ```text
 //!  request   key (8) │ response length (4) │ handler's delay in us (4) │ stream of the key and length
@@ -12,7 +12,7 @@
 use super::Violation;
 use crate::rng::mix;
 
-/// Bytes of a request that say what the server shall do.
+/// Bytes of a request's header: its instructions to the server.
 pub const HEADER: usize = 16;
 
 /// The longest response to a request without that header, bytes.
@@ -21,7 +21,7 @@ pub const LONGEST_SHORT: u32 = 23;
 /// Marks the keys of requests too short to have one of their own.
 const SHORT: u64 = 1 << 63;
 
-/// What a request asks for.
+/// The instructions of a request to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Names the request; for a request shorter than [`HEADER`], all those of the same bytes.
@@ -32,8 +32,8 @@ pub struct Expected {
     pub delay_us: u32,
 }
 
-/// The bytes of a request of `len` bytes. Returns them with the order that a server will read,
-/// which differs from the one asked for if `len` is too short to say it.
+/// The bytes of a request of `len` bytes. Returns them with the instructions that a server will
+/// read, which differ from `expected` if `len` is too short for the header.
 pub fn request(expected: Expected, len: usize) -> (Vec<u8>, Expected) {
     debug_assert_eq!(expected.key & SHORT, 0, "the top bit marks short requests");
     let mut bytes = vec![0; len];
@@ -189,7 +189,10 @@ mod tests {
         let mut response = Vec::new();
         respond(ORDER, &mut response);
         let other = Expected { key: 18, ..ORDER };
-        assert!(check_response(other, &response).is_err(), "of another call");
+        assert!(
+            check_response(other, &response).is_err(),
+            "the response of another call"
+        );
         assert!(check_response(ORDER, &response[..99]).is_err(), "cut");
         response[99] ^= 1;
         let found = check_response(ORDER, &response).unwrap_err();

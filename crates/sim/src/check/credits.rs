@@ -1,8 +1,8 @@
 //! Credits are neither made nor lost.
 //!
-//! A server may lower a session's credits while some are in use, so what can be said at any moment
-//! is that no more are in use than were ever given, and none when no request is open. What was
-//! given is what the server's frames say, read where they arrive.
+//! A server may lower a session's credits while some are in use. So two facts hold at any moment:
+//! no more credits are in use than were ever given, and none are in use when no request is open.
+//! The checker reads the given credits from the server's frames where they arrive.
 
 use std::collections::HashMap;
 
@@ -18,8 +18,8 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// A datagram arrived. One that was not meant for this client, or is broken, may make it seem
-    /// to have more than it has.
+    /// Records the credits in a datagram that arrived. A broken datagram, or one for another
+    /// client, can only make the account too generous.
     #[inline]
     pub fn record(&mut self, datagram: &[u8]) {
         for frame in frames(datagram) {
@@ -40,16 +40,17 @@ impl Grants {
 /// The credit account of one client session at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
-    /// The most that the session was ever given, by what arrived.
+    /// The most that the session was ever given, by the frames that arrived.
     pub given_most: u64,
-    /// What it takes for given.
+    /// The credits that the session believes it was given.
     pub granted: u64,
-    /// In use: packets sent and not answered.
+    /// Credits in use: packets sent and not answered.
     pub in_use: u64,
     /// Requests that occupy a slot.
     pub busy_slots: u64,
-    /// Those of them that fetch a response of several packets: one of each may be on its way beyond
-    /// the credits, so that it gets on when others hold them all (PROTOCOL.md, 7.1).
+    /// Busy slots that fetch a response of several packets. Each may have one packet on its way
+    /// beyond the credits, so it makes progress when other slots hold all credits (PROTOCOL.md,
+    /// 7.1).
     pub fetching: u64,
 }
 
@@ -91,7 +92,7 @@ impl Credits {
     }
 }
 
-/// Complains if a server has granted more than it may in all, or some session nothing.
+/// Fails if a server has granted more than `limit` in all, or nothing to some session.
 pub fn granted_within(protocol: &Protocol, limit: usize) -> Result<(), Violation> {
     let (granted, (_, sessions)) = (protocol.granted(), protocol.session_counts());
     if (sessions..=limit).contains(&granted) {
@@ -121,14 +122,21 @@ mod tests {
         };
         assert_eq!(good.check(), Ok(()));
         let over = Credits { in_use: 9, ..good };
-        assert!(over.check().is_err(), "whatever else is busy");
+        assert!(over.check().is_err(), "more credits in use than given");
         let fetching = Credits {
             fetching: 1,
             ..over
         };
-        assert_eq!(fetching.check(), Ok(()), "one of a response");
+        assert_eq!(
+            fetching.check(),
+            Ok(()),
+            "one packet of a response may exceed the credits"
+        );
         let invented = Credits { granted: 9, ..good };
-        assert!(invented.check().is_err(), "even if it is not used");
+        assert!(
+            invented.check().is_err(),
+            "an invented credit counts even if unused"
+        );
         let lost = Credits {
             in_use: 1,
             busy_slots: 0,

@@ -1,8 +1,8 @@
-//! Where datagrams cross as frames, a device takes those that arrive as they were sent, reads of
-//! them what they say, and drops those that are damaged, each for a reason.
+//! Where datagrams cross as frames, a device accepts the frames that arrive as they were sent and
+//! reads their fields correctly. It drops damaged frames, each for a reason.
 //!
-//! What damages frames is chosen so that every damage can be noticed; that a checksum misses one in
-//! 65536 of the worse ones is not the device's fault.
+//! The damage is chosen so that a device can notice all of it. A checksum misses one in 65536 of
+//! the worse damages, which is not the device's fault.
 
 use super::Violation;
 use crate::fabric::Counters;
@@ -12,9 +12,9 @@ pub fn frames(counters: &Counters) -> Result<(), Violation> {
     let counts = &counters.frames;
     let dropped: u64 = counts.dropped.values().sum();
     let detail = if counts.passed > 0 {
-        format!("{} damaged frames were taken", counts.passed)
+        format!("{} damaged frames were accepted", counts.passed)
     } else if counts.misread > 0 {
-        format!("{} good frames were not read as sent", counts.misread)
+        format!("{} good frames were misread", counts.misread)
     } else if counts.damaged != dropped {
         format!("{} frames were damaged, {dropped} dropped", counts.damaged)
     } else {

@@ -4,17 +4,17 @@ use starling_proto::Protocol;
 
 use super::Violation;
 
-/// What an endpoint still holds, as it reports itself.
+/// The resources that an endpoint reports to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftovers {
     /// The host that reports.
     pub host: u32,
-    /// What is counted, and how many there are.
+    /// The name of each resource, and how many of it there are.
     pub counts: Vec<(&'static str, u64)>,
 }
 
 impl Leftovers {
-    /// Of a protocol whose device knows so many peers; of nothing, if its host is down.
+    /// The leftovers of a protocol and of a device with so many peers; none if the host is down.
     pub(crate) fn of(host: u32, process: Option<(&Protocol, usize)>) -> Self {
         let mut counts = Vec::new();
         if let Some((protocol, peers)) = process {

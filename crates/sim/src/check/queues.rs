@@ -8,16 +8,16 @@ use super::Violation;
 use crate::fabric::Counters;
 use crate::trace::DropCause;
 
-/// The queues of one endpoint. To be looked at between its turns.
+/// The queues of one endpoint, which are checked between its turns.
 #[derive(Debug, Default)]
 pub struct Queues {
-    /// The most sessions that it had at once: of its own, and of others.
+    /// The most sessions that it had at once: as client, and as server.
     most: (usize, usize),
 }
 
 impl Queues {
-    /// Complains if a queue is longer than it can have to be. Of the queues that each session has
-    /// for itself those of `sessions` are looked at.
+    /// Fails if a queue exceeds its bound. Among the queues that belong to one session, it checks
+    /// those of `sessions`.
     pub fn check(
         &mut self,
         protocol: &Protocol,
@@ -41,7 +41,8 @@ impl Queues {
     }
 }
 
-/// Complains if more wait than `most` sessions, of its own and of others, of so many slots can.
+/// Fails if more entries wait than `most` sessions (as client, as server) of so many slots can
+/// have.
 fn within(
     lengths: &QueueLengths,
     (client, server): (usize, usize),
@@ -65,11 +66,11 @@ fn within(
             server * slots,
         ),
     ];
-    // Each is in its queue once, and what ended since may still be in it.
+    // Each entry is in its queue once, and an entry that ended since may still be in it.
     let long = queues.iter().find(|(_, held, most)| *held > 2 * most);
     match long {
         None => Ok(()),
-        Some((what, held, most)) => Err(violation(format!("{held} {what} wait, of {most}"))),
+        Some((what, held, most)) => Err(violation(format!("{held} {what} wait, of {most} in all"))),
     }
 }
 

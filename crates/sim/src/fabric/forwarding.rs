@@ -1,4 +1,4 @@
-//! How a datagram crosses the fabric, from the ring in which it is posted to its reader.
+//! The path of a datagram through the fabric, from the ring in which it is posted to its reader.
 
 use std::net::SocketAddr;
 
@@ -143,7 +143,7 @@ impl Fabric {
                 packet.mark();
             }
             if effect.misrouted {
-                // To anybody but its sender.
+                // Any host but the sender.
                 let step = 1 + self.rng.below(self.hosts.len() as u64 - 1);
                 let wrong = (u64::from(from.0) + step) % self.hosts.len() as u64;
                 packet.to = HostId(wrong as u32);
@@ -165,8 +165,8 @@ impl Fabric {
         self.events.push(due_ns, Event::Arrival(id));
     }
 
-    /// Has the departure hook treat a datagram that is due at `due_ns`. When it arrives, ns; `None` if
-    /// it is lost.
+    /// Shows a datagram that is due at `due_ns` to the departure hook. Returns when it arrives, ns;
+    /// `None` if it is lost.
     fn intercept(&mut self, from: HostId, id: PacketId, due_ns: u64) -> Option<u64> {
         let packet = self.packets.get_mut(id);
         let treatment = self.departure_hook.as_mut()?(Departure {
@@ -192,8 +192,8 @@ impl Fabric {
         let packet = self.packets.get_mut(id);
         match corruption {
             Corruption::None => {}
-            // One bit, which the checksum always finds: nothing above a kernel survives the
-            // one corruption in thousands that it would not find, and the rule for that is below.
+            // One bit, which the checksum always finds. It misses one corruption in thousands,
+            // which no code above a kernel survives; the rule below covers that case.
             Corruption::OnTheWire => {
                 packet.checksum = Some(checksum(&packet.bytes));
                 match packet.framing {
@@ -212,7 +212,7 @@ impl Fabric {
         }
     }
 
-    /// A packet has come to where its last link led.
+    /// A packet has arrived at the end of its last link.
     pub(super) fn arrive(&mut self, id: PacketId) {
         let now_ns = self.now_ns();
         let packet = self.packets.get_mut(id);
@@ -233,7 +233,7 @@ impl Fabric {
         }
     }
 
-    /// A packet has come to its node.
+    /// A packet has arrived at its node.
     fn deliver(&mut self, id: PacketId) {
         let now_ns = self.now_ns();
         if !self.take_in(id) {

@@ -34,7 +34,7 @@ const NO_PEER: PeerId = PeerId(u32::MAX);
 /// The addresses that a host's device has numbers for.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    /// Of hosts, by their number.
+    /// The peers that are hosts, by host number.
     hosts: Vec<PeerId>,
     unknown: BTreeMap<SocketAddr, PeerId>,
     addresses: Vec<Option<SocketAddr>>,
@@ -102,7 +102,7 @@ impl Peers {
 /// A monotonic clock that runs a little fast or slow, and jumps ahead now and then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HostClock {
-    /// Since when it runs as it does, in the fabric's time, and what it read then.
+    /// The start of the current drift, in the fabric's time, and the clock's reading then.
     since_ns: u64,
     read_ns: u64,
     /// Billionths of a second that it gains in each.
@@ -187,7 +187,7 @@ pub(crate) struct Host {
     pub(crate) work: Work,
     /// Frames that the device accepts before it is full.
     pub(crate) tx_frames_left: usize,
-    /// Time that passed in this turn, as its user says.
+    /// Time that passed in this turn, as its user reports.
     pub(crate) spent_ns: u64,
     pub(crate) turn_at_ns: Option<u64>,
     pub(crate) wake_times: WakeTimes,
@@ -233,7 +233,7 @@ impl Host {
         }
     }
 
-    /// It runs no turn before then.
+    /// The time before which it runs no turn.
     pub(crate) fn away_until_ns(&self) -> u64 {
         self.paused_until_ns.max(self.busy_until_ns)
     }
@@ -280,7 +280,7 @@ mod tests {
             assert!(wake_times.add(now_ns));
             assert!(!wake_times.add(now_ns + 1));
             wake_times.remove(now_ns);
-            assert!(!wake_times.add(1_000), "it is there from the first time");
+            assert!(!wake_times.add(1_000), "the first call added the event");
         }
         wake_times.remove(1_000);
         assert!(wake_times.add(1_000));

@@ -17,7 +17,7 @@ fn send(fabric: &mut Fabric, from: HostId, to: HostId, bytes: &[u8]) {
         .expect("the link has room");
 }
 
-/// Runs until nothing is left to do; returns the turns with their times.
+/// Runs until no event is left; returns the turns with their times.
 fn turns(fabric: &mut Fabric) -> Vec<(u64, Step)> {
     let mut turns = Vec::new();
     while let Some(step) = fabric.step() {
@@ -185,7 +185,7 @@ fn a_misrouted_datagram_reaches_another_host_and_a_starved_queue_is_short() {
     let held = hosts.iter().map(|&host| fabric.receive_queue(host).0);
     let held: Vec<usize> = held.collect();
     assert_eq!(held.iter().sum::<usize>(), 40);
-    assert_eq!(held[0], 0, "nothing comes back");
+    assert_eq!(held[0], 0, "no datagram returns to its sender");
     assert!(held[1..].iter().all(|&count| count > 2), "{held:?}");
     assert_eq!(fabric.counters().misrouted, 40);
 

@@ -16,7 +16,7 @@ pub struct Departure<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What becomes of a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Treatment {
     /// How many copies arrive; 0 loses the datagram.
@@ -42,5 +42,5 @@ impl Treatment {
     };
 }
 
-/// Decides what becomes of each datagram that leaves.
+/// Decides the fate of each datagram that leaves.
 pub type DepartureHook = Box<dyn FnMut(Departure<'_>) -> Treatment>;

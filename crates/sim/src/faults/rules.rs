@@ -18,7 +18,7 @@ pub enum Fault {
     },
     /// One datagram in so many is lost, on average: for losses rarer than one in a million.
     RareLoss {
-        /// In how many. Not 0.
+        /// One loss in this many datagrams. Not 0.
         one_in: u64,
     },
     /// The channel of Gilbert and Elliott: two states, each with a loss of its own. With no loss
@@ -44,7 +44,7 @@ pub enum Fault {
     Reorder {
         /// Probability of the delay.
         ppm: u32,
-        /// Its largest length.
+        /// The longest delay.
         delay_ns: u64,
     },
     /// Every datagram is delayed by a random time.
@@ -65,7 +65,7 @@ pub enum Fault {
         /// Probability of the mark.
         ppm: u32,
     },
-    /// Nothing passes. With one end named, or two, it is one way only.
+    /// Nothing passes. If one end or both are named, the partition is one-way.
     Partition,
     /// The network delivers the datagram to a host that is drawn at random, not its sender.
     Misroute {
@@ -114,7 +114,7 @@ impl Rule {
     }
 }
 
-/// What the rules do to one datagram.
+/// The effect of the rules on one datagram.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
     pub(crate) dropped: Option<DropCause>,
@@ -134,7 +134,7 @@ pub(crate) enum Corruption {
     InASwitch,
 }
 
-/// All rules of a fabric with the state that some of them have.
+/// All rules of a fabric, with the state of those that have one.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     rules: Vec<(Rule, bool)>,
@@ -207,7 +207,7 @@ impl Rules {
                 Fault::Mark { ppm } => effect.marked |= rng.chance(ppm),
                 Fault::Partition => effect.dropped = Some(DropCause::Partition),
                 Fault::Misroute { ppm } => effect.misrouted |= rng.chance(ppm),
-                // Asked for where datagrams arrive.
+                // `queue_limit` applies this fault where datagrams arrive.
                 Fault::Starve { .. } => {}
             }
             if effect.dropped.is_some() {
@@ -282,7 +282,7 @@ mod tests {
         assert!(!dropped(9, Some(HostId(0)), 1));
         assert!(!dropped(20, Some(HostId(0)), 1));
         assert!(!dropped(10, Some(HostId(1)), 0), "one way only");
-        assert!(!dropped(10, None, 1), "strangers are not host 0");
+        assert!(!dropped(10, None, 1), "an unknown sender is not host 0");
     }
 
     #[test]

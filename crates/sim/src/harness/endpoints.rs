@@ -2,9 +2,9 @@
 //! deferred, calls with deadlines, cancellation, and endpoints that drain, under the faults that
 //! the protocol's own runs have.
 //!
-//! The checkers hold endpoints to what users are promised: a handler runs at most once and not
-//! after its deadline, every call ends once and in time, and with a reason if it fails; answers are
-//! right; an endpoint without work sleeps; nothing is left in the end.
+//! The checkers hold endpoints to the promises to users: a handler runs at most once and not after
+//! its deadline; every call ends once and in time, with a reason if it fails; answers are right; an
+//! endpoint without work sleeps; nothing is left in the end.
 
 mod call_records;
 mod host;
@@ -69,7 +69,7 @@ impl HostSet for Endpoints {
     }
 
     fn restart(&mut self, host: HostId) {
-        // One that drains is still there.
+        // A process that drains still exists.
         self.crash(host);
         self.host(host).restart();
     }

@@ -1,4 +1,4 @@
-//! A broken promise with all that is needed to find out why.
+//! A broken promise, with everything needed to find the cause.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct Failure {
     pub violation: Violation,
     /// When, in virtual time.
     pub at_ns: u64,
-    /// The last that happened.
+    /// The last events.
     pub recent: Vec<Entry>,
 }
 

@@ -10,7 +10,7 @@ use crate::frames::{REQUEST, frames};
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// A server takes a copy of a request for another one, and hands it to its handler.
+    /// A server mistakes a copy of a request for a new one, and hands it to its handler.
     HandlerTwice,
     /// A worker runs a request that another one has claimed.
     ClaimIgnored,
@@ -87,8 +87,8 @@ impl PlantedBug {
     }
 }
 
-/// Lets a client that reads this datagram believe that it has a credit more than it was given,
-/// where it has asked for more.
+/// Alters a datagram so that its client believes to have one credit more than it was given, if it
+/// has asked for more.
 pub(super) fn give_one_more(datagram: &mut [u8], asked: u16) {
     let given = frames(datagram).filter_map(|frame| frame.credits());
     let less = given.filter(|&(_, credits)| credits < u32::from(asked));

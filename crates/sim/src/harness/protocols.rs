@@ -60,7 +60,7 @@ impl HostSet for Protocols {
         self.hosts[host.0 as usize].crash(&mut self.log);
     }
 
-    /// Draining is the endpoint's business: here it comes to the same as dying.
+    /// Draining is a feature of the endpoint. For a bare protocol it is the same as a crash.
     fn drain(&mut self, host: HostId, _: u64) {
         self.crash(host);
     }

@@ -26,7 +26,7 @@ const ROOMY_BYTES: u64 = 12_000_000;
 pub struct CallPlan {
     /// When it is issued, ns.
     pub at_ns: u64,
-    /// On which channel, by index.
+    /// The index of its channel.
     pub channel: usize,
     /// Length of the request, bytes.
     pub request_len: u32,
@@ -47,8 +47,7 @@ pub struct CallPlan {
 }
 
 impl CallPlan {
-    /// A call that asks for next to nothing: one to see whether a channel works, or one that a
-    /// handler makes.
+    /// A call with a tiny request and response: a probe of a channel, or a handler's own call.
     pub(super) fn short(at_ns: u64, channel: usize) -> Self {
         Self {
             at_ns,
@@ -68,12 +67,12 @@ impl CallPlan {
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Runs {
-    /// In the thread of the event loop.
+    /// In the event loop's thread, at once.
     #[default]
     Inline,
     /// In a worker.
     Worker,
-    /// In the event loop's thread, which gets the answer later.
+    /// In the event loop's thread, with the answer given later.
     Deferred,
 }
 
@@ -93,7 +92,7 @@ pub struct ChannelPlan {
 pub struct HostFault {
     /// When it happens, ns.
     pub at_ns: u64,
-    /// To whom.
+    /// The host that it happens to.
     pub host: HostId,
     /// The fault.
     pub kind: HostFaultKind,
@@ -119,12 +118,12 @@ pub enum HostFaultKind {
     },
     /// Its clock jumps ahead.
     ClockJump {
-        /// How far.
+        /// The length of the jump, ns.
         by_ns: u64,
     },
     /// It begins to shut down, and another process takes its place. Only with whole endpoints.
     Drain {
-        /// After how long.
+        /// The time until the other process starts.
         for_ns: u64,
     },
 }
@@ -160,7 +159,7 @@ impl HostFaultKind {
 pub struct InjectedDatagram {
     /// When it arrives, ns.
     pub at_ns: u64,
-    /// Where.
+    /// The receiving host.
     pub to: HostId,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -169,13 +168,13 @@ pub struct InjectedDatagram {
 /// Everything that is decided before a run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where it was drawn from.
+    /// The seed that it was drawn from.
     pub seed: u64,
     /// The fabric, with the seed of its generator.
     pub fabric: FabricConfig,
     /// The configuration of each host, by number.
     pub hosts: Vec<Config>,
-    /// Who talks to whom.
+    /// The pairs of client and server.
     pub channels: Vec<ChannelPlan>,
     /// The calls, by time.
     pub calls: Vec<CallPlan>,
@@ -185,16 +184,16 @@ pub struct Scenario {
     pub host_faults: Vec<HostFault>,
     /// Cables, by number, that are out for a time or flap.
     pub outages: Vec<(usize, Outage)>,
-    /// Noise.
+    /// Datagrams from outside the fabric.
     pub injected: Vec<InjectedDatagram>,
     /// When all faults are over, ns.
     pub heal_ns: u64,
-    /// The servers take fewer sessions, messages or bytes than they may be asked for, so that
-    /// errors about limits are in order.
+    /// The servers' limits on sessions, messages or bytes are below what clients may ask for, so
+    /// errors about limits are allowed.
     pub tight: bool,
     /// The node of each host; empty: each has one of its own.
     pub nodes: Vec<NodeId>,
-    /// Whole endpoints run, not the protocol alone.
+    /// The hosts run whole endpoints, not the protocol alone.
     pub endpoints: bool,
     /// Workers of servers claim requests beside the protocol. Only without whole endpoints.
     pub workers: bool,
@@ -210,8 +209,8 @@ pub(super) struct ResponseLimits {
 }
 
 impl ResponseLimits {
-    /// An order as it is carried out: bits flipped past all checksums must not make a handler
-    /// outlive the run, or a response longer than may be sent.
+    /// A request's instructions, cut to these limits: bits flipped past all checksums must not make
+    /// a handler outlive the run, or a response longer than may be sent.
     pub(super) fn of(self, expected: Expected) -> Expected {
         Expected {
             delay_us: expected.delay_us.min(self.delay_us),
@@ -222,8 +221,8 @@ impl ResponseLimits {
 }
 
 impl Scenario {
-    /// A scenario of `hosts` hosts in which nothing happens yet, to be filled by hand: fast links,
-    /// default limits, patient hosts.
+    /// A scenario of `hosts` hosts without calls or faults, to be filled by hand: fast links,
+    /// default limits, long timeouts.
     pub fn plain(hosts: usize) -> Self {
         let config = Config {
             peer_timeout_ns: 500 * MS,
@@ -282,7 +281,7 @@ impl Scenario {
         }
     }
 
-    /// Whether nothing goes wrong by itself.
+    /// Whether the scenario has no faults.
     pub fn is_faultless(&self) -> bool {
         self.rules.is_empty()
             && self.host_faults.is_empty()
@@ -320,8 +319,8 @@ impl Scenario {
                 || self.is_faultless() && self.fabric.link.rate_bps >= 25_000_000_000)
     }
 
-    /// Whether flipped bits may reach the protocol. It has no checksum of its own, so nothing can
-    /// then be promised about what messages say and how often they run.
+    /// Whether flipped bits may reach the protocol. It has no checksum of its own, so it can then
+    /// promise nothing about the content of messages and how often they run.
     pub fn corrupts(&self) -> bool {
         self.rules.iter().any(|rule| {
             matches!(
@@ -352,7 +351,7 @@ impl Scenario {
             .iter()
             .map(|call| u64::from(call.request_len) + u64::from(call.response_len))
             .sum();
-        // At 10 Mb/s, and a retransmission timeout for every call.
+        // Assumes 10 Mb/s, and one retransmission timeout for every call.
         let transfer_ns =
             bytes * 800 + self.calls.len() as u64 * slowest(|config| config.rto_max_ns);
         // With a single credit, each packet of a message takes a round trip.
@@ -365,7 +364,7 @@ impl Scenario {
         };
         let way_ns = hops * (self.fabric.link.propagation_ns + 2 * US) + 2 * self.fabric.poll_ns;
         let round_trip_ns = 2 * (way_ns + 2 * US);
-        // What `way_ns` counts as a turn's wait is its mean: a quarter for when it is more.
+        // `way_ns` counts the mean wait for a turn. A quarter more covers longer waits.
         let transfer_ns = transfer_ns + packets * round_trip_ns / 4 * 5;
         let bound_ns = 4 * detection_ns + 2 * handlers_ns + transfer_ns + 100 * MS;
         // A call that waits for another one may take as long again.

@@ -35,7 +35,7 @@ struct Shrinker {
     whole: Scenario,
     /// The entries of `whole` that are left.
     subset: Subset,
-    /// What `whole` is a part of a seed's scenario, if not all of it.
+    /// The subset of the seed's scenario that `whole` is, unless it is all of it.
     base: Option<Subset>,
     best: Box<Failure>,
     planted_bug: Option<PlantedBug>,

@@ -73,7 +73,7 @@ pub fn run_with_bug(
     }
 }
 
-/// What a timer of the fabric is for.
+/// The purpose of a timer of the fabric.
 #[derive(Clone, Copy)]
 enum Timer {
     Fault(usize),
@@ -86,7 +86,7 @@ enum Timer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Calls and faults, then until the last call has ended.
+    /// Calls and faults, until the last call has ended.
     Load,
     /// Every channel makes a short call.
     Probe,
@@ -119,7 +119,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         world
     }
 
-    /// Enters everything that the scenario has decided into agendas and alarms.
+    /// Enters everything that the scenario plans into schedules and timers.
     fn plan(&mut self) {
         for call in &self.scenario.calls {
             let client = self.scenario.channels[call.channel].client;
@@ -145,7 +145,8 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
                 Some(Step::Turn(host)) => {
-                    // Before a handler reads a frame that should have been dropped.
+                    // This check comes before a handler reads a frame that should have been
+                    // dropped.
                     frames(self.fabric.borrow().counters())?;
                     let busy = self.host_set.turn(host)?;
                     self.await_workers(busy);
@@ -157,7 +158,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
                 }
             }
         }
-        let text = format!("{MAX_STEPS} steps and no end");
+        let text = format!("the run did not end within {MAX_STEPS} steps");
         Err(Violation::new("progress", text))
     }
 
@@ -204,7 +205,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         }
     }
 
-    /// Checks deadlines, and goes on to the next phase when this one is over.
+    /// Checks deadlines, and begins the next phase when this one is over. True if the run is over.
     fn tick(&mut self) -> Result<bool, Violation> {
         let now_ns = self.now_ns();
         self.host_set.check_overdue(now_ns)?;
@@ -238,7 +239,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         Ok(false)
     }
 
-    /// Servers have no sessions that their clients do not know.
+    /// Fails if a server has sessions that no client knows.
     fn check_acquaintance(&self) -> Result<(), Violation> {
         for host in (0..self.scenario.hosts.len() as u32).map(HostId) {
             let (served, known) = (self.host_set.served(host), self.host_set.known(host));

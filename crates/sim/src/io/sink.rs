@@ -10,7 +10,7 @@ use super::SimTx;
 /// The parts of a frame, in order: the datagram's preamble, then the frame's own parts.
 pub(crate) type FrameParts<'a> = [&'a [u8]; 4];
 
-/// Sees every frame that a protocol sends.
+/// A hook on every frame that a protocol sends.
 pub(crate) trait FrameHook {
     /// Called before a frame is sent. `Some`: the frame is not sent, and this is the result.
     fn before(&mut self, peer: PeerId, parts: FrameParts<'_>) -> Option<Result<(), SinkError>>;

@@ -48,7 +48,7 @@ fn frames_of_one_turn_share_a_datagram_and_answers_find_their_way() {
     assert_eq!(rx.datagram(0).ecn, Ecn::Capable);
     assert_eq!(rx.datagram(1).bytes, b"preamblee");
     let Source::Unknown(address) = rx.datagram(0).source else {
-        panic!("nobody admitted the sender yet");
+        panic!("the sender was not accepted yet");
     };
     let back = tx.accept_peer(address).unwrap();
     tx.append(back, &PREAMBLE, b"answer", b"", b"").unwrap();

@@ -5,8 +5,8 @@
 //!  wrap ─▶ frame ─▶ damage (cable) ─▶ mark (switch) ─▶ read ─▶ datagram, or a reason to drop it
 //! ```
 //!
-//! Damage and marks are made without the code that has to cope with them. A link takes what it
-//! takes for a datagram without a frame, so that a run is the same run with frames.
+//! Damage and marks do not use the code under test. A link takes as long as for a datagram without
+//! a frame, so a run with frames has the same times.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -23,7 +23,7 @@ const ETHERNET_ADDRESSES: usize = 12;
 /// Bytes of UDP header.
 const UDP: usize = 8;
 
-/// Which interface a host receives by: the scope of link-local senders.
+/// The index of the interface by which a host receives: the scope of link-local senders.
 const INTERFACE: u32 = 3;
 
 /// How many of the damaged frames are cut off, in a million. The others have a flipped bit.
@@ -62,7 +62,7 @@ impl Framing {
         SocketAddrV6::new(ip, address.port(), 0, self.scope()).into()
     }
 
-    /// The other way; what is not of this form stays as it is.
+    /// The reverse of it. An address of another form stays as it is.
     fn off_the_wire(self, address: SocketAddr) -> SocketAddr {
         let SocketAddr::V6(wire) = address else {
             return address;
@@ -133,7 +133,7 @@ impl Framing {
                 };
                 let before = [header[0], header[1]];
                 header[1] |= 0b11;
-                // RFC 1624, equation 3: what is new in the place of what was.
+                // RFC 1624, equation 3: the new field replaces the old one.
                 let [old, older] = [[header[10], header[11]], before].map(|word| word.map(|b| !b));
                 let words = [old, older, [header[0], header[1]]].concat();
                 header[10..12].copy_from_slice(&checksum(&words).to_be_bytes());
@@ -166,16 +166,17 @@ impl Framing {
         }
     }
 
-    /// Whether a frame has to be dropped for a bit in this byte that has been flipped.
+    /// Whether a receiver must drop a frame because of a flipped bit in this byte.
     fn is_noticed(self, frame: &[u8], byte: usize, is_set: bool) -> bool {
         let (ip, udp) = (byte.checked_sub(ETHERNET), byte.checked_sub(self.udp()));
         match (self, ip, udp) {
             // The receiver's port.
             (.., Some(2 | 3)) => true,
-            // A length beyond the packet's. A shorter one takes away more than a bit of the sum.
+            // A length beyond the packet's. A shorter length removes more than one bit from the
+            // sum.
             (.., Some(4 | 5)) => is_set,
             (.., Some(_)) => self.has_checksum(frame),
-            // The type, and what the IP header's own checksum covers.
+            // The type, and the fields that the IP header's own checksum covers.
             (_, None, _) | (Self::Ipv4, Some(_), _) => true,
             // Version, traffic class and flow, and hops: nothing covers those.
             (_, Some(0..4 | 7), _) => false,
@@ -185,7 +186,7 @@ impl Framing {
         }
     }
 
-    /// Whether the UDP checksum says something: it is there, and is not a partial one, which a
+    /// Whether the UDP checksum proves anything: it is present, and is not a partial one, which one
     /// frame in 65536 has by chance.
     fn has_checksum(self, frame: &[u8]) -> bool {
         let (addresses, udp) = match self {
@@ -195,7 +196,7 @@ impl Framing {
         let length = [frame[udp + 4], frame[udp + 5]];
         let pseudo = [&frame[addresses..udp], &[0, 17], &length].concat();
         let sent = u16::from_be_bytes([frame[udp + 6], frame[udp + 7]]);
-        // IPv6 does not allow that there is none.
+        // IPv6 requires a checksum.
         let is_there = sent != 0 || self != Self::Ipv4;
         is_there && sent != !checksum(&pseudo)
     }

@@ -11,8 +11,8 @@ pub struct LinkConfig {
     pub rate_bps: u64,
     /// From the last bit sent to the last bit received, ns.
     pub propagation_ns: u64,
-    /// Bytes that may wait in front of the link before it takes no more. Only a node's own link
-    /// has such a limit; what waits in a switch is bounded by the switch's buffer.
+    /// Bytes that may wait in front of the link. Only a node's own link has such a limit; a
+    /// switch's buffer bounds its queues.
     pub queue_bytes: u64,
 }
 
@@ -41,7 +41,8 @@ pub(crate) struct ArrivalTimes {
 pub(crate) struct Link {
     config: LinkConfig,
     ps_per_byte: u64,
-    /// When the last bit taken so far will have left, in picoseconds: a small packet takes few ns.
+    /// When the last bit taken so far will have left, in picoseconds, because a small packet takes
+    /// few ns.
     free_at_ps: u64,
 }
 
@@ -55,8 +56,8 @@ impl Link {
         }
     }
 
-    /// Takes `bytes` of which the first is here now, and the last at `tail_ns`, whatever waits
-    /// already: a packet that is cut through leaves no earlier than it comes.
+    /// Takes `bytes`, the first of which is here now and the last at `tail_ns`, however long the
+    /// queue is. A packet that is cut through leaves no earlier than it arrives.
     pub(crate) fn take(&mut self, now_ns: u64, tail_ns: u64, bytes: u64) -> ArrivalTimes {
         let start_ps = self.free_at_ps.max(now_ns * 1000);
         let end_ps = (start_ps + bytes * self.ps_per_byte).max(tail_ns * 1000);

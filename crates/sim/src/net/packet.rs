@@ -13,7 +13,7 @@ use crate::host_id::HostId;
 /// Buffers kept for later.
 const MAX_SPARE: usize = 1 << 16;
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Host(HostId),
@@ -30,21 +30,21 @@ impl Origin {
     }
 }
 
-/// A datagram from the moment that it is posted until it is read. It stays where it is meanwhile,
-/// and what it waits in are queues of numbers.
+/// A datagram from the moment that it is posted until it is read. It stays in its place meanwhile;
+/// the queues hold its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) origin: Origin,
     /// The host that has the destination address, or `NO_HOST`.
     pub(crate) to: HostId,
     pub(crate) ecn: Ecn,
-    /// The checksum that it left with, if anything has damaged it since.
+    /// The checksum that it left with, if it was damaged since.
     pub(crate) checksum: Option<u16>,
     /// Where it arrives next.
     pub(crate) next: End,
     /// When its last bit is there, ns.
     pub(crate) tail_ns: u64,
-    /// Bytes of the datagram, whatever it is in.
+    /// Bytes of the datagram, without any frame.
     pub(crate) len: u32,
     /// The kind of Ethernet frame that `bytes` are, if they are one.
     pub(crate) framing: Option<Framing>,
@@ -60,8 +60,8 @@ impl Packet {
         }
     }
 
-    /// Writes the headers of its frame anew: whoever delivers it elsewhere, or changes it past all
-    /// checksums, does that.
+    /// Rewrites the headers of its frame, for a fault that misroutes it or changes it past all
+    /// checksums.
     pub(crate) fn seal(&mut self, from: HostId) {
         if let Some(framing) = self.framing {
             framing.write(from.address(), self.to.address(), self.ecn, &mut self.bytes);
@@ -85,7 +85,7 @@ pub(crate) type PacketId = u32;
 pub(crate) struct Packets {
     list: Vec<Option<Packet>>,
     free: Vec<PacketId>,
-    /// Memory of datagrams that are over.
+    /// Memory of datagrams that were read or dropped.
     spare: Vec<Vec<u8>>,
     unknown: Vec<SocketAddr>,
 }
@@ -112,7 +112,7 @@ impl Packets {
         }
     }
 
-    /// Asks for the memory of a packet that is going to be needed.
+    /// Prefetches a packet that will be needed soon.
     #[inline]
     pub(crate) fn prefetch(&self, id: PacketId) {
         if let Some(place) = self.list.get(id as usize) {
@@ -158,7 +158,7 @@ impl Packets {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes the memory of a datagram that is over.
+    /// Takes the memory of a datagram that was read or dropped.
     pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
         if bytes.capacity() > 0 && self.spare.len() < MAX_SPARE {
             bytes.clear();

@@ -1,5 +1,5 @@
-//! The bytes of a datagram: a small one's lie in the packet itself, so that they come with it when
-//! it is asked for.
+//! The bytes of a datagram. Those of a small datagram lie in the packet itself, so a prefetch of
+//! the packet brings them too.
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -43,14 +43,14 @@ impl Payload {
     /// Keeps these bytes alone.
     ///
     /// # Panics
-    /// If there are none such.
+    /// If the range exceeds the payload.
     pub(crate) fn keep(&mut self, range: Range<usize>) {
         let len = range.len();
         self.copy_within(range, 0);
         self.truncate(len);
     }
 
-    /// The memory that it has beside itself.
+    /// The memory that it has on the heap.
     pub(crate) fn into_memory(self) -> Vec<u8> {
         self.large
     }

@@ -18,8 +18,8 @@ pub enum Marking {
         /// Bytes.
         bytes: u64,
     },
-    /// With a probability that grows from 0 at `from_bytes` to `most_ppm` at `to_bytes`; beyond
-    /// that always.
+    /// With a probability that grows from 0 at `from_bytes` to `most_ppm` at `to_bytes`; above
+    /// `to_bytes` always.
     Red {
         /// Below this, never.
         from_bytes: u64,
@@ -87,7 +87,8 @@ impl Default for SwitchConfig {
 pub(crate) struct SharedBuffer {
     bytes: u64,
     alpha_log2: i8,
-    /// No less than what waits. What left is only noticed when it matters.
+    /// An upper bound of the bytes that wait. Departures are subtracted only when the answer
+    /// depends on them.
     at_most: u64,
 }
 
@@ -100,8 +101,8 @@ impl SharedBuffer {
         }
     }
 
-    /// Whether a port where `queued` bytes wait takes `size` more. `count` adds up what waits at
-    /// all ports; it is asked only if the answer depends on it.
+    /// Whether a port where `queued` bytes wait takes `size` more. `count` adds up the bytes that
+    /// wait at all ports; it is called only if the answer depends on it.
     pub(crate) fn admit(&mut self, queued: u64, size: u64, count: impl FnOnce() -> u64) -> bool {
         if !self.fits(queued, size) {
             self.at_most = count();
@@ -178,7 +179,7 @@ mod tests {
         assert!(buffer.admit(0, 400, || 0));
         assert!(buffer.admit(0, 300, || 700));
         assert!(!buffer.admit(0, 400, || 700));
-        assert!(buffer.admit(0, 400, || 100), "600 have left");
+        assert!(buffer.admit(0, 400, || 100), "600 bytes have left");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whole fabrics with switches: what arrives, when, in which order, and what is lost.
+//! Tests of whole fabrics with switches: arrivals, their times and order, and losses.
 
 use starling_io::Ecn;
 
@@ -77,7 +77,10 @@ fn an_incast_fills_the_buffer_is_marked_and_loses_what_does_not_fit() {
     // Ten at once: with alpha 1 the port gets half of the buffer of ten.
     assert_eq!(port.dropped, 5);
     assert_eq!(fabric.counters().dropped[&DropCause::SwitchFull], 5);
-    assert_eq!(port.marked, 3, "those that found 2000 bytes or more");
+    assert_eq!(
+        port.marked, 3,
+        "packets that found a queue of 2000 bytes or more"
+    );
     assert_eq!(port.most_queued, 5_000);
     assert_eq!(fabric.receive_queue(hosts[0]).0, 5);
     let mut marked = 0;
@@ -111,7 +114,7 @@ fn flows_spread_over_equal_paths_and_stay_in_order() {
         let mut ports = core.ports.iter();
         ports.any(|&port| fabric.network().ports[port as usize].stats.bytes > 0)
     });
-    assert!(used.count() >= 2, "all flows took one way");
+    assert!(used.count() >= 2, "all flows took one path");
 }
 
 #[test]
@@ -130,8 +133,8 @@ fn a_cut_cable_carries_nothing_until_it_is_mended() {
     assert_eq!(fabric.receive_queue(hosts[1]).0, 1);
 }
 
-/// Of five cables from a rack to the spine four are out: what they carried takes the fifth, and
-/// returns to them later.
+/// Four of five cables from a rack to the spine are out: their flows take the fifth, and return
+/// later.
 #[test]
 fn flows_of_a_cut_cable_take_another_path() {
     let (mut fabric, hosts) = fabric(Topology::cx4_with(20, SwitchConfig::default()));
@@ -155,7 +158,7 @@ fn flows_of_a_cut_cable_take_another_path() {
     across(&mut fabric);
     assert_eq!(fabric.counters().delivered, 64);
     assert!(fabric.counters().dropped.is_empty());
-    // All five are out: there is no way.
+    // All five are out, so no path is left.
     for &cable in &cut {
         fabric.cut_cable(cable, Outage::once(2 * MS, 3 * MS));
     }
@@ -178,8 +181,8 @@ fn a_flapping_cable_is_down_now_and_then_until_it_is_mended() {
     assert_eq!((down[0], down[9], down[10], down[89]), (100, 109, 200, 909));
 }
 
-/// Two threads of a node share its link; a busy thread sends when its turn is over, and reads what
-/// came meanwhile afterwards.
+/// Two threads of a node share its link. A busy thread sends when its turn is over, and then reads
+/// the datagrams that came meanwhile.
 #[test]
 fn a_thread_is_busy_for_what_its_turn_costs() {
     let link = slow(10_000_000_000);

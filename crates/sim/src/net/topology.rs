@@ -1,7 +1,7 @@
 //! Topologies as data: nodes, switches, and the cables between them.
 //!
-//! Routes are not part of it: every shortest path is one, and among several a flow is given one
-//! by its hash (ECMP), so that a flow's packets stay in order, unless its cable fails.
+//! Routes are not part of a topology. Every shortest path is a route, and a flow's hash selects one
+//! of several (ECMP), so a flow's packets stay in order unless its cable fails.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ pub struct Cable {
 pub struct Topology {
     /// Its name.
     pub name: &'static str,
-    /// How many nodes there are; `None`: as many as are added.
+    /// How many nodes there are; `None`: any number can be added.
     pub nodes: Option<u32>,
     /// The switches.
     pub switches: Vec<SwitchConfig>,
@@ -101,7 +101,7 @@ impl Topology {
             rate_bps: 25_000_000_000,
             // The cable, and the card and the bus behind it.
             propagation_ns: 600,
-            // About what cards hold on to before they leave packets in their rings.
+            // About as much as cards queue before they leave packets in their rings.
             queue_bytes: 64 << 10,
         };
         let up = LinkConfig {

@@ -64,17 +64,17 @@ impl Service {
 /// A request of the offered load.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// When it comes, after the beginning, ns.
+    /// Its arrival time, after the beginning, ns.
     pub at_ns: u64,
     /// How long its handler takes, ns.
     pub service_ns: u64,
-    /// Whose it is: anything, at random.
+    /// The flow that it belongs to: a random number.
     pub flow: u64,
 }
 
-/// Poisson arrivals that ask for `load` of what `workers` can do, with handlers that take `mean_ns`
-/// on average. Another load brings the same requests in the same order, closer to or further from
-/// one another.
+/// Poisson arrivals that offer `load` of the capacity of `workers`, with handlers that take
+/// `mean_ns` on average. Another load gives the same requests in the same order, closer to or
+/// further from one another.
 pub fn arrivals(
     service: Service,
     mean_ns: f64,
@@ -115,7 +115,7 @@ mod tests {
                 .map(|_| service.draw(MEAN_NS, &mut rng))
                 .collect();
             if service == Service::Extreme {
-                // Its mean settles slowly, its median does not: 404.4 of 600.9 cycles.
+                // Its mean converges slowly, its median fast: 404.4 of 600.9 cycles.
                 drawn.sort_unstable();
                 let median = drawn[500_000] as f64 / MEAN_NS;
                 assert!((median - 0.673).abs() < 0.005, "{median}");
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn arrivals_come_at_the_rate_of_the_load() {
         let last = arrivals(Service::Fixed, MEAN_NS, 16, 0.5, 3).nth(200_000 - 1);
-        let seconds = last.expect("it never ends").at_ns as f64 / 1e9;
+        let seconds = last.expect("the arrivals are endless").at_ns as f64 / 1e9;
         let asked = 200_000.0 * MEAN_NS / 1e9 / seconds / 16.0;
         assert!((asked - 0.5).abs() < 0.005, "{asked}");
     }

@@ -21,7 +21,7 @@ use crate::rng::Rng;
 
 pub(super) const NAME: &str = "all-to-all";
 
-/// Threads a node, congestion control, and what the paper has: million requests a second and node,
+/// Threads a node, congestion control, and the paper's figures: million requests a second and node,
 /// median latency, 99.99th percentile in us (an upper bound), retransmissions a second and node
 /// (another).
 const CASES: [(u32, Congestion, [Option<f64>; 4]); 5] = [
@@ -67,7 +67,7 @@ impl Thread {
         }
     }
 
-    /// Issues what is free, in whole batches.
+    /// Fills free places with requests, in whole batches.
     fn issue(&mut self, rng: &mut Rng, now_ns: u64, mut call: impl FnMut(Call)) {
         while self.free.len() >= BATCH {
             for _ in 0..BATCH {
@@ -136,7 +136,7 @@ impl Application for Mesh {
     }
 }
 
-/// Nothing goes wrong here: there is no reason to fail.
+/// Fails unless the call was answered. The scenario has no faults, so no call has a reason to fail.
 fn answered(host: HostId, result: Result<&[u8], RequestError>) -> Result<(), Violation> {
     let text = match result {
         Ok(response) if response.len() == BYTES => return Ok(()),
@@ -231,7 +231,7 @@ fn measure(
 /// A cluster whose threads all have a session to every other one.
 fn open_sessions(seed: u64, nodes: u32, threads: u32, congestion: Congestion) -> (Cluster, Mesh) {
     let mut fabric = cx4(seed, nodes);
-    // 32 B and a header of the layer above would do with less; sessions ask for what they may.
+    // Messages of 32 B need less, but sessions ask for as much as they may.
     fabric.receive.datagrams = 4096;
     let mut cluster = Cluster::new(fabric);
     let config = Config {
@@ -290,7 +290,7 @@ mod tests {
             measure(&mut bench, 2, congestion, "", [None; 4]);
             let rate = |row: &&crate::scenario::Row| row.metric == "rate a node";
             let row = bench.findings.rows.iter().find(rate);
-            row.expect("it is measured").value
+            row.expect("the rate is measured").value
         };
         let (with, without) = (rate(Congestion::Dctcp), rate(Congestion::Off));
         assert!(with >= 0.95 * without, "{with} and {without} M/s");

@@ -1,9 +1,9 @@
-//! eRPC, section 6.5, after Timely's figure 22: during an incast of 100, threads of their own on
-//! all nodes but the victim's exchange RPCs of 64 kB each way, one outstanding each. How much do
-//! these suffer from a queue that is not theirs?
+//! eRPC, section 6.5, after Timely's figure 22: during an incast of 100, separate threads on all
+//! nodes but the victim exchange RPCs of 64 kB each way, one outstanding each. How much do these
+//! suffer from the queue of the incast?
 //!
-//! The paper does not say who calls whom: here every call goes to another thread drawn at random,
-//! as in Timely's traffic. So calls meet at their ends without any incast, and share a link there.
+//! The paper does not name the pairs. Here every call goes to another thread drawn at random, as in
+//! Timely's traffic. So calls meet at their ends without any incast, and share a link there.
 
 use hdrhistogram::Histogram;
 use starling_proto::{Congestion, RequestError};
@@ -22,7 +22,7 @@ pub(super) const NAME: &str = "background";
 
 const CLIENTS: u32 = 100;
 const BYTES: usize = 64 << 10;
-/// What a link carries of them, headers aside: that of an incast without congestion control.
+/// Data rate of a link without headers: that of an incast without congestion control.
 const LINK_GBPS: f64 = 23.0;
 
 /// Congestion control, whether there is an incast, and the paper's 99th percentile in us.
@@ -38,7 +38,7 @@ const WARM_UP_NS: u64 = 10 * MS;
 const MEASURED_NS: u64 = 10 * MS;
 
 struct Both {
-    /// Hosts from this one on are of the background.
+    /// The first host of the background traffic; all later ones belong to it.
     first: u32,
     /// Threads that each of them calls.
     partners: u64,
@@ -139,7 +139,7 @@ fn threads_of(bench: &Bench<'_>) -> u32 {
     nodes.map_or(CLIENTS, |nodes| nodes.max(4) - 1)
 }
 
-/// Before anything is measured, and while it is.
+/// The warm-up time, and the measured time.
 fn times_of(bench: &Bench<'_>) -> (u64, u64) {
     if bench.options.quick {
         (MS, MS)

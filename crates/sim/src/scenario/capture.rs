@@ -18,7 +18,7 @@ pub(super) use crate::queueing::times;
 
 /// Total and index.
 const FRAGMENT_HEADER: usize = 8;
-/// More than any message has.
+/// More fragments than any message has.
 const MAX_FRAGMENTS: u32 = 1 << 20;
 /// Fragments of one message that may be on their way.
 const WINDOW: usize = 64;
@@ -27,7 +27,7 @@ const WINDOW: usize = 64;
 #[derive(Clone)]
 struct Flight {
     number: u64,
-    /// Index and time of sending; zero once it was answered, or if it was sent twice.
+    /// Index and time of sending; zero if it was answered or sent twice.
     sent: [(u32, u64); WINDOW],
 }
 
@@ -59,7 +59,7 @@ impl Arrival {
     }
 }
 
-/// A session as its receiver names it, one of its slots, and which way.
+/// A session as its receiver names it, one of its slots, and the direction.
 type SlotName = (u32, u8, bool);
 
 /// A capture.
@@ -71,12 +71,13 @@ pub(super) struct Capture {
     pub(super) received: Vec<u64>,
     arrivals: HashMap<(u32, SlotName), Arrival>,
     flights: BTreeMap<(u32, u8), Flight>,
-    /// A deliberate bug, to see that it is found: the peer whose turn comes before all others' as
-    /// long as it has something to send, and when it last had. So would a wheel that is not fair.
+    /// A deliberate bug, to check that the checker finds it: a peer that goes before all others
+    /// while it has frames to send, and when it last had one. A pacing wheel that is not fair does
+    /// the same.
     pub(super) favours: Option<(u32, u64)>,
 }
 
-/// For how long the others wait after each frame for the peer that is favoured, ns.
+/// How long other peers wait after each frame to the favoured peer, ns.
 const FAVOUR_NS: u64 = 100_000;
 
 impl Capture {
@@ -128,7 +129,7 @@ impl Capture {
             *flight = empty;
         }
         let place = &mut flight.sent[index as usize % WINDOW];
-        // Sent twice: an answer would not say to which (Karn's rule).
+        // It was sent twice, so an answer would be ambiguous (Karn's rule).
         let again = place.0 == index + 1;
         *place = (index + 1, if again { 0 } else { now_ns });
     }
@@ -221,7 +222,7 @@ mod tests {
         capture.sent(2_000, 3, &fragment(1));
         let mut datagram = vec![0; PREAMBLE_BYTES];
         datagram.extend(head(CREDIT_RETURN, 16, 1));
-        // All below 2, and 3 beyond it.
+        // All fragments below 2, and fragment 3.
         datagram.extend(2u32.to_le_bytes());
         datagram.extend(0u32.to_le_bytes());
         datagram.extend(0b10u64.to_le_bytes());

@@ -16,19 +16,19 @@ use crate::fabric::{Fabric, FabricConfig, HostId, SharedFabric, Step};
 use crate::net::NodeId;
 use crate::rng::Rng;
 
-/// The alarm that ends [`Cluster::run`]. Applications use words below [`OPEN`].
+/// The timer that ends [`Cluster::run`]. Applications use words below [`OPEN`].
 const END: u64 = 1 << 63;
-/// An alarm that opens the sessions of a host: the host in the low half, above it the channel.
+/// A timer that opens the sessions of a host: the host in the low half, the channel above it.
 const OPEN: u64 = 1 << 62;
 
 /// How long calls may take to end by themselves before they are cancelled.
 const PATIENCE_NS: u64 = 2 * MS;
-/// How often a channel may fail to get an answer at the end: a session may have to be found dead.
+/// Attempts of a probe at the end: the first may only detect that a session is dead.
 const MAX_PROBES: u32 = 4;
-/// Channels that are asked for a sign of life at the end.
+/// Channels that are probed at the end, at most.
 const MAX_ASKED: usize = 20_000;
 
-/// An application that wants nothing.
+/// An application that makes no calls.
 struct IdleApplication;
 
 impl Application for IdleApplication {
@@ -48,7 +48,7 @@ pub(super) struct Cluster {
     pub(super) fabric: SharedFabric,
     pub(super) machines: Vec<Machine>,
     pub(super) rng: Rng,
-    /// How often alarms of applications come again.
+    /// The intervals of the applications' periodic timers, ns.
     intervals: BTreeMap<u64, u64>,
     monitor: Monitor,
 }
@@ -71,7 +71,7 @@ impl Cluster {
         self.start(id, config)
     }
 
-    /// A thread more on `node`.
+    /// Another host, as a thread on `node`.
     pub(super) fn add_on(&mut self, node: NodeId, config: &Config) -> HostId {
         let id = self.fabric.borrow_mut().add_host_on(node);
         self.start(id, config)
@@ -126,8 +126,8 @@ impl Cluster {
         self.fabric.borrow_mut().crash(host);
     }
 
-    /// Something else runs on `host`'s core until `until_ns`: from now on, or from the middle of
-    /// its next turn, so that what that turn sends leaves afterwards.
+    /// Takes `host`'s core away until `until_ns`: from now on, or from the middle of its next turn.
+    /// The datagrams of that turn then leave afterwards.
     pub(super) fn take_core(&mut self, host: HostId, until_ns: u64, amid: bool) {
         if amid {
             let now_ns = self.now_ns();
@@ -169,7 +169,7 @@ impl Cluster {
         let mut prefetch = Vec::new();
         loop {
             let step = self.fabric.borrow_mut().step();
-            match step.expect("the end is an alarm") {
+            match step.expect("the end is a timer") {
                 Step::Turn(host) => {
                     self.prefetch(&mut prefetch);
                     self.machines[host.0 as usize].turn(app, &mut self.monitor);
@@ -177,7 +177,7 @@ impl Cluster {
                         return;
                     }
                 }
-                // An earlier run may have ended before its alarm.
+                // An earlier run may have ended before its timer.
                 Step::Timer(word) if word & END != 0 => {
                     if word == END | until_ns {
                         return;
@@ -188,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Asks for the memory of the hosts that have a turn soon.
+    /// Prefetches the memory of the hosts that have a turn soon.
     fn prefetch(&self, hosts: &mut Vec<HostId>) {
         self.fabric.borrow_mut().take_upcoming_turns(hosts);
         for host in hosts.drain(..) {
@@ -249,7 +249,7 @@ impl Cluster {
         enforce(left);
     }
 
-    /// Channels to ask for a sign of life: all, or some of very many.
+    /// The channels to probe: all, or a sample of very many.
     fn channels(&self) -> Vec<(HostId, u64)> {
         let counts = self.machines.iter().map(Machine::channel_count);
         let stride = counts.sum::<usize>() / MAX_ASKED + 1;
@@ -261,7 +261,7 @@ impl Cluster {
         all.step_by(stride).collect()
     }
 
-    /// Does something to all machines, and gives each a turn.
+    /// Changes all machines, and gives each a turn.
     fn wake(&mut self, change: impl Fn(&mut Machine)) {
         let now_ns = self.now_ns();
         for machine in self.machines.iter_mut().filter(|it| it.is_running()) {

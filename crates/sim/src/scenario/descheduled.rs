@@ -1,12 +1,12 @@
 //! A virtual machine's cores are taken away for 1 to 20 ms now and then. A client and a server, a
 //! core each: RPCs of 32 B or 1 kB, 60 in flight, or 1 MB requests one after the other; the
-//! client's core, the server's, or both are away a tenth of the time. And eight clients, of which
-//! each finds the answers late when the server's core was away.
+//! client's core, the server's, or both are away a tenth of the time. There is also a case of eight
+//! clients, which all get late answers when the server's core was away.
 //!
-//! A core is taken away between two turns of its event loop or in the middle of one, by a coin. In
-//! the middle is the hard case: what the turn sends leaves when the core is back, but with the time
-//! that was read before, so that every round trip of it seems to take as long as the absence, and
-//! its answers come in many bursts. No queue stood anywhere.
+//! A core is taken away between two turns of its event loop or in the middle of one, with equal
+//! probability. The middle is the hard case. The turn's datagrams leave when the core is back, but
+//! with the time that was read before. So every round trip seems to take as long as the absence,
+//! and its answers come in many bursts, although no queue built up.
 //!
 //! Goodput is compared with that of the same run without absences, times the share of the time in
 //! which all cores that are needed were there.
@@ -27,7 +27,7 @@ const SHORTEST_NS: u64 = MS;
 
 const WARM_UP_NS: u64 = 2 * MS;
 
-/// How long is measured, and how often cores are away.
+/// The measured time, and how often cores are away.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     measured_ns: u64,
@@ -42,7 +42,7 @@ const FULL: Plan = Plan {
     present_parts: 9,
 };
 
-/// Half of the time, or so little of it would have no absence.
+/// Half of the time is away: at a lower share, so short a run may have no absence.
 const QUICK: Plan = Plan {
     measured_ns: 12 * MS,
     longest_ns: 4 * MS,
@@ -61,9 +61,9 @@ struct Load {
     name: &'static str,
     clients: u32,
     len: usize,
-    /// Of each client.
+    /// Requests in flight of each client.
     in_flight: u16,
-    /// Whose absence is of interest.
+    /// The hosts whose absence the load is measured with.
     away: &'static [Away],
 }
 
@@ -105,7 +105,7 @@ const LOADS: [Load; 5] = [
     },
 ];
 
-/// Whose core is taken away.
+/// The host whose core is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Away {
     IdleApplication,
@@ -141,7 +141,7 @@ struct Absence {
     host: HostId,
     begin_ns: u64,
     end_ns: u64,
-    /// In the middle of a turn.
+    /// The absence begins in the middle of a turn.
     amid: bool,
 }
 

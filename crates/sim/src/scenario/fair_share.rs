@@ -1,6 +1,6 @@
-//! The latency of calls between threads drawn at random on an ideal network: each transfer has at
-//! once the rate that max-min fairness gives it (Bertsekas and Gallager, "Data Networks",
-//! section 6.5.2), nothing is ever queued, marked or lost, and threads cost nothing.
+//! The latency of calls between threads drawn at random on an ideal network. Each transfer has at
+//! once its max-min fair rate (Bertsekas and Gallager, "Data Networks", section 6.5.2), no packet
+//! is queued, marked or lost, and threads cost nothing.
 //!
 //! No transport that shares links fairly has a shorter tail: its only delays come from calls that
 //! meet.
@@ -14,11 +14,11 @@ use crate::rng::Rng;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ideal {
     pub(super) threads: usize,
-    /// Of a request, and of a response.
+    /// Bytes of a request, and of a response.
     pub(super) bytes: f64,
-    /// Of each link, bytes per ns.
+    /// Rate of each link, bytes per ns.
     pub(super) rate: f64,
-    /// What a call takes beyond its bytes on the links, ns: half of it before the response.
+    /// Delay of a call beyond its bytes on the links, ns: half of it before the response.
     pub(super) delay_ns: f64,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Ideal {
 enum Phase {
     /// Request and response are sent from one thread to another.
     Transfer { from: usize, to: usize, left: f64 },
-    /// Until then nothing is sent.
+    /// Nothing is sent until this time.
     Delay { until_ns: f64 },
 }
 
@@ -39,7 +39,7 @@ struct Call {
 }
 
 impl Ideal {
-    /// How long calls take that end between `from_ns` and `until_ns`.
+    /// Latencies of the calls that end between `from_ns` and `until_ns`.
     pub(super) fn latencies(&self, rng: &mut Rng, from_ns: f64, until_ns: f64) -> Histogram<u64> {
         let mut latencies = times();
         let mut now_ns = 0.0;
@@ -176,7 +176,7 @@ mod tests {
     fn rates_are_fair_and_fill_what_others_leave() {
         assert_eq!(IDEAL.rates(&calls(&[(0, 1), (2, 3)])), [2.0, 2.0]);
         assert_eq!(IDEAL.rates(&calls(&[(0, 1), (2, 1)])), [1.0, 1.0]);
-        // Three share the way to 3; the one from 0 to 1 has what they leave of 0's.
+        // Three share the link to 3; the one from 0 to 1 has the rest of 0's link.
         let rates = IDEAL.rates(&calls(&[(0, 3), (1, 3), (2, 3), (0, 1)]));
         let third = 2.0 / 3.0;
         let fair = [third, third, third, 2.0 - third];

@@ -1,4 +1,5 @@
-//! Sessions of one endpoint share its link fairly, and a wheel that is not fair is found out.
+//! Sessions of one endpoint share its link fairly, and the checker detects a wheel that is not
+//! fair.
 
 use starling_proto::{Congestion, RequestError};
 

@@ -19,7 +19,7 @@ use crate::net::{Marking, SwitchConfig, Topology};
 
 pub(super) const NAME: &str = "incast";
 
-/// Clients; congestion control; what the paper has: Gb/s, RTT at 50% and at 99% in us.
+/// Clients; congestion control; the paper's figures: Gb/s, RTT at 50% and at 99% in us.
 const CASES: [(u32, Congestion, [f64; 3]); 9] = [
     (20, Congestion::Dctcp, [21.8, 39.0, 67.0]),
     (50, Congestion::Dctcp, [18.4, 34.0, 174.0]),
@@ -41,7 +41,7 @@ const MARKING: Marking = Marking::Threshold { bytes: 65_000 };
 /// The least that DCTCP's fairness among clients may be, by Jain's index.
 const MIN_FAIRNESS: f64 = 0.95;
 
-/// Before anything is measured: sessions open, rates converge.
+/// The time before the measurement, in which sessions open and rates converge.
 const WARM_UP_NS: u64 = 50 * MS;
 const MEASURED_NS: u64 = 200 * MS;
 
@@ -175,7 +175,7 @@ pub(super) fn measure(
 
     let received = cluster.machine(server).capture.as_ref();
     let received = received.map(|capture| capture.received.clone());
-    let received = received.expect("the server is watched");
+    let received = received.expect("the server has a capture");
     let gbps = received.iter().sum::<u64>() as f64 * 8.0 / measured_ns as f64;
     let mut rtt_ns = times();
     for &client in &hosts {
@@ -188,7 +188,7 @@ pub(super) fn measure(
     bench.row(case, "rtt p50", "us", us(0.5), paper.map(|it| it[1]));
     bench.row(case, "rtt p99", "us", us(0.99), paper.map(|it| it[2]));
     bench.row(case, "fairness", "Jain", jain(&received), None);
-    // The paper's cluster marks what queues: there DCTCP shares a port fairly, which is promised.
+    // The paper's cluster marks queued packets. There DCTCP promises to share a port fairly.
     if congestion == Congestion::Dctcp && paper.is_some() {
         enforce(fair(&received, MIN_FAIRNESS));
     }

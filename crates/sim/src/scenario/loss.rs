@@ -121,7 +121,7 @@ fn measure(
 ) -> f64 {
     let link = LinkConfig {
         rate_bps: 100_000_000_000,
-        // Card, cable, card.
+        // The delays of card, cable and card.
         propagation_ns: 1_000,
         queue_bytes: 128 << 10,
     };

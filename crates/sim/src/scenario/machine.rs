@@ -35,9 +35,9 @@ const MIN_TURN_NS: u64 = 100;
 const PREFETCH_MIN_HOSTS: usize = 64;
 const CROWD_TURNS: u32 = 16;
 
-/// Who plays the applications on all hosts.
+/// The applications on all hosts.
 pub(super) trait Application {
-    /// `host` runs a request: how long the answer is, and how much longer than usual it takes.
+    /// `host` runs a request. Returns the answer's length, and the handler's extra time.
     fn serve(&mut self, host: HostId, now_ns: u64, request: &[u8]) -> Answer {
         let _ = (host, now_ns, request);
         Answer {
@@ -61,12 +61,12 @@ pub(super) trait Application {
         calls: &mut Vec<Call>,
     );
 
-    /// A time that was asked for has come. Calls go on behalf of the hosts named.
+    /// A timer expired. Each call is made by the host beside it.
     fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let _ = (word, now_ns, calls);
     }
 
-    /// Whether there is nothing more to see.
+    /// Whether the run can end.
     fn is_done(&self) -> bool {
         false
     }
@@ -77,7 +77,7 @@ pub(super) trait Application {
 pub(super) struct Answer {
     /// Length of the answer, bytes, at least that of a head: the request's, with which it begins.
     pub(super) len: usize,
-    /// Time beyond what the model says of a handler, ns.
+    /// Time beyond the cost model's time of a handler, ns.
     pub(super) extra_ns: u64,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Answer {
 pub(super) struct Call {
     /// The caller's channel.
     pub(super) channel: usize,
-    /// The caller's word for it: the first eight bytes of the request.
+    /// The caller's identifier: the first eight bytes of the request.
     pub(super) tag: u64,
     /// Length of the request, at least that of its head.
     pub(super) len: usize,
@@ -137,7 +137,7 @@ struct Process {
     queues: Queues,
 }
 
-/// A turn in the making.
+/// A turn that is being run.
 struct Turn<'a, A: ?Sized> {
     host: HostId,
     now_ns: u64,
@@ -333,7 +333,7 @@ impl<A: Application + ?Sized> Turn<'_, A> {
         self.work.extra_ns += extra_ns;
         let buffer = answer.head_mut();
         buffer.clear();
-        let (tag, serial) = header_of(request).expect("the guard has read it");
+        let (tag, serial) = header_of(request).expect("the monitor has read it");
         buffer.extend_from_slice(&head(tag, serial, len));
         buffer.extend_from_slice(self.monitor.rest(Direction::Response, serial, len));
         // The caller may have given up.

@@ -7,8 +7,8 @@
 //! ```text
 //!  message   caller's tag (8)  │ serial number (8) │ length (4) │ noise, from a place that the number says
 //! ```
-//! The noise is the same for all, so that large messages are sent from memory that they share. It
-//! is looked at here and there, so that no fragment is passed over.
+//! The noise is the same for all, so that large messages are sent from memory that they share.
+//! Samples of it are checked, close enough to touch every fragment.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub(super) const HEAD: usize = 20;
 
 /// Places where the noise of a message may begin.
 const PLACES: u64 = 509;
-/// From one look at a message to the next: less than the data of a fragment.
+/// The distance between two samples of a message: less than the data of a fragment.
 const STRIDE: usize = 997;
 /// Bytes of one sample. Shorter messages are compared as a whole.
 const LOOK: usize = 8;
@@ -66,7 +66,7 @@ struct Caller {
     unanswered: HashMap<u64, bool>,
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Request,
@@ -102,7 +102,7 @@ impl Monitor {
         &self.noise[self.place(way, serial, len)]
     }
 
-    /// The same, as memory that can be sent from.
+    /// The same bytes, as shared memory for a message's tail.
     pub(super) fn shared_rest(&self, way: Direction, serial: u64, len: usize) -> Bytes {
         self.noise.slice(self.place(way, serial, len))
     }
@@ -175,7 +175,8 @@ impl Monitor {
         self.callers.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Asks for the entry of the call that a datagram begins with, if it does. Any bytes will do.
+    /// Prefetches the entry of the call that a datagram begins with, if any. The bytes may be
+    /// arbitrary.
     pub(super) fn prefetch(&self, datagram: &[u8]) {
         let body = datagram.get(PREAMBLE_BYTES + HEADER_BYTES..);
         let Some(serial) = body.and_then(serial_of) else {
@@ -237,7 +238,7 @@ impl Monitor {
         let caller = self.caller(serial);
         let entry = caller.and_then(|caller| caller.entry(serial));
         let Some(entry) = entry else {
-            let text = format!("request {serial:#x} of {host:?} ended twice, or was never begun");
+            let text = format!("request {serial:#x} of {host:?} ended twice or never began");
             return Err(violation("every call ends", text));
         };
         let Open {
@@ -260,7 +261,8 @@ impl Monitor {
             return Err(violation("at most once", text));
         }
         if response.get(..HEAD) != Some(&head(tag, serial, response.len())) {
-            let text = format!("request {serial:#x} got the answer of another, or not all of it");
+            let text =
+                format!("request {serial:#x} got another request's answer, or a part of its own");
             return Err(violation("content", text));
         }
         self.check_message(Direction::Response, serial, response)?;
@@ -285,7 +287,7 @@ impl Monitor {
         }
     }
 
-    /// Complains about a call that should have ended.
+    /// Fails if a call should have ended.
     pub(super) fn check(&self, now_ns: u64) -> Result<(), Violation> {
         for (index, caller) in self.callers.iter().enumerate() {
             for entry in caller.places.iter().filter(|entry| entry.is_open) {
@@ -318,7 +320,7 @@ pub(super) fn head(tag: u64, serial: u64, len: usize) -> [u8; HEAD] {
     head
 }
 
-/// The caller's word and the serial number that a message begins with.
+/// The caller's tag and the serial number at the beginning of a message.
 pub(super) fn header_of(message: &[u8]) -> Option<(u64, u64)> {
     let names = u128::from_le_bytes(*message.first_chunk()?);
     Some((names as u64, (names >> 64) as u64))
@@ -343,8 +345,8 @@ fn in_time(host: HostId, serial: u64, issued_ns: u64, now_ns: u64) -> Result<(),
     Err(violation("every call ends", text))
 }
 
-/// Ends the run if a promise was broken: no scenario could go on, so it unwinds to
-/// [`run`](super::run) instead of being handed through all of them.
+/// Ends the run if a promise was broken. It unwinds to [`run`](super::run), because no scenario can
+/// continue.
 pub(super) fn enforce(result: Result<(), Violation>) {
     if let Err(violation) = result {
         resume_unwind(Box::new(violation));
@@ -384,7 +386,10 @@ mod tests {
         );
         assert_eq!(monitor.open_count(), 0);
         let next = monitor.issued(HOST, 8, 0);
-        assert_ne!(next, serial, "the place is used again, by another name");
+        assert_ne!(
+            next, serial,
+            "the place is used again with another serial number"
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! In a cluster in which every node calls every other, one node dies and comes back. When do the
 //! others notice, which calls suffer, and is the node used again?
 //!
-//! The load is open: each node calls another one, drawn at random, at fixed intervals, whatever
-//! became of its earlier calls. So calls that wait for the dead node delay no others, unless
-//! something within an endpoint does.
+//! The load is open: each node calls another one, drawn at random, at fixed intervals, independent
+//! of its earlier calls. So calls that wait for the dead node delay other calls only if an endpoint
+//! does so internally.
 
 use hdrhistogram::Histogram;
 use starling_proto::{Config, Congestion, RequestError};
@@ -19,7 +19,7 @@ use crate::rng::Rng;
 pub(super) const NAME: &str = "node-failure";
 
 const NODES: u32 = 100;
-/// Between two calls of a node; with `quick`, the longer one.
+/// Time between two calls of a node; with `quick`, the longer one.
 const INTERVALS_NS: [u64; 2] = [50 * US, 500 * US];
 /// How long a peer may be silent.
 const PEER_TIMEOUT_NS: u64 = 200 * MS;
@@ -30,7 +30,7 @@ const CALM_NS: u64 = 50 * MS;
 const DEAD_NS: u64 = 400 * MS;
 const BACK_NS: u64 = 450 * MS;
 
-/// How calls to living nodes fared in one part of the run.
+/// The calls to living nodes in one part of the run.
 struct Period {
     issued: u64,
     answered: u64,
@@ -47,7 +47,7 @@ impl Period {
     }
 }
 
-/// What the tag of a call says.
+/// The fields of a call's tag.
 #[derive(Clone, Copy)]
 struct Tag {
     server: u32,
@@ -73,7 +73,7 @@ struct Load {
     rng: Rng,
     died_ns: u64,
     back_ns: u64,
-    /// Before, and while the victim is dead.
+    /// The parts of the run before the victim's death and while it is dead.
     parts: [Period; 2],
     /// When each node first learnt that the victim is dead.
     learnt_ns: Vec<Option<u64>>,
@@ -128,7 +128,7 @@ impl Application for Load {
         }
     }
 
-    /// The word is the node whose turn it is to call.
+    /// `word` is the node that calls.
     fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let client = word as u32;
         let channel = self.rng.below(u64::from(self.nodes) - 1);

@@ -1,13 +1,13 @@
 //! A server gets more calls than it can handle, for seconds.
 //!
-//! One server on the CX4 cluster, 40 clients that call at random times (Poisson) whatever became
-//! of their earlier calls, each call with a deadline of 2 ms; the handlers' own time allows
-//! 100,000 calls a second, inline in the server's thread or in four workers. The whole event loop
-//! that ships runs on both sides, for deadlines are its business. The clients' clocks have nothing
-//! to do with the server's: they begin anywhere and run up to 100 ppm fast or slow.
+//! One server on the CX4 cluster has 40 clients. They call at random times (Poisson), independent
+//! of their earlier calls, and each call has a deadline of 2 ms. The handlers' own time allows
+//! 100,000 calls a second, inline in the server's thread or in four workers. Both sides run the
+//! whole event loop that ships, because it implements deadlines. The clients' clocks are
+//! independent of the server's: they begin anywhere and run up to 100 ppm fast or slow.
 //!
-//! Goodput counts answers in time. A handler that was begun when its caller had given up
-//! already, or whose answer came too late, was wasted work.
+//! Goodput counts answers in time. A handler is wasted work if its caller had given up before it
+//! began, or if its answer came too late.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -44,7 +44,7 @@ const ECHO: MethodId = MethodId(1);
 const BYTES: usize = 32;
 /// Clocks run fast or slow by up to so much, in billionths.
 const DRIFT_PPB: u64 = 100_000;
-/// They begin in the first hour.
+/// Clocks begin in the first hour.
 const ORIGIN_NS: u64 = 3_600_000 * MS;
 
 /// The offered load, as a multiple of what the handlers' time allows.
@@ -58,7 +58,7 @@ const OFFERED: [(f64, [&str; 2]); 5] = [
 
 const WARM_UP_NS: u64 = 20 * MS;
 const MEASURED_NS: u64 = 2_000 * MS;
-/// After the last call, until the last one is over.
+/// Time from the last call until every call is over.
 const COOL_DOWN_NS: u64 = 10 * MS;
 
 type Host = Endpoint<SimIo, SimClock>;
@@ -155,7 +155,7 @@ fn start_server(
 
 /// Workers that echo.
 fn workers_of(fabric: &SharedFabric, id: HostId, server: &mut Host, ends: &SharedEnds) -> Workers {
-    // One more than when the call was made whose handler ran last; zero: taken note of.
+    // The time of issue of the call whose handler ran last, plus one; zero: already counted.
     let ran = Arc::new(AtomicU64::new(0));
     let (handler_ran, ends) = (Arc::clone(&ran), ends.clone());
     let handler = move |request: &mut WorkerRequest, reply: &mut WorkerReply| {
@@ -230,14 +230,14 @@ impl Simulation {
         }
     }
 
-    /// Until the next call of one client: exponential, as of a Poisson process.
+    /// Time until the next call of one client: exponential, as in a Poisson process.
     fn gap_ns(&mut self) -> u64 {
         // 53 bits, never zero: the logarithm is finite.
         let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         (-uniform.ln() * self.mean_gap_ns) as u64
     }
 
-    /// Makes calls until then.
+    /// Makes calls until `until_ns`.
     fn run(&mut self, until_ns: u64) {
         let clients = self.clients.len() as u64;
         for client in 0..clients {
@@ -252,11 +252,11 @@ impl Simulation {
             .set_timer(until_ns + COOL_DOWN_NS, end);
         loop {
             let step = self.fabric.borrow_mut().step();
-            match step.expect("the end is an alarm") {
+            match step.expect("the end is a timer") {
                 Step::Turn(host) => self.turn(host),
                 Step::Timer(word) if word == end => return,
                 Step::Timer(word) if word >= clients => {
-                    let workers = self.workers.as_ref().expect("whose alarm it is");
+                    let workers = self.workers.as_ref().expect("only workers set this timer");
                     workers.finish((word - clients) as usize);
                     self.await_workers();
                 }
@@ -287,7 +287,7 @@ impl Simulation {
         self.await_workers();
     }
 
-    /// Sets the alarms of workers that began something; their words come after the clients'.
+    /// Sets the timers of workers that began something; their words come after the clients'.
     fn await_workers(&mut self) {
         let begun = self.workers.as_ref().map(Workers::take_begun);
         for (worker, done_ns) in begun.unwrap_or_default() {

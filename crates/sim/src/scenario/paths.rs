@@ -1,9 +1,8 @@
-//! Paths that are not as congestion control would like them: so long that their own delay looks
-//! like a queue, with switches that mark nothing, and with switches that hold little and drop.
+//! Paths that are hard for congestion control: so long that their own delay looks like a queue,
+//! with switches that mark nothing, and with switches that hold little and drop.
 //!
-//! Along a long path a client sends 8 MB and gets 8 MB back, one request after the other; what
-//! the credits allow is one window a round trip. The other cases are incasts as in
-//! [`super::incast`].
+//! Along a long path a client sends 8 MB and gets 8 MB back, one request after the other; the
+//! credits allow one window a round trip. The other cases are incasts as in [`super::incast`].
 
 use starling_proto::{Congestion, RequestError};
 
@@ -17,7 +16,7 @@ use crate::net::{LinkConfig, SwitchConfig};
 
 pub(super) const NAME: &str = "paths";
 
-/// One way, ns.
+/// The one-way delay, ns.
 const LENGTHS: [(u64, &str); 2] = [(300 * US, "0.6 ms"), (2_500 * US, "5 ms")];
 
 const CONTROLS: [(Congestion, &str); 3] = [

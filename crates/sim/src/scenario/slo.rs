@@ -1,9 +1,9 @@
-//! How much a server of many cores can take before its tail is too long, by who runs what:
+//! The highest load of a server of many cores before its tail is too long, by dispatch mode:
 //! figures 2 and 9 of RPCValet (ASPLOS 2019), with the dispatch code that ships.
 //!
-//! Requests come at random (Poisson) and take times of several distributions. For each, the
-//! highest load at which the 99th percentile stays within ten times the mean service time. Beside
-//! the policy's modes stands the ideal: one queue that costs nothing.
+//! Requests arrive at random (Poisson), with several distributions of service times. Each row has
+//! the highest load at which the 99th percentile stays within ten times the mean service time.
+//! Beside the policy's modes stands the ideal: one queue that costs nothing.
 
 mod model;
 
@@ -23,14 +23,14 @@ const MEAN_NS: f64 = 10_000.0;
 const DEPTH: u8 = 2;
 /// Requests of one run.
 const REQUESTS: usize = 200_000;
-/// How finely the limit is looked for, and how far into saturation the sweep goes.
+/// The resolution of the search for the limit, and how far into saturation the sweep goes.
 const SEARCH: Search = Search {
     steps: 20,
     halvings: 5,
     until: 10.0 * SLO,
 };
 
-/// A system that is compared.
+/// A system in the comparison.
 #[derive(Clone, Copy)]
 enum System {
     Ideal,
@@ -38,7 +38,7 @@ enum System {
 }
 
 impl System {
-    /// As RPCValet calls them: queues, by workers that take from each.
+    /// RPCValet's name: queues, by workers that take from each.
     fn name(self, workers: usize) -> String {
         match self {
             Self::Ideal => "ideal".into(),

@@ -4,7 +4,7 @@ use crate::queueing::SLO;
 
 use super::*;
 
-/// Of 25 Gb/s, what is data where a packet has 1024 of 1122 bytes on the wire.
+/// The data rate of 25 Gb/s where a packet has 1024 bytes of data in 1122 on the wire.
 const ACHIEVABLE_GBPS: f64 = 25.0 * 1024.0 / 1122.0;
 
 fn quick(name: &str, seed: u64) -> Findings {
@@ -53,10 +53,13 @@ fn losses_cost_little() {
         let share = value(&findings, case, "share of lossless");
         assert!(share >= least, "{case}: {share}%");
     }
-    assert!(value(&findings, "1e-3", "losses") > 0.0, "there were some");
+    assert!(
+        value(&findings, "1e-3", "losses") > 0.0,
+        "the link lost packets"
+    );
 }
 
-/// What is promised of DCTCP, as soon as the queue that the clients began with is gone.
+/// DCTCP keeps its promises as soon as the initial queue of the clients is gone.
 #[test]
 fn an_incast_with_congestion_control_has_a_short_queue() {
     let findings = quick("incast", 1);
@@ -81,7 +84,7 @@ fn an_incast_with_congestion_control_has_a_short_queue() {
 fn an_incast_without_congestion_control_queues_all_credits() {
     let findings = quick("incast", 1);
     let queue_kb = value(&findings, "50 no cc", "longest queue");
-    // 50 clients with 32 packets of 1122 bytes: less what is on the cables.
+    // 50 clients with 32 packets of 1122 bytes, less the packets on the cables.
     assert!((1_500.0..1_796.0).contains(&queue_kb), "{queue_kb}");
     let p50_us = value(&findings, "50 no cc", "rtt p50");
     assert!((480.0..600.0).contains(&p50_us), "{p50_us}");
@@ -116,7 +119,7 @@ fn calls_that_meet_take_longer_even_on_an_ideal_network() {
     let findings = quick("background", 1);
     let of = |case| value(&findings, case, "64 kB RPC p99");
     let ideal_us = of("no incast, ideal");
-    // Alone they take 62 us.
+    // Without contention they take 62 us.
     assert!(ideal_us > 100.0, "{ideal_us}");
     for case in ["no incast, no cc", "no incast, dctcp"] {
         let share = of(case) / ideal_us;
@@ -143,7 +146,7 @@ fn a_dead_node_is_noticed_and_used_again_and_delays_no_other_node() {
         value(&findings, "", "callers that learn of the death"),
         100.0
     );
-    // The peer timeout, and until the next look at peers.
+    // The peer timeout, plus the time until the next check of peers.
     let last_ms = value(&findings, "", "the last one after");
     assert!((200.0..=250.0).contains(&last_ms), "{last_ms}");
     let slower = value(&findings, "", "others slower at p99");
@@ -161,8 +164,9 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
     for row in &findings.rows {
         match row.metric.as_ref() {
             "share of what remains" => {
-                // 90% is promised. A Timely that believes every round-trip time comes to 95%. A
-                // switch marks what begins at once after an absence, and that is a queue.
+                // 90% is promised. A Timely that believes every round-trip time reaches 95%. After
+                // an absence all packets leave at once, and a switch marks them, because they are a
+                // queue.
                 let least = if row.case.ends_with("dctcp") {
                     90.0
                 } else {
@@ -172,7 +176,7 @@ fn absences_of_a_core_cost_no_more_than_their_time() {
                 shares += 1;
             }
             "time away" => assert!((10.0..90.0).contains(&row.value), "{row:?}"),
-            // Who waits for an answer repeats its requests a few times, not all the time.
+            // A client that waits for an answer repeats its requests a few times, not all the time.
             "retransmissions" => assert!(row.value < 5_000.0, "{row:?}"),
             _ => {}
         }
@@ -235,8 +239,8 @@ fn dispatch_comes_close_to_an_ideal_queue_and_partitions_do_not() {
     }
 }
 
-/// A failure in a scenario, of a checker or of an assertion, is an error that says how
-/// to see it again.
+/// A failure in a scenario, of a checker or of an assertion, is an error with the command that
+/// reproduces it.
 #[test]
 fn a_broken_promise_is_an_error_with_a_replay_command() {
     let options = Options {

@@ -1,5 +1,5 @@
-//! The call records of a run with whole endpoints: what their users saw, and what the promises
-//! allow.
+//! The call records of a run with whole endpoints: the results that users saw, and the results that
+//! the promises allow.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::check::content::{self, Expected};
 use crate::check::{AtMostOnce, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
 
-/// A call with a deadline ends so long after it at the latest, if nothing happens to its host, ns.
+/// A call with a deadline ends at most this long after it, if its host suffers no fault, ns.
 const SLACK_NS: u64 = 20_000_000;
 /// Resolution of a timestamp on the wire, ns.
 const STAMP_NS: u64 = 1_000;
@@ -47,11 +47,11 @@ pub(super) struct CallRecords {
     distrusts_content: bool,
     /// No call without a deadline has a reason to fail.
     survivable: bool,
-    /// Limits are tight: they are a reason.
+    /// Limits are tight, which is a reason for a call to fail.
     tight: bool,
-    /// Nothing happens to the hosts themselves.
+    /// The hosts themselves suffer no faults.
     steady: bool,
-    /// Their clocks go on as clocks do.
+    /// The hosts' clocks neither drift nor jump.
     steady_clocks: bool,
     /// The first promise that was broken in a handler or continuation.
     pub(super) broken: Option<Violation>,
@@ -155,14 +155,14 @@ impl CallRecords {
         self.record(host, "call rejected: tag", tag, 0);
         self.outcomes.rejected += 1;
         if self.survivable {
-            let text = format!("call {tag} was rejected in a run that gives it no reason to");
+            let text = format!("call {tag} was rejected without a reason in this run");
             return Err(Violation::new("no failure without a cause", text));
         }
         let open = self.end(tag)?;
         self.executions.must_not_have_run(open.expected.key)
     }
 
-    /// A handler begins, which by its host's clock should not do so from `deadline_ns` on.
+    /// A handler begins. By its host's clock it must not begin at `deadline_ns` or later.
     pub(super) fn execute(
         &mut self,
         host: HostId,
@@ -237,7 +237,7 @@ impl CallRecords {
         }
     }
 
-    /// Complains about a status that nothing in the run explains.
+    /// Fails on a status that nothing in the run explains.
     fn has_cause(
         &self,
         host: HostId,
@@ -255,9 +255,9 @@ impl CallRecords {
                 Some(deadline_ns) => !self.steady_clocks || clock_ns + STAMP_NS >= deadline_ns,
                 None => false,
             },
-            // A queue of workers, or one of requests with deadlines, or a limit.
+            // A full queue of workers or of requests with deadlines, or a limit.
             Code::ResourceExhausted => true,
-            // A clock that jumps is an absence in which a server forgets a response.
+            // A clock that jumps is like an absence: a server may forget a response meanwhile.
             Code::Unavailable | Code::Unknown => !self.survivable,
             Code::Internal => self.tight,
             _ => false,
@@ -270,7 +270,7 @@ impl CallRecords {
             .unwrap_or(clock_ns)
             .saturating_sub(clock_ns);
         let text = format!(
-            "call {tag} ended for no reason, {early_ns} ns before its deadline: {}",
+            "call {tag} ended without a reason, {early_ns} ns before its deadline: {}",
             status.message()
         );
         Err(Violation::new("no failure without a cause", text))
@@ -308,16 +308,16 @@ impl CallRecords {
         Ok(self
             .open
             .remove(&tag)
-            .expect("as open as in the other book"))
+            .expect("both records have the same open calls"))
     }
 
     pub(super) fn report_violation(&mut self, violation: Violation) {
         self.broken.get_or_insert(violation);
     }
 
-    /// Whether a call that has a deadline is made without.
+    /// Whether the planted bug makes a call without its deadline.
     pub(super) fn bug_forgets(&mut self, timeout_ns: Option<u64>) -> bool {
-        // Every one: most end in time anyway.
+        // The bug affects every call, since most end in time anyway.
         timeout_ns.is_some() && self.planted_bug == Some(PlantedBug::ForgottenDeadline)
     }
 

@@ -31,7 +31,7 @@ const MIN_TURN_NS: u64 = 2 * US;
 const MAX_IDLE_TURNS: u32 = 2_000;
 /// Attempts of a probe, once all faults have healed.
 pub(super) const MAX_PROBES: u32 = 4;
-/// How long endpoints that spin do so after work.
+/// How long a spinning endpoint spins after its last work.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// An action of the application.
@@ -218,8 +218,7 @@ impl Host {
             if let Some(SessionState::Connecting | SessionState::Connected) =
                 process.endpoint.session_state(session)
             {
-                let text =
-                    format!("{session:?} takes no call, and nobody was told that it is over");
+                let text = format!("{session:?} takes no call, but its end was not reported");
                 return Err(Violation::new("nothing stays stuck", text));
             }
         }
@@ -409,7 +408,7 @@ impl Host {
             let process = self.process();
             let called = process.call(session, method, &options, &bytes, plan.tail_len, tag);
             match called {
-                // It ended since the last turn: the next one has to say so.
+                // The session ended since the last turn. The next turn must report that.
                 Err(CallError::SessionOver) if std::mem::take(&mut again) => {
                     let process = self.process();
                     process.sessions.remove(&plan.channel);
@@ -442,9 +441,9 @@ impl Host {
         }
     }
 
-    /// A call was not taken. If it was a probe, only limits that are tight can be why, and the
-    /// channel is not waited for any more; if it was a late one of the scenario's own, its probe is
-    /// still to come.
+    /// The endpoint did not take a call. For a probe, only tight limits can be the reason, and the
+    /// host stops waiting for the channel. For a late call of the scenario itself, the channel's
+    /// probe is still to come.
     fn cannot_probe(
         &mut self,
         channel: usize,
@@ -455,7 +454,7 @@ impl Host {
             return Ok(());
         }
         if !self.tight {
-            let text = format!("host {} cannot ask on channel {channel}: {why}", self.id.0);
+            let text = format!("host {} cannot probe channel {channel}: {why}", self.id.0);
             return Err(Violation::new("nothing stays stuck", text));
         }
         self.unheard.remove(&channel);

@@ -22,7 +22,7 @@ pub(super) const INLINE: MethodId = MethodId(1);
 pub(super) const WORKER: MethodId = MethodId(2);
 pub(super) const DEFERRED: MethodId = MethodId(3);
 
-/// An inline handler takes no longer.
+/// The longest time of an inline handler.
 const MAX_INLINE_US: u32 = 50;
 
 type SimEndpoint = Endpoint<SimIo, SimClock>;
@@ -33,7 +33,7 @@ pub(super) struct Deferred {
     pub(super) expected: Expected,
 }
 
-/// What handlers and continuations leave for their host to handle.
+/// An event of a handler or continuation, for the host to handle.
 pub(super) enum HandlerEvent {
     Ended {
         tag: Tag,
@@ -153,7 +153,7 @@ fn register_inline(
     let inline = Handler::inline(move |_, request, mut reply| {
         let expected = (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
         let takes_us = expected.delay_us.min(MAX_INLINE_US);
-        // Where turns cost nothing, what they send leaves at once.
+        // Where turns cost nothing, their datagrams leave at once.
         if !fabric.borrow().config().cpu.is_free() {
             fabric.borrow_mut().spend(id, u64::from(takes_us) * US);
         }

@@ -44,7 +44,7 @@ pub(super) struct CallLog {
     bound_ns: u64,
     /// Bits may have flipped on the way, so the content of messages proves nothing.
     distrusts_content: bool,
-    /// The longest that a planned handler takes, us.
+    /// The limits of the responses: how long a handler takes, and how long a response is.
     most: ResponseLimits,
     /// A call has no reason to fail.
     survivable: bool,
@@ -110,8 +110,8 @@ impl CallLog {
         self.relays.get(&expected.key).copied()
     }
 
-    /// The protocol did not take it. That its session is over is no reason: whoever calls has
-    /// taken in what the protocol says of sessions first.
+    /// The protocol did not take the call. An ended session is no valid reason: the caller handles
+    /// all session events before it calls.
     pub(super) fn rejected(
         &mut self,
         host: HostId,
@@ -122,7 +122,7 @@ impl CallLog {
         self.record(host, "call rejected: tag", tag, 0);
         self.outcomes.rejected += 1;
         if reason == RejectReason::UnknownSession {
-            let text = format!("the session of call {tag} is over, and nobody was told");
+            let text = format!("the session of call {tag} ended without an event");
             return Err(Violation::new("nothing stays stuck", text));
         }
         if self.survivable {
@@ -197,7 +197,9 @@ impl CallLog {
         }
         match error {
             RequestError::Session(SessionError::Refused(_) | SessionError::ConnectTimeout) => {
-                let text = format!("call {tag}: {error}, and yet it is said to be run");
+                let text = format!(
+                    "call {tag} failed with \"{error}\", but may have run according to the protocol"
+                );
                 Err(Violation::new("at most once", text))
             }
             _ => Ok(()),
@@ -251,7 +253,10 @@ impl CallLog {
                 None => self.buffers.abandon(tag),
             }
         }
-        Ok(self.orders.remove(&tag).expect("an open call has an order"))
+        Ok(self
+            .orders
+            .remove(&tag)
+            .expect("an open call has an expected request"))
     }
 
     /// Whether this is the moment for a bug that happens once in a run.
@@ -261,7 +266,7 @@ impl CallLog {
         strikes
     }
 
-    /// The bit that the protocol carries unseen has to arrive as it was sent.
+    /// The extension bit, which the protocol only carries, must arrive as it was sent.
     pub(super) fn check_ext(&self, expected: Expected, ext: bool) -> Result<(), Violation> {
         if ext == ext_of(expected) || self.distrusts_content {
             return Ok(());
@@ -276,7 +281,7 @@ impl CallLog {
 fn unexpected_error(what: &str, error: &dyn std::fmt::Display) -> Violation {
     Violation::new(
         "no failure without a cause",
-        format!("{what} failed in a run that gives it no reason to: {error}"),
+        format!("{what} failed without a reason in this run: {error}"),
     )
 }
 
@@ -300,7 +305,7 @@ fn error_text(error: RequestError) -> &'static str {
     }
 }
 
-/// The bit that the protocol carries unseen, as the harness sets it.
+/// The extension bit, which the protocol only carries, as the harness sets it.
 pub(super) fn ext_of(expected: Expected) -> bool {
     expected.key & 1 == 1
 }

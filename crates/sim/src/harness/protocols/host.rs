@@ -34,10 +34,10 @@ use workers::Workers;
 const BURSTS_A_TURN: usize = 4;
 /// A host that is never idle takes this long for a turn.
 const MIN_TURN_NS: u64 = 2 * US;
-/// Turns without the fabric's time moving, after which a host is said to spin.
+/// Turns at one instant of the fabric's time after which a host counts as spinning.
 const MAX_TURNS_AT_ONCE: u32 = 100;
-/// How often a channel may fail to get an answer after everything has healed: a session may have
-/// to be found dead first, and a server may still have to drop what died before.
+/// Attempts of a probe after everything has healed. A client may first have to detect a dead
+/// session, and a server may still have to drop state of dead clients.
 const MAX_PROBES: u32 = 4;
 
 pub(in crate::harness) struct Host {
@@ -56,7 +56,7 @@ pub(in crate::harness) struct Host {
     unheard: BTreeSet<usize>,
     /// Its processes have workers that claim requests.
     has_workers: bool,
-    /// Refusals are in order: the servers have less room than is asked of them.
+    /// Refusals are allowed, because the servers have less room than the calls ask for.
     tight: bool,
     /// Time between two probes of a channel, ns: dead sessions are forgotten meanwhile.
     retry_ns: u64,
@@ -72,12 +72,12 @@ struct Process {
     calls: BTreeMap<Tag, (SessionId, RequestNumber)>,
     /// The probes among them: channel and attempt.
     probes: BTreeMap<Tag, (usize, u32)>,
-    /// Those that handlers made, and what is to be answered when they have ended.
+    /// The calls that handlers made, and the request that each handler then answers.
     relays: BTreeMap<Tag, Relay>,
     released: Vec<PeerId>,
     queues: Queues,
     sent: Sent,
-    /// Those that claim requests, if there are any.
+    /// The workers that claim requests, if there are any.
     workers: Option<Workers>,
     /// A received datagram, copied out of the device's memory.
     datagram: Vec<u8>,
@@ -258,7 +258,7 @@ impl Host {
         if count > MAX_TURNS_AT_ONCE {
             return Err(Violation::new(
                 "progress",
-                format!("host {} spins: {count} turns at one time", self.id.0),
+                format!("host {} spins: {count} turns at one instant", self.id.0),
             ));
         }
         Ok(())

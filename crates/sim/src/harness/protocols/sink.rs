@@ -10,7 +10,7 @@ use crate::rng::mix;
 /// Digests of the frames that a planted bug has let pass once.
 pub(super) type Sent = HashSet<u64>;
 
-/// Throws away whatever a client sends for the second time, if it has a place to record frames.
+/// Drops each request frame that is sent for the second time, if it has a place to record frames.
 pub(super) struct LoseRepeated<'a>(Option<&'a mut Sent>);
 
 pub(super) type Sink<'a> = SimSink<'a, LoseRepeated<'a>>;

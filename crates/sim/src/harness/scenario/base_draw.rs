@@ -11,7 +11,7 @@ use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule
 use crate::net::{Framing, Marking, Outage, SwitchConfig, Topology};
 use crate::rng::Rng;
 
-/// Bytes that all messages of one run may have together: keeps a run in the milliseconds.
+/// Bytes that all messages of one run may have together, so that a run takes milliseconds.
 const BYTES_BUDGET: u64 = 1 << 20;
 
 /// The most channels of a run.
@@ -23,7 +23,7 @@ impl Scenario {
         let mut scenario = Self::from_seed_before_broadening(seed);
         scenario.broaden();
         scenario.draw_endpoints();
-        // A generator of its own: what the others draw stays the same.
+        // A separate generator leaves the other draws unchanged.
         let claims = Rng::new(seed ^ 0x0063_6c61_696d).chance(300_000);
         scenario.workers = claims && !scenario.endpoints;
         scenario.draw_frames(&mut Rng::new(seed ^ 0x66_7261_6d65));
@@ -49,7 +49,7 @@ impl Scenario {
         let hosts: Vec<Config> = (0..host_count)
             .map(|_| draw_config(&mut rng, &fabric, &liveness, tight))
             .collect();
-        // A generator of its own: a seed from before there were switches stays the same run.
+        // A separate generator leaves the runs of seeds from before switches unchanged.
         let outages = draw_network(&mut Rng::new(!seed), &mut fabric, host_count, heal_ns);
         let channels = draw_channels(&mut rng, host_count, heal_ns);
         let calls = draw_calls(&mut rng, &hosts, &channels, &fabric, heal_ns);
@@ -70,15 +70,15 @@ impl Scenario {
             workers: false,
             subset: None,
         };
-        // One run in eight is without faults: it has to be perfect.
+        // One run in eight has no faults, and must be perfect.
         if !rng.chance(125_000) {
             scenario.draw_faults(&mut rng);
         }
         scenario
     }
 
-    /// In a third of the runs datagrams cross as frames, which alone changes nothing. In some of
-    /// these many are damaged.
+    /// Lets datagrams cross as frames in a third of the runs, which alone changes nothing. In some
+    /// of these runs many frames are damaged.
     fn draw_frames(&mut self, rng: &mut Rng) {
         if !rng.chance(333_333) {
             return;
@@ -87,7 +87,7 @@ impl Scenario {
         if !self.is_faultless() && rng.chance(250_000) {
             let ppm = rng.log_range(10_000, 200_000) as u32;
             let undetected = false;
-            // Behind all others, so that those of a part of a scenario keep their places.
+            // This rule comes last, so that the rules of a subset keep their places.
             let rule = self.place(rng, Fault::Corrupt { ppm, undetected });
             self.rules.push(rule);
         }
@@ -95,7 +95,7 @@ impl Scenario {
 
     fn draw_faults(&mut self, rng: &mut Rng) {
         let heal_ns = self.heal_ns;
-        // How bad everything is in this run, up to 30%.
+        // The highest fault rate of this run, up to 30%.
         let worst_ppm = rng.log_range(100, 300_000) as u32;
         let long_ns = heal_ns / 2;
         for _ in 0..rng.log_range(0, 6) {
@@ -189,7 +189,7 @@ impl Scenario {
         let len = rng.log_range(0, 200.min(self.fabric.max_datagram as u64));
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
         if rng.chance(700_000) {
-            // Something that gets past the first look: magic, version, no token, a kind.
+            // A prefix that passes the first check: magic, version, no token, a kind.
             let start = [0x5a, 1, 0, 0, 0, 0, 0, 0, rng.range(1, 19) as u8, 0];
             let kept = start.len().min(bytes.len());
             bytes[..kept].copy_from_slice(&start[..kept]);
@@ -212,14 +212,14 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
         seed: rng.next_u64(),
         max_datagram: rng.pick(&[512, 1200, 1472, 1472, 4096, 8972, 65_507]),
         link: LinkConfig {
-            // The slowest and the fullest together stay below the shortest `rto_max_ns`: beyond
-            // it everything would be sent again before it can have arrived.
+            // The slowest rate with the longest queue stays below the shortest `rto_max_ns`. Above
+            // it, every packet would be sent again before it can have arrived.
             rate_bps: rng.pick(&[1, 10, 25, 100]) * 1_000_000_000,
             propagation_ns: rng.log_range(100, 200 * US),
             queue_bytes: rng.log_range(10_000, 1 << 20),
         },
         receive: ReceiveLimits {
-            // Never so few that there is no credit for a session of each channel.
+            // Always enough for one credit for a session of each channel.
             datagrams: if starved {
                 rng.range(2 * MAX_CHANNELS, 128) as usize
             } else {
@@ -354,7 +354,7 @@ fn draw_channels(rng: &mut Rng, host_count: u64, heal_ns: u64) -> Vec<ChannelPla
     (0..rng.log_range(1, MAX_CHANNELS))
         .map(|_| {
             let client = any(rng);
-            // Anybody but the client; mostly the last host.
+            // Any host but the client, mostly the last one.
             let other = (client + 1 + rng.below(host_count - 1) as u32) % host_count as u32;
             let last = host_count as u32 - 1;
             let server = if client != last && rng.chance(700_000) {
@@ -393,7 +393,7 @@ fn draw_calls(
         len as u32
     };
     let count = rng.log_range(1, 300);
-    // Bunched or spread, so that both queues and idle sessions come up.
+    // Calls are bunched or spread, so that both queues and idle sessions occur.
     let span_ns = rng.log_range(1, heal_ns);
     let longest_us = rng.log_range(1, heal_ns / US) as u32;
     let mut calls: Vec<CallPlan> = (0..count)

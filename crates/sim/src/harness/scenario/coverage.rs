@@ -1,4 +1,4 @@
-//! The features of a scenario by name, to see that random scenarios leave none out.
+//! The features of a scenario by name, to check that random scenarios leave none out.
 
 use super::{HostFaultKind, Runs, Scenario};
 use crate::fabric::Fault;

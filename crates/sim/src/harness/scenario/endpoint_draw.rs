@@ -1,6 +1,6 @@
 //! The third random draw of a seed: whether whole endpoints run, and what only they have.
 //!
-//! It has a generator of its own, so what the others draw stays the same.
+//! It has a separate generator, so the other draws stay unchanged.
 
 use super::{HostFault, HostFaultKind, Runs, Scenario};
 use crate::rng::Rng;

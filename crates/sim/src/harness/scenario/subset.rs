@@ -28,7 +28,7 @@ impl Subset {
         }
     }
 
-    /// Whether `scenario` has all these places; if not, what it has.
+    /// Whether `scenario` has all these places; if not, the error names its entries.
     pub fn check(&self, scenario: &Scenario) -> Result<(), String> {
         let lens = lens(scenario);
         let beyond = |&list: &usize| {
@@ -69,7 +69,7 @@ impl Subset {
         self.len() == 0
     }
 
-    /// The same entries by their places in what `base` is a part of.
+    /// The same entries by their places in the scenario of which `base` is a subset.
     pub(crate) fn within(&self, base: &Self) -> Self {
         let outer = |list: usize| {
             let places = self.places[list].iter();

@@ -1,7 +1,7 @@
 //! The second random draw of a seed: racks and trees, many clients of one server, several hosts on
 //! a node, messages of megabytes, calls from handlers, callers without patience, virtual machines.
 //!
-//! It has a generator of its own, so what the first draws stays the same.
+//! It has a separate generator, so the first draw stays unchanged.
 
 use starling_proto::{Config, Congestion};
 
@@ -59,7 +59,7 @@ impl Scenario {
         }
     }
 
-    /// More clients, all of them of the first host.
+    /// Adds more clients, all of the first host.
     fn crowd(&mut self, rng: &mut Rng) {
         let config = self.hosts[0].clone();
         let room = (2 * MAX_CHANNELS).saturating_sub(self.channels.len() as u64);
@@ -94,13 +94,13 @@ impl Scenario {
         }
         self.calls.sort_by_key(|call| call.at_ns);
         if let [switch, ..] = self.fabric.topology.switches[..] {
-            // The cables of those that were there before keep their numbers.
+            // The cables of earlier hosts keep their numbers.
             let hosts = self.hosts.len() as u32;
             self.fabric.topology = Topology::one_switch(hosts, self.fabric.link, switch);
         }
     }
 
-    /// Switches, where there were none.
+    /// Adds switches where there were none.
     fn build(&mut self, rng: &mut Rng) {
         let hosts = self.hosts.len() as u32;
         let small_bytes = rng.log_range(20_000, 1 << 20);
@@ -120,7 +120,7 @@ impl Scenario {
         };
         self.fabric.topology = match rng.below(3) {
             0 => {
-                // Its links are as they are.
+                // This topology fixes its own links.
                 self.fabric.link = LinkConfig::default();
                 for config in &mut self.hosts {
                     config.link_rate_bps = self.fabric.link.rate_bps;
@@ -128,7 +128,7 @@ impl Scenario {
                 Topology::cx4_with(hosts, switch)
             }
             1 => {
-                // Any two of them may be in one rack, in one pod, or neither.
+                // Any two hosts may share a rack, a pod, or neither.
                 let tree = Topology::fat_tree(4, self.fabric.link, switch);
                 let count = u64::from(tree.nodes.unwrap_or(1));
                 let mut free: Vec<u32> = (0..count as u32).collect();
@@ -142,7 +142,7 @@ impl Scenario {
         };
     }
 
-    /// Some hosts are threads of one node.
+    /// Makes some hosts threads of one node.
     fn share_nodes(&mut self, rng: &mut Rng) {
         if self.nodes.is_empty() {
             self.nodes = (0..self.hosts.len() as u32).map(NodeId).collect();
@@ -179,7 +179,7 @@ impl Scenario {
             self.rules.push(rule);
         }
         if rng.chance(50_000) {
-            // A virtual machine whose core is given to others again and again.
+            // A virtual machine that loses its core again and again.
             let host = self.any_host(rng);
             for _ in 0..rng.range(2, 10) {
                 self.host_faults.push(HostFault {
@@ -193,7 +193,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing reaches a host and nothing leaves it, for a while.
+    /// Isolates a host for a while, in both directions.
     fn isolate(&mut self, rng: &mut Rng) {
         let host = Some(self.any_host(rng));
         let start_ns = rng.range(0, self.heal_ns);
@@ -203,7 +203,7 @@ impl Scenario {
         self.rules.push(Rule { to: host, ..rule });
     }
 
-    /// A few messages of megabytes, mostly one way, where that does not take for ever.
+    /// Adds a few messages of megabytes, mostly in one direction, where links are fast enough.
     fn enlarge(&mut self, rng: &mut Rng) {
         let wide = self.fabric.max_datagram >= 1200 && self.fabric.link.rate_bps >= 10_000_000_000;
         if !wide || self.calls.is_empty() {
@@ -230,12 +230,12 @@ impl Scenario {
         }
     }
 
-    /// Some handlers make a call of their own before they answer. What they call answers by
-    /// itself, so that no calls wait for each other in a circle.
+    /// Lets some handlers make a call of their own before they answer. The called host answers
+    /// without further calls, so no calls wait for each other in a circle.
     fn nest(&mut self, rng: &mut Rng) {
         let ends: Vec<bool> = self.channels.iter().map(|_| rng.chance(500_000)).collect();
         for call in &mut self.calls {
-            // A shorter request has no name of its own.
+            // A shorter request has no unique key.
             let named = call.request_len as usize >= content::HEADER;
             if ends[call.channel] || !named || !rng.chance(500_000) {
                 continue;

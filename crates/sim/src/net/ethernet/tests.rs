@@ -39,7 +39,9 @@ fn a_wrapped_datagram_is_read_with_its_marks() {
                 assert_eq!(received.start, framing.headers());
                 assert_eq!(framing.read(&frame, from), Err(Drop::NotOurs));
                 framing.mark(&mut frame);
-                let marked = framing.read(&frame, to).expect("as good as before");
+                let marked = framing
+                    .read(&frame, to)
+                    .expect("the mark keeps the frame valid");
                 assert_eq!(marked.ecn, Ecn::CongestionExperienced);
             }
         }
@@ -59,7 +61,7 @@ fn every_damage_is_noticed_and_all_reasons_come_up() {
         let read = framing.read(&bytes, to);
         reasons.insert(read.expect_err("a damaged frame"));
     }
-    // No fragments: the checksum of the header is looked at before.
+    // No fragments, because the header's checksum is checked first.
     let expected = [
         Drop::Truncated,
         Drop::NotIp,
@@ -78,8 +80,8 @@ fn every_damage_is_noticed_and_all_reasons_come_up() {
     }
 }
 
-/// A checksum that looks like one which was left to a card proves nothing: no bit is flipped where
-/// only that could tell.
+/// A checksum that looks like one left to a card proves nothing, so no bit is flipped where only
+/// that checksum could tell.
 #[test]
 fn a_frame_with_a_partial_checksum_is_damaged_elsewhere() {
     let [_, to] = ends();

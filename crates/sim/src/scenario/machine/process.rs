@@ -33,7 +33,7 @@ impl Process {
         }
     }
 
-    /// Asks for the memory that calls will need.
+    /// Prefetches the memory that calls will need.
     pub(super) fn prefetch(&mut self, calls: &[Call], channels: &[Channel]) {
         let tx = self.io.split().1;
         for call in calls {
@@ -62,7 +62,7 @@ impl Process {
         } = self;
         let (rx, tx) = io.split();
         let count = rx.rx_burst().expect("the device has no errors");
-        // What few sessions need stays in a cache.
+        // The state of few sessions stays in a cache.
         let asked = if channel_of.len() > PREFETCH_MIN_HOSTS {
             count
         } else {

@@ -8,15 +8,15 @@ use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
 
 use crate::queueing::{Arrival, times};
 
-/// What the dispatcher does to a request: half when it comes, half when it is done. The thread pool
+/// The dispatcher's time for a request: half when it arrives, half when it is done. The thread pool
 /// takes 14 to 34 ns where two cores are near and some 90 where they are far from each other
 /// (`starling bench dispatch`, two requests a worker); a cache line takes 45 and 220, so this is in
 /// between as [`HANDOVER_NS`] is.
 const DISPATCH_NS: u64 = 50;
-/// A cache line's way from core to core.
+/// The time that a cache line takes from core to core.
 const HANDOVER_NS: u64 = 100;
 
-/// Requests that wait at the dispatcher: so many that none is refused.
+/// The bound of the dispatcher's queue: none is refused.
 const QUEUE: usize = usize::MAX;
 
 /// Events of one time, in the order in which they are handled.
@@ -28,7 +28,7 @@ enum Event {
     Reaches { worker: usize, request: usize },
     /// A worker is done with its request.
     Done { worker: usize },
-    /// The dispatcher learns of it.
+    /// The dispatcher learns that the worker is done.
     Heard { worker: usize },
 }
 
@@ -36,13 +36,13 @@ struct Machine {
     policy: Jbsq<usize>,
     schedule: Schedule,
     told: u64,
-    /// The dispatcher is busy until then.
+    /// The time until which the dispatcher is busy.
     busy_until_ns: u64,
     dispatch_ns: u64,
     handover_ns: u64,
     seats: Vec<VecDeque<usize>>,
     running: Vec<Option<usize>>,
-    /// When each request came and how long it takes.
+    /// The arrival and service time of each request.
     requests: Vec<Arrival>,
     latencies_ns: Histogram<u64>,
     skipped: usize,
@@ -114,7 +114,7 @@ impl Machine {
 }
 
 /// Latencies of all but the first tenth of `count` requests, with the shipped policy. Partitioned
-/// requests reach their worker by themselves, as from a network card.
+/// requests reach their worker without the dispatcher, as from a network card.
 pub(super) fn dispatched(
     mode: Mode,
     depth: u8,

@@ -123,9 +123,9 @@ impl Host {
         Ok(Some(tag))
     }
 
-    /// A call was not taken. If it was a probe, only limits that are tight can be why, and the
-    /// channel is not waited for any more; if it was a late one of the scenario's own, its probe is
-    /// still to come.
+    /// The protocol did not take a call. For a probe, only tight limits can be the reason, and the
+    /// host stops waiting for the channel. For a late call of the scenario itself, the channel's
+    /// probe is still to come.
     fn cannot_probe(
         &mut self,
         channel: usize,
@@ -142,7 +142,7 @@ impl Host {
         Ok(())
     }
 
-    /// A handler calls on `channel`, and answers then; at once if it cannot.
+    /// A handler calls on `channel` and answers when that call ends, or at once if it cannot call.
     fn relay(&mut self, relay: Relay, channel: usize, log: &mut CallLog) -> Result<(), Violation> {
         let now_ns = log.now_ns();
         match self.call(&CallPlan::short(now_ns, channel), None, log)? {

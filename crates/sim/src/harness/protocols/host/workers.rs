@@ -1,12 +1,12 @@
-//! Workers that claim requests beside the event loop of a host, as threads would to which a device
-//! gives requests by itself: they take some of its datagrams, claim at any time, answer on their
-//! own, and report to the event loop at any later time.
+//! Workers that claim requests beside the event loop of a host, like threads that a device steers
+//! requests to. They take some of its datagrams, claim at any time, answer on their own, and report
+//! to the event loop at any later time.
 //!
 //! ```text
 //!  rx ─ some ─▶ steered ─▶ claim ─┬─▶ runs ─▶ answers ─▶ report ─▶ the protocol
 //!   └─ others ────────────────────┴─ lost ─▶ handed over ──────────▶ the protocol
 //! ```
-//! Between any two of these passes some time.
+//! Some time passes between any two of these steps.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::harness::protocols::sink::Sink;
 use crate::harness::{PlantedBug, US};
 use crate::rng::Rng;
 
-/// Sessions that workers are for: some have a place beyond.
+/// Sessions whose requests workers can claim. Some sessions have a number beyond it.
 const PLACES: usize = 6;
-/// How many of the requests that a worker could take one gets.
+/// The share of claimable requests that go to a worker.
 const SHARE_PPM: u32 = 700_000;
 
 pub(super) struct Workers {
@@ -59,7 +59,11 @@ impl Workers {
 impl Host {
     /// Plans what a worker does next, `after_ns` and as long as such a step takes.
     pub(super) fn plan_step(&mut self, after_ns: u64, step: Step, log: &CallLog) {
-        let workers = self.process().workers.as_mut().expect("one of them works");
+        let workers = self
+            .process()
+            .workers
+            .as_mut()
+            .expect("the host has workers");
         let at_ns = log.now_ns() + after_ns + workers.delay_ns();
         let incarnation = self.incarnation;
         self.schedule.add(at_ns, Task::Worker { incarnation, step });
@@ -98,9 +102,9 @@ impl Host {
         log: &mut CallLog,
     ) -> Result<(), Violation> {
         let process = self.process.as_mut().expect("within a turn");
-        let workers = process.workers.as_ref().expect("one of them works");
+        let workers = process.workers.as_ref().expect("the host has workers");
         let candidate = workers.claims.parse(peer, &datagram);
-        let candidate = candidate.expect("looked at before");
+        let candidate = candidate.expect("the datagram was parsed before");
         let Some(claim) = workers.claims.claim(&candidate, marked) else {
             if log.bug_triggers(PlantedBug::ClaimIgnored) {
                 log.execute(self.id, candidate.payload())?;
@@ -132,7 +136,7 @@ impl Host {
         let sent = head.is_some_and(|(preamble, head)| {
             let mut sink = sink!(process, log);
             let (peer, body) = (claim.peer(), response.head());
-            // In a datagram of its own.
+            // The response goes into a datagram of its own.
             sink.seal(peer);
             let pushed = sink.push(peer, &preamble, &head, body, &[]);
             sink.seal(peer);
@@ -175,7 +179,7 @@ impl Host {
 }
 
 impl Process {
-    /// Has workers from now on.
+    /// Gives the process workers.
     pub(super) fn start_workers(&mut self, rng: Rng) {
         let claims = self.protocol.share_claims(PLACES);
         self.workers = Some(Workers::new(claims, rng));
