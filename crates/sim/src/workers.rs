@@ -23,7 +23,7 @@ struct Pool {
     host: HostId,
     policy: Jbsq<Box<Job>>,
     /// Each worker's requests that have not begun.
-    seats: Vec<VecDeque<Box<Job>>>,
+    waiting: Vec<VecDeque<Box<Job>>>,
     /// Each worker's current request.
     running: Vec<Option<Box<Job>>>,
     /// The jobs that were run, with their workers.
@@ -52,7 +52,7 @@ impl Workers {
             fabric: fabric.clone(),
             host,
             policy: Jbsq::new(Mode::SingleQueue, threads, depth, queue),
-            seats: (0..threads).map(|_| VecDeque::new()).collect(),
+            waiting: (0..threads).map(|_| VecDeque::new()).collect(),
             running: (0..threads).map(|_| None).collect(),
             done: VecDeque::new(),
             in_flight: 0,
@@ -79,7 +79,7 @@ impl Workers {
 
 impl Pool {
     fn give(&mut self, worker: usize, job: Box<Job>) {
-        self.seats[worker].push_back(job);
+        self.waiting[worker].push_back(job);
         if self.running[worker].is_none() {
             self.start(worker);
         }
@@ -87,7 +87,7 @@ impl Pool {
 
     /// An idle worker takes jobs until it has one that runs.
     fn start(&mut self, worker: usize) {
-        while let Some(mut job) = self.seats[worker].pop_front() {
+        while let Some(mut job) = self.waiting[worker].pop_front() {
             let (now_ns, clock_ns) = {
                 let fabric = self.fabric.borrow();
                 (fabric.now_ns(), fabric.host_now_ns(self.host))

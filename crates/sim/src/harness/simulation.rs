@@ -100,23 +100,23 @@ struct Simulation<'a, P> {
     scenario: &'a Scenario,
     fabric: SharedFabric,
     host_set: P,
-    alarms: Vec<Timer>,
+    timers: Vec<Timer>,
     phase: Phase,
     tick_ns: u64,
 }
 
 impl<'a, P: HostSet> Simulation<'a, P> {
     fn new(fabric: &SharedFabric, scenario: &'a Scenario, host_set: P) -> Self {
-        let mut world = Self {
+        let mut simulation = Self {
             scenario,
             fabric: fabric.clone(),
             host_set,
-            alarms: Vec::new(),
+            timers: Vec::new(),
             phase: Phase::Load,
             tick_ns: (scenario.heal_ns / 8).max(MS),
         };
-        world.plan();
-        world
+        simulation.plan();
+        simulation
     }
 
     /// Enters everything that the scenario plans into schedules and timers.
@@ -152,7 +152,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
                     self.await_workers(busy);
                 }
                 Some(Step::Timer(word)) => {
-                    if self.ring(self.alarms[word as usize])? {
+                    if self.handle_timer(self.timers[word as usize])? {
                         return self.end();
                     }
                 }
@@ -168,9 +168,9 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         }
     }
 
-    /// True if the run is over.
-    fn ring(&mut self, set_timer: Timer) -> Result<bool, Violation> {
-        match set_timer {
+    /// Handles a timer. True if the run is over.
+    fn handle_timer(&mut self, timer: Timer) -> Result<bool, Violation> {
+        match timer {
             Timer::Fault(index) => self.strike(index),
             Timer::Restart(host) => self.host_set.restart(host),
             Timer::Inject(index) => {
@@ -223,7 +223,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
                 self.phase = Phase::Keep { until_ns };
             }
             Phase::Keep { until_ns } if now_ns >= until_ns => {
-                self.check_acquaintance()?;
+                self.check_sessions_known()?;
                 for (channel, plan) in self.scenario.channels.iter().enumerate() {
                     self.host_set.close(plan.client, channel, now_ns);
                 }
@@ -240,7 +240,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
     }
 
     /// Fails if a server has sessions that no client knows.
-    fn check_acquaintance(&self) -> Result<(), Violation> {
+    fn check_sessions_known(&self) -> Result<(), Violation> {
         for host in (0..self.scenario.hosts.len() as u32).map(HostId) {
             let (served, known) = (self.host_set.served(host), self.host_set.known(host));
             let unknown = served.saturating_sub(known) as u64;
@@ -270,9 +270,9 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         self.fabric.borrow().now_ns()
     }
 
-    fn set_timer(&mut self, at_ns: u64, set_timer: Timer) {
-        self.alarms.push(set_timer);
-        let word = self.alarms.len() as u64 - 1;
+    fn set_timer(&mut self, at_ns: u64, timer: Timer) {
+        self.timers.push(timer);
+        let word = self.timers.len() as u64 - 1;
         self.fabric.borrow_mut().set_timer(at_ns, word);
     }
 }

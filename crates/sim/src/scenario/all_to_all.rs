@@ -125,7 +125,7 @@ impl Application for Mesh {
     }
 
     /// The word is the thread that begins.
-    fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+    fn handle_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let host = HostId(word as u32);
         let thread = &mut self.threads[word as usize];
         thread.issue(&mut self.rng, now_ns, |call| calls.push((host, call)));

@@ -288,7 +288,7 @@ impl Cluster {
                 .set_timer(now_ns + interval_ns, word);
         }
         let mut calls = Vec::new();
-        app.set_timer(word, now_ns, &mut calls);
+        app.handle_timer(word, now_ns, &mut calls);
         for (host, call) in calls {
             let machine = self.machine(host);
             if machine.is_running() {

@@ -62,7 +62,7 @@ pub(super) trait Application {
     );
 
     /// A timer expired. Each call is made by the host beside it.
-    fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+    fn handle_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let _ = (word, now_ns, calls);
     }
 

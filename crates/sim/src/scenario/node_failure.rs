@@ -129,7 +129,7 @@ impl Application for Load {
     }
 
     /// `word` is the node that calls.
-    fn set_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
+    fn handle_timer(&mut self, word: u64, now_ns: u64, calls: &mut Vec<(HostId, Call)>) {
         let client = word as u32;
         let channel = self.rng.below(u64::from(self.nodes) - 1);
         let server = channel as u32 + u32::from(channel as u32 >= client);

@@ -36,7 +36,7 @@ pub(super) struct CallLog {
     pub(super) calls: Calls,
     buffers: Buffers,
     executions: AtMostOnce,
-    orders: HashMap<Tag, Expected>,
+    expected: HashMap<Tag, Expected>,
     /// The channels that handlers of requests, by key, call on before they answer.
     relays: HashMap<u64, usize>,
     next_tag: Tag,
@@ -64,7 +64,7 @@ impl CallLog {
             calls: Calls::default(),
             buffers: Buffers::default(),
             executions: AtMostOnce::default(),
-            orders: HashMap::new(),
+            expected: HashMap::new(),
             relays: HashMap::new(),
             next_tag: 1,
             heal_ns: scenario.heal_ns,
@@ -97,7 +97,7 @@ impl CallLog {
         self.calls.issued(tag, now_ns, deadline_ns);
         self.buffers.lent(tag, message.head(), message.tail());
         self.executions.issued(expected.key);
-        self.orders.insert(tag, expected);
+        self.expected.insert(tag, expected);
     }
 
     /// The handler of this request will call on `channel` before it answers.
@@ -237,7 +237,7 @@ impl CallLog {
         self.outcomes.abandoned += 1;
         self.calls.abandon(tag);
         self.buffers.abandon(tag);
-        self.orders.remove(&tag);
+        self.expected.remove(&tag);
     }
 
     /// The checks that only hold when no call is open.
@@ -254,7 +254,7 @@ impl CallLog {
             }
         }
         Ok(self
-            .orders
+            .expected
             .remove(&tag)
             .expect("an open call has an expected request"))
     }

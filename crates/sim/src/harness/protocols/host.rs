@@ -231,7 +231,7 @@ impl Host {
             .flush()
             .expect("the device has no errors");
         self.release_peers();
-        self.check_books()?;
+        self.check_accounting()?;
         self.fabric.borrow_mut().end_turn(self.id, Work::default());
         self.schedule(log.now_ns());
         Ok(())
@@ -264,7 +264,7 @@ impl Host {
         Ok(())
     }
 
-    fn check_books(&mut self) -> Result<(), Violation> {
+    fn check_accounting(&mut self) -> Result<(), Violation> {
         let limit = self.config.rx_queue_datagrams * self.config.overcommit;
         let process = self.process.as_mut().expect("within a turn");
         let (protocol, grants) = (&process.protocol, process.io.grants());
