@@ -65,16 +65,14 @@ fn a_longer_tail_alone_does_not_decide() {
 }
 
 #[test]
-fn rows_for_programs_have_the_seven_keys() {
+fn rows_have_the_documented_keys() {
     let text = report::json(&outcomes([2, 1, 20]));
     assert_eq!(text.lines().count(), 12 * 6);
     for line in text.lines() {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
         let keys: Vec<&String> = row.as_object().unwrap().keys().collect();
-        let expected = [
-            "bench", "case", "metric", "scheme", "system", "unit", "value",
-        ];
-        assert_eq!(keys, expected);
+        let expected = "case max metric min repetitions scheme suite system unit value";
+        assert_eq!(keys, expected.split(' ').collect::<Vec<_>>());
     }
 }
 
