@@ -105,8 +105,8 @@ fn scheme(svg: &mut String, rows: &[Row]) {
         };
         let _ = writeln!(
             svg,
-            r##"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height}"
- fill="{}" stroke="#fff" stroke-width="0.5"><title>{}: {}</title></rect>"##,
+            r##"<rect fill="{}" stroke="#fff" stroke-width="0.5"
+ x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height}"><title>{}: {}</title></rect>"##,
             colour(stage.kind()),
             stage.name(),
             table::human(Metric::Stage(stage), ns)
