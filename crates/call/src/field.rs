@@ -26,31 +26,59 @@ pub(crate) mod tag {
     pub(crate) const OPTIONAL: u8 = 128;
     pub(crate) const SENT: u8 = OPTIONAL;
     pub(crate) const NOT_RUN: u8 = OPTIONAL + 1;
+
+    /// The name of a field, for errors.
+    pub(super) fn name(tag: u8) -> &'static str {
+        match tag {
+            DEADLINE => "deadline",
+            ENCODING => "encoding",
+            METADATA => "metadata",
+            STREAM => "stream position",
+            STATUS => "status code",
+            MESSAGE => "status message",
+            SENT => "time of the call",
+            NOT_RUN => "not run",
+            _ => "unknown",
+        }
+    }
 }
 
 /// Why a call header is refused. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The payload ends inside the header.
-    #[error("the call header is cut short")]
+    #[error("the call header is cut short: its sender has a bug")]
     Truncated,
     /// The extension is longer than [`MAX_EXTENSION`], or its metadata than [`MAX_METADATA`].
-    #[error("the call header is too long")]
+    #[error(
+        "the call header has more than {MAX_EXTENSION} bytes, or its metadata more than \
+         {MAX_METADATA}: its sender has a bug"
+    )]
     TooLong,
     /// A field has the wrong length or a value that is not allowed.
-    #[error("field {tag} of the call header has a bad value")]
+    #[error(
+        "field {tag} ({}) of the call header has a bad value: its sender has a bug",
+        tag::name(*.tag)
+    )]
     BadValue {
         /// The field.
         tag: u8,
     },
     /// A field came twice, or may only occur in the other direction.
-    #[error("field {tag} of the call header comes twice or in the wrong direction")]
+    #[error(
+        "field {tag} ({}) of the call header comes twice or in the wrong direction: \
+         its sender has a bug",
+        tag::name(*.tag)
+    )]
     Misplaced {
         /// The field.
         tag: u8,
     },
     /// The receiver has to understand the field and does not.
-    #[error("field {tag} of the call header is unknown here; this end may be older than its peer")]
+    #[error(
+        "field {tag} of the call header is unknown here: if the sender is newer, update this end, \
+         else the sender has a bug"
+    )]
     Unknown {
         /// The field.
         tag: u8,

@@ -13,8 +13,11 @@ pub enum CallError {
     /// Too many calls wait on this session.
     #[error("the session's queue is full: the server is slower than its caller; call less often")]
     QueueFull,
-    /// The message is larger than both ends take.
-    #[error("the request has {len} bytes, the session takes {max}")]
+    /// The message is larger than one of the two ends takes.
+    #[error(
+        "the request has {len} bytes, and the smaller max_message of the two ends is {max}: \
+         send less, or raise EndpointConfig::protocol.max_message on both"
+    )]
     TooLarge {
         /// Bytes of the request with its header.
         len: usize,
@@ -22,7 +25,10 @@ pub enum CallError {
         max: usize,
     },
     /// Too many calls are outstanding on this endpoint.
-    #[error("the endpoint has its limit of {limit} calls outstanding (EndpointConfig::max_calls)")]
+    #[error(
+        "this endpoint has its limit of {limit} calls outstanding: \
+         wait for some to end, or raise EndpointConfig::max_calls"
+    )]
     TooManyCalls {
         /// The limit.
         limit: usize,
@@ -34,7 +40,7 @@ pub enum CallError {
         needed: usize,
     },
     /// There is no such continuation.
-    #[error("the continuation is not registered on this endpoint")]
+    #[error("the continuation is not registered on this endpoint: register it before the call")]
     UnknownContinuation,
 }
 

@@ -1,4 +1,4 @@
-//! A handler's panic becomes a status here: INTERNAL, "the server's handler panicked".
+//! A handler's panic becomes a status here: INTERNAL, "the server's handler panicked: ...".
 //!
 //! ```text
 //!  inline handler ── Endpoint::handle_burst catches ─▶ Tables::recover ─┐
@@ -18,7 +18,7 @@ use starling_call::Status;
 /// The status of a request whose handler panicked.
 #[cold]
 pub(crate) fn status() -> Status {
-    Status::internal("the server's handler panicked")
+    Status::internal("the server's handler panicked: see the server's log")
 }
 
 /// Whose code runs, and so is to blame for a panic.

@@ -37,7 +37,11 @@ impl Refusal {
             }
             Self::UnknownMethod(method) => {
                 stats.unknown_method += 1;
-                Status::unimplemented(format!("the server has no method {:#010x}", method.0))
+                Status::unimplemented(format!(
+                    "the server has no method with the id {:#010x}: add its service to the server, \
+                     or use one .proto file on both ends",
+                    method.0
+                ))
             }
         }
     }

@@ -1,13 +1,16 @@
 //! Why sessions and requests end: typed, and naming the side at fault.
 
-use crate::wire::MIN_DATAGRAM;
+use crate::wire::{MIN_DATAGRAM, VERSION};
 use crate::{Msgbuf, PeerId, RequestId, RequestNumber, SessionId, Tag};
 
 /// Why a server did not open a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// All places in its session table are taken.
-    #[error("the server is full: it has its limit of {limit} sessions")]
+    #[error(
+        "the server is full: it has its limit of {limit} sessions; \
+         raise max_sessions there, or close sessions"
+    )]
     SessionLimit {
         /// Its limit.
         limit: u32,
@@ -22,13 +25,16 @@ pub enum Refusal {
         limit: u32,
     },
     /// It speaks another version of the protocol.
-    #[error("the server speaks protocol version {version}, this client another")]
+    #[error(
+        "the server speaks protocol version {version}, this client version {VERSION}: \
+         use one release on both ends"
+    )]
     Version {
         /// Its version.
         version: u32,
     },
     /// It is shutting down.
-    #[error("the server is shutting down")]
+    #[error("the server is shutting down: wait for it to come back, or go elsewhere")]
     ShuttingDown,
     /// A parameter of the connect makes no sense to it.
     #[error("the server finds the connect malformed: use one release on both ends")]
@@ -43,7 +49,9 @@ pub enum Refusal {
         bytes: u32,
     },
     /// A later version's reason.
-    #[error("the server refused for a reason of a later version, code {0}")]
+    #[error(
+        "the server refused for a reason that this release does not know, code {0}: update this end"
+    )]
     Other(u32),
 }
 
@@ -77,19 +85,28 @@ impl Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The message is larger than the server accepts.
-    #[error("the request is larger than the server accepts")]
+    #[error("the request is larger than the server accepts: send less, or raise max_message there")]
     TooLarge,
     /// No memory to reassemble it now. Nothing was run: it is safe to try again.
-    #[error("the server has no memory for large requests now; the request was not run")]
+    #[error(
+        "the server has no memory for large requests now; the request was not run: \
+         try again later, raise reassembly_bytes there, or send less at once"
+    )]
     NoMemory,
-    /// The request was run, but its response is no longer kept.
-    #[error("the request was run, its response is no longer kept by the server")]
+    /// The request may have run, but its response is no longer kept.
+    #[error(
+        "the request may have run; the server dropped its response after 10 s or for lack of \
+         memory: raise response_retention_ns or retained_bytes there"
+    )]
     ResponseExpired,
     /// The fragments contradict each other.
-    #[error("the server finds the request's fragments malformed")]
+    #[error("the server finds the request's fragments malformed: use one release on both ends")]
     Malformed,
     /// A later version's reason.
-    #[error("the server rejected the request for a reason of a later version, code {0}")]
+    #[error(
+        "the server rejected the request for a reason that this release does not know, code {0}: \
+         update this end"
+    )]
     Other(u32),
 }
 
@@ -119,7 +136,7 @@ impl Rejection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
     /// It has its limit of peers.
-    #[error("the server has as many peers as it may: end some of its clients or raise its limit")]
+    #[error("the server has as many peers as it may: end some of its clients or raise max_peers")]
     Full,
     /// It accepts no process of this user.
     #[error("the server is another user's: run both as one user, or have it allow other users")]
@@ -128,7 +145,10 @@ pub enum DeviceRefusal {
     #[error("the server has another version of the device: use one release on both ends")]
     OtherVersion,
     /// It does not accept the memory of this end.
-    #[error("the server does not accept rings of this size: set a smaller one, or raise its limit")]
+    #[error(
+        "the server does not accept rings of this size: lower ring_bytes on this end, \
+         or raise max_accepted_ring_bytes there"
+    )]
     Unacceptable,
     /// The owner of the address does not answer as such a device does.
     #[error("what has the address does not answer as a server does: check the address")]
@@ -157,16 +177,16 @@ pub enum SessionError {
     #[error("the peer stopped answering: its host or process died, is stopped, or is cut off")]
     PeerSilent,
     /// The peer is another incarnation now.
-    #[error("the peer was restarted; it does not know what the one before it ran")]
+    #[error("the peer was restarted; it does not know what the one before it ran: connect again")]
     PeerRestarted,
     /// The peer announced that it is shut down.
     #[error("the peer was shut down: wait for it to come back, or go elsewhere")]
     PeerLeft,
-    /// The peer dropped the session.
-    #[error("the peer dropped the session")]
+    /// The peer dropped the session, because this end was silent or cut off for too long.
+    #[error("the peer dropped the session: it heard nothing from this end for long; connect again")]
     PeerDropped,
-    /// This side closed the session.
-    #[error("the session was closed on this side")]
+    /// This end closed the session.
+    #[error("this end closed the session: it was closed or dropped here, or this end shut down")]
     Closed,
 }
 
@@ -180,10 +200,13 @@ pub enum RequestError {
     #[error(transparent)]
     Rejected(#[from] Rejection),
     /// The response is larger than this endpoint takes.
-    #[error("the response is larger than this endpoint takes")]
+    #[error("the response is larger than this end takes: ask for less, or raise max_message here")]
     ResponseTooLarge,
     /// No memory to reassemble the response now.
-    #[error("no memory to reassemble the response now")]
+    #[error(
+        "this end has no memory to reassemble the response now: \
+         raise reassembly_bytes here, or ask for less at once"
+    )]
     NoMemory,
 }
 
@@ -191,13 +214,19 @@ pub enum RequestError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RejectReason {
     /// The session is over, or never was.
-    #[error("the session is over")]
+    #[error("the session is over: connect again")]
     UnknownSession,
     /// The queue behind the slots is full: the caller is faster than the server.
-    #[error("the session's queue is full")]
+    #[error(
+        "the session's queue is full, the server is slower than its caller: \
+         send less often, or raise max_queued on this end"
+    )]
     QueueFull,
-    /// Larger than both ends take.
-    #[error("the message has {len} bytes, the session takes {max}")]
+    /// Larger than one of the two ends takes.
+    #[error(
+        "the request has {len} bytes, and the smaller max_message of the two ends is {max}: \
+         send less, or raise max_message on both"
+    )]
     TooLarge {
         /// The message.
         len: usize,
@@ -222,8 +251,11 @@ pub enum RespondReason {
     /// The client is gone, cancelled the request, or was answered already.
     #[error("no client waits for this response: it is gone, cancelled the request, or has it")]
     Stale,
-    /// Larger than the client accepts.
-    #[error("the response has {len} bytes, the client takes {max}")]
+    /// Larger than one of the two ends takes.
+    #[error(
+        "the response has {len} bytes, and the smaller max_message of the two ends is {max}: \
+         answer with less, or raise max_message on both"
+    )]
     TooLarge {
         /// The message.
         len: usize,
@@ -233,7 +265,7 @@ pub enum RespondReason {
     /// The responses that are kept for their clients fill the memory.
     #[error(
         "the server has no memory to keep a response of {len} bytes: \
-         clients do not fetch those that it keeps"
+         clients do not fetch those that it keeps; raise retained_bytes there, or answer with less"
     )]
     NoMemory {
         /// The message.
@@ -245,10 +277,16 @@ pub enum RespondReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// This endpoint's own session table is full.
-    #[error("this endpoint has its limit of {0} client sessions")]
+    #[error(
+        "this endpoint has its limit of {0} client sessions: \
+         raise Config::max_sessions, or close sessions"
+    )]
     SessionLimit(usize),
     /// The path is too narrow for the protocol.
-    #[error("the path carries datagrams of {0} bytes, the protocol needs 512")]
+    #[error(
+        "the path takes datagrams of {0} bytes, and sessions need {MIN_DATAGRAM}; \
+         raise the MTU of what is on it"
+    )]
     PathTooNarrow(usize),
 }
 

@@ -176,7 +176,8 @@ impl<R> Queued<R> {
                 }
                 if shared.fail_when_full {
                     return Poll::Ready(Err(Status::resource_exhausted(format!(
-                        "the channel has its {} calls outstanding; the call was not made",
+                        "the channel has its {} calls outstanding; the call was not made: \
+                         call less often, or raise ChannelBuilder::capacity",
                         shared.permits.capacity()
                     ))));
                 }

@@ -55,7 +55,10 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A dispatch thread panicked. This is a bug of Starling.
-    #[error("a dispatch thread panicked")]
+    #[error(
+        "a dispatch thread panicked, a bug of Starling: standard error has the panic's text, \
+         report it with the backtrace (RUST_BACKTRACE=1)"
+    )]
     Panicked,
 }
 

@@ -78,16 +78,19 @@ impl XdpConfig {
             return Err(IoError::new(
                 Fault::Caller,
                 attempt,
-                "rx_frames or tx_frames is not a power of two from 64 to 32768",
-                "set them so",
+                format!(
+                    "rx_frames is {}, tx_frames is {}",
+                    config.rx_frames, config.tx_frames
+                ),
+                "set each to a power of two from 64 to 32768",
             ));
         }
         if config.message_memory > MAX_MESSAGE_MEMORY {
             return Err(IoError::new(
                 Fault::Caller,
                 attempt,
-                "message_memory is more than 1 GiB",
-                "set it lower",
+                format!("message_memory is {} bytes", config.message_memory),
+                "set it to at most 1 GiB",
             ));
         }
         Ok(config)

@@ -109,19 +109,22 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
     /// Shorter than a preamble and one frame header.
-    #[error("datagram of {0} bytes is shorter than a preamble and a frame")]
+    #[error("datagram of {0} bytes is shorter than a preamble and a frame: its sender has a bug")]
     Truncated(usize),
     /// The first byte is not Starling's.
-    #[error("datagram starts with {0:#04x}: it is not Starling's")]
+    #[error("datagram starts with {0:#04x}: something else than Starling sends to this address")]
     Magic(u8),
     /// Another version of the protocol.
-    #[error("datagram is of protocol version {0}, this endpoint speaks {VERSION}")]
+    #[error(
+        "datagram is of protocol version {0}, this endpoint speaks {VERSION}: \
+         use one release on both ends"
+    )]
     Version(u8),
     /// For an earlier incarnation of this endpoint, or forged.
     #[error("the datagram is for an earlier incarnation of this endpoint: the sender is told so")]
     StaleToken,
     /// Session traffic from an address that has no session here.
-    #[error("datagram from an address without a session")]
+    #[error("datagram from an address without a session: the sender has to connect (again)")]
     UnknownPeer,
 }
 
@@ -129,10 +132,12 @@ pub enum DatagramError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Fewer bytes left than a frame header.
-    #[error("{0} bytes at the end of a datagram are no frame")]
+    #[error("{0} bytes at the end of a datagram are no frame: its sender has a bug")]
     Truncated(usize),
     /// The payload length points beyond the datagram.
-    #[error("frame claims {claimed} bytes of payload, the datagram has {left}")]
+    #[error(
+        "frame claims {claimed} bytes of payload, the datagram has {left}: its sender has a bug"
+    )]
     Length {
         /// Length in the header.
         claimed: usize,
@@ -140,7 +145,7 @@ pub enum FrameError {
         left: usize,
     },
     /// A kind of frame that this version does not have.
-    #[error("frame of unknown kind {0}")]
+    #[error("frame of unknown kind {0}: update this end, or its sender has a bug")]
     Kind(u8),
 }
 
