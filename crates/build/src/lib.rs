@@ -1,5 +1,7 @@
 //! Compiles `.proto` files to Starling messages and stubs, from `build.rs`. No protoc is needed.
 //!
+//! This crate must not be linked into applications: only their `build.rs` uses it.
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! starling_build::compile(&["proto/kv.proto"], &["proto"])?;

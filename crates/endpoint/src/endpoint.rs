@@ -336,8 +336,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
     }
 
-    /// Called before something with a time limit, so that the limit counts from now, even if the
-    /// owner did something else a while ago and took no turn since.
+    /// Re-reads the clock before an operation with a time limit: the last turn may be long ago.
     #[inline]
     fn begin_timed_work(&mut self) {
         if self.between_turns {

@@ -1,6 +1,8 @@
 //! One thread's event loop over any [`PacketIo`](starling_io::PacketIo): sessions, calls,
 //! handlers, continuations and futures. What eRPC (NSDI'19, section 3) calls an `Rpc` object.
 //!
+//! This crate must not block, except in a wait of its owner, and must not know a device.
+//!
 //! There are two ways to use it, which mix freely:
 //! - *Raw*: [`Endpoint::call`] with a continuation that is registered once. A call costs no box, no
 //!   allocation, no lock and no reference count. A handler reads the request where it was received

@@ -12,8 +12,8 @@ use crate::endpoint::Endpoint;
 use crate::schedule::TurnSchedule;
 use crate::stats::Turn;
 
-/// While frames wait for a full device, the endpoint does not sleep before this long after its last
-/// work, unless it never sleeps by choice: a device with room again sends no event.
+/// A full device sends no event when it has room again. So after its last work the endpoint polls
+/// it for this long before sleeping (unless [`Idle::Spin`]).
 const FULL_SPIN_NS: u64 = 100_000;
 /// Then it sleeps for this long: no longer than a device takes for 200 kB at 25 Gb/s.
 const FULL_SLEEP_NS: u64 = 50_000;

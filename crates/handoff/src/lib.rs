@@ -1,5 +1,7 @@
 //! Handing items from one thread to workers and back, at the cost of one cache line each way.
 //!
+//! This crate must not know what the items are.
+//!
 //! ```text
 //!  dispatch thread                                     workers
 //!

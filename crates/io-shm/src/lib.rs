@@ -1,14 +1,16 @@
 //! Packet I/O over shared memory between processes of one host, which find each other by name.
 //!
-//! Two processes share one piece of memory with two rings in it, one for each direction. One core
-//! writes a datagram into a ring and another core reads it out: no system call and no lock. A small
-//! datagram moves a single cache line between the cores.
+//! Two processes share one piece of memory with four rings in it, two for each direction: one for
+//! small datagrams, one for large ones. One core writes a datagram into a ring and another core reads
+//! it out: no system call and no lock. A small datagram moves a single cache line between the cores.
+//!
+//! This crate must not know the session protocol, and must not trust the other process.
 //!
 //! ```text
 //!   process A: ShmIo::client                      process B: ShmIo::bind("shm://kv")
 //!  ┌──────────────────────────┐                  ┌──────────────────────────┐
-//!  │ ShmTx ── producer ───────┼──▶ ring A → B ───┼──▶ consumer ── ShmRx     │
-//!  │ ShmRx ── consumer ◀──────┼─── ring B → A ◀──┼─── producer ── ShmTx     │
+//!  │ ShmTx ── producer ───────┼──▶ rings A → B ──┼──▶ consumer ── ShmRx     │
+//!  │ ShmRx ── consumer ◀──────┼─── rings B → A ◀─┼─── producer ── ShmTx     │
 //!  │ ShmIo ── link    ◀───────┼── Unix socket ───┼──▶ link     ── ShmIo     │
 //!  └──────────────────────────┘                  └──────────────────────────┘
 //! ```

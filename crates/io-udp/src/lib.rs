@@ -1,5 +1,7 @@
 //! Packet I/O over kernel UDP sockets: no privileges, no special network card.
 //!
+//! This crate must not know the session protocol.
+//!
 //! [`UdpIo`] is a [`starling_io::PacketIo`]. Its costs, and what keeps them low:
 //!
 //! | cost | answer |

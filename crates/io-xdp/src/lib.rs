@@ -1,5 +1,7 @@
 //! Packet I/O over AF_XDP: UDP datagrams past the kernel's network stack, on any interface.
 //!
+//! This crate must not know the session protocol.
+//!
 //! [`XdpIo`] is a [`starling_io::PacketIo`]. It sends plain UDP over IPv4 or IPv6, so the other end
 //! may be a kernel's socket. The device builds and reads Ethernet frames in memory that it shares
 //! with the kernel. An XDP program picks out the datagrams for the device's own address and port.

@@ -80,8 +80,8 @@ pub trait WorkerIo: Send {
     /// If there is none.
     fn datagram(&self) -> Datagram<'_>;
 
-    /// Sends `parts`, one after the other, as one datagram to the sender of the one that the worker
-    /// has, and in the memory of that one. Does nothing and returns false if there is no room.
+    /// Answers the sender of the worker's current datagram: writes `parts` as one datagram into
+    /// that datagram's own memory. Does nothing and returns false if there is no room.
     fn answer(&mut self, parts: [&[u8]; 3]) -> bool;
 
     /// Gives the datagram to the dispatcher, which receives it as if the device had given it to the

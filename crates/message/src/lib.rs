@@ -1,5 +1,7 @@
 //! Typed messages in memory.
 //!
+//! This crate must not contain `unsafe`.
+//!
 //! A message is a run of bytes in one fixed layout (`LAYOUT.md`): position independent, little-endian,
 //! without alignment. It is built in place at the end of a vector ([`Arena`]), sent by handing its
 //! memory over, and read where it lies after one [`validate`] pass. Generated types give it accessors;

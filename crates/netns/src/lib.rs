@@ -1,6 +1,8 @@
 //! Two network namespaces joined by a veth pair: the smallest network that is not loopback, for
 //! tests, benchmarks and `starling doctor`. A third namespace can be joined behind a router.
 //!
+//! This crate must not be linked into applications.
+//!
 //! The namespaces have no names. They live while a file here refers to them or a process runs inside,
 //! and the veth pair lives as long as they do. So nothing is left behind, however the process ends.
 

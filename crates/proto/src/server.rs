@@ -269,8 +269,8 @@ impl Server {
         Ok(())
     }
 
-    /// Answers with a response that does not fit one packet, or that has more memory than a slot
-    /// keeps, or without the preallocated response of the slot if that is turned off.
+    /// Slow path of [`Self::respond`]: several packets, a buffer larger than a slot keeps, or
+    /// preallocation off.
     #[cold]
     fn respond_bulky<S: FrameSink>(
         &mut self,

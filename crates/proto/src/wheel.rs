@@ -245,8 +245,8 @@ mod tests {
         due
     }
 
-    /// Wherever in a tick it is put in, and for whenever within the horizon, a session comes out
-    /// at the first tick that begins after its time, and `next` has said so.
+    /// A session due at any time within the horizon comes out at the first tick after its time,
+    /// and `next` predicts that tick.
     #[test]
     fn a_session_comes_out_at_the_first_tick_after_its_time() {
         for start in [

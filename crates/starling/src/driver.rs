@@ -6,8 +6,8 @@
 //!  CallCell ◀──────────────────────────── continuation
 //! ```
 //!
-//! The channels' capacities bound the inbox: a call holds a permit of its channel from before it is
-//! put in until it has ended, and leaves at most one further command.
+//! Each call holds a permit from before it enters the inbox until it ends, and adds at most one more
+//! command. So the channels' capacities bound the inbox.
 
 mod command;
 mod deadline_waker;

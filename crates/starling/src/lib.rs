@@ -1,5 +1,7 @@
 //! Starling: datacenter RPC in microseconds.
 //!
+//! This crate must not leak the layers below it into what users import.
+//!
 //! A `.proto` file describes a service once. `starling-build` generates a trait, a server and a client
 //! from it. They run unchanged over the device that the address names: `udp://host:port` between
 //! hosts, `shm://name` between processes of one host, `xdp://ifname/host:port` between hosts past the

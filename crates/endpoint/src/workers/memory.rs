@@ -1,5 +1,5 @@
 //! The memory of requests that are with workers.
 
-/// Requests that are with the workers of one pool, or wait for them, take at most this much memory,
-/// unless it is a single one: a queue of the largest requests would take all memory.
+/// Most bytes of requests queued for or held by one pool. One larger request is let in alone.
+/// Without this limit, a queue of the largest requests would take all memory.
 pub(super) const MAX_BYTES: usize = 512 << 20;
