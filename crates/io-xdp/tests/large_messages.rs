@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use starling_endpoint::{
-    CallOptions, Completion, Endpoint, EndpointConfig, Handler, MethodId, Msgbuf, Secrets,
-    WorkerConfig, WorkerReply, WorkerRequest,
+    CallOptions, Completion, Congestion, Endpoint, EndpointConfig, Handler, MethodId, Msgbuf,
+    Secrets, WorkerConfig, WorkerReply, WorkerRequest,
 };
 use starling_io::{MonotonicClock, PacketIo};
 use starling_io_xdp::{XdpConfig, XdpIo};
@@ -32,7 +32,10 @@ fn endpoint(io: XdpIo, token: u32) -> Raw {
         token,
         cookie_key: [token as u8; 16],
     };
-    let config = EndpointConfig::default();
+    // How many datagrams a turn sends must not depend on round-trip times: those of a busy machine
+    // are long, congestion control then sends one at a time, and one is no run.
+    let mut config = EndpointConfig::default();
+    config.protocol.congestion = Congestion::Off;
     Raw::new(io, MonotonicClock::new(), config, secrets).expect("sound")
 }
 
