@@ -172,7 +172,7 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
     if !interface.is_up {
         return Finding::ok(about("it is down"));
     }
-    if let Some(finding) = of_program(interface, &about) {
+    if let Some(finding) = of_program(interface, about) {
         return finding;
     }
     if interface.vlans > 0 {
