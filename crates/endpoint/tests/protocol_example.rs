@@ -365,7 +365,7 @@ impl Exchange {
         options: &CallOptions,
         body: &[u8],
     ) -> Result<Vec<u8>, Status> {
-        let end: Rc<RefCell<Option<Result<Vec<u8>, Status>>>> = Rc::default();
+        let end = Rc::new(RefCell::new(None));
         let into = Rc::clone(&end);
         let collect = self.client.register_continuation(move |_, completion| {
             let body = completion.result.map(|response| response.body().to_vec());

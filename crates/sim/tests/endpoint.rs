@@ -165,7 +165,7 @@ impl Run {
     }
 
     fn call(&mut self, tag: u64) {
-        let options = if tag % 3 == 0 {
+        let options = if tag.is_multiple_of(3) {
             CallOptions::with_timeout(Duration::from_millis(5))
         } else {
             CallOptions::default()
@@ -196,7 +196,7 @@ fn check_completion(completion: Completion<'_>, length: usize, crash: bool) -> b
         Err(status) => {
             let expected = [Code::DeadlineExceeded, Code::Unavailable];
             assert!(expected.contains(&status.code()), "call {tag}: {status:?}");
-            let timed = tag % 3 == 0;
+            let timed = tag.is_multiple_of(3);
             assert!(crash || timed, "call {tag} has no deadline: {status:?}");
             false
         }
