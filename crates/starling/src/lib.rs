@@ -118,6 +118,10 @@
 //! written `r#type()`. If the methods of two fields would have the same name, the name gets the field's
 //! number as well.
 //!
+//! An owned message is also built in one expression: each field has a `with_` method beside its setter, as in
+//! `Volume::new().with_name("v").with_level(3)`; repeated fields and maps take an iterator. The types of
+//! `google.protobuf` are in [`well_known`], with conversions to those of `std`.
+//!
 //! # Two kinds of callers
 //!
 //! The same generated client works with either of them:

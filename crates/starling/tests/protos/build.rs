@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    starling_build::compile(&["proto/hello.proto", "proto/test.proto"], &["proto"])?;
+    let protos = ["calendar", "hello", "test"].map(|name| format!("proto/{name}.proto"));
+    starling_build::compile(&protos, &["proto"])?;
     for version in ["v1", "v2", "v3"] {
         let out = PathBuf::from(std::env::var("OUT_DIR")?).join(version);
         std::fs::create_dir_all(&out)?;

@@ -1,5 +1,10 @@
 //! Messages and services that the facade's tests and its documentation use.
 
+/// A service with well-known types.
+pub mod calendar {
+    starling::include_proto!("calendar");
+}
+
 /// The service of the documentation's example.
 pub mod hello {
     starling::include_proto!("hello");
