@@ -1,12 +1,12 @@
 //! Settings of the device.
 
-/// Settings of a [`UdpIo`].
+/// Settings of a [`UdpIo`](crate::UdpIo).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
     /// Bytes of payload that the kernel can queue before they are received. The default is 16 MiB:
     /// room for the bursts of thousands of clients. It takes memory only while datagrams are
     /// queued. Without CAP_NET_ADMIN the kernel grants at most `net.core.rmem_max`;
-    /// [`Capabilities::rx_queue_bytes`] says how much it granted.
+    /// [`Capabilities::rx_queue_bytes`](starling_io::Capabilities::rx_queue_bytes) says how much it granted.
     pub rx_buffer_bytes: usize,
     /// The same for datagrams on their way to the network card. The default is 4 MiB.
     pub tx_buffer_bytes: usize,

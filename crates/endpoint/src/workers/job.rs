@@ -164,7 +164,7 @@ impl Job {
     }
 
     /// Runs the handler, unless the caller no longer waits or the answer would come too late.
-    /// Never panics: [`handler_panic`] says what a panic of the handler becomes.
+    /// Never panics: the module `handler_panic` says what a panic of the handler becomes.
     pub fn run(&mut self, now_ns: u64) {
         let timing = &mut self.request.info.timing;
         timing.now_ns = now_ns;

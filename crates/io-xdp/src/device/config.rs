@@ -13,7 +13,7 @@ use crate::umem::{Umem, UmemLayout};
 /// The most memory for messages, in bytes: addresses in all packet memory have 32 bits.
 const MAX_MESSAGE_MEMORY: usize = 1 << 30;
 
-/// Settings of an [`XdpIo`]. The interface, its queue and the mode are parts of the address.
+/// Settings of an [`XdpIo`](crate::XdpIo). The interface, its queue and the mode are parts of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
     /// Ethernet frames that can wait to be received, a power of two. A number in the address
