@@ -1,10 +1,10 @@
-//! The harness: hosts that run the protocol, or whole endpoints, in a fabric, a random scenario
-//! for them, the checkers around them.
+//! The harness: hosts that run the protocol, or whole endpoints, in a fabric; the plan of a run,
+//! which a seed draws; the checkers around them.
 //!
 //! ```text
-//!  seed ──▶ Scenario ──▶ run ──▶ Report          all promises held
+//!  seed ──▶ RunPlan ──▶ run ──▶ Report          all promises held
 //!                         │
-//!                         └────▶ Failure ──▶ shrink ──▶ smaller Scenario, same promise broken
+//!                         └────▶ Failure ──▶ shrink ──▶ smaller RunPlan, same promise broken
 //! ```
 //!
 //! A run has four phases. *Load*: calls, cancels, closes, and all the faults, until these have
@@ -16,18 +16,18 @@
 mod endpoints;
 mod failure;
 mod host_set;
+mod plan;
 mod planted_bug;
 mod protocols;
-mod scenario;
 mod shrink;
 mod simulation;
 
 pub use failure::Failure;
+pub use plan::{
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, RunPlan, Runs, Subset,
+};
 pub use planted_bug::PlantedBug;
 pub use protocols::Outcomes;
-pub use scenario::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, Runs, Scenario, Subset,
-};
 pub use shrink::shrink;
 pub use simulation::{Report, run, run_with_bug};
 

@@ -8,7 +8,7 @@
 //! Tests of other crates drive their endpoints by hand on the same fabric: see [`stepped`].
 //!
 //! ```text
-//!   harness: scenario from a seed ── hosts that run the protocol ── checkers
+//!   harness: plan from a seed ────── hosts that run the protocol ── checkers
 //!                                        │ SimIo, SimClock
 //!   fabric:  links ── rules (faults) ── receive queues ── event queue ── trace
 //! ```

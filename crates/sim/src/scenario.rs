@@ -45,7 +45,7 @@ const MS: u64 = 1_000_000;
 /// One figure of a scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The scenario.
+    /// The scenario, or `random` for a random run.
     pub scenario: &'static str,
     /// The parameters of the case.
     pub case: String,

@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use starling_sim::harness::{Report, Scenario, run};
+use starling_sim::harness::{Report, RunPlan, run};
 use starling_sim::net::Marking;
 use starling_sim::{Fault, FrameCounts, Framing, Rule};
 
 /// Seeds whose runs are compared.
 const SEEDS: u64 = 100;
 
-fn run_in(framing: Option<Framing>, scenario: &Scenario) -> Report {
-    let mut scenario = scenario.clone();
-    scenario.fabric.framing = framing;
-    run(&scenario).unwrap_or_else(|failure| panic!("{framing:?}: {failure}"))
+fn run_in(framing: Option<Framing>, plan: &RunPlan) -> Report {
+    let mut plan = plan.clone();
+    plan.fabric.framing = framing;
+    run(&plan).unwrap_or_else(|failure| panic!("{framing:?}: {failure}"))
 }
 
 /// The report without its frame counts, and the counts.
@@ -31,15 +31,15 @@ fn is_damage(rule: &Rule) -> bool {
 fn a_run_is_the_same_run_with_frames() {
     let mut marked = 0;
     for seed in 0..SEEDS {
-        let mut scenario = Scenario::from_seed(seed);
-        scenario.rules.retain(|rule| !is_damage(rule));
-        for switch in &mut scenario.fabric.topology.switches {
+        let mut plan = RunPlan::from_seed(seed);
+        plan.rules.retain(|rule| !is_damage(rule));
+        for switch in &mut plan.fabric.topology.switches {
             switch.marking = Marking::Threshold { bytes: 0 };
         }
         let framing = Framing::ALL[seed as usize % Framing::ALL.len()];
-        let (framed, frames) = without(run_in(Some(framing), &scenario));
+        let (framed, frames) = without(run_in(Some(framing), &plan));
         assert_eq!(frames, FrameCounts::default(), "seed {seed}");
-        assert_eq!(framed, run_in(None, &scenario), "seed {seed}");
+        assert_eq!(framed, run_in(None, &plan), "seed {seed}");
         marked += framed.marked;
     }
     println!("{marked} frames were marked by switches");
@@ -53,19 +53,19 @@ fn damaged_frames_are_lost_and_nothing_else() {
     let mut dropped = BTreeMap::new();
     let mut endpoints = 0;
     for seed in 0..SEEDS {
-        let mut scenario = Scenario::from_seed(seed);
+        let mut plan = RunPlan::from_seed(seed);
         let (ppm, undetected) = (100_000, false);
         let damage = Fault::Corrupt { ppm, undetected };
-        let rule = Rule::everywhere(0, scenario.heal_ns, damage);
-        scenario.rules.push(rule);
+        let rule = Rule::everywhere(0, plan.heal_ns, damage);
+        plan.rules.push(rule);
         let framing = Framing::ALL[seed as usize % Framing::ALL.len()];
-        let (mut framed, frames) = without(run_in(Some(framing), &scenario));
-        let plain = run_in(None, &scenario);
+        let (mut framed, frames) = without(run_in(Some(framing), &plan));
+        let plain = run_in(None, &plan);
         // The trace has the bytes of dropped frames.
         framed.trace_hash = plain.trace_hash;
         assert_eq!(framed, plain, "seed {seed}");
         assert_eq!(frames.damaged, frames.dropped.values().sum::<u64>());
-        endpoints += u64::from(scenario.endpoints && frames.damaged > 0);
+        endpoints += u64::from(plan.endpoints && frames.damaged > 0);
         for (reason, count) in frames.dropped {
             *dropped.entry(reason).or_insert(0) += count;
         }

@@ -1,11 +1,11 @@
-//! The hunt: thousands of random scenarios over the session protocol, every one of them checked.
+//! The hunt: thousands of random runs of the session protocol, with checkers on each.
 //!
-//! A failing seed prints the command that runs it again. `STARLING_SEEDS=n` sets how many seeds
-//! the fixed set has, `STARLING_FRESH_SEEDS=n` how many are drawn afresh.
+//! For each failing seed the test prints the command that replays it. `STARLING_SEEDS=n` sets how
+//! many seeds the fixed set has, `STARLING_FRESH_SEEDS=n` how many are drawn afresh.
 
 use std::hash::{BuildHasher, RandomState};
 
-use starling_sim::harness::{Failure, PlantedBug, Report, Scenario, run, run_with_bug, shrink};
+use starling_sim::harness::{Failure, PlantedBug, Report, RunPlan, run, run_with_bug, shrink};
 
 /// Seeds of the fixed set.
 const FIXED_SEEDS: u64 = 3_000;
@@ -23,7 +23,7 @@ fn number_from_environment(name: &str) -> Option<u64> {
 }
 
 fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
-    run(&Scenario::from_seed(seed))
+    run(&RunPlan::from_seed(seed))
 }
 
 /// Runs all seeds and fails at the end, with every failing seed named and the first one shrunk.
@@ -75,18 +75,18 @@ fn the_same_seed_is_the_same_run_to_the_bit() {
     assert_ne!(hash(1), hash(2));
 }
 
-/// The checker for each planted bug finds it within a few scenarios.
+/// The checker for each planted bug finds it within a few random runs.
 #[test]
 fn planted_bugs_are_caught() {
     for planted_bug in PlantedBug::ALL {
-        let mut scenarios = (0..3_000).map(Scenario::from_seed).filter(|scenario| {
+        let mut plans = (0..3_000).map(RunPlan::from_seed).filter(|plan| {
             // In a very lossy network, a call may fail because a retransmission is missing.
             planted_bug != PlantedBug::LostRetransmission
-                || scenario.is_survivable() && !scenario.is_faultless()
+                || plan.is_survivable() && !plan.is_faultless()
         });
-        let caught = scenarios.find_map(|scenario| {
-            let failure = run_with_bug(&scenario, Some(planted_bug)).err()?;
-            Some((scenario.seed, failure.violation))
+        let caught = plans.find_map(|plan| {
+            let failure = run_with_bug(&plan, Some(planted_bug)).err()?;
+            Some((plan.seed, failure.violation))
         });
         let (seed, violation) = caught.unwrap_or_else(|| panic!("{planted_bug:?} was not caught"));
         println!("{planted_bug:?} at seed {seed}: {violation}");

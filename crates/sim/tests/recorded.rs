@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use starling_sim::harness::{self, Scenario};
+use starling_sim::harness::{self, RunPlan};
 use starling_sim::scenario::{self, Options};
 
 /// Random runs, by their seeds.
@@ -28,7 +28,7 @@ const NODES: u32 = 12;
 const SEED: u64 = 7;
 
 fn random(seed: u64) -> u64 {
-    let report = harness::run(&Scenario::from_seed(seed));
+    let report = harness::run(&RunPlan::from_seed(seed));
     report.map_or_else(|failure| panic!("{failure}"), |report| report.trace_hash)
 }
 

@@ -1,7 +1,7 @@
-//! Bugs that random runs found, each as the smallest scenario that shows it.
+//! Bugs that random runs found, each with the smallest plan that shows it.
 
 use starling_sim::harness::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, Runs, Scenario, Subset, run,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, RunPlan, Runs, Subset, run,
 };
 use starling_sim::{Fault, HostId, Rule};
 
@@ -40,54 +40,54 @@ fn crash(host: u32, at_ns: u64, for_ns: u64) -> HostFault {
 }
 
 #[track_caller]
-fn keeps_every_promise(scenario: &Scenario) -> Report {
-    run(scenario).unwrap_or_else(|failure| panic!("{failure}"))
+fn keeps_every_promise(plan: &RunPlan) -> Report {
+    run(plan).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// A server comes back and calls its former client before the client calls again. The client then
 /// knew the new incarnation, and ignored the resets for its old session.
 #[test]
 fn sessions_with_a_former_self_of_a_peer_end() {
-    let mut scenario = Scenario::plain(2);
-    scenario.channels = vec![channel(1, 0), channel(0, 1)];
-    scenario.host_faults = vec![crash(0, MS, 10 * US)];
-    scenario.calls = vec![
+    let mut plan = RunPlan::plain(2);
+    plan.channels = vec![channel(1, 0), channel(0, 1)];
+    plan.host_faults = vec![crash(0, MS, 10 * US)];
+    plan.calls = vec![
         call(100 * US, 0, 40, 40),
         call(1_100 * US, 1, 40, 40),
         call(2 * MS, 0, 40, 40),
     ];
-    scenario.heal_ns = 3 * MS;
-    let report = keeps_every_promise(&scenario);
+    plan.heal_ns = 3 * MS;
+    let report = keeps_every_promise(&plan);
     assert_eq!(report.outcomes.abandoned, 0);
 }
 
 /// The same with the smallest possible request: a reset was larger, and so was not sent.
 #[test]
 fn a_reset_answers_even_the_smallest_request() {
-    let mut scenario = Scenario::plain(2);
-    scenario.channels = vec![channel(1, 0), channel(0, 1)];
-    scenario.host_faults = vec![crash(0, MS, 10 * US)];
-    scenario.calls = vec![
+    let mut plan = RunPlan::plain(2);
+    plan.channels = vec![channel(1, 0), channel(0, 1)];
+    plan.host_faults = vec![crash(0, MS, 10 * US)];
+    plan.calls = vec![
         call(100 * US, 0, 0, 0),
         call(1_100 * US, 1, 0, 0),
         call(2 * MS, 0, 0, 0),
     ];
-    scenario.heal_ns = 3 * MS;
-    keeps_every_promise(&scenario);
+    plan.heal_ns = 3 * MS;
+    keeps_every_promise(&plan);
 }
 
 /// The server admitted both copies of an unknown peer's CONNECT, and one of the sessions had no
 /// owner.
 #[test]
 fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
-    let mut scenario = Scenario::plain(2);
-    scenario.channels = vec![channel(0, 1)];
-    scenario.calls = vec![call(0, 0, 100, 100)];
-    scenario.heal_ns = 5 * MS;
+    let mut plan = RunPlan::plain(2);
+    plan.channels = vec![channel(0, 1)];
+    plan.calls = vec![call(0, 0, 100, 100)];
+    plan.heal_ns = 5 * MS;
     let ppm = 1_000_000;
     let twice = Fault::Duplicate { ppm, delay_ns: 0 };
-    scenario.rules = vec![Rule::everywhere(0, MS, twice)];
-    let report = keeps_every_promise(&scenario);
+    plan.rules = vec![Rule::everywhere(0, MS, twice)];
+    let report = keeps_every_promise(&plan);
     assert_eq!(report.outcomes.executed, 2, "the call and the probe");
 }
 
@@ -95,14 +95,14 @@ fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
 /// session of its first life stayed for as long as the client lived.
 #[test]
 fn a_server_forgets_a_session_that_its_client_gave_up() {
-    let mut scenario = Scenario::plain(2);
-    scenario.channels = vec![channel(0, 1)];
-    let timeout_ns = scenario.hosts[0].peer_timeout_ns;
+    let mut plan = RunPlan::plain(2);
+    plan.channels = vec![channel(0, 1)];
+    let timeout_ns = plan.hosts[0].peer_timeout_ns;
     let silence_ns = timeout_ns + timeout_ns / 2;
-    scenario.calls = vec![call(0, 0, 100, 100), call(2 * MS, 0, 100, 100)];
-    scenario.rules = vec![Rule::everywhere(MS, MS + silence_ns, Fault::Partition)];
-    scenario.heal_ns = 2 * MS + silence_ns;
-    let report = keeps_every_promise(&scenario);
+    plan.calls = vec![call(0, 0, 100, 100), call(2 * MS, 0, 100, 100)];
+    plan.rules = vec![Rule::everywhere(MS, MS + silence_ns, Fault::Partition)];
+    plan.heal_ns = 2 * MS + silence_ns;
+    let report = keeps_every_promise(&plan);
     assert_eq!(
         report.outcomes.failed, 1,
         "the second call fails, since the server is silent"
@@ -113,17 +113,17 @@ fn a_server_forgets_a_session_that_its_client_gave_up() {
 /// taken for forgotten by the server.
 #[test]
 fn a_large_response_does_not_starve_the_session() {
-    let mut scenario = Scenario::plain(2);
-    for config in &mut scenario.hosts {
+    let mut plan = RunPlan::plain(2);
+    for config in &mut plan.hosts {
         config.credits = 1;
         config.rto_min_ns = 100 * US;
         config.peer_timeout_ns = 60 * MS;
         config.keepalive_ns = 10 * MS;
     }
-    scenario.fabric.link.propagation_ns = 160 * US;
-    scenario.channels = vec![channel(0, 1)];
-    scenario.calls = vec![call(0, 0, 16, 400_000), call(US, 0, 9_000, 100)];
-    let report = keeps_every_promise(&scenario);
+    plan.fabric.link.propagation_ns = 160 * US;
+    plan.channels = vec![channel(0, 1)];
+    plan.calls = vec![call(0, 0, 16, 400_000), call(US, 0, 9_000, 100)];
+    let report = keeps_every_promise(&plan);
     assert_eq!(report.outcomes.failed, 0);
 }
 
@@ -131,19 +131,19 @@ fn a_large_response_does_not_starve_the_session() {
 /// timeout. The client gave the request up before the server could acknowledge it.
 #[test]
 fn a_client_waits_for_a_slow_handler() {
-    let mut scenario = Scenario::plain(2);
-    for config in &mut scenario.hosts {
+    let mut plan = RunPlan::plain(2);
+    for config in &mut plan.hosts {
         config.peer_timeout_ns = 50 * MS;
         config.keepalive_ns = 5 * MS;
         config.rto_max_ns = 80 * MS;
     }
-    scenario.channels = vec![channel(0, 1)];
+    plan.channels = vec![channel(0, 1)];
     let delay_us = 600_000;
-    scenario.calls = vec![CallPlan {
+    plan.calls = vec![CallPlan {
         delay_us,
         ..call(0, 0, 100, 100)
     }];
-    let report = keeps_every_promise(&scenario);
+    let report = keeps_every_promise(&plan);
     assert_eq!(report.outcomes.failed, 0);
 }
 
@@ -151,18 +151,18 @@ fn a_client_waits_for_a_slow_handler() {
 /// never answered again.
 #[test]
 fn endpoints_that_are_out_of_step_end_their_session() {
-    let mut scenario = Scenario::plain(2);
-    scenario.channels = vec![channel(0, 1)];
-    scenario.calls = (0..200).map(|i| call(i * 10 * US, 0, 0, 0)).collect();
+    let mut plan = RunPlan::plain(2);
+    plan.channels = vec![channel(0, 1)];
+    plan.calls = (0..200).map(|i| call(i * 10 * US, 0, 0, 0)).collect();
     let fault = Fault::Corrupt {
         ppm: 300_000,
         undetected: true,
     };
-    scenario.rules = vec![Rule::everywhere(20 * US, 2 * MS, fault)];
-    scenario.heal_ns = 3 * MS;
+    plan.rules = vec![Rule::everywhere(20 * US, 2 * MS, fault)];
+    plan.heal_ns = 3 * MS;
     for seed in 0..20 {
-        scenario.fabric.seed = seed;
-        keeps_every_promise(&scenario);
+        plan.fabric.seed = seed;
+        keeps_every_promise(&plan);
     }
 }
 
@@ -172,31 +172,31 @@ fn endpoints_that_are_out_of_step_end_their_session() {
 #[test]
 fn an_endpoint_is_not_taken_for_its_former_incarnation() {
     for seed in [260_888, 315_622, 352_697, 1_106_640] {
-        keeps_every_promise(&Scenario::from_seed_before_broadening(seed));
+        keeps_every_promise(&RunPlan::from_seed_before_broadening(seed));
     }
 }
 
 /// The same switch flips bits in a handler's duration: it must not outlive the run.
 #[test]
 fn handlers_end_before_the_run_does() {
-    keeps_every_promise(&Scenario::from_seed_before_broadening(180_432_133_929_352));
+    keeps_every_promise(&RunPlan::from_seed_before_broadening(180_432_133_929_352));
 }
 
 /// A repeated CLOSE reaches a server that has forgotten the client, and the opening of another
 /// session overtakes its reset. The reset ended that session.
 #[test]
 fn a_late_reset_does_not_end_what_was_opened_since() {
-    keeps_every_promise(&Scenario::from_seed_before_broadening(7_100_128_828));
+    keeps_every_promise(&RunPlan::from_seed_before_broadening(7_100_128_828));
 }
 
 /// Messages of megabytes over many hops with a single credit take a round trip for each packet, and
 /// the bound of the harness has to allow for that.
 #[test]
 fn a_single_credit_may_take_its_time() {
-    let subset = "calls=0".parse().expect("a part");
+    let subset = "calls=0".parse().expect("a subset");
     keeps_every_promise(&Subset::of(
         &subset,
-        &Scenario::from_seed_before_endpoints(8_300_023_542),
+        &RunPlan::from_seed_before_endpoints(8_300_023_542),
     ));
 }
 
@@ -204,10 +204,10 @@ fn a_single_credit_may_take_its_time() {
 /// 2.3 ms.
 #[test]
 fn a_long_path_alone_does_not_pace_a_session() {
-    let subset = "calls=1".parse().expect("a part");
+    let subset = "calls=1".parse().expect("a subset");
     keeps_every_promise(&Subset::of(
         &subset,
-        &Scenario::from_seed_before_endpoints(46_226_943_615_124),
+        &RunPlan::from_seed_before_endpoints(46_226_943_615_124),
     ));
 }
 
@@ -215,8 +215,8 @@ fn a_long_path_alone_does_not_pace_a_session() {
 /// thousand.
 #[test]
 fn a_single_credit_on_six_links_may_take_its_time() {
-    let subset = "calls=5".parse().expect("a part");
-    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(10_000_104_129)));
+    let subset = "calls=5".parse().expect("a subset");
+    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(10_000_104_129)));
 }
 
 /// A host was paused beyond the end of the load, and its late calls came after the probes had
@@ -225,16 +225,16 @@ fn a_single_credit_on_six_links_may_take_its_time() {
 fn a_late_call_does_not_count_as_a_probe() {
     let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
         .parse()
-        .expect("a part");
-    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(31_000_023_596)));
+        .expect("a subset");
+    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(31_000_023_596)));
 }
 
 /// A device on a link of 1 Gb/s had megabytes of retransmissions in its queue, and the endpoint
 /// polled it for room without a pause.
 #[test]
 fn an_endpoint_with_a_full_device_does_not_spin() {
-    let subset = "rules=5/calls=33,35,43-44,48".parse().expect("a part");
-    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(50_100_062_974)));
+    let subset = "rules=5/calls=33,35,43-44,48".parse().expect("a subset");
+    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(50_100_062_974)));
 }
 
 /// A switch that flips bits past all checksums turned a frame's header into a request for four
@@ -247,10 +247,10 @@ fn a_response_keeps_to_the_message_limit() {
         "75-76,78-83,91-93,95-96,107,114,118,120-122,125-128,132,134-136,139,",
         "143,145-148,157-158,162-163,165,167,174,178",
     );
-    let subset = subset.parse().expect("a part");
-    let mut scenario = Scenario::from_seed(50_900_015_145);
-    scenario.workers = false;
-    keeps_every_promise(&Subset::of(&subset, &scenario));
+    let subset = subset.parse().expect("a subset");
+    let mut plan = RunPlan::from_seed(50_900_015_145);
+    plan.workers = false;
+    keeps_every_promise(&Subset::of(&subset, &plan));
 }
 
 /// A server without memory for a request refused it, then had memory when another copy came, and
@@ -262,14 +262,14 @@ fn a_request_refused_for_lack_of_memory_is_not_run_later() {
         "157-160,165-166,179-180,236,250,253-255,257,260-261,264,268,270,286,",
         "288",
     );
-    let subset = subset.parse().expect("a part");
-    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(70_100_120_759)));
+    let subset = subset.parse().expect("a subset");
+    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(70_100_120_759)));
 }
 
 /// Late calls of a paused host found no place for a session. The harness stopped waiting for the
 /// probe of their channel, and the probe opened a session after all had been closed.
 #[test]
 fn a_late_call_that_is_not_taken_ends_no_probe() {
-    let subset = "hosts=4/calls=1-2,4".parse().expect("a part");
-    keeps_every_promise(&Subset::of(&subset, &Scenario::from_seed(73_000_131_372)));
+    let subset = "hosts=4/calls=1-2,4".parse().expect("a subset");
+    keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(73_000_131_372)));
 }

@@ -1,7 +1,7 @@
 //! `starling sim`: the protocol that ships in a simulated datacenter.
 //!
-//! `run` puts a question by name and answers in a table; `hunt` looks for broken promises in
-//! random runs until its time is over.
+//! `run` makes the runs of a named scenario, or one random run, and prints figures; `hunt` makes
+//! random runs until its time is over or a run breaks a promise.
 
 mod hunt;
 mod options;
@@ -29,12 +29,12 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs a named scenario, or the random one of a seed.
+    /// Runs a named scenario, or the random run of a seed.
     #[command(after_help = RUN_HELP)]
     Run(Run),
     /// Lists the scenarios.
     List,
-    /// Runs random scenarios on all cores, and shrinks the first that breaks a promise.
+    /// Makes random runs on all cores, and shrinks the first run that breaks a promise.
     #[command(after_help = HUNT_HELP)]
     Hunt(hunt::Arguments),
 }
@@ -78,7 +78,7 @@ fn list() -> String {
     let lines = scenario::ALL
         .iter()
         .map(|named| format!("{:14} {}\n", named.name, named.about));
-    lines.collect::<String>() + &format!("{RANDOM:14} the random scenario of a seed, checked\n")
+    lines.collect::<String>() + &format!("{RANDOM:14} the random run of a seed, with checkers\n")
 }
 
 fn run_named(arguments: &Run) -> Result<(), CliError> {

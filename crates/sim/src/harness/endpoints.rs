@@ -11,7 +11,7 @@ mod host;
 mod process;
 
 use super::host_set::{BusyWorker, HostSet};
-use super::{Outcomes, PlantedBug, Scenario};
+use super::{Outcomes, PlantedBug, RunPlan};
 use crate::check::Violation;
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
@@ -27,13 +27,13 @@ pub(super) struct Endpoints {
 impl Endpoints {
     pub(super) fn new(
         fabric: &SharedFabric,
-        scenario: &Scenario,
+        plan: &RunPlan,
         planted_bug: Option<PlantedBug>,
         ids: Vec<HostId>,
     ) -> Self {
-        let mut rng = Rng::new(scenario.seed ^ 0x656e_6470_6f69_6e74);
-        let records = CallRecords::new(fabric, scenario, planted_bug);
-        let host = |id| Host::new(fabric, &records, id, scenario, rng.fork());
+        let mut rng = Rng::new(plan.seed ^ 0x656e_6470_6f69_6e74);
+        let records = CallRecords::new(fabric, plan, planted_bug);
+        let host = |id| Host::new(fabric, &records, id, plan, rng.fork());
         Self {
             hosts: ids.into_iter().map(host).collect(),
             records,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{PlantedBug, Scenario};
+use super::{PlantedBug, RunPlan};
 use crate::check::Violation;
 use crate::trace::{Entry, EntryKind};
 
@@ -12,8 +12,8 @@ pub(super) const KEPT_ENTRIES: usize = 80;
 /// A run in which a promise was broken.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The scenario that was run.
-    pub scenario: Scenario,
+    /// The plan of the run.
+    pub plan: RunPlan,
     /// The deliberate bug in it.
     pub planted_bug: Option<PlantedBug>,
     /// The promise.
@@ -27,8 +27,8 @@ pub struct Failure {
 impl Failure {
     /// The command that runs the same again.
     pub fn replay_command(&self) -> String {
-        let mut command = format!("starling sim run random --seed {}", self.scenario.seed);
-        if let Some(subset) = &self.scenario.subset {
+        let mut command = format!("starling sim run random --seed {}", self.plan.seed);
+        if let Some(subset) = &self.plan.subset {
             command += &format!(" --only {subset}");
         }
         if let Some(planted_bug) = self.planted_bug {
@@ -47,7 +47,7 @@ impl fmt::Display for Failure {
             self.violation
         )?;
         writeln!(f, "replay: {}", self.replay_command())?;
-        write!(f, "{}", self.scenario)?;
+        write!(f, "{}", self.plan)?;
         writeln!(f, "the last {} events:", self.recent.len())?;
         for entry in &self.recent {
             writeln!(f, "{entry}{}", Frame(entry))?;

@@ -4,7 +4,7 @@ use super::{CallPlan, Outcomes};
 use crate::check::{Leftovers, Violation};
 use crate::fabric::HostId;
 
-/// An action of a host's application that the scenario plans.
+/// An action of a host's application that the plan holds.
 #[derive(Debug)]
 pub(super) enum PlannedTask {
     /// Issues a call.
@@ -26,7 +26,7 @@ pub(super) struct BusyWorker {
 
 /// One host of a set.
 pub(super) trait PlannedHost {
-    /// Schedules a task of the scenario and a turn of the host for it.
+    /// Schedules a task of the plan and a turn of the host for it.
     fn plan_task(&mut self, at_ns: u64, task: PlannedTask);
 
     /// Adds a channel to those that wait for the answer to a probe.
@@ -45,7 +45,7 @@ pub(super) trait PlannedHost {
     fn leftovers(&self) -> Leftovers;
 }
 
-/// The hosts of a scenario, with the records of its calls.
+/// The hosts of a run, with the records of its calls.
 pub(super) trait HostSet {
     type Host: PlannedHost;
 

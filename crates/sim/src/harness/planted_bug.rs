@@ -1,5 +1,5 @@
-//! Planted bugs, one per kind of promise: a mutation test runs scenarios with each until a checker
-//! finds it. They act at the protocol's interface, so no shipped code has a switch for them. Most
+//! Planted bugs, one per kind of promise: a mutation test makes random runs with each until a
+//! checker finds it. They act at the protocol's interface, so no shipped code has a switch for them. Most
 //! alter what the protocol receives, so that it misbehaves by itself; the others alter its output.
 
 use starling_proto::HEADER_BYTES;

@@ -1,5 +1,5 @@
 //! Random runs of the bare protocol: hosts that drive it as an endpoint's event loop does, with an
-//! application that answers each request when the scenario says so.
+//! application that answers each request when the plan says so.
 //!
 //! The checkers hold the protocol to its promises: at most once, every call ends in time, answers
 //! are right, credits and buffers conserved, nothing left in the end.
@@ -10,7 +10,7 @@ mod schedule;
 mod sink;
 
 use super::host_set::{BusyWorker, HostSet};
-use super::{PlantedBug, Scenario};
+use super::{PlantedBug, RunPlan};
 use crate::check::Violation;
 use crate::fabric::{HostId, SharedFabric};
 use crate::rng::Rng;
@@ -27,15 +27,15 @@ pub(super) struct Protocols {
 impl Protocols {
     pub(super) fn new(
         fabric: &SharedFabric,
-        scenario: &Scenario,
+        plan: &RunPlan,
         planted_bug: Option<PlantedBug>,
         ids: Vec<HostId>,
     ) -> Self {
-        let mut rng = Rng::new(scenario.seed);
-        let host = |id| Host::new(fabric, id, scenario, rng.fork());
+        let mut rng = Rng::new(plan.seed);
+        let host = |id| Host::new(fabric, id, plan, rng.fork());
         Self {
             hosts: ids.into_iter().map(host).collect(),
-            log: CallLog::new(fabric.clone(), scenario, planted_bug),
+            log: CallLog::new(fabric.clone(), plan, planted_bug),
         }
     }
 }

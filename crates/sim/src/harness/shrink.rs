@@ -1,21 +1,21 @@
-//! Makes a failing scenario smaller: leaves out entries while the same promise breaks.
+//! Shrinks the plan of a failing run: leaves out entries while the same promise breaks.
 //!
 //! Greedy, in the manner of delta debugging (Zeller and Hildebrandt, "Simplifying and isolating
 //! failure-inducing input", 2002): halves of a list first, then quarters, and so on down to single
 //! entries, round and round until nothing can go.
 
-use super::{Failure, PlantedBug, Scenario, Subset, run_with_bug};
+use super::{Failure, PlantedBug, RunPlan, Subset, run_with_bug};
 
-/// The smallest failing scenario found in at most `most_runs` runs, which breaks the same promise.
+/// The failure of the smallest plan that breaks the same promise, found in at most `most_runs` runs.
 pub fn shrink(
     failure: Box<Failure>,
     planted_bug: Option<PlantedBug>,
     most_runs: usize,
 ) -> Box<Failure> {
     let mut shrinker = Shrinker {
-        whole: failure.scenario.clone(),
-        subset: Subset::whole(&failure.scenario),
-        base: failure.scenario.subset.clone(),
+        whole: failure.plan.clone(),
+        subset: Subset::whole(&failure.plan),
+        base: failure.plan.subset.clone(),
         best: failure,
         planted_bug,
         runs_left: most_runs,
@@ -32,10 +32,10 @@ pub fn shrink(
 }
 
 struct Shrinker {
-    whole: Scenario,
+    whole: RunPlan,
     /// The entries of `whole` that are left.
     subset: Subset,
-    /// The subset of the seed's scenario that `whole` is, unless it is all of it.
+    /// The subset of the seed's plan that `whole` is, unless it is all of it.
     base: Option<Subset>,
     best: Box<Failure>,
     planted_bug: Option<PlantedBug>,

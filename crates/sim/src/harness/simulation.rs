@@ -1,4 +1,4 @@
-//! One run of a scenario, from the first call to the last check.
+//! One run, from the first call to the last check.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
 use super::host_set::{BusyWorker, HostSet};
 use super::protocols::Protocols;
-use super::{Failure, HostFaultKind, MS, Outcomes, PlantedBug, Scenario};
+use super::{Failure, HostFaultKind, MS, Outcomes, PlantedBug, RunPlan};
 use crate::check::{Leftovers, Violation, frames, no_overflow};
 use crate::fabric::{Counters, Fabric, HostId, SharedFabric, Step};
 
@@ -30,28 +30,28 @@ pub struct Report {
     pub virtual_ns: u64,
 }
 
-/// Runs a scenario.
-pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
-    run_with_bug(scenario, None)
+/// Makes the run of a plan.
+pub fn run(plan: &RunPlan) -> Result<Report, Box<Failure>> {
+    run_with_bug(plan, None)
 }
 
-/// Runs a scenario with a planted bug.
+/// Makes the run of a plan with a planted bug.
 pub fn run_with_bug(
-    scenario: &Scenario,
+    plan: &RunPlan,
     planted_bug: Option<PlantedBug>,
 ) -> Result<Report, Box<Failure>> {
-    let fabric = Rc::new(RefCell::new(Fabric::new(scenario.fabric.clone())));
+    let fabric = Rc::new(RefCell::new(Fabric::new(plan.fabric.clone())));
     if planted_bug == Some(PlantedBug::ChecksumIgnored) {
         fabric.borrow_mut().ignore_checksums();
     }
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let ids = scenario.add_hosts(&mut fabric.borrow_mut());
-        if scenario.endpoints {
-            let endpoints = Endpoints::new(&fabric, scenario, planted_bug, ids);
-            return Simulation::new(&fabric, scenario, endpoints).run();
+        let ids = plan.add_hosts(&mut fabric.borrow_mut());
+        if plan.endpoints {
+            let endpoints = Endpoints::new(&fabric, plan, planted_bug, ids);
+            return Simulation::new(&fabric, plan, endpoints).run();
         }
-        let protocols = Protocols::new(&fabric, scenario, planted_bug, ids);
-        Simulation::new(&fabric, scenario, protocols).run()
+        let protocols = Protocols::new(&fabric, plan, planted_bug, ids);
+        Simulation::new(&fabric, plan, protocols).run()
     }));
     let result = result.unwrap_or_else(|payload| Err(Violation::of_panic(payload)));
     let fabric = fabric.borrow();
@@ -64,7 +64,7 @@ pub fn run_with_bug(
             virtual_ns: fabric.now_ns(),
         }),
         Err(violation) => Err(Box::new(Failure {
-            scenario: scenario.clone(),
+            plan: plan.clone(),
             planted_bug,
             violation,
             at_ns: fabric.now_ns(),
@@ -97,7 +97,7 @@ enum Phase {
 }
 
 struct Simulation<'a, P> {
-    scenario: &'a Scenario,
+    plan: &'a RunPlan,
     fabric: SharedFabric,
     host_set: P,
     timers: Vec<Timer>,
@@ -106,37 +106,37 @@ struct Simulation<'a, P> {
 }
 
 impl<'a, P: HostSet> Simulation<'a, P> {
-    fn new(fabric: &SharedFabric, scenario: &'a Scenario, host_set: P) -> Self {
+    fn new(fabric: &SharedFabric, plan: &'a RunPlan, host_set: P) -> Self {
         let mut simulation = Self {
-            scenario,
+            plan,
             fabric: fabric.clone(),
             host_set,
             timers: Vec::new(),
             phase: Phase::Load,
-            tick_ns: (scenario.heal_ns / 8).max(MS),
+            tick_ns: (plan.heal_ns / 8).max(MS),
         };
-        simulation.plan();
+        simulation.enter_plan();
         simulation
     }
 
-    /// Enters everything that the scenario plans into schedules and timers.
-    fn plan(&mut self) {
-        for call in &self.scenario.calls {
-            let client = self.scenario.channels[call.channel].client;
+    /// Enters everything that the plan holds into schedules and timers.
+    fn enter_plan(&mut self) {
+        for call in &self.plan.calls {
+            let client = self.plan.channels[call.channel].client;
             self.host_set.call(client, call.clone());
         }
-        for (index, channel) in self.scenario.channels.iter().enumerate() {
+        for (index, channel) in self.plan.channels.iter().enumerate() {
             if let Some(at_ns) = channel.close_at_ns {
                 self.host_set.close(channel.client, index, at_ns);
             }
         }
-        for (index, fault) in self.scenario.host_faults.iter().enumerate() {
+        for (index, fault) in self.plan.host_faults.iter().enumerate() {
             self.set_timer(fault.at_ns, Timer::Fault(index));
         }
-        for (index, datagram) in self.scenario.injected.iter().enumerate() {
+        for (index, datagram) in self.plan.injected.iter().enumerate() {
             self.set_timer(datagram.at_ns, Timer::Inject(index));
         }
-        self.set_timer(self.scenario.heal_ns, Timer::Tick);
+        self.set_timer(self.plan.heal_ns, Timer::Tick);
     }
 
     fn run(mut self) -> Result<Outcomes, Violation> {
@@ -174,7 +174,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             Timer::Fault(index) => self.strike(index),
             Timer::Restart(host) => self.host_set.restart(host),
             Timer::Inject(index) => {
-                let datagram = &self.scenario.injected[index];
+                let datagram = &self.plan.injected[index];
                 let source = "192.0.2.1:9".parse().expect("an address");
                 let mut fabric = self.fabric.borrow_mut();
                 fabric.inject(datagram.at_ns, source, datagram.to, datagram.bytes.clone());
@@ -189,7 +189,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
     }
 
     fn strike(&mut self, index: usize) {
-        let fault = &self.scenario.host_faults[index];
+        let fault = &self.plan.host_faults[index];
         let host = fault.host;
         let now_ns = self.now_ns();
         match fault.kind {
@@ -211,25 +211,25 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         self.host_set.check_overdue(now_ns)?;
         let quiet = self.host_set.open_calls() == 0;
         match self.phase {
-            Phase::Load if quiet && now_ns > self.scenario.heal_ns => {
+            Phase::Load if quiet && now_ns > self.plan.heal_ns => {
                 self.host_set.outcomes()?;
-                for (channel, plan) in self.scenario.channels.iter().enumerate() {
+                for (channel, plan) in self.plan.channels.iter().enumerate() {
                     self.host_set.probe(plan.client, channel, now_ns);
                 }
                 self.phase = Phase::Probe;
             }
             Phase::Probe if quiet && self.host_set.all_probes_ended() => {
-                let until_ns = now_ns + 2 * self.scenario.forgetting_ns();
+                let until_ns = now_ns + 2 * self.plan.forgetting_ns();
                 self.phase = Phase::Keep { until_ns };
             }
             Phase::Keep { until_ns } if now_ns >= until_ns => {
                 self.check_sessions_known()?;
-                for (channel, plan) in self.scenario.channels.iter().enumerate() {
+                for (channel, plan) in self.plan.channels.iter().enumerate() {
                     self.host_set.close(plan.client, channel, now_ns);
                 }
-                let retention = self.scenario.hosts.iter();
+                let retention = self.plan.hosts.iter();
                 let retention = retention.map(|config| config.response_retention_ns).max();
-                let until_ns = now_ns + 2 * self.scenario.forgetting_ns() + retention.unwrap_or(0);
+                let until_ns = now_ns + 2 * self.plan.forgetting_ns() + retention.unwrap_or(0);
                 self.phase = Phase::Close { until_ns };
             }
             Phase::Close { until_ns } if now_ns >= until_ns => return Ok(true),
@@ -241,7 +241,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
 
     /// Fails if a server has sessions that no client knows.
     fn check_sessions_known(&self) -> Result<(), Violation> {
-        for host in (0..self.scenario.hosts.len() as u32).map(HostId) {
+        for host in (0..self.plan.hosts.len() as u32).map(HostId) {
             let (served, known) = (self.host_set.served(host), self.host_set.known(host));
             let unknown = served.saturating_sub(known) as u64;
             let counts = vec![("sessions that no client knows", unknown)];
@@ -260,7 +260,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
         for leftovers in self.host_set.leftovers() {
             leftovers.check()?;
         }
-        if self.scenario.is_faultless() && self.scenario.is_survivable() {
+        if self.plan.is_faultless() && self.plan.is_survivable() {
             no_overflow(self.fabric.borrow().counters())?;
         }
         Ok(outcomes)

@@ -1,4 +1,4 @@
-//! Random scenarios on all cores until the time is over, or one of them breaks a promise.
+//! `starling sim hunt`: random runs on all cores until the time is over or a run breaks a promise.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use starling_sim::harness::{Failure, PlantedBug, Report, Scenario, run_with_bug, shrink};
+use starling_sim::harness::{Failure, PlantedBug, Report, RunPlan, run_with_bug, shrink};
 
 use crate::error::CliError;
 use crate::output;
@@ -58,14 +58,14 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, scenario: &Scenario, report: &Report) {
+    fn add(&mut self, plan: &RunPlan, report: &Report) {
         let (outcomes, counters) = (&report.outcomes, &report.counters);
         self.runs += 1;
         self.answered += outcomes.answered;
         self.failed += outcomes.failed;
         self.sent += counters.sent;
         self.virtual_ns += report.virtual_ns;
-        for (kind, count) in scenario.coverage() {
+        for (kind, count) in plan.coverage() {
             *self.drawn.entry(kind).or_default() += count;
         }
         let mut struck = |kind: String, count| *self.struck.entry(kind).or_default() += count;
@@ -123,11 +123,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         for _ in 0..threads {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && Instant::now() < end {
-                    let scenario = Scenario::from_seed(next.fetch_add(1, Ordering::Relaxed));
-                    match run_with_bug(&scenario, arguments.plant) {
+                    let plan = RunPlan::from_seed(next.fetch_add(1, Ordering::Relaxed));
+                    match run_with_bug(&plan, arguments.plant) {
                         Ok(report) => {
                             let mut sum = sum.lock().expect("no thread panics with it");
-                            sum.add(&scenario, &report);
+                            sum.add(&plan, &report);
                             bar.set_message(format!("{} runs", sum.runs));
                         }
                         Err(failure) => {
@@ -151,7 +151,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 fn smallest(failure: Box<Failure>, plant: Option<PlantedBug>) -> Box<Failure> {
-    let (seed, violation) = (failure.scenario.seed, &failure.violation);
+    let (seed, violation) = (failure.plan.seed, &failure.violation);
     eprintln!("seed {seed} breaks a promise: {violation}; shrinking it");
     shrink(failure, plant, SHRINKING_RUNS)
 }

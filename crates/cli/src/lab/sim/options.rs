@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use starling_sim::harness::{PlantedBug, Subset};
 
-/// The name of the scenario that a seed determines.
+/// The name that stands for the random run of a seed.
 pub(super) const RANDOM: &str = "random";
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
-    /// The scenario: a name that `list` prints, `all`, or `random`.
+    /// A scenario that `list` prints, `all` for every scenario, or `random` for a random run.
     pub(super) name: String,
     /// The seed of all random choices. The same seed gives the same run, to the bit.
     #[arg(long, default_value_t = 1)]
@@ -28,7 +28,7 @@ pub(super) struct Run {
     /// The directory for plots, one file each. With --json there are plots only if this is given.
     #[arg(long, value_name = "DIRECTORY")]
     pub(super) svg: Option<PathBuf>,
-    /// Only with `random`: the part of the seed's scenario to run, as a hunt prints it.
+    /// Only with `random`: the entries of the seed's plan that stay in it, as a hunt prints them.
     #[arg(long, value_name = "PART")]
     pub(super) only: Option<Subset>,
     /// Only with `random`: plants a deliberate bug, as a hunt does.

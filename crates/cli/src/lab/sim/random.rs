@@ -1,6 +1,7 @@
-//! The random scenario of a seed: what was drawn, and what came of it.
+//! `starling sim run random`: the random run of a seed, with the features of its plan and its
+//! outcomes as rows.
 
-use starling_sim::harness::{Report, Scenario, run_with_bug};
+use starling_sim::harness::{Report, RunPlan, run_with_bug};
 use starling_sim::scenario::Row;
 
 use super::options::{RANDOM, Run};
@@ -8,20 +9,20 @@ use super::table;
 use crate::error::CliError;
 use crate::output;
 
-/// Runs the scenario that the seed stands for, or the part of it that is asked for.
+/// Makes the random run of a seed, with all entries of its plan or with those that `--only` names.
 pub(super) fn run(arguments: &Run) -> Result<(), CliError> {
     if arguments.nodes.is_some() || arguments.quick || arguments.svg.is_some() {
         return Err(CliError::Usage(format!(
             "--nodes, --quick and --svg are not for `run {RANDOM}`: the seed says all"
         )));
     }
-    let mut scenario = Scenario::from_seed(arguments.seed);
+    let mut plan = RunPlan::from_seed(arguments.seed);
     if let Some(subset) = &arguments.only {
-        subset.check(&scenario).map_err(CliError::Usage)?;
-        scenario = subset.of(&scenario);
+        subset.check(&plan).map_err(CliError::Usage)?;
+        plan = subset.of(&plan);
     }
-    let report = run_with_bug(&scenario, arguments.plant).map_err(CliError::Promise)?;
-    let rows = rows(&scenario, &report);
+    let report = run_with_bug(&plan, arguments.plant).map_err(CliError::Promise)?;
+    let rows = rows(&plan, &report);
     if arguments.json {
         return output::print(&table::json(&rows));
     }
@@ -35,7 +36,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), CliError> {
     output::print(&(table::rows(&title, &rows) + &format!("  {trace}\n")))
 }
 
-fn rows(scenario: &Scenario, report: &Report) -> Vec<Row> {
+fn rows(plan: &RunPlan, report: &Report) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut row = |case: &str, metric: &str, value: u64| {
         rows.push(Row {
@@ -47,7 +48,7 @@ fn rows(scenario: &Scenario, report: &Report) -> Vec<Row> {
             paper: None,
         });
     };
-    for (kind, count) in scenario.coverage() {
+    for (kind, count) in plan.coverage() {
         row("drawn", &kind, count);
     }
     let outcomes = &report.outcomes;

@@ -1,4 +1,4 @@
-//! The figures of a scenario, for people and for programs.
+//! The figures of a scenario or a random run: a table for people, JSON for programs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use starling_endpoint::{Code, Status};
 
-use super::super::scenario::ResponseLimits;
-use super::super::{HostFaultKind, Outcomes, PlantedBug, Scenario};
+use super::super::plan::ResponseLimits;
+use super::super::{HostFaultKind, Outcomes, PlantedBug, RunPlan};
 use crate::check::content::{self, Expected};
 use crate::check::{AtMostOnce, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
@@ -62,10 +62,10 @@ pub(super) type SharedCallRecords = Rc<RefCell<CallRecords>>;
 impl CallRecords {
     pub(super) fn new(
         fabric: &SharedFabric,
-        scenario: &Scenario,
+        plan: &RunPlan,
         planted_bug: Option<PlantedBug>,
     ) -> SharedCallRecords {
-        let faults = &scenario.host_faults;
+        let faults = &plan.host_faults;
         let clock = |kind: HostFaultKind| {
             matches!(
                 kind,
@@ -82,12 +82,12 @@ impl CallRecords {
             open: HashMap::new(),
             relays: HashMap::new(),
             next_tag: 1,
-            heal_ns: scenario.heal_ns,
-            bound_ns: scenario.bound_ns(),
-            most: scenario.most(),
-            distrusts_content: scenario.corrupts(),
-            survivable: scenario.is_survivable(),
-            tight: scenario.tight,
+            heal_ns: plan.heal_ns,
+            bound_ns: plan.bound_ns(),
+            most: plan.most(),
+            distrusts_content: plan.corrupts(),
+            survivable: plan.is_survivable(),
+            tight: plan.tight,
             steady: faults.is_empty(),
             steady_clocks: !faults.iter().any(|fault| clock(fault.kind)),
             broken: None,

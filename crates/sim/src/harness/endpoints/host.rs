@@ -1,4 +1,4 @@
-//! A host with a whole endpoint on it, and the application that uses it as the scenario says.
+//! A host with a whole endpoint on it, and the application that uses it as the plan says.
 //!
 //! ```text
 //!  turn:  tasks that are due ─▶ Endpoint::poll ─▶ events of handlers and continuations ─▶
@@ -14,9 +14,9 @@ use starling_endpoint::{
 };
 
 use super::super::host_set::{BusyWorker, PlannedHost, PlannedTask};
-use super::super::scenario::Runs;
+use super::super::plan::Runs;
 
-use super::super::{CallPlan, ChannelPlan, PlantedBug, Scenario, US};
+use super::super::{CallPlan, ChannelPlan, PlantedBug, RunPlan, US};
 use super::call_records::SharedCallRecords;
 use super::process::{DEFERRED, Deferred, HandlerEvent, INLINE, Process, WORKER, response};
 use crate::check::content::{self, Expected};
@@ -36,7 +36,7 @@ const SPIN: Duration = Duration::from_micros(50);
 
 /// An action of the application.
 pub(super) enum Task {
-    /// The scenario planned it, or it repeats a probe.
+    /// An action of the plan, or the repetition of a probe.
     Planned(PlannedTask),
     Cancel(Tag),
     /// Answers a request that was deferred.
@@ -70,11 +70,11 @@ impl Host {
         fabric: &SharedFabric,
         records: &SharedCallRecords,
         id: HostId,
-        scenario: &Scenario,
+        plan: &RunPlan,
         mut rng: Rng,
     ) -> Self {
         let config = EndpointConfig {
-            protocol: scenario.hosts[id.0 as usize].clone(),
+            protocol: plan.hosts[id.0 as usize].clone(),
             idle: rng.pick(&[Idle::Block, Idle::Block, Idle::Adaptive { spin: SPIN }]),
             batched_timestamps: rng.chance(700_000),
             ..EndpointConfig::default()
@@ -86,15 +86,15 @@ impl Host {
             config,
             workers: (rng.range(1, 4) as usize, rng.log_range(0, 64) as usize),
             rng,
-            channels: scenario.channels.clone(),
+            channels: plan.channels.clone(),
             process: None,
             incarnation: 0,
             schedule: BTreeMap::new(),
             entries: 0,
             idle_turns: 0,
             unheard: BTreeSet::new(),
-            tight: scenario.tight,
-            retry_ns: scenario.forgetting_ns(),
+            tight: plan.tight,
+            retry_ns: plan.forgetting_ns(),
         };
         host.start();
         host
@@ -442,7 +442,7 @@ impl Host {
     }
 
     /// The endpoint did not take a call. For a probe, only tight limits can be the reason, and the
-    /// host stops waiting for the channel. For a late call of the scenario itself, the channel's
+    /// host stops waiting for the channel. For a late call of the plan, the channel's
     /// probe is still to come.
     fn cannot_probe(
         &mut self,

@@ -75,7 +75,7 @@ impl Process {
     ) -> Self {
         let (io, clock) = (SimIo::new(fabric, id), SimClock::new(fabric, id));
         let endpoint = Endpoint::new(io, clock, config, secrets);
-        let mut endpoint = endpoint.expect("scenarios draw sound configurations");
+        let mut endpoint = endpoint.expect("plans draw sound configurations");
         let handler_events = HandlerEvents::default();
         let (threads, queue) = workers;
         let workers = start_workers(&mut endpoint, fabric, records, id, threads, queue);

@@ -8,8 +8,8 @@ use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError
 use crate::check::content::{self, Expected};
 use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
 use crate::fabric::{HostId, SharedFabric};
-use crate::harness::scenario::ResponseLimits;
-use crate::harness::{PlantedBug, Scenario};
+use crate::harness::plan::ResponseLimits;
+use crate::harness::{PlantedBug, RunPlan};
 
 /// How the calls of a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct CallLog {
 impl CallLog {
     pub(super) fn new(
         fabric: SharedFabric,
-        scenario: &Scenario,
+        plan: &RunPlan,
         planted_bug: Option<PlantedBug>,
     ) -> Self {
         Self {
@@ -67,11 +67,11 @@ impl CallLog {
             expected: HashMap::new(),
             relays: HashMap::new(),
             next_tag: 1,
-            heal_ns: scenario.heal_ns,
-            bound_ns: scenario.bound_ns(),
-            distrusts_content: scenario.corrupts(),
-            most: scenario.most(),
-            survivable: scenario.is_survivable(),
+            heal_ns: plan.heal_ns,
+            bound_ns: plan.bound_ns(),
+            distrusts_content: plan.corrupts(),
+            most: plan.most(),
+            survivable: plan.is_survivable(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! A host of the harness: the event loop that an endpoint would run, with the application's part
-//! played by the scenario's plans.
+//! A host of the harness: the event loop that an endpoint would run, and an application that does
+//! what the plan says.
 //!
 //! ```text
 //!  turn:  rx bursts ─▶ open, next ─▶ events ─▶ tasks that are due ─▶ flush ─▶ events ─▶ device
@@ -25,7 +25,7 @@ use crate::check::{Credits, Leftovers, Queues, Tag, Violation, granted_within};
 use crate::cpu::Work;
 use crate::fabric::{HostId, SharedFabric};
 use crate::harness::host_set::{PlannedHost, PlannedTask};
-use crate::harness::{ChannelPlan, PlantedBug, Scenario, US};
+use crate::harness::{ChannelPlan, PlantedBug, RunPlan, US};
 use crate::io::{SimClock, SimIo};
 use crate::rng::Rng;
 use workers::Workers;
@@ -93,7 +93,7 @@ impl Process {
             cookie_key,
         };
         let protocol = Protocol::new(config.clone(), secrets, clock.now_ns())
-            .expect("scenarios draw sound configurations");
+            .expect("plans draw sound configurations");
         Self {
             io: SimIo::new(fabric, id),
             clock,
@@ -148,31 +148,26 @@ macro_rules! sink {
 use sink;
 
 impl Host {
-    pub(super) fn new(
-        fabric: &SharedFabric,
-        id: HostId,
-        scenario: &Scenario,
-        mut rng: Rng,
-    ) -> Self {
-        let config = scenario.hosts[id.0 as usize].clone();
+    pub(super) fn new(fabric: &SharedFabric, id: HostId, plan: &RunPlan, mut rng: Rng) -> Self {
+        let config = plan.hosts[id.0 as usize].clone();
         let mut process = Process::start(fabric, id, &config, &mut rng);
-        if scenario.workers {
+        if plan.workers {
             process.start_workers(rng.fork());
         }
         Self {
-            has_workers: scenario.workers,
+            has_workers: plan.workers,
             id,
             config,
             fabric: fabric.clone(),
             rng,
-            channels: scenario.channels.clone(),
+            channels: plan.channels.clone(),
             process: Some(process),
             incarnation: 0,
             schedule: Schedule::default(),
             turns: (0, 0),
             unheard: BTreeSet::new(),
-            tight: scenario.tight,
-            retry_ns: scenario.forgetting_ns(),
+            tight: plan.tight,
+            retry_ns: plan.forgetting_ns(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::harness::host_set::PlannedTask;
 /// An action of a host's application.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// The scenario planned it, or it repeats a probe.
+    /// An action of the plan, or the repetition of a probe.
     Planned(PlannedTask),
     /// Gives up on a call.
     Cancel(Tag),

@@ -1,4 +1,4 @@
-//! The application of a host: it calls, cancels, closes and answers as the scenario plans.
+//! The application of a host: it calls, cancels, closes and answers as the plan says.
 
 use std::fmt;
 
@@ -124,7 +124,7 @@ impl Host {
     }
 
     /// The protocol did not take a call. For a probe, only tight limits can be the reason, and the
-    /// host stops waiting for the channel. For a late call of the scenario itself, the channel's
+    /// host stops waiting for the channel. For a late call of the plan, the channel's
     /// probe is still to come.
     fn cannot_probe(
         &mut self,

@@ -3,8 +3,8 @@
 use starling_proto::{Config, Congestion, Factors, Prefix};
 
 use super::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, MS, ROOMY_BYTES, Runs,
-    Scenario, US,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, InjectedDatagram, MS, ROOMY_BYTES, RunPlan,
+    Runs, US,
 };
 use crate::cpu::CpuModel;
 use crate::fabric::{FabricConfig, Fault, HostId, LinkConfig, ReceiveLimits, Rule};
@@ -17,27 +17,27 @@ const BYTES_BUDGET: u64 = 1 << 20;
 /// The most channels of a run.
 pub(super) const MAX_CHANNELS: u64 = 12;
 
-impl Scenario {
-    /// The scenario that `seed` stands for.
+impl RunPlan {
+    /// The plan that `seed` stands for.
     pub fn from_seed(seed: u64) -> Self {
-        let mut scenario = Self::from_seed_before_broadening(seed);
-        scenario.broaden();
-        scenario.draw_endpoints();
+        let mut plan = Self::from_seed_before_broadening(seed);
+        plan.broaden();
+        plan.draw_endpoints();
         // A separate generator leaves the other draws unchanged.
         let claims = Rng::new(seed ^ 0x0063_6c61_696d).chance(300_000);
-        scenario.workers = claims && !scenario.endpoints;
-        scenario.draw_frames(&mut Rng::new(seed ^ 0x66_7261_6d65));
-        scenario
+        plan.workers = claims && !plan.endpoints;
+        plan.draw_frames(&mut Rng::new(seed ^ 0x66_7261_6d65));
+        plan
     }
 
-    /// The scenario that `seed` stood for before there were whole endpoints.
+    /// The plan that `seed` stood for before there were whole endpoints.
     pub fn from_seed_before_endpoints(seed: u64) -> Self {
-        let mut scenario = Self::from_seed_before_broadening(seed);
-        scenario.broaden();
-        scenario
+        let mut plan = Self::from_seed_before_broadening(seed);
+        plan.broaden();
+        plan
     }
 
-    /// The scenario that `seed` stood for before there were racks, large messages and calls from
+    /// The plan that `seed` stood for before there were racks, large messages and calls from
     /// handlers. Seeds in older regression tests keep their runs.
     pub fn from_seed_before_broadening(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -53,7 +53,7 @@ impl Scenario {
         let outages = draw_network(&mut Rng::new(!seed), &mut fabric, host_count, heal_ns);
         let channels = draw_channels(&mut rng, host_count, heal_ns);
         let calls = draw_calls(&mut rng, &hosts, &channels, &fabric, heal_ns);
-        let mut scenario = Self {
+        let mut plan = Self {
             seed,
             fabric,
             hosts,
@@ -72,9 +72,9 @@ impl Scenario {
         };
         // One run in eight has no faults, and must be perfect.
         if !rng.chance(125_000) {
-            scenario.draw_faults(&mut rng);
+            plan.draw_faults(&mut rng);
         }
-        scenario
+        plan
     }
 
     /// Lets datagrams cross as frames in a third of the runs, which alone changes nothing. In some

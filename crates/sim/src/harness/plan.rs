@@ -1,5 +1,6 @@
-//! A scenario: the calls, the faults and the limits of every host, drawn from a seed. Because all
-//! of these are entries of lists, a failing scenario is shrunk by leaving entries out.
+//! The plan of a run: the calls, the faults and the limits of every host. A seed draws it, or a test
+//! writes it. Because all of these are entries of lists, the plan of a failing run is shrunk by
+//! leaving entries out.
 
 mod base_draw;
 mod coverage;
@@ -167,7 +168,7 @@ pub struct InjectedDatagram {
 
 /// Everything that is decided before a run.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct RunPlan {
     /// The seed that it was drawn from.
     pub seed: u64,
     /// The fabric, with the seed of its generator.
@@ -201,7 +202,7 @@ pub struct Scenario {
     pub subset: Option<Subset>,
 }
 
-/// The most that the calls of a scenario ask for.
+/// The longest delay and the largest response that the calls of a plan ask for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseLimits {
     delay_us: u32,
@@ -220,9 +221,9 @@ impl ResponseLimits {
     }
 }
 
-impl Scenario {
-    /// A scenario of `hosts` hosts without calls or faults, to be filled by hand: fast links,
-    /// default limits, long timeouts.
+impl RunPlan {
+    /// A plan for `hosts` hosts without calls or faults, which a test fills in: fast links, default
+    /// limits, long timeouts.
     pub fn plain(hosts: usize) -> Self {
         let config = Config {
             peer_timeout_ns: 500 * MS,
@@ -281,7 +282,7 @@ impl Scenario {
         }
     }
 
-    /// Whether the scenario has no faults.
+    /// Whether the plan has no faults.
     pub fn is_faultless(&self) -> bool {
         self.rules.is_empty()
             && self.host_faults.is_empty()
@@ -383,7 +384,7 @@ impl Scenario {
     }
 }
 
-impl fmt::Display for Scenario {
+impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

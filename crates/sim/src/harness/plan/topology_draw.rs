@@ -6,7 +6,7 @@
 use starling_proto::{Config, Congestion};
 
 use super::base_draw::MAX_CHANNELS;
-use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, Runs, Scenario, US};
+use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, RunPlan, Runs, US};
 use crate::check::content;
 use crate::fabric::{Fault, HostId, LinkConfig, Rule};
 use crate::net::{Marking, NodeId, Outage, SwitchConfig, Topology};
@@ -18,7 +18,7 @@ const LARGEST: u32 = 8 << 20;
 /// The most large messages of a run.
 const MAX_LARGE: u64 = 4;
 
-impl Scenario {
+impl RunPlan {
     pub(super) fn broaden(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x62_726f_6164_656e);
         let faulty = !self.is_faultless();

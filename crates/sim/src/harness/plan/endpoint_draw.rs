@@ -2,10 +2,10 @@
 //!
 //! It has a separate generator, so the other draws stay unchanged.
 
-use super::{HostFault, HostFaultKind, Runs, Scenario};
+use super::{HostFault, HostFaultKind, RunPlan, Runs};
 use crate::rng::Rng;
 
-impl Scenario {
+impl RunPlan {
     pub(super) fn draw_endpoints(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x77_686f_6c65);
         if !rng.chance(350_000) {

@@ -1,13 +1,13 @@
-//! The features of a scenario by name, to check that random scenarios leave none out.
+//! The features of a plan by name, to check that random runs leave none out.
 
-use super::{HostFaultKind, Runs, Scenario};
+use super::{HostFaultKind, RunPlan, Runs};
 use crate::fabric::Fault;
 use crate::net::{Framing, Marking};
 
 /// A message that takes more than this counts as large, bytes.
 const LARGE: u32 = 1 << 20;
 
-impl Scenario {
+impl RunPlan {
     /// The kinds of topologies, algorithms, faults and calls that it has, with how many of each.
     pub fn coverage(&self) -> Vec<(String, u64)> {
         let mut coverage = vec![(format!("topology: {}", self.fabric.topology.name), 1)];
@@ -140,7 +140,7 @@ mod tests {
     fn every_feature_is_drawn() {
         let mut counts = BTreeMap::new();
         for seed in 0..3_000 {
-            for (kind, count) in Scenario::from_seed(seed).coverage() {
+            for (kind, count) in RunPlan::from_seed(seed).coverage() {
                 *counts.entry(kind).or_insert(0) += count;
             }
         }

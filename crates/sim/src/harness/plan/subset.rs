@@ -1,18 +1,18 @@
-//! A subset of a scenario's entries. With the seed it describes a shrunk scenario completely, so
-//! that a command can replay it.
+//! A subset of a plan's entries. Seed and subset determine a shrunk plan, so a command with both
+//! replays its run.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::Scenario;
+use super::RunPlan;
 
-/// The lists that a scenario is shrunk by, by name.
+/// The lists that a plan is shrunk by, by name.
 const LISTS: [&str; 5] = ["rules", "hosts", "cables", "strays", "calls"];
 
 /// The text of an empty subset.
 const NOTHING: &str = "nothing";
 
-/// Entries that are left, by their places in the lists of the whole scenario:
+/// Entries that are left, by their places in the lists of the whole plan:
 /// `calls=0,3-7/rules=1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subset {
@@ -21,16 +21,16 @@ pub struct Subset {
 }
 
 impl Subset {
-    /// All of a scenario.
-    pub fn whole(scenario: &Scenario) -> Self {
+    /// All of a plan.
+    pub fn whole(plan: &RunPlan) -> Self {
         Self {
-            places: lens(scenario).map(|len| (0..len).collect()),
+            places: lens(plan).map(|len| (0..len).collect()),
         }
     }
 
-    /// Whether `scenario` has all these places; if not, the error names its entries.
-    pub fn check(&self, scenario: &Scenario) -> Result<(), String> {
-        let lens = lens(scenario);
+    /// Whether `plan` has all these places; if not, the error names its entries.
+    pub fn check(&self, plan: &RunPlan) -> Result<(), String> {
+        let lens = lens(plan);
         let beyond = |&list: &usize| {
             self.places[list]
                 .last()
@@ -45,7 +45,7 @@ impl Subset {
         });
         Err(format!(
             "seed {} does not have all of {}: it has {}",
-            scenario.seed,
+            plan.seed,
             LISTS[list],
             has.collect::<Vec<_>>().join(", ")
         ))
@@ -69,7 +69,7 @@ impl Subset {
         self.len() == 0
     }
 
-    /// The same entries by their places in the scenario of which `base` is a subset.
+    /// The same entries by their places in the plan of which `base` is a subset.
     pub(crate) fn within(&self, base: &Self) -> Self {
         let outer = |list: usize| {
             let places = self.places[list].iter();
@@ -80,15 +80,15 @@ impl Subset {
         }
     }
 
-    /// `scenario` with these entries only. Places that it does not have are ignored.
-    pub fn of(&self, scenario: &Scenario) -> Scenario {
+    /// `plan` with these entries only. Places that it does not have are ignored.
+    pub fn of(&self, plan: &RunPlan) -> RunPlan {
         fn take<T: Clone>(list: &mut Vec<T>, places: &[usize]) {
             *list = places
                 .iter()
                 .filter_map(|&place| list.get(place).cloned())
                 .collect();
         }
-        let mut rest = scenario.clone();
+        let mut rest = plan.clone();
         let [rules, hosts, cables, injected, calls] = &self.places;
         take(&mut rest.rules, rules);
         take(&mut rest.host_faults, hosts);
@@ -101,13 +101,13 @@ impl Subset {
 }
 
 /// How many entries each list has.
-fn lens(scenario: &Scenario) -> [usize; LISTS.len()] {
+fn lens(plan: &RunPlan) -> [usize; LISTS.len()] {
     [
-        scenario.rules.len(),
-        scenario.host_faults.len(),
-        scenario.outages.len(),
-        scenario.injected.len(),
-        scenario.calls.len(),
+        plan.rules.len(),
+        plan.host_faults.len(),
+        plan.outages.len(),
+        plan.injected.len(),
+        plan.calls.len(),
     ]
 }
 
@@ -185,22 +185,19 @@ mod tests {
 
     #[test]
     fn a_full_subset_is_the_whole_scenario_and_a_smaller_one_leaves_entries_out() {
-        let scenario = (0..).map(Scenario::from_seed).find(|s| s.rules.len() > 2);
-        let scenario = scenario.expect("some have rules");
-        let whole = Subset::whole(&scenario).of(&scenario);
-        assert_eq!(
-            (&whole.rules, &whole.calls),
-            (&scenario.rules, &scenario.calls)
-        );
+        let plan = (0..).map(RunPlan::from_seed).find(|s| s.rules.len() > 2);
+        let plan = plan.expect("some have rules");
+        let whole = Subset::whole(&plan).of(&plan);
+        assert_eq!((&whole.rules, &whole.calls), (&plan.rules, &plan.calls));
         let subset: Subset = "rules=1/calls=0,9999".parse().unwrap();
-        let rest = subset.of(&scenario);
-        assert_eq!(rest.rules, scenario.rules[1..2]);
-        assert_eq!(rest.calls, scenario.calls[..1]);
+        let rest = subset.of(&plan);
+        assert_eq!(rest.rules, plan.rules[1..2]);
+        assert_eq!(rest.calls, plan.calls[..1]);
         assert!(rest.host_faults.is_empty());
         assert_eq!(rest.subset, Some(subset.clone()));
-        assert_eq!(Subset::whole(&scenario).check(&scenario), Ok(()));
-        let said = subset.check(&scenario).unwrap_err();
-        let last = scenario.calls.len() - 1;
+        assert_eq!(Subset::whole(&plan).check(&plan), Ok(()));
+        let said = subset.check(&plan).unwrap_err();
+        let last = plan.calls.len() - 1;
         assert!(said.contains("not have all of calls"), "{said}");
         assert!(said.contains(&format!("calls=0-{last}")), "{said}");
         let base: Subset = "rules=0,2,5/calls=4".parse().unwrap();
