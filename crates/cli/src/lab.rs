@@ -6,6 +6,7 @@ mod curves;
 mod demo;
 mod role;
 mod sim;
+mod svg;
 
 use clap::Subcommand;
 

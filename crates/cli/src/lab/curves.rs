@@ -1,8 +1,10 @@
-//! A plot as SVG: curves over two axes, each linear or logarithmic; and several on a page.
+//! Plots as SVG: curves over two axes, each linear or logarithmic. A page holds several plots.
 
 use std::fmt::Write as _;
 
 use starling_sim::scenario::Plot;
+
+use crate::lab::svg::{self, escaped};
 
 /// Size of the field, and of the margins around it, in pixels.
 const FIELD: (f64, f64) = (560.0, 320.0);
@@ -12,9 +14,14 @@ const TOP: f64 = 48.0;
 const LEGEND: f64 = 190.0;
 const BELOW: f64 = 56.0;
 
-/// Different in lightness as well as in hue.
+/// The colours of the curves, by their order.
 const COLOURS: [&str; 6] = [
-    "#0b5cad", "#d1495b", "#17a05d", "#8d5fc2", "#c98a1b", "#555555",
+    svg::BLUE,
+    svg::RED,
+    svg::GREEN,
+    svg::PURPLE,
+    svg::AMBER,
+    "#555555",
 ];
 
 /// One axis.
@@ -26,7 +33,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// The axis that shows all of `values`: whole decades, or from zero.
+    /// The axis that shows all `values`: a logarithmic axis spans whole decades, a linear axis begins
+    /// at zero.
     fn of(values: impl Iterator<Item = f64>, log: bool) -> Self {
         let finite = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
         let (low, high) = finite.fold((f64::MAX, f64::MIN), |(low, high), value| {
@@ -47,7 +55,7 @@ impl Axis {
         }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// The position of a value on the axis, from 0 to 1.
     fn part(self, value: f64) -> f64 {
         if self.log {
             (value.max(self.low) / self.low).log10() / (self.high / self.low).log10()
@@ -56,7 +64,7 @@ impl Axis {
         }
     }
 
-    /// The values that are named.
+    /// The values that have a grid line and a label.
     fn marks(self) -> Vec<f64> {
         if self.log {
             let decades = (self.high / self.low).log10().round() as i32;
@@ -69,7 +77,7 @@ impl Axis {
     }
 }
 
-/// A round distance of which between four and ten fit.
+/// A round distance between marks, so that an axis up to `high` has four to ten of them.
 fn step(high: f64) -> f64 {
     let decade = 10f64.powf(high.log10().floor());
     match high / decade {
@@ -87,12 +95,7 @@ fn label(value: f64) -> String {
     }
 }
 
-/// Text that may stand between tags.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
-}
-
-/// Several pictures on one page, so many side by side.
+/// Several plots on one page, `columns` of them side by side.
 pub(crate) fn page(plots: &[Plot], columns: usize) -> String {
     let wide = LEFT + FIELD.0 + LEGEND;
     let high = TOP + FIELD.1 + BELOW;
@@ -118,7 +121,7 @@ pub(crate) fn page(plots: &[Plot], columns: usize) -> String {
     page + "</svg>\n"
 }
 
-/// The picture.
+/// One plot.
 pub(crate) fn svg(plot: &Plot) -> String {
     let points = || plot.curves.iter().flat_map(|curve| &curve.points);
     let x = Axis::of(points().map(|point| point.0), plot.log.0);
@@ -127,14 +130,7 @@ pub(crate) fn svg(plot: &Plot) -> String {
     let across = |value: f64| LEFT + width * x.part(value);
     let down = |value: f64| TOP + height * (1.0 - y.part(value));
     let (all_wide, all_high) = (LEFT + width + LEGEND, TOP + height + BELOW);
-    let mut svg = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {all_wide} {all_high}"
- width="{all_wide}" height="{all_high}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
-<rect width="100%" height="100%" fill="#fff"/>
-<text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
-"##,
-        escaped(&plot.title)
-    );
+    let mut svg = svg::open(all_wide, all_high) + &svg::title((LEFT, 26.0), 16, &plot.title);
     let (right, bottom) = (LEFT + width, TOP + height);
     for mark in x.marks() {
         let _ = writeln!(
@@ -198,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_hold_their_values_and_have_round_marks() {
+    fn an_axis_spans_its_values_and_has_round_marks() {
         let log = Axis::of([0.0, 3.0, 450.0].into_iter(), true);
         assert_eq!((log.low, log.high), (1.0, 1000.0));
         assert_eq!(log.marks(), [1.0, 10.0, 100.0, 1000.0]);
@@ -211,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_curve_is_drawn_and_named() {
+    fn a_plot_draws_each_curve_and_names_it() {
         let curve = |name: &str| Curve {
             name: name.into(),
             points: vec![(1.0, 2.0), (2.0, 50.0)],
@@ -229,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_its_pictures_in_lines() {
+    fn a_page_places_its_plots_row_by_row() {
         let plot = Plot {
             title: "t".into(),
             x: "x",

@@ -1,4 +1,5 @@
-//! Where the time of a call goes, as SVG: client and server as two lanes, time from left to right.
+//! The picture of the suite `breakdown`: the stages of a call along an axis of time, with a row of
+//! bars for the client and one for the server.
 //!
 //! ```text
 //!  client ▐▓▓░░▌                                 ▐░░▓▌
@@ -12,44 +13,39 @@ use starling_bench::breakdown::stage::{Kind, Side, Stage};
 use starling_bench::table;
 use starling_bench::{Metric, Row};
 
-/// Width of the field of time, and what stands left of it, in pixels.
+use crate::lab::svg;
+
+/// Width of the axis of time, and of the margins beside it, in pixels.
 const WIDTH: f64 = 820.0;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 40.0;
 
-/// Height of a lane, and of a device's two with what stands around them.
-const LANE: f64 = 26.0;
-const PLANE: f64 = 120.0;
+/// Height of a row of bars, and of a device: its two rows and its axis.
+const ROW: f64 = 26.0;
+const DEVICE: f64 = 120.0;
 
 /// Height of the title and the legend.
 const TOP: f64 = 84.0;
 
-/// Different in lightness as well as in hue.
 fn colour(kind: Kind) -> &'static str {
     match kind {
-        Kind::Marshal => "#c98a1b",
-        Kind::Transport => "#0b5cad",
+        Kind::Marshal => svg::AMBER,
+        Kind::Transport => svg::BLUE,
         Kind::Io => "#6fb1e8",
         Kind::Way => "#dddddd",
-        Kind::Dispatch => "#8d5fc2",
-        Kind::Handler => "#17a05d",
+        Kind::Dispatch => svg::PURPLE,
+        Kind::Handler => svg::GREEN,
     }
 }
 
-/// The picture of the suite's rows.
+/// The picture of these figures, one device below the other.
 pub(super) fn svg(rows: &[Row]) -> String {
     let schemes: Vec<&[Row]> = table::groups(rows)
         .filter(|group| group.iter().any(|row| stage_of(row).is_some()))
         .collect();
-    let (width, height) = (LEFT + WIDTH + RIGHT, TOP + PLANE * schemes.len() as f64);
-    let mut svg = String::new();
-    let _ = writeln!(
-        svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"
- width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
-<rect width="100%" height="100%" fill="#fff"/>
-<text x="20" y="26" font-size="17" font-weight="bold">Where the time of a small read goes</text>"##,
-    );
+    let height = TOP + DEVICE * schemes.len() as f64;
+    let mut svg = svg::open(LEFT + WIDTH + RIGHT, height);
+    svg += &svg::title((20.0, 26.0), 17, "Where the time of a small read goes");
     for (index, kind) in Kind::ALL.into_iter().enumerate() {
         let x = LEFT + 120.0 * index as f64;
         let _ = writeln!(
@@ -61,9 +57,9 @@ pub(super) fn svg(rows: &[Row]) -> String {
         );
     }
     for (index, rows) in schemes.into_iter().enumerate() {
-        let y = TOP + PLANE * index as f64;
+        let y = TOP + DEVICE * index as f64;
         let _ = writeln!(svg, r#"<g transform="translate(0 {y})">"#);
-        scheme(&mut svg, rows);
+        device(&mut svg, rows);
         svg.push_str("</g>\n");
     }
     svg.push_str("</svg>\n");
@@ -77,15 +73,15 @@ fn stage_of(row: &Row) -> Option<(Stage, f64)> {
     }
 }
 
-/// One device: both lanes, and the axis.
-fn scheme(svg: &mut String, rows: &[Row]) {
+/// One device: the rows of client and server, and the axis.
+fn device(svg: &mut String, rows: &[Row]) {
     let total: f64 = rows.iter().filter_map(stage_of).map(|(_, ns)| ns).sum();
     let scale = WIDTH / total.max(1.0);
     let name = format!("{} {}", rows[0].scheme, rows[0].case);
     let _ = writeln!(
         svg,
         r#"<text x="20" y="{}" font-size="14" font-weight="bold">{}</text>"#,
-        LANE,
+        ROW,
         name.trim_end()
     );
     for (side, text) in [(Side::Client, "client"), (Side::Server, "server")] {
@@ -93,15 +89,15 @@ fn scheme(svg: &mut String, rows: &[Row]) {
             svg,
             r#"<text x="{}" y="{}" text-anchor="end">{text}</text>"#,
             LEFT - 10.0,
-            lane(side) + LANE * 0.68,
+            top(side) + ROW * 0.68,
         );
     }
     let mut x = LEFT;
     for (stage, ns) in rows.iter().filter_map(stage_of) {
         let width = ns * scale;
         let (y, height) = match stage.side() {
-            Some(side) => (lane(side), LANE),
-            None => (lane(Side::Client), 2.0 * LANE + 4.0),
+            Some(side) => (top(side), ROW),
+            None => (top(Side::Client), 2.0 * ROW + 4.0),
         };
         let _ = writeln!(
             svg,
@@ -113,7 +109,7 @@ fn scheme(svg: &mut String, rows: &[Row]) {
         );
         x += width;
     }
-    let below = lane(Side::Server) + LANE + 16.0;
+    let below = top(Side::Server) + ROW + 16.0;
     let _ = writeln!(
         svg,
         r#"<text x="{LEFT}" y="{below}">0</text><text x="{x}" y="{below}" text-anchor="end">{}</text>"#,
@@ -121,11 +117,11 @@ fn scheme(svg: &mut String, rows: &[Row]) {
     );
 }
 
-/// The top of a lane, below that of its device.
-fn lane(side: Side) -> f64 {
+/// The distance of a row's top from the top of its device.
+fn top(side: Side) -> f64 {
     match side {
         Side::Client => 8.0,
-        Side::Server => 12.0 + LANE,
+        Side::Server => 12.0 + ROW,
     }
 }
 
@@ -151,16 +147,16 @@ mod tests {
             .into();
         rows.push(row(Metric::RoundTrip, 1800.0));
         let svg = svg(&rows);
-        let blocks: Vec<(f64, f64)> = svg
+        let bars: Vec<(f64, f64)> = svg
             .lines()
             .filter(|line| line.contains("<title>"))
             .map(|line| (number(line, " x="), number(line, " width=")))
             .collect();
-        assert_eq!(blocks.len(), Stage::ALL.len());
-        for pair in blocks.windows(2) {
+        assert_eq!(bars.len(), Stage::ALL.len());
+        for pair in bars.windows(2) {
             assert!((pair[0].0 + pair[0].1 - pair[1].0).abs() < 0.2, "{pair:?}");
         }
-        let last = blocks[blocks.len() - 1];
+        let last = bars[bars.len() - 1];
         assert!((last.0 + last.1 - LEFT - WIDTH).abs() < 0.2);
         assert!(svg.contains("1.80 us"), "the axis ends with the sum");
     }

@@ -1,10 +1,10 @@
-//! The latency plot: for each workload a panel, for each system a curve of latency over
-//! percentile, as SVG.
+//! The demo's plot of latencies, as SVG: a panel for each workload, and in it a curve of latency over
+//! percentile for each system.
 //!
 //! ```text
 //!   latency │        ╭─ tonic        Both axes are logarithmic: latency spans decades, and
-//!    (log)  │  ─────╯                percentiles are spaced by what is left above them, so
-//!           │        ╭─ starling     that each further nine takes the same width.
+//!    (log)  │  ─────╯                percentiles are spaced by the share of calls above them:
+//!           │        ╭─ starling     each further nine takes the same width.
 //!           │  ─────╯
 //!           └──────────────── percentile (nines)
 //! ```
@@ -17,6 +17,7 @@ use starling_bench::kv::drive::PERCENTILES;
 use starling_bench::table::human;
 
 use super::outcome::{IN_FLIGHT, Outcome};
+use crate::lab::svg;
 
 /// Size of a panel's field, and of the margins around it, in pixels.
 const WIDTH: f64 = 400.0;
@@ -29,18 +30,17 @@ const BELOW: f64 = 52.0;
 /// Height of the title and the legend above all panels.
 const TITLE: f64 = 66.0;
 
-/// Panels in a line.
+/// Panels side by side.
 const COLUMNS: usize = 2;
 
-/// The percentiles that the horizontal axis names; the last is where it ends.
+/// The percentiles that the horizontal axis names. The axis ends with the last.
 const MARKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
 
-/// Colours that differ in lightness too, for those who do not see the difference in hue.
 fn colour(scheme: &str) -> &'static str {
     match scheme {
-        "udp" => "#0b5cad",
-        "shm" => "#17a05d",
-        _ => "#d1495b",
+        "udp" => svg::BLUE,
+        "shm" => svg::GREEN,
+        _ => svg::RED,
     }
 }
 
@@ -51,16 +51,9 @@ pub(super) fn svg(outcomes: &[Outcome]) -> String {
     let (panel_width, panel_height) = (LEFT + WIDTH + RIGHT, ABOVE + HEIGHT + BELOW);
     let width = panel_width * COLUMNS as f64;
     let height = TITLE + panel_height * rows as f64;
-    let mut svg = String::new();
-    let _ = writeln!(
-        svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"
- width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#222">
-<rect width="100%" height="100%" fill="#fff"/>
-<text x="{LEFT}" y="24" font-size="17" font-weight="bold"
->Latency of a key-value store, {} calls in flight: lower is better</text>"##,
-        IN_FLIGHT
-    );
+    let title =
+        format!("Latency of a key-value store, {IN_FLIGHT} calls in flight: lower is better");
+    let mut svg = svg::open(width, height) + &svg::title((LEFT, 24.0), 17, &title);
     legend(&mut svg, outcomes);
     let scale = Scale::of(outcomes);
     for (index, workload) in panels.into_iter().enumerate() {
@@ -90,11 +83,12 @@ fn legend(svg: &mut String, outcomes: &[Outcome]) {
     }
 }
 
-/// The latencies that the vertical axis spans, in whole decades.
+/// The range of latencies on the vertical axis, in whole decades.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scale {
-    /// Powers of ten, in ns.
+    /// The exponent of the lowest latency: 3 stands for 1000 ns.
     low: i32,
+    /// The exponent of the highest latency.
     high: i32,
 }
 
@@ -114,20 +108,20 @@ impl Scale {
         }
     }
 
-    /// Pixels below the top of the field.
+    /// The distance of a latency from the top of the field, in pixels.
     fn y(self, ns: f64) -> f64 {
         let part = (ns.log10() - f64::from(self.low)) / f64::from(self.high - self.low);
         HEIGHT * (1.0 - part)
     }
 }
 
-/// Pixels right of the field's left end.
+/// The distance of a percentile from the left end of the field, in pixels.
 fn x(percentile: f64) -> f64 {
     let nines = |percentile: f64| (100.0 / (100.0 - percentile)).log10();
     WIDTH * nines(percentile) / nines(MARKS[MARKS.len() - 1])
 }
 
-/// Percentiles within the plot, and their latencies in ns.
+/// The percentiles up to the end of the axis, with their latencies in ns.
 fn points(outcome: &Outcome) -> impl Iterator<Item = (f64, f64)> + '_ {
     let last = MARKS[MARKS.len() - 1];
     PERCENTILES
