@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_role_wants_a_plane_a_system_and_a_host() {
+    fn the_role_takes_a_scheme_a_policy_and_a_host() {
         assert!(serve(&[]).is_err());
         for arguments in [["rdma", "1x16", "127.0.0.1"], ["udp", "2x8", "127.0.0.1"]] {
             let error = serve(&arguments.map(String::from)).unwrap_err();

@@ -1,4 +1,4 @@
-//! `starling serve` and `starling call` from outside, over both planes.
+//! `starling serve` and `starling call` from outside, over `udp` and `shm`.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn fails(arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn every_method_is_called_over_both_planes() {
+fn every_method_can_be_called_over_udp_and_shm() {
     let serve = Serve::start(
         "kv",
         &["udp://127.0.0.1:0", &shm("kv")],

@@ -1,5 +1,5 @@
-//! The pictures of the suite `slo`: for each device and distribution, how the tail grows with the
-//! load, by who hands requests to the workers, beside the ideal.
+//! The picture of the suite `slo`: a plot for each device and distribution of service times. A plot
+//! has the tail latency over the load, with a curve for each dispatch policy and one for the ideal.
 
 use starling_bench::table;
 use starling_bench::{Metric, Row};
@@ -7,10 +7,10 @@ use starling_sim::scenario::{Curve, Plot};
 
 use crate::lab::curves;
 
-/// Pictures side by side: the distributions of a device.
+/// Plots side by side: the distributions of one device.
 const COLUMNS: usize = 5;
 
-/// All pictures on one page, a line for each device.
+/// All plots on one page, with a row of plots for each device.
 pub(super) fn svg(rows: &[Row]) -> String {
     curves::page(&plots(rows), COLUMNS)
 }
@@ -36,7 +36,7 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
     plots
 }
 
-/// The curve of one benchmark in one case, with its first row.
+/// The curve of one benchmark, with the first of its rows. `None`: the rows have no tail latency.
 fn curve(rows: &[Row]) -> Option<(&Row, Curve)> {
     let points: Vec<(f64, f64)> = rows
         .iter()
@@ -46,8 +46,8 @@ fn curve(rows: &[Row]) -> Option<(&Row, Curve)> {
         })
         .collect();
     let row = rows.first().filter(|_| !points.is_empty())?;
-    let (_, mode) = row.case.split_once('/').unwrap_or(("", row.system));
-    let name = mode.to_owned();
+    let (_, policy) = row.case.split_once('/').unwrap_or(("", row.system));
+    let name = policy.to_owned();
     Some((row, Curve { name, points }))
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_plane_and_distribution_has_a_picture_with_the_ideal() {
+    fn each_device_and_distribution_has_a_plot_with_the_ideal() {
         let row = |scheme, system, case: &str, tenths| Row {
             suite: "slo",
             scheme,

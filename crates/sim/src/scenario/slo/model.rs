@@ -40,7 +40,9 @@ struct Machine {
     busy_until_ns: u64,
     dispatch_ns: u64,
     handover_ns: u64,
-    seats: Vec<VecDeque<usize>>,
+    /// The requests of each worker that have not begun.
+    waiting: Vec<VecDeque<usize>>,
+    /// The current request of each worker.
     running: Vec<Option<usize>>,
     /// The arrival and service time of each request.
     requests: Vec<Arrival>,
@@ -81,7 +83,7 @@ impl Machine {
     fn handle(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Reaches { worker, request } => {
-                self.seats[worker].push_back(request);
+                self.waiting[worker].push_back(request);
                 if self.running[worker].is_none() {
                     self.start(now_ns, worker);
                 }
@@ -105,7 +107,7 @@ impl Machine {
     }
 
     fn start(&mut self, now_ns: u64, worker: usize) {
-        if let Some(request) = self.seats[worker].pop_front() {
+        if let Some(request) = self.waiting[worker].pop_front() {
             self.running[worker] = Some(request);
             let done_ns = now_ns + self.requests[request].service_ns;
             self.tell(done_ns, Event::Done { worker });
@@ -130,7 +132,7 @@ pub(super) fn dispatched(
         busy_until_ns: 0,
         dispatch_ns: if free { 0 } else { DISPATCH_NS },
         handover_ns: if free { 0 } else { HANDOVER_NS },
-        seats: vec![VecDeque::new(); workers],
+        waiting: vec![VecDeque::new(); workers],
         running: vec![None; workers],
         requests: Vec::with_capacity(count),
         latencies_ns: times(),
