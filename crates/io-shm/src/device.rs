@@ -1,6 +1,6 @@
-//! The device: opening it, sleeping, and the [`PacketIo`] over its halves and links.
+//! The device: opening it, sleeping, and the [`PacketIo`] over its halves and connections.
 
-mod links;
+mod connections;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use starling_io::{
     Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PacketIo, PeerId, Wake,
 };
 
-use self::links::{Link, LinkState};
+use self::connections::{Connection, ConnectionState};
 use crate::config::ShmConfig;
 use crate::handshake::{Hello, socket_name};
 use crate::map::{Region, Side, line_ring_bytes};
@@ -66,7 +66,7 @@ pub struct ShmIo {
     rx: ShmRx,
     tx: ShmTx,
     /// By peer number. `rx` and `tx` have tables with the same numbers, so no one `slab` owns them.
-    links: Vec<Option<Link>>,
+    connections: Vec<Option<Connection>>,
     handshakes: PendingHandshakes,
     poller: Poller,
     waker: Arc<EventfdWaker>,
@@ -75,7 +75,7 @@ pub struct ShmIo {
     address: String,
     /// At most one for each peer.
     events: VecDeque<IoEvent>,
-    /// Peers whose links are in [`LinkState::Draining`].
+    /// Peers whose connections are in [`ConnectionState::Draining`].
     draining: Vec<u32>,
     /// Peers refused because all numbers were in use, and peers that broke their rings, so far.
     refused: u64,
@@ -156,7 +156,7 @@ impl ShmIo {
         Ok(Self {
             rx: ShmRx::new(),
             tx: ShmTx::default(),
-            links: Vec::new(),
+            connections: Vec::new(),
             handshakes,
             poller,
             waker: Arc::new(waker),
@@ -192,14 +192,14 @@ impl ShmIo {
             }
         }
         self.handshakes.handle_timeout(now, &self.poller);
-        self.reap_links();
+        self.reap_connections();
         Ok(())
     }
 
     /// Stores in all sleep words whether this device sleeps.
     fn publish_sleep(&self, asleep: bool) {
-        for (number, link) in (0u32..).zip(&self.links) {
-            let Some(link) = link else {
+        for (number, connection) in (0u32..).zip(&self.connections) {
+            let Some(connection) = connection else {
                 continue;
             };
             let word = if !asleep {
@@ -209,7 +209,7 @@ impl ShmIo {
             } else {
                 self.epoch | SLEEPING
             };
-            link.words.store_own(word);
+            connection.words.store_own(word);
         }
     }
 
@@ -319,26 +319,26 @@ impl PacketIo for ShmIo {
         Ok(PeerId(number))
     }
 
-    /// A living peer that opened this device keeps its rings: only the end that opened a link closes
+    /// A living peer that opened this device keeps its rings: only the end that opened a connection closes
     /// it. Otherwise this end could close it just when the other one uses it again, and its
     /// datagrams would be lost. The peer is then like one that has just connected: its next datagram
     /// makes it known again, and it leaves without an event if none comes.
     fn close_peer(&mut self, peer: PeerId) {
-        let Some(place) = self.links.get_mut(peer.0 as usize) else {
+        let Some(place) = self.connections.get_mut(peer.0 as usize) else {
             return;
         };
-        if let Some(link) = place
-            && link.side == Side::Acceptor
-            && link.state == LinkState::Open
+        if let Some(connection) = place
+            && connection.side == Side::Acceptor
+            && connection.state == ConnectionState::Open
         {
             self.rx.forget_sent(peer.0);
             return;
         }
-        let Some(link) = place.take() else {
+        let Some(connection) = place.take() else {
             return;
         };
-        sys::hang_up(&link.socket);
-        self.poller.remove(link.socket.as_fd());
+        sys::hang_up(&connection.socket);
+        self.poller.remove(connection.socket.as_fd());
         self.tx.remove(peer.0);
         self.rx.remove(peer.0);
         self.draining.retain(|&other| other != peer.0);
@@ -357,7 +357,7 @@ impl PacketIo for ShmIo {
         let turns = self.calls + self.rx.turns();
         if turns - self.clock_read_at >= TURNS_PER_CLOCK_READ {
             self.clock_read_at = turns;
-            self.reap_links();
+            self.reap_connections();
             let now = Instant::now();
             if now.saturating_duration_since(self.last_poll) >= POLL_INTERVAL {
                 self.poll_sockets(now)
@@ -368,7 +368,7 @@ impl PacketIo for ShmIo {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
-        self.reap_links();
+        self.reap_connections();
         let slept = if self.events.is_empty() && self.waker.begin_sleep() {
             let slept = self.sleep(timeout);
             self.publish_sleep(false);

@@ -11,7 +11,7 @@
 //!  ┌──────────────────────────┐                  ┌──────────────────────────┐
 //!  │ ShmTx ── producer ───────┼──▶ rings A → B ──┼──▶ consumer ── ShmRx     │
 //!  │ ShmRx ── consumer ◀──────┼─── rings B → A ◀─┼─── producer ── ShmTx     │
-//!  │ ShmIo ── link    ◀───────┼── Unix socket ───┼──▶ link     ── ShmIo     │
+//!  │ ShmIo ── connection ◀────┼── Unix socket ───┼──▶ connection ── ShmIo   │
 //!  └──────────────────────────┘                  └──────────────────────────┘
 //! ```
 //!
@@ -27,7 +27,7 @@
 //! | [`sys`] | system calls, in the form that this crate uses |
 //! | [`handshake`], [`pending`] | how two devices connect, and what is refused |
 //! | [`rx`], [`tx`] | the two halves of the device: all peers' consumers, all peers' producers |
-//! | [`device`] | [`ShmIo`]: links to peers, events, sleeping |
+//! | [`device`] | [`ShmIo`]: connections to peers, events, sleeping |
 
 #![allow(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]

@@ -337,8 +337,8 @@ impl RingMemory for Ring {
         let to = self.line(at);
         let (_header, words) = line.split_at(HEADER_BYTES);
         let (words, last) = words.as_chunks::<8>();
-        // In pieces of eight bytes: most stores to the stage were at least that long, so each load
-        // finds its bytes in one entry of the store buffer.
+        // In pieces of eight bytes: most stores to the staging buffer were at least that long, so
+        // each load finds its bytes in one entry of the store buffer.
         for (index, word) in words.iter().enumerate() {
             // SAFETY: inside the line.
             unsafe { copy_in(word, to.add(HEADER_BYTES + 8 * index)) }

@@ -37,7 +37,7 @@
 //! the lengths of records differ. The producer zeroes ahead, right after it published the previous
 //! record, when nobody waits for it.
 //!
-//! *Assembling.* The producer gathers small frames in a private buffer, the stage, for two reasons.
+//! *Assembling.* The producer gathers small frames in a private staging buffer, for two reasons.
 //! The consumer polls the line that the record will begin in, so an early store into it would move
 //! the line twice. And a copy into first-level cache is cheap. Large frames go directly into the
 //! bulk ring. A staged record larger than [`PUBLISH_BYTES`](producer::PUBLISH_BYTES) is published at
@@ -64,7 +64,7 @@
 //!   changes it meanwhile has sent different bytes, which it may do anyway.
 //! - *`head`* must neither pass what was produced nor go back, else the ring is [`Malformed`]. A peer
 //!   that returns space that it has not read loses its own datagrams.
-//! - *Private state* of this end (positions, stage, lengths) is not in shared memory at all.
+//! - *Private state* of this end (positions, staging buffer, lengths) is not in shared memory at all.
 //! - *Endless input*: a burst is bounded in datagrams and bytes, and peers take turns.
 //!
 //! Memory that another process writes concurrently is outside Rust's memory model. Only

@@ -183,6 +183,6 @@ impl PacketTx for ShmTx {
 #[cold]
 pub(crate) fn ring(socket: &OwnedFd) {
     // It fails if the socket is full of bytes that the peer has not received yet, or if the peer is
-    // gone, which the link's own events report.
+    // gone, which the connection's own events report.
     let _ = sys::send(socket, &DOORBELL);
 }

@@ -246,7 +246,7 @@ fn an_address_is_one_peer_while_that_peer_lives() {
     assert_eq!(client.open_peer(&address).unwrap(), other);
 }
 
-/// Only the end that opened a link closes it, because that end may be using it again.
+/// Only the end that opened a connection closes it, because that end may be using it again.
 #[test]
 fn a_closed_peer_is_known_again_with_its_next_datagram() {
     let (mut server, mut client, peer) = pair("again", &ShmConfig::default());

@@ -12,7 +12,7 @@ use super::{
 pub(super) const PUBLISH_BYTES: usize = 704;
 
 /// The most bytes of a staged datagram. A larger frame goes to the bulk ring.
-pub(crate) const STAGE_BYTES: usize = 768 - HEADER_BYTES;
+pub(crate) const STAGING_BYTES: usize = 768 - HEADER_BYTES;
 
 /// Lines behind the published ones whose header words are zeroed in advance.
 const ZEROED_AHEAD: u64 = 1;
@@ -23,7 +23,7 @@ const NONE_OPEN: usize = usize::MAX / 2;
 /// The private buffer that gathers a datagram of small frames. It begins with room for the header
 /// word, which is always zero.
 #[repr(align(64))]
-struct Stage([u8; HEADER_BYTES + STAGE_BYTES]);
+struct StagingBuffer([u8; HEADER_BYTES + STAGING_BYTES]);
 
 /// The writing end.
 pub(crate) struct Producer<M> {
@@ -34,7 +34,7 @@ pub(crate) struct Producer<M> {
     limit: u64,
     /// The header words of all lines from `tail` up to this one are zero.
     zeroed: u64,
-    /// Bytes of the datagram in the stage; [`NONE_OPEN`] if there is none.
+    /// Bytes of the datagram in the staging buffer; [`NONE_OPEN`] if there is none.
     staged: usize,
     /// The most bytes of a staged datagram of this producer.
     max_staged: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Producer<M> {
     wanted: Heads,
     /// The peer has stored invalid heads.
     malformed: bool,
-    stage: Stage,
+    staging: StagingBuffer,
 }
 
 impl<M: RingMemory> Producer<M> {
@@ -59,7 +59,7 @@ impl<M: RingMemory> Producer<M> {
         let (line_bytes, bulk_bytes) = (memory.line_bytes(), memory.bulk_bytes());
         assert!(max_datagram <= max_datagram_for(bulk_bytes as usize));
         assert!(start.line.is_multiple_of(LINE as u64) && zeroed * (LINE as u64) < line_bytes);
-        let max_staged = STAGE_BYTES.min(line_bytes as usize / 4 - HEADER_BYTES);
+        let max_staged = STAGING_BYTES.min(line_bytes as usize / 4 - HEADER_BYTES);
         Self {
             tail: start.line,
             limit: start.line + line_bytes,
@@ -71,7 +71,7 @@ impl<M: RingMemory> Producer<M> {
             max_datagram,
             wanted: Heads::default(),
             malformed: false,
-            stage: Stage([0; HEADER_BYTES + STAGE_BYTES]),
+            staging: StagingBuffer([0; HEADER_BYTES + STAGING_BYTES]),
             memory,
         }
     }
@@ -129,7 +129,7 @@ impl<M: RingMemory> Producer<M> {
             return self.write_large(preamble, head, body, tail);
         }
         self.reserve(record_bytes(self.max_staged), 0)?;
-        self.stage.0[HEADER_BYTES..][..at].copy_from_slice(preamble);
+        self.staging.0[HEADER_BYTES..][..at].copy_from_slice(preamble);
         self.staged = at;
         let fits = self.append_to_open(head, body, tail);
         debug_assert!(fits, "checked above");
@@ -142,8 +142,8 @@ impl<M: RingMemory> Producer<M> {
     pub(crate) fn append_to_open(&mut self, head: &[u8], body: &[u8], tail: &[u8]) -> bool {
         let frame = head.len() + body.len() + tail.len();
         // In two steps, so that the compiler sees that nothing overflows and all indices are in bounds.
-        let fits = frame <= STAGE_BYTES
-            && self.staged <= STAGE_BYTES - frame
+        let fits = frame <= STAGING_BYTES
+            && self.staged <= STAGING_BYTES - frame
             && self.staged + frame <= self.max_staged;
         if fits {
             self.stage_frame(frame, head, body, tail);
@@ -154,7 +154,7 @@ impl<M: RingMemory> Producer<M> {
     #[inline(always)]
     fn stage_frame(&mut self, frame: usize, head: &[u8], body: &[u8], tail: &[u8]) {
         let end = self.staged + frame;
-        let room = &mut self.stage.0[HEADER_BYTES..][self.staged..end];
+        let room = &mut self.staging.0[HEADER_BYTES..][self.staged..end];
         let (to, room) = room.split_at_mut(head.len());
         copy_head(to, head);
         let (to, room) = room.split_at_mut(body.len());
@@ -185,7 +185,7 @@ impl<M: RingMemory> Producer<M> {
             self.write_further_lines(bytes);
         }
         self.prepare(bytes);
-        let first = self.stage.0.first_chunk().expect("a stage has a line");
+        let first = self.staging.0.first_chunk().expect("the buffer has a line");
         self.memory.write_first_line(self.tail, first);
         let more = if more { MORE } else { 0 };
         self.publish_written(bytes, more | length as u32);
@@ -198,7 +198,7 @@ impl<M: RingMemory> Producer<M> {
         // Stores would wait for their lines one after another; prefetched, the lines arrive together.
         // The line behind the record is among them, because its header word will be zeroed.
         self.memory.prefetch_to_write(self.tail, bytes + LINE);
-        let rest = &self.stage.0[LINE..bytes];
+        let rest = &self.staging.0[LINE..bytes];
         self.memory.write_lines(self.tail + LINE as u64, rest);
     }
 

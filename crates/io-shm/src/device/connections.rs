@@ -1,4 +1,4 @@
-//! The links of a device: how peers connect, disconnect and are removed.
+//! The connections of a device: how peers connect and disconnect, and how the device removes them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sys;
 const MAX_MESSAGES_PER_POLL: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkState {
+pub(super) enum ConnectionState {
     /// This end opened it, and the peer has not answered yet. Datagrams already flow.
     Connecting,
     /// Both ends have confirmed the connection.
@@ -29,33 +29,42 @@ pub(super) enum LinkState {
 }
 
 /// The connection to one peer.
-pub(super) struct Link {
+pub(super) struct Connection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) region: Arc<Region>,
     pub(super) words: MappedSleepWords,
     pub(super) side: Side,
-    pub(super) state: LinkState,
-    /// The address it was opened by, if this end opened it.
+    pub(super) state: ConnectionState,
+    /// The address by which this end opened it. `None`: the peer opened it.
     pub(super) opened: Option<Box<str>>,
-    /// How the peer is gone, or will be.
+    /// The reason that the device reports when the peer is gone.
     pub(super) gone: PeerGone,
 }
 
 impl ShmIo {
     /// The number for the next peer; `None` if there are as many peers as allowed.
     pub(super) fn free_number(&self) -> Option<u32> {
-        let free = self.links.iter().position(|link| link.is_none());
-        let number = free.unwrap_or(self.links.len());
+        let free = self
+            .connections
+            .iter()
+            .position(|connection| connection.is_none());
+        let number = free.unwrap_or(self.connections.len());
         (number < self.config.max_peers).then_some(number as u32)
     }
 
     /// The live peer that was opened by this address. Any number of sessions share one pair of
     /// rings.
     pub(super) fn find_opened(&self, address: &str) -> Option<u32> {
-        let live = |link: &Link| matches!(link.state, LinkState::Connecting | LinkState::Open);
-        let found = self.links.iter().position(|link| {
-            link.as_ref()
-                .is_some_and(|link| live(link) && link.opened.as_deref() == Some(address))
+        let live = |connection: &Connection| {
+            matches!(
+                connection.state,
+                ConnectionState::Connecting | ConnectionState::Open
+            )
+        };
+        let found = self.connections.iter().position(|connection| {
+            connection.as_ref().is_some_and(|connection| {
+                live(connection) && connection.opened.as_deref() == Some(address)
+            })
         });
         found.map(|number| number as u32)
     }
@@ -85,23 +94,23 @@ impl ShmIo {
             .insert(number, producer, words.clone(), Arc::clone(&socket));
         self.rx
             .insert(number, consumer, words.clone(), Arc::clone(&socket));
-        let link = Link {
+        let connection = Connection {
             socket,
             region,
             words,
             side,
             state: match side {
-                Side::Connector => LinkState::Connecting,
-                Side::Acceptor => LinkState::Open,
+                Side::Connector => ConnectionState::Connecting,
+                Side::Acceptor => ConnectionState::Open,
             },
             opened: opened.map(Into::into),
             gone: PeerGone::Certain,
         };
         let index = number as usize;
-        if index == self.links.len() {
-            self.links.push(Some(link));
+        if index == self.connections.len() {
+            self.connections.push(Some(connection));
         } else {
-            self.links[index] = Some(link);
+            self.connections[index] = Some(connection);
         }
         Ok(())
     }
@@ -136,22 +145,22 @@ impl ShmIo {
 
     /// Receives messages from a peer's socket.
     pub(super) fn handle_messages(&mut self, number: u32, mut hung_up: bool) {
-        let Some(Some(link)) = self.links.get_mut(number as usize) else {
+        let Some(Some(connection)) = self.connections.get_mut(number as usize) else {
             return;
         };
         for _ in 0..MAX_MESSAGES_PER_POLL {
             let mut message = [0; ANSWER_BYTES];
-            match sys::receive(&link.socket, &mut message) {
-                Ok(length) if length != 0 && link.state == LinkState::Connecting => {
+            match sys::receive(&connection.socket, &mut message) {
+                Ok(length) if length != 0 && connection.state == ConnectionState::Connecting => {
                     let answer = Answer::decode(&message[..length]);
                     let Some(Answer::Welcome { has_membarrier }) = answer else {
-                        link.gone = PeerGone::Refused(Answer::refusal(answer));
+                        connection.gone = PeerGone::Refused(Answer::refusal(answer));
                         hung_up = true;
                         break;
                     };
-                    link.state = LinkState::Open;
+                    connection.state = ConnectionState::Open;
                     if has_membarrier && sys::register_membarrier() {
-                        link.region.use_asymmetric_fences();
+                        connection.region.use_asymmetric_fences();
                     }
                 }
                 // A doorbell message: its arrival was its purpose.
@@ -170,24 +179,27 @@ impl ShmIo {
         }
     }
 
-    /// Begins to drain the link of a peer that is gone.
+    /// Begins to drain the connection of a peer that is gone.
     pub(super) fn handle_hang_up(&mut self, number: u32) {
-        let Some(Some(link)) = self.links.get_mut(number as usize) else {
+        let Some(Some(connection)) = self.connections.get_mut(number as usize) else {
             return;
         };
-        if matches!(link.state, LinkState::Draining | LinkState::Closed) {
+        if matches!(
+            connection.state,
+            ConnectionState::Draining | ConnectionState::Closed
+        ) {
             return;
         }
-        link.state = LinkState::Draining;
-        sys::hang_up(&link.socket);
-        self.poller.remove(link.socket.as_fd());
+        connection.state = ConnectionState::Draining;
+        sys::hang_up(&connection.socket);
+        self.poller.remove(connection.socket.as_fd());
         self.tx.remove(number);
-        self.rx.finish(number, link.region.line_bytes());
+        self.rx.finish(number, connection.region.line_bytes());
         self.draining.push(number);
     }
 
-    /// Ends the links of peers that broke their rings, and of drained peers.
-    pub(super) fn reap_links(&mut self) {
+    /// Ends the connections of peers that broke their rings, and of drained peers.
+    pub(super) fn reap_connections(&mut self) {
         let mut broken = self.rx.poll_faults();
         broken.extend(self.tx.poll_faults());
         broken.sort_unstable();
@@ -207,18 +219,18 @@ impl ShmIo {
         }
     }
 
-    /// Closes a drained link: reports it, or forgets a peer that was never known.
+    /// Closes a drained connection: reports it, or forgets a peer that was never known.
     pub(super) fn end_link(&mut self, number: u32) {
-        let Some(Some(link)) = self.links.get_mut(number as usize) else {
+        let Some(Some(connection)) = self.connections.get_mut(number as usize) else {
             return;
         };
-        link.state = LinkState::Closed;
-        let unknown = link.side == Side::Acceptor && !self.rx.has_sent(number);
+        connection.state = ConnectionState::Closed;
+        let unknown = connection.side == Side::Acceptor && !self.rx.has_sent(number);
         self.rx.remove(number);
         if unknown {
-            self.links[number as usize] = None;
+            self.connections[number as usize] = None;
         } else {
-            let gone = IoEvent::PeerGone(PeerId(number), link.gone);
+            let gone = IoEvent::PeerGone(PeerId(number), connection.gone);
             self.events.push_back(gone);
         }
     }
