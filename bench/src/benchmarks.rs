@@ -1,5 +1,5 @@
-//! The benchmarks of each suite that need no other library: floors, peers within the standard
-//! library, and Starling.
+//! The benchmarks of each suite that need no other library: floors, baselines that the standard
+//! library has, and Starling.
 
 use crate::benchmark::Benchmark;
 use crate::endpoint;
@@ -17,8 +17,8 @@ pub fn of(suite: Suite) -> Vec<Benchmark> {
     benchmarks
 }
 
-/// The floors that it has, and peers that need no library. None where Starling is compared
-/// with itself.
+/// The floors and baselines of a suite that need no other library. A suite that compares Starling
+/// with itself has none.
 pub fn floors(suite: Suite) -> Vec<Benchmark> {
     match suite {
         Suite::Rtt => vec![

@@ -1,5 +1,5 @@
 //! The subcommands that measure and simulate. They need the benchmarks, tonic and the simulator, so
-//! they are there with the feature `lab` only.
+//! the command has them only with the feature `lab`.
 
 mod bench;
 mod curves;
@@ -14,9 +14,9 @@ use crate::error::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs a key-value store over Starling and over gRPC, checks every answer, and compares.
+    /// Runs a key-value store over Starling and over gRPC, checks every answer, and compares the two.
     Demo(demo::Arguments),
-    /// Measures Starling beside its floors and its peers.
+    /// Measures Starling beside floors and baselines.
     Bench(bench::Arguments),
     /// Runs the protocol in a simulated datacenter.
     Sim(sim::Arguments),

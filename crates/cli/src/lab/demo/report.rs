@@ -9,7 +9,7 @@ use starling_bench::table::{align, human};
 
 use super::outcome::{IN_FLIGHT, Outcome};
 
-/// The metric that decides who beat whom.
+/// The metric that decides which system beat the other.
 const RATE: &str = "rate";
 
 /// A figure that systems are compared by.
@@ -19,7 +19,7 @@ struct Figure {
     /// Its name and unit in rows.
     metric: &'static str,
     unit: &'static str,
-    /// How it is shown.
+    /// The metric whose format the figure has in the table.
     shown_as: Metric,
     more_is_better: bool,
     value: fn(&Outcome) -> f64,
@@ -81,14 +81,14 @@ impl Figure {
     }
 }
 
-/// The outcome to compare another one with: tonic's in the same workload.
-fn peer<'a>(outcomes: &'a [Outcome], outcome: &Outcome) -> Option<&'a Outcome> {
+/// The baseline of an outcome: tonic's outcome in the same workload.
+fn baseline<'a>(outcomes: &'a [Outcome], outcome: &Outcome) -> Option<&'a Outcome> {
     outcomes
         .iter()
         .find(|other| other.workload == outcome.workload && other.system == "tonic")
 }
 
-/// One row for each figure, as lines of JSON.
+/// The rows as lines of JSON, one for each figure of each outcome.
 pub(super) fn json(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
@@ -116,7 +116,7 @@ pub(super) fn json(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Everything for people.
+/// The report for people: table, verdict, and the name of the plot's file.
 pub(super) fn text(outcomes: &[Outcome], records: u64, svg: &Path) -> String {
     let mut text = table(outcomes);
     let calls: u64 = outcomes.iter().map(|outcome| outcome.figures.calls).sum();
@@ -150,7 +150,7 @@ fn table(outcomes: &[Outcome]) -> String {
         line.extend(
             FIGURES
                 .iter()
-                .map(|figure| cell(figure, outcome, peer(outcomes, outcome))),
+                .map(|figure| cell(figure, outcome, baseline(outcomes, outcome))),
         );
         lines.push(line);
     }
@@ -161,12 +161,12 @@ fn system(outcome: &Outcome) -> String {
     format!("{}/{}", outcome.system, outcome.scheme)
 }
 
-/// A value, and how many times better than the peer's it is.
-fn cell(figure: &Figure, outcome: &Outcome, peer: Option<&Outcome>) -> String {
+/// A value, and how many times better than the baseline's it is.
+fn cell(figure: &Figure, outcome: &Outcome, baseline: Option<&Outcome>) -> String {
     let value = human(figure.shown_as, (figure.value)(outcome));
-    match peer {
-        Some(peer) if peer.system != outcome.system => {
-            let times = figure.advantage(outcome, peer);
+    match baseline {
+        Some(baseline) if baseline.system != outcome.system => {
+            let times = figure.advantage(outcome, baseline);
             let decimals = if times < 9.95 { 1 } else { 0 };
             format!("{value} {:>6}", format!("x{times:.decimals$}"))
         }
@@ -174,19 +174,21 @@ fn cell(figure: &Figure, outcome: &Outcome, peer: Option<&Outcome>) -> String {
     }
 }
 
-/// Whether Starling beat tonic: in rate everywhere, and where not in the other figures.
+/// The sentence that says whether Starling beat tonic, which the rates decide, and the list of the
+/// figures in which it is behind.
 fn verdict(outcomes: &[Outcome]) -> String {
     let mut slower = false;
     let mut behind = Vec::new();
     let mut compared = 0;
     for outcome in outcomes {
-        let Some(peer) = peer(outcomes, outcome).filter(|peer| peer.system != outcome.system)
+        let Some(baseline) =
+            baseline(outcomes, outcome).filter(|baseline| baseline.system != outcome.system)
         else {
             continue;
         };
         for figure in &FIGURES {
             compared += 1;
-            let times = figure.advantage(outcome, peer);
+            let times = figure.advantage(outcome, baseline);
             if times <= 1.0 {
                 slower |= figure.metric == RATE;
                 behind.push(format!(
