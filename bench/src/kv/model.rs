@@ -1,8 +1,8 @@
-//! The model of the store: decides which answers are possible.
+//! The model of the store. It decides whether a correct store can have given an answer.
 //!
-//! Every write of a record has a version, counted from 1 in the order of issue; removals count
-//! too. Writes in flight at the same time may take effect in either order, so the model keeps for
-//! each record the *window* of versions that a read may return:
+//! Every write of a record has a version, counted from 1 in the order of issue. A removal has a
+//! version too. Writes in flight at the same time may take effect in either order, so the model keeps
+//! for each record the *range* of versions that a read may return:
 //!
 //! ```text
 //!   version   1     2     3     4     5
@@ -11,9 +11,9 @@
 //!                      floor        issued        a read that starts now may see 3, 4 or 5
 //! ```
 //!
-//! `floor` rises when a write ends: versions whose own writes had ended before that one was issued
-//! are then overwritten for good. A read takes `floor` when it is issued and `issued` when its
-//! answer comes. Without concurrent writes the window holds exactly one version.
+//! `floor` rises when a write ends: that write has overwritten every version whose own write had
+//! ended before it was issued. A read's range goes from the `floor` when the read is issued to the
+//! `issued` when its answer comes. Without concurrent writes the range holds exactly one version.
 
 use std::collections::{BTreeSet, VecDeque};
 

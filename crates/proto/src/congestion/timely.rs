@@ -18,7 +18,7 @@ const ALPHA: f64 = 0.46;
 const BETA: f64 = 0.26;
 /// RTT that normalises the gradient.
 const BASE_NS: f64 = 20_000.0;
-/// Low windows in a row before the increase is five times as fast (hyperactive increase, HAI).
+/// Low samples in a row before the increase is five times as fast (hyperactive increase, HAI).
 const HAI_AFTER: u8 = 5;
 /// No session is throttled below this: one small packet every few tens of microseconds.
 const FLOOR_BPS: f64 = 15_000_000.0;
@@ -30,9 +30,9 @@ pub(crate) struct Timely {
     /// Additive increase, a thousandth of the link.
     step_bps: f64,
     last_ns: f64,
-    /// Smoothed difference between successive windows' RTTs.
+    /// Smoothed difference between the RTTs of successive samples.
     difference_ns: f64,
-    low_windows: u8,
+    low_samples: u8,
     path: PathDelay,
     /// The last round-trip time, and the time of the last acknowledgement.
     rtt_ns: f64,
@@ -47,7 +47,7 @@ impl Timely {
             step_bps: link_rate_bps / 1000.0,
             last_ns: 0.0,
             difference_ns: 0.0,
-            low_windows: 0,
+            low_samples: 0,
             path: PathDelay::new(LOW_NS),
             rtt_ns: 0.0,
             last_ack_at: 0,
@@ -64,15 +64,15 @@ impl Timely {
         self.difference_ns = (1.0 - ALPHA) * self.difference_ns + ALPHA * difference;
 
         if rtt_ns < LOW_NS as f64 {
-            self.low_windows = self.low_windows.saturating_add(1);
-            let hai_factor = if self.low_windows >= HAI_AFTER {
+            self.low_samples = self.low_samples.saturating_add(1);
+            let hai_factor = if self.low_samples >= HAI_AFTER {
                 5.0
             } else {
                 1.0
             };
             self.rate_bps += hai_factor * self.step_bps;
         } else {
-            self.low_windows = 0;
+            self.low_samples = 0;
             if rtt_ns > HIGH_NS {
                 self.rate_bps *= 1.0 - BETA * (1.0 - HIGH_NS / rtt_ns);
             } else {
@@ -113,7 +113,7 @@ impl Algorithm for Timely {
         if was_idle(now, self.last_ack_at, self.rtt_ns) {
             self.rate_bps = self.link_rate_bps;
             (self.last_ns, self.difference_ns) = (0.0, 0.0);
-            self.low_windows = 0;
+            self.low_samples = 0;
         }
     }
 
