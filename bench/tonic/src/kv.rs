@@ -1,4 +1,4 @@
-//! The key-value service over tonic: the server, and the load generator's side of it.
+//! The key-value service over tonic: its server and its load generator.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,14 +25,15 @@ use crate::{connect, failed, runtime, serve_on_loopback};
 /// Role of the server; its argument is the number of records that it holds at the start.
 pub const SERVER_ROLE: &str = "tonic-kv";
 
-/// Role of the load generator; its arguments are the server's address and
-/// [`starling_bench::kv::drive::Settings`].
+/// Role of the load generator; its arguments are the server's address and the
+/// [`Settings`](starling_bench::kv::drive::Settings) of the load.
 pub const CLIENT_ROLE: &str = "tonic-kv-load";
 
 struct Service {
     store: Store,
 }
 
+/// The status of a request that the store refuses.
 fn refused(error: StoreError) -> Status {
     Status::invalid_argument(error.to_string())
 }
@@ -114,7 +115,7 @@ pub(crate) fn drive(arguments: &[String]) -> Result<(), BenchError> {
         .split_first()
         .ok_or_else(|| BenchError::BadRoleArguments {
             role: CLIENT_ROLE.into(),
-            why: "the first is the server's address".into(),
+            why: "expected the server's address as the first argument".into(),
         })?;
     let settings = Settings::from_arguments(CLIENT_ROLE, rest)?;
     let runtime = runtime()?;
@@ -134,7 +135,8 @@ struct Client {
 }
 
 impl KvClient for Client {
-    /// As many futures as operations in flight, all on this thread. The first error ends the run.
+    /// Drives one future for each operation in flight, all on this thread. The first error ends the
+    /// run.
     fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
         let load = &mut *load.borrow_mut();
         let shared = RefCell::new(Shared { load, run });
@@ -153,12 +155,13 @@ impl KvClient for Client {
     }
 }
 
-/// What the workers take turns with; never borrowed across an await.
+/// The load and the run, which all workers share. A worker never borrows them across an await.
 struct Shared<'a, 'b> {
     load: &'a mut Load,
     run: &'a mut Run<'b>,
 }
 
+/// Makes one operation of the load after the other, until the load has no more.
 async fn worker(
     mut stub: Stub<Channel>,
     shared: &RefCell<Shared<'_, '_>>,
@@ -177,6 +180,7 @@ async fn worker(
     }
 }
 
+/// Makes the call of an operation and hands its answer to the load, which checks it.
 async fn call(
     stub: &mut Stub<Channel>,
     shared: &RefCell<Shared<'_, '_>>,
@@ -223,6 +227,7 @@ async fn call(
     Ok(())
 }
 
+/// The value in an answer. `None`: the store does not have the key.
 fn found(answer: &GetResponse) -> Option<&[u8]> {
     answer.found.then_some(&answer.value[..])
 }

@@ -1,10 +1,10 @@
-//! The benchmarks' gRPC peer: the same services over tonic, set up for the best that it does on
-//! one core for each side.
+//! The benchmarks' gRPC baseline: the services of the benchmarks over tonic, with the settings that
+//! make tonic fastest on one core for each side.
 //!
-//! - A runtime of one thread on either side, pinned: with one core each, more threads only get in
-//!   each other's way.
-//! - `TCP_NODELAY` on both ends.
-//! - One HTTP/2 connection.
+//! - Each side has a tokio runtime of one thread, pinned to its core. More threads would compete for
+//!   that core.
+//! - Both ends set `TCP_NODELAY`.
+//! - All calls go over one HTTP/2 connection.
 
 mod echo;
 mod kv;
@@ -41,7 +41,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     }
 }
 
-/// Runs the process of a role that this package has. `None`: the role is not one of them.
+/// Runs this process in a role. `None`: this package does not have the role.
 pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
     match role {
         echo::ROLE => Some(begin_server(role, arguments).and_then(|_| echo::serve())),
@@ -51,7 +51,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
     }
 }
 
-/// Services compiled by build.rs.
+/// The stubs that build.rs makes.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 mod api {
     pub mod bench {
@@ -69,7 +69,8 @@ fn runtime() -> Result<Runtime, BenchError> {
         .map_err(BenchError::io("starting a tokio runtime"))
 }
 
-/// Binds a listener, announces it, and hands it to `serve`.
+/// Binds a listener on the loopback interface, announces its address to the process that started this
+/// one, and runs `serve` on it.
 fn serve_on_loopback<F>(serve: impl FnOnce(TcpIncoming) -> F) -> Result<(), BenchError>
 where
     F: Future<Output = Result<(), tonic::transport::Error>>,
@@ -96,7 +97,7 @@ async fn connect(address: &str) -> Result<Channel, BenchError> {
         .map_err(failed)
 }
 
-/// An error of tonic's as one of ours, with its causes: the outermost says little.
+/// Converts an error of tonic. The text has all causes, because tonic's outermost error says little.
 fn failed(error: impl Error) -> BenchError {
     let mut what = error.to_string();
     let mut cause = error.source();

@@ -8,9 +8,9 @@
 //!     table, plot, verdict
 //! ```
 //!
-//! All servers and load generators live from the beginning to the end, and only one pair of them
-//! works at a time. The systems take turns within each workload, since the machines that this runs
-//! on change their speed from one second to the next.
+//! All servers and load generators run from the beginning to the end. Only one pair of them has calls
+//! at any time. The systems take turns within each workload, because the speed of a virtual machine's
+//! cores changes from one second to the next.
 
 mod outcome;
 mod plot;
@@ -38,13 +38,13 @@ use crate::output;
 
 use outcome::{IN_FLIGHT, Outcome};
 
-/// Records in the store, and seconds of each run.
+/// The number of records in the store, and the seconds of each run.
 const USUAL: (u64, f64) = (1_000_000, 3.2);
 
 /// The same with `--quick`: enough to see that everything runs.
 const QUICK: (u64, f64) = (10_000, 0.15);
 
-/// From this load average on, other programs take much of the two cores.
+/// At this load average or above, other programs take much of the two cores.
 const BUSY: f64 = 1.0;
 
 /// The default of `--svg`.
@@ -53,8 +53,8 @@ const SVG: &str = "starling-demo.svg";
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// Fewer records and short runs, a few seconds in all, to see that it works; the figures mean
-    /// nothing.
+    /// Makes short runs on fewer records, a few seconds in all, to see that everything works; the
+    /// figures mean nothing.
     #[arg(long)]
     quick: bool,
     /// The file for the latency plot.
@@ -72,24 +72,28 @@ each, all in processes of their own: servers on the second core, load generators
 They run the workloads A, B, C and E of YCSB (Zipf 0.99, 1 million records, 16-byte keys, 64-byte
 values) with 64 calls in flight. Every answer is checked against a model of the store.
 
-Starling's side is the generated client on an `Endpoint` with default settings but for 64 slots and
-credits on its session: idle threads spin for 50 us and then sleep.
+Starling's load generator is a generated client on an `Endpoint`. Its session has 64 slots and
+credits; all other settings are the defaults, so an idle thread spins for 50 us and then sleeps.
 
-The exit status is 0 only if every answer was right, whichever system was faster.
+The exit status is 0 if every answer was right, and does not depend on which system was faster.
 
 Examples:
   starling demo
   starling demo --svg latencies.svg
   starling demo --quick --json";
 
-/// Who takes part: the column in the table, the device and system of its rows, its roles, and what
-/// its server's first arguments are.
+/// A system that the demo measures.
 #[derive(Debug)]
 struct System {
+    /// The scheme in its rows.
     scheme: &'static str,
+    /// The system in its rows.
     name: &'static str,
+    /// The role of its server.
     server: &'static str,
+    /// The role of its load generator.
     client: &'static str,
+    /// The address for the server, if the server takes one as its first argument.
     bind: Option<String>,
 }
 
@@ -114,9 +118,9 @@ fn systems() -> [System; 3] {
     ]
 }
 
-/// A server and its load generator, running.
+/// A running server and its load generator.
 struct Pair {
-    // Dropped first, while its server is still there.
+    // Fields are dropped in this order, so the load generator ends before its server.
     client: LoadProcess,
     server: RoleProcess,
 }
@@ -136,13 +140,14 @@ impl Pair {
         Ok(Self { client, server })
     }
 
+    /// Runs a workload. Returns its figures and the server's processor time, ns.
     fn run(
         &mut self,
         workload: Workload,
         seconds: f64,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(RunFigures, u64), BenchError> {
-        // The first progress comes when the warm-up is over.
+        // The load generator reports progress for the first time when the warm-up is over.
         let mut server_cpu_before_ns = None;
         let server = &self.server;
         let figures = self.client.run(workload, seconds, &mut |calls| {
@@ -157,7 +162,7 @@ impl Pair {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let cores = Cores::of_this_process()?;
     if cores.shared() {
-        eprintln!("warning: only one core may be used; client and server share it");
+        eprintln!("warning: this process may use only one core; client and server share it");
     }
     if let Some(load) = load_average().filter(|load| *load >= BUSY) {
         eprintln!(
@@ -166,7 +171,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         );
     }
     let (records, seconds) = if arguments.quick { QUICK } else { USUAL };
-    // A file that cannot be written is an error now, not in a minute.
+    // A file that cannot be written is an error before the runs, which take a minute.
     let svg_error = |source| CliError::File {
         path: arguments.svg.clone(),
         source,
@@ -187,12 +192,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     output::print(&report::text(&outcomes, records, &arguments.svg))
 }
 
-/// How many processes wanted to run, on average over the last minute. `None` if that is unknown.
+/// The number of processes that wanted to run, on average over the last minute. `None`: unknown.
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').next()?.parse().ok()
 }
 
+/// Runs every workload on every system.
 fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outcome>, CliError> {
     let systems = systems();
     let progress = Progress::new(systems.len() * (1 + Workload::YCSB.len()));
@@ -228,7 +234,7 @@ fn outcomes(launcher: &Launcher, records: u64, seconds: f64) -> Result<Vec<Outco
     Ok(outcomes)
 }
 
-/// Progress on standard error: a bar on a terminal, else a line for each step.
+/// Progress on standard error: a bar if that is a terminal, a line for each step if not.
 struct Progress {
     bar: Option<ProgressBar>,
 }

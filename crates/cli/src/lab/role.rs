@@ -5,14 +5,14 @@ use starling_bench::BenchError;
 
 use crate::error::CliError;
 
-/// The subcommand's name, for those who start it.
+/// The name of the subcommand, for the subcommands that start such processes.
 pub(crate) const NAME: &str = "role";
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// What to be.
+    /// The role of this process.
     name: String,
-    /// The number of a core, and what else the role needs.
+    /// The number of the core to run on, and the arguments of the role.
     arguments: Vec<String>,
 }
 

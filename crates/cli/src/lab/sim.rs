@@ -40,13 +40,13 @@ enum Command {
 }
 
 const RUN_HELP: &str = "\
-Time is virtual: figures do not depend on this machine or on what else it does.
+Time is virtual: figures do not depend on this machine or on its load.
 
-Exit status 0: every promise that the checkers watch was kept: each request runs at most once, each
-call ends in time and with its own answer, credits and queues stay within bounds, nothing is left at
-the end, DCTCP is fair in an incast. 1: one was broken; the message has the command that replays it.
-2: the command line is wrong, or plots cannot be written. Other figures do not change the status;
-SPECIFICATION.md has the promises about them.
+Exit status 0: the run kept every promise that the checkers watch: each request runs at most once,
+each call ends in time and with its own answer, credits and queues stay within bounds, hosts hold no
+session or memory at the end, DCTCP is fair in an incast. 1: the run broke a promise; the message has
+the command that replays it. 2: the command line is wrong, or plots cannot be written. Other figures
+do not change the status; SPECIFICATION.md has the promises about them.
 
 With --json each row is one object with the keys of `starling bench --json`: suite (the scenario),
 system (starling), scheme (sim), case, metric, unit, value, min, max, repetitions. A run is
@@ -59,8 +59,8 @@ Examples:
   starling sim run random --seed 4242";
 
 const HUNT_HELP: &str = "\
-Exit status 0: every promise was kept. 1: one was broken; the output has the smallest run that
-breaks it and the command that replays it.
+Exit status 0: all runs kept every promise. 1: a run broke a promise; the output has the smallest
+run that breaks it and the command that replays it.
 
 Example:
   starling sim hunt --minutes 10";
@@ -102,7 +102,7 @@ fn run_named(arguments: &Run) -> Result<(), CliError> {
         vec![found]
     };
     if let Some(directory) = plot_directory(arguments) {
-        // A run may take minutes, so an error comes first.
+        // A run may take minutes, so this error must come before it.
         check_writable(&directory)?;
     }
     let options = Options {
@@ -138,7 +138,7 @@ fn unknown(name: &str) -> CliError {
     ))
 }
 
-/// The directory for plots, if there are any.
+/// The directory for plots. `None`: the run draws no plots.
 fn plot_directory(arguments: &Run) -> Option<PathBuf> {
     match &arguments.svg {
         Some(directory) => Some(directory.clone()),
@@ -147,7 +147,7 @@ fn plot_directory(arguments: &Run) -> Option<PathBuf> {
     }
 }
 
-/// An error if no file can be made in a directory.
+/// Fails if this process cannot make a file in the directory.
 fn check_writable(directory: &Path) -> Result<(), CliError> {
     let path = directory.join(format!("starling-sim-{}.tmp", std::process::id()));
     let made = std::fs::File::create_new(&path).and_then(|_| std::fs::remove_file(&path));

@@ -5,7 +5,7 @@ use starling_bench::kv::{RunFigures, Workload};
 /// Operations in flight, on every system alike.
 pub(super) const IN_FLIGHT: u32 = 64;
 
-/// What a system did in a workload.
+/// The figures of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) scheme: &'static str,

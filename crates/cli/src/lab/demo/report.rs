@@ -1,4 +1,4 @@
-//! The demo's outcomes as a table with a verdict, and as rows for programs.
+//! The demo's outcomes: a table with a verdict for people, rows for programs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::outcome::{IN_FLIGHT, Outcome};
 /// The metric that decides which system beat the other.
 const RATE: &str = "rate";
 
-/// A figure that systems are compared by.
+/// A figure by which the demo compares systems.
 struct Figure {
     /// Its name in the table's header and in the verdict.
     name: &'static str,
@@ -124,9 +124,9 @@ pub(super) fn text(outcomes: &[Outcome], records: u64, svg: &Path) -> String {
     let _ = write!(
         text,
         "\n{records} records, {in_flight} calls in flight, one core for the servers and one for \
-         the clients;\nCPU/call is of both sides together, xN is how many times better than \
-         tonic.\n\nEvery answer was right: {calls} calls, each checked against a model of the \
-         store.\n{}\nLatency plot: {}\n",
+         the load generators;\nCPU/call is the processor time of both sides; xN: N times better \
+         than tonic.\n\nEvery answer was right: {calls} calls, each checked against a model of \
+         the store.\n{}\nLatency plot: {}\n",
         verdict(outcomes),
         svg.display()
     );

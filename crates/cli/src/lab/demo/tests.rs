@@ -4,7 +4,8 @@ use starling_bench::kv::{RunFigures, Workload};
 use super::outcome::Outcome;
 use super::{plot, report, systems};
 
-/// Every system in every workload; `slowness` of each system multiplies its times.
+/// The outcomes of every system in every workload. All times of a system are multiplied by its
+/// `slowness`.
 fn outcomes(slowness: [u64; 3]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for workload in Workload::YCSB {
@@ -29,7 +30,7 @@ fn outcomes(slowness: [u64; 3]) -> Vec<Outcome> {
 }
 
 #[test]
-fn the_table_compares_with_tonic_and_says_who_won() {
+fn the_table_compares_each_system_with_tonic_and_has_a_verdict() {
     let text = report::text(&outcomes([2, 1, 20]), 1000, "a.svg".as_ref());
     let line = |system: &str| {
         let line = text.lines().find(|line| line.contains(system));
@@ -48,7 +49,7 @@ fn the_table_compares_with_tonic_and_says_who_won() {
 }
 
 #[test]
-fn where_starling_is_behind_is_named() {
+fn the_verdict_names_the_figures_in_which_starling_is_behind() {
     let text = report::text(&outcomes([2, 30, 20]), 1000, "a.svg".as_ref());
     assert!(text.contains("Starling did NOT beat tonic on every workload over udp and shm"));
     assert!(text.contains("ahead in 20 of 40 figures; not in"), "{text}");
@@ -56,7 +57,7 @@ fn where_starling_is_behind_is_named() {
 }
 
 #[test]
-fn a_longer_tail_alone_does_not_decide() {
+fn a_longer_tail_latency_alone_does_not_change_the_verdict() {
     let mut outcomes = outcomes([2, 1, 20]);
     outcomes[0].figures.latencies_ns.fill(1_000_000_000);
     let text = report::text(&outcomes, 1000, "a.svg".as_ref());
@@ -93,14 +94,14 @@ fn the_plot_has_a_panel_for_each_workload_and_a_curve_for_each_system() {
     ] {
         assert!(svg.contains(label), "{label} is not in\n{svg}");
     }
-    // Nothing is drawn outside of the fields, and every tag that is opened is closed.
+    // All points lie inside the fields, and every opening tag has a closing tag.
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
     assert!(!svg.contains("points=\"-") && !svg.contains(",-"));
     assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count());
 }
 
 #[test]
-fn a_plot_of_nothing_is_still_a_picture() {
+fn a_plot_of_no_outcomes_is_a_whole_picture() {
     let svg = plot::svg(&[]);
     assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
     assert!(!svg.contains("NaN") && !svg.contains("inf"));

@@ -24,13 +24,13 @@ pub(super) struct Arguments {
     /// How long to hunt.
     #[arg(long, default_value_t = 1.0, value_parser = parse_minutes)]
     minutes: f64,
-    /// The first seed; the others follow it. Drawn by the system unless given, and printed.
+    /// The first seed; the others follow it. The hunt prints it [default: a random number].
     #[arg(long)]
     seed: Option<u64>,
-    /// Threads; all cores unless told otherwise.
+    /// The number of threads [default: one for each core].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Plants a deliberate bug, to see that it is found: handler-twice, for example.
+    /// Plants a deliberate bug, to see that a checker finds it: handler-twice, for example.
     #[arg(long, value_name = "BUG", value_parser = super::options::parse_planted_bug)]
     plant: Option<PlantedBug>,
 }
@@ -43,7 +43,7 @@ fn parse_minutes(text: &str) -> Result<f64, String> {
     Ok(minutes)
 }
 
-/// What all threads have seen together.
+/// Counts over the runs of all threads.
 #[derive(Debug, Default)]
 struct Sum {
     runs: u64,
@@ -51,9 +51,9 @@ struct Sum {
     failed: u64,
     sent: u64,
     virtual_ns: u64,
-    /// What was drawn, by kind.
+    /// Features of the plans that the seeds drew, by kind.
     drawn: BTreeMap<String, u64>,
-    /// What faults did to datagrams, by kind.
+    /// Datagrams that a fault or a switch changed, by kind of change.
     struck: BTreeMap<String, u64>,
 }
 
@@ -82,7 +82,7 @@ impl Sum {
         struck("marked by a switch".into(), report.marked);
     }
 
-    /// As a table. `cpu` is the time that all threads took together.
+    /// The counts as a table. `cpu` is the processor time of all threads.
     fn text(&self, first: u64, cpu: Duration) -> String {
         let mut text = format!(
             "{} runs from seed {first}: {} calls answered, {} failed, {} datagrams, {:.1} h of virtual \
@@ -105,7 +105,7 @@ impl Sum {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    // Anything random will do for a start.
+    // Any random number can be the first seed.
     let first = arguments
         .seed
         .unwrap_or_else(|| RandomState::new().hash_one(0u8) >> 16);
@@ -150,6 +150,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
 }
 
+/// Shrinks the run of a failure.
 fn smallest(failure: Box<Failure>, plant: Option<PlantedBug>) -> Box<Failure> {
     let (seed, violation) = (failure.plan.seed, &failure.violation);
     eprintln!("seed {seed} breaks a promise: {violation}; shrinking it");
@@ -159,9 +160,9 @@ fn smallest(failure: Box<Failure>, plant: Option<PlantedBug>) -> Box<Failure> {
 /// Processor time of this process so far, in user mode.
 fn cpu_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // After the name, which may have blanks: state is the first, utime the twelfth.
+    // The name may have blanks. Of the fields behind it, `state` is the first, `utime` the twelfth.
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()?;
-    // Linux counts it in hundredths of a second for everybody who asks.
+    // Linux reports it to programs in hundredths of a second.
     Some(Duration::from_millis(ticks * 10))
 }
 

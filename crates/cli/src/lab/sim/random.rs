@@ -13,7 +13,7 @@ use crate::output;
 pub(super) fn run(arguments: &Run) -> Result<(), CliError> {
     if arguments.nodes.is_some() || arguments.quick || arguments.svg.is_some() {
         return Err(CliError::Usage(format!(
-            "--nodes, --quick and --svg are not for `run {RANDOM}`: the seed says all"
+            "--nodes, --quick and --svg are not for `run {RANDOM}`: the seed determines the run"
         )));
     }
     let mut plan = RunPlan::from_seed(arguments.seed);

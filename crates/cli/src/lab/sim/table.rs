@@ -18,7 +18,7 @@ pub(super) fn json(rows: &[Row]) -> String {
         object.insert("case".into(), row.case.clone().into());
         object.insert("metric".into(), row.metric.as_ref().into());
         object.insert("unit".into(), row.unit.into());
-        // A run is deterministic: its one repetition is all that there is to see.
+        // A run is deterministic, so one repetition shows all.
         for key in ["value", "min", "max"] {
             object.insert(key.into(), row.value.into());
         }
@@ -31,7 +31,7 @@ pub(super) fn json(rows: &[Row]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A table under its title.
+/// The rows as a table under a title.
 pub(super) fn rows(title: &str, rows: &[Row]) -> String {
     let mut lines = vec![["case", "metric", "Starling", "paper", "unit"].map(String::from)];
     let mut last = None;
@@ -63,7 +63,7 @@ pub(super) fn rows(title: &str, rows: &[Row]) -> String {
     text
 }
 
-/// A table, and a line about the run.
+/// The report about a scenario: its table, a line about its runs, the files of its plots.
 pub(super) fn text(
     named: &NamedScenario,
     findings: &Findings,
@@ -87,7 +87,7 @@ pub(super) fn text(
     text
 }
 
-/// With as many decimals as are worth reading.
+/// A figure as text, with three or four significant digits.
 fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 1000.0 || v == v.trunc() => 0,
