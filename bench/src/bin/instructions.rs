@@ -1,13 +1,14 @@
-//! What `cargo xtask instructions` counts: small RPCs, client and server in one thread.
+//! The program whose instructions `cargo xtask instructions` counts: small RPCs, with client and
+//! server in one thread.
 //!
 //! ```text
 //! instructions RPCS IN_FLIGHT on|off
 //! ```
 //!
-//! Everything is the same in every run: one thread, one ring each way, and a clock that advances
-//! by a fixed step with each reading, because under an instruction counter real time is so slow
-//! that congestion control would take it for congestion. Two runs that differ in RPCS differ by
-//! nothing but so many RPCs, so the difference of their counts is free of set-up.
+//! Every run does the same: there is one thread, one ring in each direction, and a clock that each
+//! reading advances by a fixed step. With a real clock, the slowness of an instruction counter would
+//! look like congestion to congestion control. Two runs with different RPCS differ in the number of
+//! RPCs and in nothing else, so the difference of their counts does not include the set-up.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -22,12 +23,12 @@ use starling_io_shm::{ShmConfig, ShmIo};
 use starling_proto::Congestion;
 
 const ECHO: MethodId = MethodId(1);
-/// Request and response.
+/// The body of each request and response.
 const BODY: [u8; 32] = [7; 32];
-/// What a reading of the clock costs in time.
+/// The time by which each reading advances the clock.
 const STEP_NS: u64 = 50;
 
-/// Time that passes by being read.
+/// A clock that each reading advances by [`STEP_NS`].
 #[derive(Clone, Default)]
 struct SteppingClock(Rc<Cell<u64>>);
 
@@ -125,7 +126,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A continuation that makes the next call whenever one ends.
+/// Registers a continuation that makes the next call when a call ends.
 fn call_again(
     client: &mut Endpoint<ShmIo, SteppingClock>,
     session: SessionId,
@@ -138,7 +139,7 @@ fn call_again(
         let response = completion.result.expect("the server answers");
         assert_eq!(response.body().len(), BODY.len());
         done.set(done.get() + 1);
-        let again = again.get().expect("set before any call");
+        let again = again.get().expect("it is set before the first call");
         context
             .call(
                 session,
@@ -148,7 +149,7 @@ fn call_again(
                 again,
                 0,
             )
-            .expect("a slot has just become free");
+            .expect("the call that ended has freed a slot");
     });
     itself.set(Some(id));
     id

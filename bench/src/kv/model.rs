@@ -26,7 +26,7 @@ use starling_sample_services::kv::record::{
 /// An answer that a correct store cannot give.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrongAnswer {
-    /// A record that must exist was not found.
+    /// The answer says that there is no record, but there must be one.
     #[error("key {key}: not found, but write {floor} had ended before the call began")]
     Missing {
         /// The key.
@@ -34,13 +34,13 @@ pub enum WrongAnswer {
         /// The oldest version that the answer could have been.
         floor: u32,
     },
-    /// A value that belongs to no write of its key.
-    #[error("key {key}: its value is that of no write")]
+    /// No write of the key stored the value.
+    #[error("key {key}: no write stored its value")]
     Corrupt {
         /// The key.
         key: String,
     },
-    /// A value that had been overwritten before the call began.
+    /// A later write had overwritten the value before the call began.
     #[error("key {key}: the value of write {version}, but {floor} had ended before the call began")]
     Stale {
         /// The key.
@@ -50,8 +50,8 @@ pub enum WrongAnswer {
         /// The oldest version that the answer could have been.
         floor: u32,
     },
-    /// A value of a write that has not been issued.
-    #[error("key {key}: the value of write {version}, but only {issued} were issued")]
+    /// The value is that of a write that the load has not issued.
+    #[error("key {key}: the value of write {version}, but the load has issued only {issued}")]
     Unwritten {
         /// The key.
         key: String,
@@ -60,8 +60,8 @@ pub enum WrongAnswer {
         /// The last version issued.
         issued: u32,
     },
-    /// A scan returned a key that was never written.
-    #[error("a scan returned the key {key}, which was never written")]
+    /// A scan returned a key that the load never wrote.
+    #[error("a scan returned the key {key}, which the load never wrote")]
     UnknownKey {
         /// The key.
         key: String,
@@ -69,22 +69,22 @@ pub enum WrongAnswer {
     /// A scan returned keys out of order, twice, or from before its start.
     #[error("a scan from {start} returned the key {key} out of order")]
     OutOfOrder {
-        /// The key where the scan began.
+        /// The first key that the scan asked for.
         start: String,
         /// The key that is out of order.
         key: String,
     },
-    /// An answer with more or fewer parts than asked for.
+    /// An answer has more or fewer parts than the request asked for.
     #[error("{what}: {expected} expected, got {got}")]
     Count {
-        /// The parts that are counted.
+        /// The parts.
         what: &'static str,
         /// The requested number.
         expected: usize,
-        /// The received number; of a surplus only the first is counted.
+        /// The received number, which is at most one above the requested number.
         got: usize,
     },
-    /// A removal's answer about the record's existence is wrong.
+    /// A removal's answer says wrongly whether the record existed.
     #[error("key {key}: a removal said existed = {said}")]
     Existed {
         /// The key.
@@ -92,8 +92,8 @@ pub enum WrongAnswer {
         /// The answer.
         said: bool,
     },
-    /// An answer of another kind than the operation.
-    #[error("an answer to {asked} came as one to {got}")]
+    /// The answer belongs to another operation than the one that was asked for.
+    #[error("the answer to {asked} is one to {got}")]
     Kind {
         /// The operation.
         asked: &'static str,
@@ -109,7 +109,7 @@ struct State {
     issued: u32,
     /// The oldest version that a read which starts now may return.
     floor: u32,
-    /// The last version that is a removal, or 0, the absence at the start.
+    /// The last version that is a removal. 0: none; version 0 is the absence at the start.
     removed: u32,
 }
 
@@ -126,13 +126,14 @@ struct Row<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
-/// The possible contents of the store.
+/// The contents that the store can have.
 #[derive(Debug)]
 pub struct Model {
     states: Vec<State>,
-    /// The positions of all records ever written.
+    /// The places of all records ever written.
     places: BTreeSet<u64>,
-    /// The floors before they rose, newest last, kept while a scan in flight may need them.
+    /// For each rise of a floor, the record and its floor before, newest last. The model keeps a rise
+    /// while a scan in flight may need it.
     risen: VecDeque<(u64, u32)>,
     /// The moment of `risen[0]`.
     risen_from: Moment,
@@ -141,7 +142,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A store with `records` records at their first version.
+    /// The model of a store with `records` records at their first version.
     pub fn new(records: u64) -> Self {
         let loaded = State {
             issued: FIRST_VERSION,
@@ -173,8 +174,8 @@ impl Model {
         state.issued
     }
 
-    /// Issues a removal. Returns its version, and whether it must find the record; `None`: both are
-    /// possible.
+    /// Issues a removal. Returns its version, and whether it must find the record. `None`: it may or
+    /// may not find it.
     pub(crate) fn begin_delete(&mut self, id: u64) -> (u32, Option<bool>) {
         let state = &mut self.states[id as usize];
         let existed = (state.floor == state.issued).then_some(state.removed != state.issued);
@@ -215,7 +216,7 @@ impl Model {
         let state = self.states[id as usize];
         let key = || name(place(id));
         let Some(bytes) = found else {
-            // Only the last removal matters: earlier ones are older than it.
+            // If the last removal is below the floor, all earlier removals are too.
             if state.removed >= floor {
                 return Ok(());
             }
@@ -244,7 +245,7 @@ impl Model {
         now
     }
 
-    /// Checks the answer to a scan and ends it. `began` is of [`Model::begin_scan`].
+    /// Checks the answer to a scan and ends it. `began` is the result of [`Model::begin_scan`].
     pub(crate) fn end_scan<'a>(
         &mut self,
         began: Moment,
@@ -274,7 +275,7 @@ impl Model {
         found: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     ) -> Result<(), WrongAnswer> {
         let risen = self.risen.range((began.0 - self.risen_from.0) as usize..);
-        // Few floors rise during a scan: a linear search beats an index.
+        // Few floors rise during a scan, so a linear search is faster than an index.
         let floor_then = |id, floor_now| {
             let before = risen.clone().find(|(risen, _)| *risen == id);
             before.map_or(floor_now, |&(_, floor)| floor)
@@ -330,7 +331,7 @@ impl Model {
             self.check(row.id, floor_then(row.id, row.floor), Some(row.value))?;
         }
         if count < limit {
-            // A scan below its limit has reached the end.
+            // A scan that returns fewer records than its limit has reached the end of the store.
             known.try_for_each(must_be_absent)?;
         }
         Ok(())
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn without_concurrency_one_version_is_right() {
+    fn without_concurrent_writes_one_version_is_right() {
         let mut model = Model::new(10);
         let version = model.begin_put(3);
         model.end_write(3, version);
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_beside_a_write_may_see_either() {
+    fn a_read_concurrent_with_a_write_may_return_either_version() {
         let mut model = Model::new(1);
         let floor = model.floor(0);
         let version = model.begin_put(0);
@@ -405,7 +406,7 @@ mod tests {
             assert_eq!(model.check(0, floor, Some(&value(0, seen))), Ok(()));
         }
         model.end_write(0, version);
-        // The read that began before the write may still; one that begins now may not.
+        // The read that began before the write ended may return the old version; a new read may not.
         assert_eq!(model.check(0, floor, Some(&value(0, 1))), Ok(()));
         assert!(model.check(0, model.floor(0), Some(&value(0, 1))).is_err());
     }
@@ -415,7 +416,7 @@ mod tests {
         let mut model = Model::new(1);
         let first = model.begin_put(0);
         model.begin_put(0);
-        // The second was issued while the first was in flight: `oldest` is the first.
+        // The second write began while the first was in flight, so for both `oldest` is the first.
         model.end_write(0, first);
         model.end_write(0, first);
         for seen in [2, 3] {
@@ -425,14 +426,14 @@ mod tests {
             );
         }
         assert!(model.check(0, model.floor(0), Some(&value(0, 1))).is_err());
-        // A write on its own settles it.
+        // After a write without concurrent writes, one version is right again.
         let third = model.begin_put(0);
         model.end_write(0, third);
         assert!(model.check(0, model.floor(0), Some(&value(0, 3))).is_err());
     }
 
     #[test]
-    fn removed_records_are_absent_until_written_again() {
+    fn a_removed_record_is_absent_until_a_write() {
         let mut model = Model::new(1);
         let (version, existed) = model.begin_delete(0);
         assert_eq!(existed, Some(true));
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_is_whole_in_order_and_within_bounds() {
+    fn a_scan_must_be_complete_in_order_and_within_its_limit() {
         let mut model = Model::new(10);
         let all = records(10, 1);
         assert_eq!(scan(&mut model, 10, &all), Ok(()));
@@ -464,7 +465,7 @@ mod tests {
                 ..
             })
         ));
-        // One left out in the middle, and one at the end.
+        // A record is missing in the middle, then at the end.
         let mut gap = all.clone();
         gap.remove(4);
         assert!(matches!(
@@ -496,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_starts_where_it_was_told() {
+    fn a_scan_must_begin_at_its_start() {
         let mut model = Model::new(10);
         let all = records(10, 1);
         let third = place_of(&all[3].0).unwrap();
@@ -507,14 +508,14 @@ mod tests {
             model.end_scan(began, third, 3, slices(&all[2..5])),
             Err(WrongAnswer::OutOfOrder { .. })
         ));
-        // Nothing is left after the last key.
+        // A scan that starts behind the last key returns nothing.
         let end = place_of(&all[9].0).unwrap() + 1;
         let began = model.begin_scan();
         assert_eq!(model.end_scan(began, end, 3, slices(&[])), Ok(()));
     }
 
     #[test]
-    fn a_scan_beside_writes_may_see_what_was_there_when_it_began() {
+    fn a_scan_concurrent_with_writes_may_return_the_records_of_its_beginning() {
         let mut model = Model::new(2);
         let old = records(2, 1);
         let began = model.begin_scan();
@@ -524,13 +525,13 @@ mod tests {
         let version = model.begin_put(2);
         model.end_write(2, version);
         assert_eq!(model.end_scan(began, 0, 10, slices(&old)), Ok(()));
-        // A scan that begins now must see both.
+        // A scan that begins now must return the results of both writes.
         assert!(scan(&mut model, 10, &old).is_err());
         assert!(model.risen.is_empty() && model.scans.is_empty());
     }
 
     #[test]
-    fn history_is_kept_for_the_oldest_scan_only() {
+    fn the_model_keeps_history_back_to_the_oldest_scan_in_flight() {
         let mut model = Model::new(1);
         let first = model.begin_scan();
         let version = model.begin_put(0);

@@ -7,11 +7,11 @@ use crate::api::bench::{Echo, EchoServer, Payload, PayloadMut};
 /// Bytes of the response of `Sink`.
 pub const SINK_RESPONSE_BYTES: usize = 32;
 
-/// Answers with the request, or with [`SINK_RESPONSE_BYTES`] bytes.
+/// `Call` answers with the request's bytes, `Sink` with [`SINK_RESPONSE_BYTES`] zeros.
 #[derive(Debug)]
 pub struct EchoService;
 
-/// The service, ready to be added to a server.
+/// The service, which a server can add.
 pub fn server() -> EchoServer<EchoService> {
     EchoServer::new(EchoService)
 }

@@ -1,9 +1,9 @@
-//! The server of `kv.Kv`. All handlers are inline: the longest, a scan, takes some microseconds.
+//! The server of `kv.Kv`. All handlers are inline: even a scan takes only some microseconds.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`store`] | the store that the handlers read and write |
-//! | [`record`] | the records that a store starts with: keys and values that can be checked |
+//! | [`record`] | the records that a store starts with: a reader can check each key and value |
 //! | [`mix`] | the permutation that scatters records over the order of keys |
 
 pub mod mix;
@@ -20,25 +20,27 @@ use store::StoreError;
 
 pub use store::Store;
 
-/// Serves a store.
+/// The handlers, on a store.
 #[derive(Debug)]
 pub struct KvService {
     store: Store,
 }
 
-/// The service on a store with the first `records` records of [`record::initial`], ready to be
-/// added to a server.
+/// The service, which a server can add, on a store with the first `records` records of
+/// [`record::initial`].
 pub fn server(records: u64) -> KvServer<KvService> {
     KvServer::new(KvService {
         store: Store::with_initial(records),
     })
 }
 
+/// The status of a request that the store refuses.
 fn refused(error: StoreError) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
 impl KvService {
+    /// Answers one read.
     fn lookup(&self, key: &[u8], mut answer: GetResponseMut<'_>) -> Result<(), Status> {
         let found = |value: Option<&[u8]>| {
             if let Some(value) = value {

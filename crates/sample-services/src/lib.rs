@@ -1,5 +1,5 @@
-//! The services that `starling serve` offers to try things on, and that the benchmarks call:
-//! written on generated stubs, with nothing below the crate `starling`.
+//! The services that `starling serve` offers and the benchmarks call. They use generated stubs and
+//! the crate `starling`, as a user's service does, and no crate below it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -9,7 +9,7 @@
 pub mod echo;
 pub mod kv;
 
-/// Stubs made by build.rs.
+/// The stubs that build.rs makes.
 pub mod api {
     /// Package `bench`.
     pub mod bench {

@@ -20,46 +20,46 @@ use crate::error::CliError;
 use crate::lab::role;
 use crate::output;
 
-/// Seconds of one measurement, and repetitions, without options.
+/// The defaults of a suite: seconds of one measurement, and repetitions.
 fn usual(suite: Suite) -> (f64, usize) {
     match suite {
-        // A measurement is one load of some twelve, and a tail wants many requests.
+        // A benchmark measures some twelve loads, and the tail latency of each needs many requests.
         Suite::Slo => (0.8, 1),
         _ => (0.4, 5),
     }
 }
 
-/// The same with `--quick`: enough to see that everything runs.
+/// The same with `--quick`: long enough to see that everything runs.
 const QUICK: (f64, usize) = (0.05, 1);
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// Which suites to run, in this order; `all` stands for every one.
+    /// The suites to run, in this order; `all` stands for all of them.
     #[arg(required_unless_present = "list", value_parser = parse_suites)]
     suites: Vec<Suites>,
-    /// Prints the suites and their benchmarks, and runs nothing.
+    /// Prints the suites and their benchmarks, and measures nothing.
     #[arg(long)]
     list: bool,
     /// Prints one JSON object per line; see below for its keys.
     #[arg(long)]
     json: bool,
-    /// Runs everything once and short, to see that it works; the figures mean nothing.
+    /// Makes one short measurement of each benchmark, to see that everything works; the figures mean
+    /// nothing.
     #[arg(long)]
     quick: bool,
-    /// How long each measurement takes; in the suite `slo`, each load of some twelve.
+    /// How long each measurement takes; in the suite `slo`, each of some twelve loads.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     seconds: Option<f64>,
-    /// How often each benchmark is measured. Figures are medians. Repetitions of the benchmarks of
-    /// a suite are interleaved.
+    /// How often each benchmark of a suite is measured, in turn with the others. Figures are medians.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     repetitions: Option<u16>,
-    /// Runs only the benchmarks of this system, scheme and beginning of the case, as `--list`
-    /// prints them. May be repeated.
+    /// Runs only the benchmarks of this system, on this scheme, whose case begins with CASE; `--list`
+    /// prints all three. May be repeated.
     #[arg(long, value_name = "SYSTEM[/SCHEME[/CASE]]")]
     only: Vec<Selection>,
-    /// The file for the picture of the suite `breakdown` or `slo`. With --json there is a picture
-    /// only if this is given.
+    /// The file for the picture of the suite `breakdown` or `slo` [default: starling-SUITE.svg; with
+    /// --json: no picture].
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -74,8 +74,8 @@ fn picture(suite: Suite) -> Option<&'static str> {
 }
 
 const HELP: &str = "\
-The client runs on the first core and the server on the second. Keep both free of other work; where
-that is not possible, root can give the benchmark priority: `chrt -f 1 starling bench ...`.
+The client runs on the first core and the server on the second. Keep both free of other work. If that
+is not possible, root can give the benchmark priority: `chrt -f 1 starling bench ...`.
 Compare figures of one run only: the speed of a virtual machine's cores changes within seconds.
 
 A benchmark is named SYSTEM/SCHEME CASE, as in `starling/udp batch=3`. The system `raw` is the floor:
@@ -83,21 +83,22 @@ the least that any program could pay for the same exchange. The scheme is the de
 Over `shm` the case ends with the placement of the two cores: `near` (a cache line goes to the other
 core and back within 130 ns), `far` (300 ns and more) or `mixed`.
 
-slo: the workers sleep for as long as each request says, 4 ms on average, so that two cores stand for
-sixteen. A case is a distribution of these times and a dispatch policy: 1x16 (any worker may run any
-request), 4x4 (four groups of workers, by flow), 16x1 (a worker for each flow), steered (the XDP
-program hands out). throughput_under_slo is the highest load, as a share of capacity, whose 99th
-percentile is within ten mean service times. `of the ideal` compares it with one queue that costs
-nothing and gets the same requests. The suite takes ten minutes and more.
+slo: a worker sleeps for as long as its request says, 4 ms on average, so that two cores can host 16
+workers. A case is a distribution of these times and a dispatch policy: 1x16 (any worker may run any
+request), 4x4 (a flow belongs to one of four groups of workers), 16x1 (a flow belongs to one worker),
+steered (the XDP program assigns requests). throughput_under_slo is the highest load, as a share of
+capacity, at which the 99th percentile is within ten mean service times. `of the ideal` compares it
+with a model: one queue that costs nothing and gets the same requests. The suite takes ten minutes or
+more.
 
 large: over veth, the interfaces have Starling's XDP program in rows of xdp, and no program in all
-other rows. TCP is also measured with the program there (`attached`).
+other rows. TCP has further rows with the program on the interfaces (`attached`).
 
-interference: 40 thousand requests a second over udp, 400 thousand over shm, arrive at random. Client
-and dispatch thread are one thread on the first core; a worker has the second. One request in a
-hundred takes 50 us of a processor. The cases: these requests are left out; a worker runs them that
-sleeps soon, or one that stays awake for 2 ms (`wakeful`); the dispatch thread runs them. The
-latencies are those of the other requests.
+interference: 40 thousand requests a second over udp, 400 thousand over shm, arrive at random times.
+One thread on the first core is client and dispatch thread; a worker has the second core. One request
+in a hundred is long: it takes 50 us of processor time. Latencies are those of the short requests. The
+cases: there are no long requests; a worker runs them and sleeps soon after; a worker runs them and
+stays awake for 2 ms (`wakeful`); the dispatch thread runs them.
 
 With --json each row is one object with these keys:
   suite, system, scheme, case   what was measured; with metric, the name of the row
@@ -112,7 +113,7 @@ Examples:
   starling bench breakdown --svg breakdown.svg
   starling bench all --json > figures.jsonl";
 
-/// One word of the command line.
+/// The suites that one word of the command line stands for.
 #[derive(Clone, Debug)]
 struct Suites(Vec<Suite>);
 
@@ -138,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     let cores = Cores::of_this_process()?;
     if cores.shared() {
-        eprintln!("warning: only one core may be used; client and server share it");
+        eprintln!("warning: this process may use only one core; client and server share it");
     }
     let suites = || arguments.suites.iter().flat_map(|suites| &suites.0);
     let pictures: Vec<&Suite> = suites()
@@ -194,7 +195,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// An error if the picture cannot be written to the file, before anything is measured.
+/// Fails if there is not exactly one picture for the file, or if the file cannot be written. The check
+/// comes before all measurements.
 fn check_svg(file: &Path, pictures: &[&Suite]) -> Result<(), String> {
     match pictures {
         [] => return Err("--svg is for the suites `breakdown` and `slo`: leave it out".into()),
@@ -215,7 +217,7 @@ fn check_svg(file: &Path, pictures: &[&Suite]) -> Result<(), String> {
     Ok(())
 }
 
-/// Draws a suite and prints the file's name.
+/// Draws the picture of a suite and prints the name of its file.
 fn draw(suite: Suite, usual: &str, arguments: &Arguments, rows: &[Row]) -> Result<(), CliError> {
     let svg = match suite {
         Suite::Slo => slo::svg(rows),
@@ -269,7 +271,7 @@ fn report(suite: Suite, rows: &[Row], json: bool) -> String {
     let table = match suite {
         Suite::Breakdown => table::render_by_metric(rows, Metric::RoundTrip),
         Suite::Slo => {
-            // The tails at each load are in the picture and in the JSON rows.
+            // The picture and the JSON rows have the tail latency at each load.
             let is_tail = |row: &&Row| matches!(row.metric, Metric::Tail { .. });
             let rows: Vec<Row> = rows.iter().filter(|row| !is_tail(row)).cloned().collect();
             table::render(&rows)

@@ -1,7 +1,7 @@
-//! A permutation of the 64-bit numbers that leaves no visible order, and its inverse.
+//! A permutation that scatters the 64-bit numbers, and its inverse.
 
-/// A bijection of 64-bit numbers that leaves no visible order: the output function of SplitMix64
-/// (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA'14).
+/// A permutation that scatters the 64-bit numbers: the output function of SplitMix64 (Steele, Lea and
+/// Flood, "Fast splittable pseudorandom number generators", OOPSLA'14).
 pub const fn mix(number: u64) -> u64 {
     let z = (number ^ (number >> 30)).wrapping_mul(MIX_A);
     let z = (z ^ (z >> 27)).wrapping_mul(MIX_B);
@@ -10,7 +10,7 @@ pub const fn mix(number: u64) -> u64 {
 
 /// The inverse of [`mix`].
 pub const fn unmix(mixed: u64) -> u64 {
-    // Shifting by s and folding is undone by folding the shifts by s, 2s, ... below 64.
+    // The inverse of x ^ (x >> s) is x ^ (x >> s) ^ (x >> 2s) ^ ..., for all shifts below 64.
     let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
     let z = z.wrapping_mul(inverse(MIX_B));
     let z = z ^ (z >> 27) ^ (z >> 54);
@@ -21,8 +21,8 @@ pub const fn unmix(mixed: u64) -> u64 {
 const MIX_A: u64 = 0xbf58_476d_1ce4_e5b9;
 const MIX_B: u64 = 0x94d0_49bb_1331_11eb;
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number
-/// of right bits, and the start has three.
+/// The inverse of an odd number modulo 2^64, by Newton's iteration. The start is right in its lowest
+/// three bits, and each step doubles their number.
 const fn inverse(odd: u64) -> u64 {
     let mut x = odd;
     let mut bits = 3;

@@ -1,9 +1,9 @@
-//! Keys and values that prove what they are.
+//! Keys and values that a reader can check.
 //!
-//! Record number `id` has its *place* in key order by [`mix`], so that neighbours in popularity
-//! are strangers in order; its key is the place in 16 hexadecimal digits. A value holds the id,
-//! the version of the write that put it there, and six words that follow from both: a value that
-//! was mixed up, torn, or kept from an earlier write shows it.
+//! [`mix`] gives record number `id` its *place* in the order of keys, so that records of similar
+//! popularity lie far apart. The key is the place in 16 hexadecimal digits. A value holds the id, the
+//! version of the write that stored it, and six words that are computed from both. So a reader notices
+//! another record's value, a value of two writes, and a value of an earlier write.
 
 use super::mix::{mix, unmix};
 
@@ -19,7 +19,7 @@ pub type Key = [u8; KEY_BYTES];
 /// A value.
 pub type Value = [u8; VALUE_BYTES];
 
-/// Where record `id` stands in key order.
+/// The place of record `id` in the order of keys.
 pub fn place(id: u64) -> u64 {
     mix(id)
 }
@@ -40,7 +40,7 @@ pub fn key(id: u64) -> Key {
     key_at(place(id))
 }
 
-/// The place of a key, if [`key_at`] can have made it.
+/// The place of a key. `None`: [`key_at`] makes no such key.
 pub fn place_of(key: &[u8]) -> Option<u64> {
     if key.len() != KEY_BYTES {
         return None;
@@ -55,8 +55,8 @@ pub fn place_of(key: &[u8]) -> Option<u64> {
     (all < 16).then_some(place)
 }
 
-/// What a byte is worth as a hexadecimal digit; 255 if it is none. Looked up, since a branch on
-/// digits that are as good as random is predicted wrong half of the time.
+/// The value of each byte as a hexadecimal digit; 255 if it is none. This is a table and no branch,
+/// because the digits look random and the processor would mispredict every other branch.
 const DIGIT_VALUES: [u8; 256] = {
     let mut values = [255; 256];
     let mut value = 0;
@@ -67,7 +67,7 @@ const DIGIT_VALUES: [u8; 256] = {
     values
 };
 
-/// The value that write number `version` of record `id` puts there.
+/// The value that write number `version` of record `id` stores.
 pub fn value(id: u64, version: u32) -> Value {
     let version = u64::from(version);
     let seed = mix(id ^ version.rotate_left(40));
@@ -83,19 +83,19 @@ pub fn value(id: u64, version: u32) -> Value {
     value
 }
 
-/// Which write of record `id` put `bytes` there; `None` if none can have.
+/// The version of the write of record `id` that stored `bytes`. `None`: no write stores them.
 pub fn version_of(id: u64, bytes: &[u8]) -> Option<u32> {
     let word = bytes.get(8..16)?.try_into().ok()?;
     let version = u32::try_from(u64::from_le_bytes(word)).ok()?;
     (bytes == value(id, version)).then_some(version)
 }
 
-/// The records that a store starts with: `count` of them at version 1, in no order.
+/// The `count` records that a store starts with, at [`FIRST_VERSION`], in no order.
 pub fn initial(count: u64) -> impl Iterator<Item = (Key, Value)> {
     (0..count).map(|id| (key(id), value(id, FIRST_VERSION)))
 }
 
-/// The version of the records that are there from the start. Version 0 is absence.
+/// The version of the records that a store starts with. Version 0 stands for no record.
 pub const FIRST_VERSION: u32 = 1;
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_in_the_order_of_their_places_and_lead_back() {
+    fn keys_have_the_order_of_their_places_and_determine_them() {
         let mut places: Vec<u64> = (0..1000).map(place).collect();
         places.sort_unstable();
         let keys: Vec<Key> = places.iter().copied().map(key_at).collect();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_key() {
+    fn bytes_that_are_not_16_digits_have_no_place() {
         assert_eq!(place_of(b"0123456789abcdeF"), None);
         assert_eq!(place_of(b"0123456789abcde"), None);
         assert_eq!(place_of(b""), None);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_names_its_write_and_no_other() {
+    fn a_value_determines_the_write_that_stored_it() {
         let bytes = value(42, 7);
         assert_eq!(version_of(42, &bytes), Some(7));
         assert_eq!(version_of(43, &bytes), None);
@@ -133,7 +133,7 @@ mod tests {
             damaged[index] ^= 1;
             assert_eq!(version_of(42, &damaged), None, "byte {index}");
         }
-        // Half of one write and half of the next.
+        // The first half is of one write, the second half of another.
         let mut torn = value(42, 8);
         torn[32..].copy_from_slice(&bytes[32..]);
         assert_eq!(version_of(42, &torn), None);

@@ -1,12 +1,13 @@
-//! The store behind every server of the key-value service, whatever carries its calls.
+//! The store of the key-value service. The servers over Starling and over tonic both use it.
 //!
-//! Records are in a sharded hash map (dashmap); scans need order, so a concurrent B+ tree (scc)
-//! holds the keys beside it, and a scan looks each key of its range up. Both change under the
-//! lock of the record's shard, so that a key is in the tree exactly while its record is there.
-//! Measured with a million records, one thread and Zipf's distribution: 0.07 us for a read, 7 to
-//! 9 us for a scan of 50. Ordered maps that hold the records themselves scan faster and read
-//! slower: ranges of the standard library's B-tree behind locks take 0.4 and 1.9 us, a lock-free
-//! skip list (crossbeam-skiplist) 2.4 and 9.8 us.
+//! A sharded hash map (dashmap) holds the records. Scans need an order, so a concurrent B+ tree (scc)
+//! holds the keys, and a scan looks up each key of its range in the map. A writer changes both under
+//! the lock of the record's shard, so the tree has a key exactly while the map has its record.
+//!
+//! With a million records, one thread and Zipf's distribution, a read takes 0.07 us and a scan of 50
+//! records 7 to 9 us. Ordered maps of whole records scan faster and read slower: a read and a scan take
+//! 0.4 and 1.9 us with ranges of the standard library's B-tree behind locks, 2.4 and 9.8 us with a
+//! lock-free skip list (crossbeam-skiplist).
 
 use dashmap::{DashMap, Entry};
 use scc::{Guard, TreeIndex};
@@ -20,10 +21,10 @@ pub const KEY_AT_MOST: usize = 1024;
 /// The longest value, in bytes.
 pub const VALUE_AT_MOST: usize = 1 << 20;
 
-/// The most records of a scan, and keys of a multiple read.
+/// The largest number of records in a scan, and of keys in a `MultiGet`.
 pub const RECORDS_AT_MOST: usize = 1000;
 
-/// A request that the store refuses. All of these are the caller's fault.
+/// The reason why the store refuses a request. The fault is the caller's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The key is empty or too long.
@@ -32,25 +33,25 @@ pub enum StoreError {
     /// The value is too long.
     #[error("a value has at most {VALUE_AT_MOST} bytes, not {0}")]
     ValueLength(usize),
-    /// A scan of no records or too many.
+    /// The scan asks for no records or for too many.
     #[error("a scan takes 1 to {RECORDS_AT_MOST} records, not {0}")]
     ScanLimit(u32),
-    /// Too many keys in one call.
+    /// The call has too many keys.
     #[error("one call takes at most {RECORDS_AT_MOST} keys, not {0}")]
     KeyCount(usize),
 }
 
-/// Shards of the map: enough that two threads seldom want the same.
+/// Shards of the map: so many that two threads seldom need the same one.
 const SHARDS: usize = 256;
 
 type StoredKey = SmallVec<[u8; KEY_BYTES]>;
 type StoredValue = SmallVec<[u8; VALUE_BYTES]>;
 type Hasher = foldhash::fast::RandomState;
 
-/// Records in memory that are found by key and in the order of keys, for any number of threads.
+/// Records in memory, which any number of threads read and write, by key or in the order of keys.
 pub struct Store {
     records: DashMap<StoredKey, StoredValue, Hasher>,
-    /// The keys of all records. Changed only with the record's shard locked.
+    /// The keys of all records. A writer changes it only while it holds the lock of the record's shard.
     order: TreeIndex<StoredKey, ()>,
 }
 
@@ -119,7 +120,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key`. Returns whether the store had it.
     pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         check_key(key)?;
         let Entry::Occupied(record) = self.records.entry(SmallVec::from_slice(key)) else {
@@ -131,8 +132,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Hands up to `limit` records from `start` on, in order, to `take`. A record that comes or
-    /// goes meanwhile may be among them or not.
+    /// Hands up to `limit` records to `take`, in the order of keys, from the first key that is not
+    /// below `start`. A record that another thread adds or removes meanwhile may be among them or not.
     pub fn scan(
         &self,
         start: &[u8],
@@ -159,7 +160,7 @@ impl Store {
         Ok(())
     }
 
-    /// Checks the number of keys of a multiple read.
+    /// Checks the number of keys of a `MultiGet`.
     pub fn check_count(keys: usize) -> Result<(), StoreError> {
         if keys > RECORDS_AT_MOST {
             return Err(StoreError::KeyCount(keys));
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_can_be_got_replaced_and_deleted() {
+    fn a_record_can_be_put_read_replaced_and_deleted() {
         let store = Store::new();
         let get = |key: &[u8]| store.get(key, |value| value.map(<[u8]>::to_vec)).unwrap();
         assert_eq!(get(b"a"), None);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_are_in_order() {
+    fn a_scan_returns_keys_in_order_from_its_start() {
         let store = Store::new();
         let keys: [&[u8]; 5] = [b"\x00", b"a", b"ab", b"b", b"\xff\xff"];
         for key in keys.iter().rev() {
@@ -221,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_put_and_delete_one_key_leave_order_and_records_agreed() {
+    fn map_and_tree_agree_after_threads_put_and_delete_one_key() {
         let store = Store::new();
         std::thread::scope(|threads| {
-            for turn in 0..4 {
+            for thread in 0..4 {
                 let store = &store;
                 threads.spawn(move || {
                     for round in 0..2000 {
-                        match (turn + round) % 2 {
+                        match (thread + round) % 2 {
                             0 => store.put(b"contended", b"value").unwrap(),
                             _ => drop(store.delete(b"contended").unwrap()),
                         }
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_refused() {
+    fn a_request_out_of_bounds_is_refused() {
         let store = Store::new();
         assert_eq!(store.put(b"", b""), Err(StoreError::KeyLength(0)));
         let long = vec![0; KEY_AT_MOST + 1];
