@@ -1,4 +1,4 @@
-//! `starling bench` from outside: every suite runs, and its rows are what programs expect.
+//! `starling bench` from outside: every suite runs and prints rows with the documented keys.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -26,7 +26,7 @@ fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
     };
     let quick = "rtt rate large sessions factors breakdown dispatch interference";
     let quick: Vec<&str> = quick.split(' ').collect();
-    // All of its cases would be alike, and wait.
+    // The other cases of `slo` work in the same way and take minutes.
     let some = ["ideal", "starling/shm/gev", "starling/udp/fixed/1x16"];
     let slo = some.map(|only| ["--only", only]).concat();
     let lines = run(&quick) + &run(&[&["slo"], &slo[..]].concat());
@@ -55,8 +55,8 @@ fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
         assert_eq!(keys, BTreeSet::from(expected), "{line}");
         let [value, min, max] = ["value", "min", "max"].map(|key| row[key].as_f64().unwrap());
         assert!(min <= value && value <= max, "{line}");
-        // A stage may take less than the stamps around it; a few requests may all be late, or take
-        // less processor time than is counted.
+        // A stage may take less time than the stamps around it. In a short run of `slo`, all requests
+        // may be late, or take less processor time than the kernel counts.
         let may_be_nothing = row["suite"] == "breakdown" || row["suite"] == "slo";
         assert!(value > 0.0 || may_be_nothing, "{line}");
         let name = |key: &str| row[key].as_str().unwrap().to_string();
@@ -119,7 +119,7 @@ fn the_list_names_every_benchmark() {
 }
 
 #[test]
-fn a_sweep_has_a_limit_and_its_picture_the_ideal_beside() {
+fn the_table_of_slo_has_a_limit_and_its_picture_has_the_ideal() {
     let file = format!("starling-slo-{}.svg", std::process::id());
     let file = std::env::temp_dir().join(file);
     let output = starling(&[
@@ -134,7 +134,7 @@ fn a_sweep_has_a_limit_and_its_picture_the_ideal_beside() {
         file.to_str().unwrap(),
     ]);
     let picture = std::fs::read_to_string(&file);
-    // The file may be missing; that shows below.
+    // If the file is missing, an assertion below fails.
     let _ = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
@@ -157,7 +157,7 @@ fn one_file_for_two_pictures_is_a_usage_error() {
 }
 
 #[test]
-fn a_selection_or_picture_that_cannot_be_is_a_usage_error_before_anything_runs() {
+fn an_impossible_selection_or_picture_is_a_usage_error_before_any_measurement() {
     for (arguments, expected) in [
         (&["rtt", "--only", "starling/rdma"][..], "it has raw/udp"),
         (&["rtt", "--svg", "x.svg"], "leave it out"),
@@ -173,7 +173,7 @@ fn a_selection_or_picture_that_cannot_be_is_a_usage_error_before_anything_runs()
 }
 
 #[test]
-fn a_breakdown_names_every_stage_adds_them_up_and_draws_them() {
+fn a_breakdown_has_a_row_for_every_stage_their_sum_and_a_picture() {
     let file = format!("starling-breakdown-{}.svg", std::process::id());
     let file = std::env::temp_dir().join(file);
     let output = starling(&[
@@ -196,7 +196,7 @@ fn a_breakdown_names_every_stage_adds_them_up_and_draws_them() {
     assert!(picture.contains("server handler"), "{picture}");
 }
 
-/// A device has a row for each stage, one for their sum, and one for the whole call.
+/// Checks that a device has a row for each stage, one for their sum, and one for the whole call.
 fn check_stages(lines: &str, scheme: &str) {
     let mut stages = 0;
     let mut added = 0.0;
@@ -250,7 +250,7 @@ fn a_breakdown_over_af_xdp_has_the_same_stages() {
 }
 
 #[test]
-fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
+fn a_wrong_command_line_is_status_2_and_lists_the_suites() {
     let output = starling(&["bench", "speed"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -273,7 +273,7 @@ fn a_wrong_command_line_is_status_2_and_says_what_there_is() {
 }
 
 #[test]
-fn a_selection_of_nothing_is_status_2_and_names_the_benchmarks() {
+fn a_selection_without_benchmarks_is_status_2_and_lists_the_benchmarks() {
     let output = starling(&["bench", "rtt", "--only", "nobody"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("raw/udp"));

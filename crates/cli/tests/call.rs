@@ -5,14 +5,14 @@ mod common;
 use common::{Serve, run, run_with_input, shm, text};
 use serde_json::{Value, json};
 
-/// A call that has to succeed: its response.
+/// Makes a call that must succeed. Returns its response.
 fn call(address: &str, method: &str, request: &Value) -> Value {
     let output = run(&["call", address, method, &request.to_string()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A command that has to fail: its exit status and what it says.
+/// Runs a command that must fail. Returns its exit status and its error text.
 fn fails(arguments: &[&str]) -> (i32, String) {
     let output = run(arguments);
     assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
@@ -55,7 +55,7 @@ fn every_method_can_be_called_over_udp_and_shm() {
 }
 
 #[test]
-fn long_methods_run_in_workers_if_told_to() {
+fn a_server_with_the_option_workers_runs_scans_in_workers() {
     let serve = Serve::start(
         "kv",
         &[&shm("workers")],
@@ -66,7 +66,7 @@ fn long_methods_run_in_workers_if_told_to() {
 }
 
 #[test]
-fn the_echo_answers_from_standard_input_and_files_too() {
+fn a_request_may_come_from_standard_input_or_from_a_file() {
     let serve = Serve::start("echo", &[&shm("echo")], &[]);
     let address = &serve.addresses[0];
     let request = r#"{"data": "AAECAw=="}"#;
@@ -91,7 +91,7 @@ fn the_echo_answers_from_standard_input_and_files_too() {
 }
 
 #[test]
-fn a_server_tells_what_it_serves() {
+fn a_call_without_a_method_lists_services_or_describes_one() {
     let serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "0"]);
     let address = &serve.addresses[0];
     let list = text(&run(&["call", address]).stdout);
@@ -104,12 +104,12 @@ fn a_server_tells_what_it_serves() {
 }
 
 #[test]
-fn what_is_wrong_with_a_call_is_told_by_status_and_text() {
+fn the_exit_status_and_the_error_text_of_a_failed_call_name_the_fault() {
     let serve = Serve::start("kv", &[&shm("wrong")], &["--records", "0"]);
     let address = &serve.addresses[0];
     let get = "kv.Kv/Get";
     for (arguments, status, expected) in [
-        // What the server says: 64 plus the number of the status.
+        // Faults that the server finds. The exit status is 64 plus the number of the gRPC code.
         (
             vec![get],
             67,
@@ -126,7 +126,7 @@ fn what_is_wrong_with_a_call_is_told_by_status_and_text() {
             "UNIMPLEMENTED: the server has no service kv.Kw; it has kv.Kv, ",
         ),
         (vec!["kv.Kw"], 76, "it has kv.Kv, "),
-        // What was typed.
+        // Faults in the command line.
         (
             vec![get, r#"{"key": 3}"#],
             2,
@@ -152,7 +152,7 @@ fn what_is_wrong_with_a_call_is_told_by_status_and_text() {
 }
 
 #[test]
-fn wrong_addresses_are_status_2_and_absent_servers_status_78() {
+fn a_wrong_address_is_status_2_and_an_absent_server_status_78() {
     for (address, status, expected) in [
         (
             "nonsense",
@@ -193,7 +193,7 @@ fn an_address_in_use_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_server_ends_at_a_signal_with_status_0_and_is_gone() {
+fn a_server_ends_at_a_signal_with_status_0_and_later_calls_fail() {
     for signal in ["INT", "TERM"] {
         let mut serve = Serve::start("echo", &[&shm("signal")], &[]);
         serve.signal(signal);

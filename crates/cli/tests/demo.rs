@@ -1,4 +1,4 @@
-//! `starling demo --quick` from outside: every system answers every workload, and right.
+//! `starling demo --quick` from outside: every system gives right answers in every workload.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `starling doctor` from outside.
+//! `starling doctor` from outside: its findings, its verdicts and its exit status.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! The key-value service over Starling and over tonic: server and load generator in processes of
-//! their own, every answer checked by the model.
+//! The key-value service over Starling and over tonic. Server and load generator are processes, and the
+//! model checks every answer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use starling_bench::pin::Cores;
 use starling_bench::process::{Launcher, RoleProcess};
 use starling_bench_tonic::{KV_CLIENT_ROLE, KV_SERVER_ROLE};
 
-/// Long enough for some hundred calls.
+/// The length of a run: long enough for some hundred calls.
 const SECONDS: f64 = 0.05;
 
 fn launcher() -> Launcher {
@@ -27,7 +27,8 @@ fn settings(records: u64) -> Settings {
     }
 }
 
-/// The role of a load generator, and a server with `records` records for it.
+/// Starts a server of each system with `records` records. Returns each with the role of its load
+/// generator.
 fn servers(launcher: &Launcher, records: &str) -> [(&'static str, RoleProcess); 3] {
     let shm = format!("shm://starling-kv-test-{}-{records}", std::process::id());
     let starling = |address| launcher.start(KV_SERVER, &[address, records]).unwrap();
@@ -42,7 +43,7 @@ fn servers(launcher: &Launcher, records: &str) -> [(&'static str, RoleProcess); 
 }
 
 #[test]
-fn every_workload_is_answered_right() {
+fn every_answer_of_every_workload_is_right() {
     let launcher = launcher();
     for (client, server) in servers(&launcher, "2000") {
         let address = server.address();
@@ -61,11 +62,11 @@ fn every_workload_is_answered_right() {
 }
 
 #[test]
-fn a_store_that_lost_records_is_caught() {
+fn the_model_finds_that_a_store_has_lost_records() {
     let launcher = launcher();
     for (client, server) in servers(&launcher, "1000") {
         let address = server.address();
-        // The load believes in twice as many records as the store holds.
+        // The model has twice as many records as the store.
         let mut load = LoadProcess::start(&launcher, client, address, &settings(2000)).unwrap();
         let error = load.run(Workload::C, SECONDS, &mut |_| ()).unwrap_err();
         assert!(error.to_string().contains("not found"), "{error}");
@@ -73,20 +74,20 @@ fn a_store_that_lost_records_is_caught() {
 }
 
 #[test]
-fn a_load_waits_for_its_runs_without_losing_its_server() {
+fn a_load_generator_keeps_its_session_while_it_waits_for_a_run() {
     let launcher = launcher();
     let (client, server) = servers(&launcher, "10").into_iter().next().unwrap();
     let address = server.address();
     let mut load = LoadProcess::start(&launcher, client, address, &settings(10)).unwrap();
-    // Longer than the server keeps a session that is silent.
+    // The server would close a silent session sooner.
     std::thread::sleep(Duration::from_millis(2500));
     load.run(Workload::C, SECONDS, &mut |_| ()).unwrap();
 }
 
 #[test]
-fn a_load_without_a_server_is_an_error() {
+fn a_load_generator_without_a_server_fails() {
     let launcher = launcher();
-    // Port 1 of the loopback: nobody listens there.
+    // No server listens at port 1 of the loopback interface.
     for (client, address) in [
         (KV_CLIENT_ROLE, "http://127.0.0.1:1"),
         (KV_CLIENT, "udp://127.0.0.1:1"),

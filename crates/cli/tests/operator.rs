@@ -1,4 +1,4 @@
-//! What an operator installs: the command without the feature `lab`.
+//! The command as an operator installs it: without the feature `lab`.
 
 mod common;
 
@@ -12,7 +12,7 @@ const LAB_PACKAGES: [&str; 4] = [
     "starling-sim",
 ];
 
-/// The names of the packages that the command is made of, with these features.
+/// The names of the packages that the command depends on with these features.
 fn packages(features: &[&str]) -> Vec<String> {
     let tree = ["tree", "--offline", "--package", "starling-cli"];
     let names = ["--edges", "normal", "--prefix", "none", "--format", "{p}"];

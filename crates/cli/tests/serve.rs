@@ -1,12 +1,12 @@
-//! `starling serve`: what it says, and when.
+//! `starling serve` from outside: its errors before it listens, and the counts that it prints.
 
 mod common;
 
 use common::{Serve, run, text};
 
 #[test]
-fn nothing_listens_if_there_cannot_be_so_many_workers() {
-    // Room for the stacks of some of them.
+fn a_server_that_cannot_start_its_workers_does_not_listen() {
+    // The limit leaves room for the stacks of some workers only.
     let output = common::run_limited(
         "ulimit -v 1000000",
         &[
@@ -25,7 +25,7 @@ fn nothing_listens_if_there_cannot_be_so_many_workers() {
 }
 
 #[test]
-fn a_server_says_what_it_has_done_when_asked_and_at_the_end() {
+fn a_server_prints_its_counts_at_sigusr1_and_at_its_end() {
     let mut serve = Serve::start("kv", &["udp://127.0.0.1:0"], &["--records", "3"]);
     let address = serve.addresses[0].clone();
     assert_eq!(serve.modes, [""]);
@@ -50,8 +50,8 @@ fn a_server_says_what_it_has_done_when_asked_and_at_the_end() {
     assert_eq!(counts(&mut serve, " requests "), 2 * first);
 }
 
-/// A datagram with one empty frame of a kind, from a source that no session is open with: see
-/// PROTOCOL.md, sections of the preamble and of the frame header.
+/// A datagram with one empty frame of this kind, as a source without a session sends it. PROTOCOL.md
+/// has the preamble and the frame header.
 fn datagram_of_unknown_peer(kind: u8) -> [u8; 24] {
     let mut datagram = [0; 24];
     (datagram[0], datagram[1], datagram[8]) = (0x5a, 1, kind);
@@ -70,7 +70,7 @@ fn dropped_frames_are_among_the_printed_counts() {
         let datagram = datagram_of_unknown_peer(kind);
         client.send_to(&datagram, server).unwrap();
     }
-    // The server reads what came before this call first.
+    // The server reads the datagrams above before those of this call.
     let output = run(&["call", &address, "kv.Kv/Scan", r#"{"limit": 1}"#]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     serve.signal("TERM");
@@ -92,7 +92,7 @@ fn a_server_goes_on_after_the_reader_of_its_output_is_gone() {
     let address = serve.addresses[0].clone();
     serve.hang_up();
     serve.signal("USR1");
-    // It may take a moment to end, if it does.
+    // A server that ends because of this may take a moment to do so.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let output = run(&["call", &address, "kv.Kv/Scan", r#"{"limit": 10}"#]);
     assert!(output.status.success(), "{}", text(&output.stderr));

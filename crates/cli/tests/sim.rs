@@ -1,4 +1,5 @@
-//! `starling sim` from outside: scenarios run, rows are what programs expect, plots are written.
+//! `starling sim` from outside: it runs scenarios, prints rows with the documented keys, and writes
+//! plots.
 
 use std::process::{Command, Output};
 
@@ -16,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_scenario_prints_rows_beside_the_papers() {
+fn a_scenario_prints_rows_with_the_papers_figures() {
     let arguments = ["sim", "run", "loss", "--quick", "--json", "--nodes", "12"];
     let output = starling(&arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -36,7 +37,7 @@ fn a_scenario_prints_rows_beside_the_papers() {
 }
 
 #[test]
-fn a_seed_is_a_run_and_plots_are_pictures() {
+fn a_seed_determines_the_trace_and_a_plot_is_svg() {
     let directory = std::env::temp_dir().join(format!("starling-sim-test-{}", std::process::id()));
     std::fs::create_dir(&directory).expect("a directory of this test's own");
     let path = directory.to_str().expect("a path of plain characters");
@@ -58,7 +59,7 @@ fn a_seed_is_a_run_and_plots_are_pictures() {
 }
 
 #[test]
-fn a_hunt_ends_in_time_and_a_seed_can_be_looked_at() {
+fn a_hunt_ends_in_time_and_a_random_run_can_be_repeated_by_its_seed() {
     let output = starling(&[
         "sim",
         "hunt",
@@ -84,10 +85,10 @@ fn a_hunt_ends_in_time_and_a_seed_can_be_looked_at() {
     }
 }
 
-/// A hunt finds a planted bug, shrinks the run that shows it, and the command that it prints shows
-/// the same again.
+/// A hunt finds a planted bug and shrinks the run that shows it. The command that it prints replays
+/// that run.
 #[test]
-fn a_hunt_prints_the_shortest_form_and_the_command_that_replays_it() {
+fn a_hunt_prints_the_smallest_run_and_the_command_that_replays_it() {
     for (bug, promise) in [
         ("handler-twice", "at most once"),
         ("leaked-buffer", "buffers"),
@@ -122,7 +123,7 @@ fn a_hunt_prints_the_shortest_form_and_the_command_that_replays_it() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_said_to_be_so() {
+fn a_wrong_option_is_status_2_and_the_error_names_it() {
     for (arguments, word) in [
         (&["sim", "run", "random", "--nodes", "5"][..], "--nodes"),
         (&["sim", "run", "loss", "--only", "calls=0"], "--only"),
@@ -161,7 +162,7 @@ fn what_cannot_be_meant_is_said_to_be_so() {
 }
 
 #[test]
-fn a_wrong_name_is_answered_with_the_right_ones() {
+fn the_error_of_an_unknown_scenario_lists_the_scenarios() {
     let output = starling(&["sim", "run", "lost"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("incast"));

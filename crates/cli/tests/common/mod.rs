@@ -1,11 +1,11 @@
-//! Running the command and a server of it.
+//! Helpers that run the command, and a server that the command started.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything here may take.
+/// The time after which a wait fails its test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command.
@@ -45,22 +45,22 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A shared-memory address of this process alone.
+/// A shared-memory address that no other process uses.
 pub(crate) fn shm(name: &str) -> String {
     format!("shm://starling-cli-{name}-{}", std::process::id())
 }
 
-/// `starling serve`, killed when dropped.
+/// A `starling serve`, which is killed when this is dropped.
 pub(crate) struct Serve {
     child: Child,
     output: Option<BufReader<ChildStdout>>,
     pub(crate) addresses: Vec<String>,
-    /// What it has said behind each address.
+    /// The text behind each address: the XDP mode, or nothing.
     pub(crate) modes: Vec<String>,
 }
 
 impl Serve {
-    /// Starts it and waits until it listens.
+    /// Starts a server and waits until it listens.
     pub(crate) fn start(service: &str, addresses: &[&str], more: &[&str]) -> Self {
         let mut arguments = vec!["serve", service, "--idle", "block"];
         for address in addresses {
@@ -89,12 +89,12 @@ impl Serve {
     /// The next line that it prints.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
-        let output = self.output.as_mut().expect("it is listened to");
+        let output = self.output.as_mut().expect("no hang_up before");
         output.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    /// From now on nobody reads what it prints.
+    /// Closes the reading end of the server's output.
     pub(crate) fn hang_up(&mut self) {
         self.output = None;
     }

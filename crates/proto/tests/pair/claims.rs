@@ -7,8 +7,8 @@ use starling_proto::{Claim, Claims, Config, Msgbuf, PeerId, SessionId};
 
 use crate::net::{FLIGHT_NS, Net, Seen};
 
-/// A client with a session, and a server with workers; what the client sends is lost from now on,
-/// unless it is taken from the log.
+/// A client with a session, and a server with workers. From now on the network loses all datagrams of
+/// the client; a test takes them from the log.
 fn pair() -> (Net, SessionId, Arc<Claims>) {
     pair_with(Config::default())
 }
@@ -24,7 +24,7 @@ fn pair_with(server: Config) -> (Net, SessionId, Arc<Claims>) {
     (net, session, claims)
 }
 
-/// The datagram that the client sent last.
+/// The last datagram of the client.
 fn last_of_client(net: &Net) -> Vec<u8> {
     let sent = net.log.iter().rfind(|(from, _)| *from == 0);
     sent.expect("it sent something").1.clone()
@@ -37,7 +37,7 @@ fn claimed(net: &mut Net, session: SessionId, claims: &Claims, tag: u128) -> (Cl
     let datagram = last_of_client(net);
     let candidate = claims.parse(PeerId(0), &datagram).expect("a plain request");
     assert_eq!(candidate.payload(), b"question");
-    let claim = claims.claim(&candidate, false).expect("nobody had it");
+    let claim = claims.claim(&candidate, false).expect("the first claim");
     assert!(claims.claim(&candidate, false).is_none(), "once");
     (claim, datagram)
 }
@@ -116,9 +116,9 @@ fn the_dispatcher_s_claim_keeps_workers_away() {
 }
 
 #[test]
-fn a_cancelled_request_is_over_whichever_thread_runs_it() {
+fn a_cancelled_request_ends_in_the_dispatcher_and_in_a_worker() {
     let (mut net, session, claims) = pair();
-    // A cancellation that comes before the request has it never run.
+    // A request whose cancellation arrives first never runs.
     let number = net.request(0, session, 1, b"question");
     net.run_until(net.now + 1);
     let datagram = last_of_client(&net);
@@ -285,7 +285,7 @@ fn an_answer_by_the_dispatcher_is_late_and_keeps_the_mark() {
         net.run_until(net.now + 1);
         let datagram = last_of_client(&net);
         let candidate = claims.parse(PeerId(0), &datagram).expect("a plain request");
-        let claim = claims.claim(&candidate, true).expect("nobody had it");
+        let claim = claims.claim(&candidate, true).expect("the first claim");
         if copy_first {
             net.inject(0, 1, datagram);
             net.run_until(net.now + FLIGHT_NS);

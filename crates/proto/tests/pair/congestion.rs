@@ -1,10 +1,10 @@
-//! Marks and delays throttle a session, and it makes progress all the same.
+//! Marks and delays throttle a session, but never stop it.
 
 use starling_proto::{Config, Congestion, SessionId};
 
 use crate::net::{Net, Seen};
 
-/// A pair whose link marks what is sent to `marked`, and a session that is open.
+/// A pair with an open session. Its network marks all datagrams to `marked`.
 fn marking(marked: usize) -> (Net, SessionId) {
     let config = Config {
         congestion: Congestion::Dctcp,
@@ -84,9 +84,9 @@ fn marked_responses_slow_down_requests_for_response() {
     assert_eq!(net.hosts[0].protocol.stats().retransmissions, 0);
 }
 
-/// Several requests and responses of all sizes at once on a throttled session.
+/// Several requests and responses of all sizes share a throttled session.
 #[test]
-fn a_throttled_session_starves_nobody() {
+fn each_request_of_a_throttled_session_is_answered() {
     let (mut net, session) = marking(0);
     net.hosts[1].marked = true;
     for tag in 0..24u128 {
@@ -157,8 +157,8 @@ fn packets_of_an_unpaced_session_are_no_debt_once_it_is_paced() {
     assert!(later < 4 * alone, "{later} ns, {alone} ns alone");
 }
 
-/// Round trips of 600 us, and once a fragment that three others overtake: it is sent again, and
-/// its first copy comes a moment later.
+/// Round trips take 600 us. Once, three fragments overtake another one: the client sends it again, and
+/// its first copy arrives a moment later.
 #[test]
 fn the_answer_to_a_repeated_fragment_is_no_rtt_sample() {
     let upload = |late_ns: u64| {

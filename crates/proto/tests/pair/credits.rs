@@ -20,8 +20,8 @@ fn three() -> Net {
     Net::new([client.clone(), server, client])
 }
 
-/// Two sessions with the server, opened one after the other: the first one has all credits but those
-/// that are kept for others.
+/// Opens two sessions with the server, one after the other. The first gets all credits except those
+/// that the server keeps for others.
 fn rich_and_poor(net: &mut Net, rich: usize, poor: usize) -> (SessionId, SessionId) {
     let first = net.connect(rich, 1);
     net.run_ms(1);
@@ -47,7 +47,7 @@ fn credits(net: &Net, host: usize, session: SessionId) -> u16 {
         .1
 }
 
-/// Eight requests at a time, as long as that.
+/// Keeps eight requests outstanding for a time.
 fn traffic(net: &mut Net, host: usize, session: SessionId, rounds: usize) {
     for _ in 0..rounds {
         for tag in 0..8 {
@@ -92,10 +92,10 @@ fn a_client_whose_confirmation_is_lost_gets_credits_again() {
     close(&mut net, 2, second);
     traffic(&mut net, 0, first, 200);
     assert_eq!(net.hosts[0].protocol.outstanding(), 0);
-    assert_eq!(credits(&net, 0, first), 8, "nobody else needs any");
+    assert_eq!(credits(&net, 0, first), 8, "no other client needs credits");
 }
 
-/// Confirmations that are overtaken by the next demand.
+/// The server's next demand overtakes the client's confirmation.
 #[test]
 fn idle_credits_move_within_some_round_trips_under_steady_demand() {
     let mut net = three();
@@ -118,7 +118,7 @@ fn idle_credits_move_within_some_round_trips_under_steady_demand() {
     );
 }
 
-/// Credits for a large response.
+/// A session with too few credits for a large response asks for more.
 #[test]
 fn a_client_that_fetches_a_large_response_asks_for_credits() {
     let mut net = three();
@@ -135,7 +135,7 @@ fn a_client_that_fetches_a_large_response_asks_for_credits() {
     }
     let took = net.now - start;
     assert_eq!(credits(&net, 2, second), 8, "{} us", took / 1000);
-    // Now it has all that it can use. WANT would keep its requests from workers.
+    // The client has all credits that it can use. With WANT, its requests would not go to workers.
     net.request(2, second, 2, b"no more than this");
     net.run_ms(1);
     let request = net.log.iter().rfind(|(from, _)| *from == 2);

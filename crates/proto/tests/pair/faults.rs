@@ -98,7 +98,7 @@ fn a_cancelled_request_ends_and_its_slot_is_used_again() {
     let now = net.now;
     let (id, _) = net.hosts[1].ran[0];
     assert!(!net.hosts[1].protocol.is_wanted(id));
-    assert!(!net.hosts[1].respond(now, id, b"who cares"));
+    assert!(!net.hosts[1].respond(now, id, b"too late"));
     assert_eq!(net.hosts[1].protocol.executing(), 0);
     net.hosts[1].echo = true;
     for tag in 20..30 {

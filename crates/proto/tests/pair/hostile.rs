@@ -12,7 +12,7 @@ fn open(net: &mut Net, from: usize) -> SessionId {
     session
 }
 
-/// Closes all sessions that the server has.
+/// Closes all sessions of the server.
 fn close_all(net: &mut Net, from: usize, sessions: &[SessionId]) {
     let now = net.now;
     let host = &mut net.hosts[from];
@@ -24,8 +24,8 @@ fn close_all(net: &mut Net, from: usize, sessions: &[SessionId]) {
     assert_eq!(net.hosts[1].protocol.session_counts().1, 0, "closed");
 }
 
-/// A client can open and close sessions by the hundred thousand while one of its requests is
-/// still being worked on, until the id of its first session is used again.
+/// While a handler works on a request, its client can open and close so many sessions that the server
+/// uses the id of the first one again.
 #[test]
 fn the_answer_to_a_session_of_long_ago_reaches_no_other_session() {
     let server = Config {
@@ -45,7 +45,7 @@ fn the_answer_to_a_session_of_long_ago_reaches_no_other_session() {
     net.run_ms(1);
     close_all(&mut net, 0, &[session]);
     let (first, last) = (net.hosts[1].ran[0].0, net.hosts[1].ran[7].0);
-    // There are ids for 65,536 sessions, of which one was used.
+    // There are ids for 65,536 sessions. One is in use.
     for _ in 0..65_535 {
         let session = open(&mut net, 0);
         close_all(&mut net, 0, &[session]);
@@ -71,13 +71,13 @@ fn the_answer_to_a_session_of_long_ago_reaches_no_other_session() {
     );
 }
 
-/// A cookie is made for an address. Peers have numbers, which are used again. A cookie of the former
-/// peer with a number must not prove the next one, whose address the former could forge.
+/// A server makes a cookie for an address. A device gives the number of a former peer to another peer.
+/// The former peer's cookie must not admit the new one, whose address the former one could forge.
 #[test]
 fn a_cookie_of_the_former_peer_with_a_number_does_not_prove_the_next() {
     let mut net = Net::pair();
     let first = open(&mut net, 0);
-    // As a peer now, not as a stranger.
+    // The sender is now a peer, no longer an unknown peer.
     let logged = net.log.len();
     let second = open(&mut net, 0);
     let (_, with_cookie) = net.log[logged + 2].clone();
@@ -132,7 +132,7 @@ fn the_cost_of_forged_resets_has_a_bound() {
     net.run_ms(1);
     let looks = net.hosts[0].protocol.stats().resets_searched;
     assert!((1..=10).contains(&looks), "{looks}");
-    // A true one is believed soon after.
+    // A true reset has its effect soon after.
     net.restart(1, Config::default());
     net.request(0, sessions[0], 1, b"to another incarnation");
     net.run_ms(100);
@@ -155,7 +155,7 @@ fn the_memory_of_responses_that_no_client_fetches_has_a_bound() {
     net.hosts[1].echo = false;
     let answer = vec![7; 300_000];
     let greedy: Vec<_> = (0..10).map(|_| open(&mut net, 0)).collect();
-    // It receives nothing of its responses, so it fetches no more of them.
+    // The client receives no part of its responses, so it fetches no more of them.
     net.fate = Box::new(|_, from, to| usize::from((from, to) != (1, 0)));
     for (tag, session) in greedy.iter().enumerate() {
         net.request(0, *session, tag as u128, b"much");
@@ -170,7 +170,7 @@ fn the_memory_of_responses_that_no_client_fetches_has_a_bound() {
     assert_eq!(kept.count(), 3, "three times 300 kB are kept, and no more");
     assert!(net.hosts[1].protocol.retained() <= LIMIT);
 
-    // A while later they count as not fetched.
+    // A while later the server counts them as not fetched.
     net.hosts[0].alive = false;
     net.run_ms(300);
     let session = open(&mut net, 2);
@@ -199,7 +199,7 @@ fn memory_that_is_reserved_and_not_used_goes_to_other_requests() {
     let greedy: Vec<_> = (0..4).map(|_| open(&mut net, 0)).collect();
     let request = vec![5; LIMIT / 4];
     for (tag, session) in greedy.iter().enumerate() {
-        // Of what it sends only the first packet arrives, and nothing comes back.
+        // Of its datagrams only the first one arrives, and none comes back.
         let mut sent = 0;
         net.fate = Box::new(move |_, from, _| {
             sent += usize::from(from == 0);

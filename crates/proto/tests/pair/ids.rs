@@ -1,10 +1,10 @@
-//! Ids of sessions are used again, tokens of endpoints are not.
+//! Endpoints use ids of sessions again, but not their own tokens.
 
 use starling_proto::Config;
 
 use crate::net::{Net, Seen};
 
-/// The id of a session is used again while a packet is on its way.
+/// A server uses the id of a session again while a packet of that session is on its way.
 #[test]
 fn a_request_of_a_session_of_long_ago_is_not_run_in_another() {
     let server = Config {
@@ -59,7 +59,7 @@ fn a_request_of_a_session_of_long_ago_is_not_run_in_another() {
     );
 }
 
-/// A client's id for a session is used again while the server still has the former session.
+/// A client uses its id of a session again while the server still has the former session.
 #[test]
 fn a_session_does_not_inherit_state_of_a_former_session() {
     let client = Config {
@@ -87,7 +87,7 @@ fn a_session_does_not_inherit_state_of_a_former_session() {
     net.run_until(net.now + 100_000);
     net.hosts[0].seen.clear();
     let again = net.connect(0, 1);
-    assert_ne!(again, session, "255 others had names in between");
+    assert_ne!(again, session, "255 other sessions came in between");
     net.run_ms(1);
     net.request(0, again, 2, b"new");
     net.run_ms(100);
@@ -134,7 +134,7 @@ fn an_accept_of_a_former_incarnation_ends_no_session_with_the_present_one() {
 
 /// A server is restarted without its client's knowledge: a new session with it ends the old ones.
 #[test]
-fn an_accept_of_a_new_incarnation_is_believed_once_the_former_one_is_known_to_have_ended() {
+fn a_client_takes_an_accept_of_a_new_incarnation_once_it_knows_that_the_former_one_has_ended() {
     let mut net = Net::pair();
     let former = net.connect(0, 1);
     net.run_ms(1);

@@ -16,7 +16,7 @@ fn poor() -> Net {
     Net::new([Config::default(), poor])
 }
 
-/// All but one datagram of an upload are lost. Then it is cancelled; the cancellation is lost, too.
+/// The network loses all datagrams of a large request but one, and the cancellation of that request.
 fn abandon_upload(net: &mut Net, session: SessionId) {
     let first = net.datagrams();
     net.fate = Box::new(move |n, from, _| usize::from(from == 1 || n == first + 1));
@@ -30,7 +30,7 @@ fn abandon_upload(net: &mut Net, session: SessionId) {
     assert_eq!(net.hosts[1].protocol.reassembling(), 20_000);
 }
 
-/// An abandoned upload holds the memory that this endpoint's own calls need.
+/// An abandoned request holds the memory that this endpoint's own calls need.
 #[test]
 fn memory_of_an_abandoned_request_serves_responses_too() {
     let mut net = poor();
@@ -49,7 +49,7 @@ fn memory_of_an_abandoned_request_serves_responses_too() {
     assert!(net.hosts[1].seen.contains(&answered), "no memory");
 }
 
-/// The slot's own former request, which no client waits for, holds the memory.
+/// The former request of the same slot holds the memory, although no client waits for it.
 #[test]
 fn a_request_gets_the_memory_of_the_request_that_it_replaces() {
     let mut net = poor();
@@ -119,7 +119,7 @@ fn a_request_that_waits_for_room_does_not_end_its_session() {
     assert!(net.hosts[0].seen.iter().find(ended).is_none());
 }
 
-/// By then its client may have the reject that says that it was not run.
+/// By then its client may have the REJECT, which promises that it did not run.
 #[test]
 fn a_request_rejected_for_lack_of_memory_is_not_run_later() {
     let mut net = poor();
@@ -140,7 +140,7 @@ fn a_request_rejected_for_lack_of_memory_is_not_run_later() {
     assert!(net.hosts[0].seen.contains(&Seen::Failed(2, no_memory)));
     assert_eq!(net.hosts[1].ran.len(), 1);
     assert_eq!(net.hosts[1].protocol.reassembling(), 0);
-    // The slot is as good as any.
+    // The slot takes further requests.
     net.request(0, session, 3, &second);
     net.run_ms(1);
     assert!(net.hosts[0].seen.contains(&Seen::Answer(3, second)));

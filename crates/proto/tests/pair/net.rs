@@ -1,4 +1,5 @@
-//! Two or more protocols on the simulator's network: a test loses, delays and marks what it likes.
+//! Two or more protocols on the simulator's network. A test decides which datagrams the network loses,
+//! delays and marks.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ pub(crate) struct Wire {
     pub(crate) mtu: usize,
     /// The largest datagram that the peers take, as the protocol says.
     pub(crate) limit: Option<usize>,
-    /// Frames that are taken before the sink is full.
+    /// Frames that the sink takes before it is full.
     pub(crate) room: usize,
 }
 
@@ -219,7 +220,7 @@ pub(crate) struct Net {
     pub(crate) hosts: Vec<Host>,
     pub(crate) fate: Fate,
     pub(crate) delay: Delay,
-    /// All that was sent, with its sender: for replays.
+    /// All datagrams that were sent, with their senders, so that a test can replay them.
     pub(crate) log: Vec<(usize, Vec<u8>)>,
     fabric: SharedFabric,
     faults: Rc<RefCell<Faults>>,
@@ -304,7 +305,7 @@ impl Host {
         }
     }
 
-    /// One turn: takes what has arrived, and sends what is due.
+    /// Makes one turn: takes the datagrams that have arrived, and sends those that are due.
     fn turn(&mut self, now: u64) {
         for (from, marked, datagram) in self.wire.receive() {
             self.take(now, from, marked, &datagram);
@@ -381,7 +382,7 @@ impl Net {
         net
     }
 
-    /// Replaces a host by its next life, which remembers nothing.
+    /// Replaces a host by its next incarnation, which has no state of the former one.
     pub(crate) fn restart(&mut self, host: usize, config: Config) {
         let id = HostId(host as u32);
         self.fabric.borrow_mut().crash(id);
@@ -400,7 +401,7 @@ impl Net {
         fabric.inject(at, address(from), HostId(to as u32), datagram);
     }
 
-    /// Brings the network to the test's time, without a turn for anybody.
+    /// Brings the network to the test's time, without a turn of any host.
     fn catch_up(&mut self) {
         let mut fabric = self.fabric.borrow_mut();
         fabric.set_timer(self.now, 0);

@@ -13,16 +13,16 @@ const FOREVER_NS: u64 = 20_000_000_000;
 fn configs(congestion: Congestion) -> [Config; 2] {
     let config = Config {
         congestion,
-        // Many a retransmission finds that the answer is on its way already.
+        // For many retransmissions the answer is already on its way.
         rto_min_ns: 11_000,
         ..Config::default()
     };
     [config.clone(), config]
 }
 
-/// Requests of many packets go through losses, duplicates, a sink that is often full, and marks.
+/// Requests of many packets meet losses, duplicates, marks, and a sink that is often full.
 #[test]
-fn nothing_refers_to_a_request_whose_response_came() {
+fn no_reference_to_a_request_is_left_when_its_response_arrives() {
     for congestion in [Congestion::Off, Congestion::Timely, Congestion::Dctcp] {
         let mut net = Net::new(configs(congestion));
         let session = net.connect(0, 1);
@@ -64,9 +64,9 @@ fn nothing_refers_to_a_request_whose_response_came() {
     }
 }
 
-/// A cancelled request is returned with its memory, and nothing else refers to it.
+/// The protocol returns a cancelled request with its memory, and keeps no reference to it.
 #[test]
-fn nothing_refers_to_a_request_that_was_given_back() {
+fn no_reference_to_a_cancelled_request_is_left() {
     let mut net = Net::new(configs(Congestion::Dctcp));
     let session = net.connect(0, 1);
     net.run_ms(1);

@@ -137,7 +137,7 @@ fn credits_move_from_idle_sessions_to_busy_ones() {
 }
 
 #[test]
-fn close_frees_both_ends_even_if_it_is_lost_at_first() {
+fn a_close_frees_both_ends_even_if_its_first_copies_are_lost() {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
     net.run_ms(1);
@@ -529,7 +529,7 @@ fn a_server_that_is_shut_down_tells_its_clients() {
             Seen::Released(PeerId(1)),
         ]
     );
-    // It may come back as another one.
+    // The server may come back as another incarnation.
     net.restart(1, Config::default());
     let session = net.connect(0, 1);
     net.request(0, session, 2, b"again");

@@ -5,7 +5,7 @@ use starling_proto::SessionId;
 use crate::congestion::answers;
 use crate::net::Net;
 
-/// A session that knows a round trip of the net's own length.
+/// A session that has measured a round trip of the network's usual length.
 fn warm() -> (Net, SessionId) {
     let mut net = Net::pair();
     let session = net.connect(0, 1);
@@ -60,7 +60,7 @@ fn a_loss_beside_a_long_request_is_repaired_in_time() {
     net.hosts[1].echo = false;
     net.request(0, session, 100, b"long");
     net.run_ms(1_000);
-    // It has just been sent again, and is due again in 50 ms.
+    // The client has just sent the long request again, and will do so again in 50 ms.
     let seen = retransmissions(&net);
     while retransmissions(&net) == seen {
         net.run_until(net.now + 100_000);

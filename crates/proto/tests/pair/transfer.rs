@@ -63,7 +63,7 @@ fn messages_arrive_whole_where_datagrams_are_larger_than_a_frame() {
 }
 
 #[test]
-fn pacing_spreads_packets_no_finer_than_its_ticks() {
+fn pacing_does_not_spread_packets_within_a_tick() {
     let paced = |link_rate_bps| {
         let config = Config {
             link_rate_bps,
@@ -194,7 +194,7 @@ fn more_requests_than_slots_queue_up_to_the_bound() {
     assert_eq!(rejected.message, message);
     net.run_ms(5);
     assert_eq!(net.hosts[1].ran.len(), 8);
-    // All are answered, out of order, and the queue advances.
+    // The server answers all requests, out of order, and the queue advances.
     net.hosts[1].echo = true;
     let now = net.now;
     let waiting: Vec<_> = net.hosts[1].ran.iter().rev().cloned().collect();
@@ -306,8 +306,8 @@ fn delivered_responses_are_known() {
         }
         assert!(fetching > 0, "it takes more than a response fragment");
         net.run_until(net.now + 100_000);
-        assert!(!undelivered(&net), "it said so");
-        // It does not acknowledge a small one: it would repeat the request if the response was lost.
+        assert!(!undelivered(&net), "it acknowledged the response");
+        // It does not acknowledge a small response: if that was lost, it would repeat the request.
         net.request(0, session, 2, b"small");
         net.run_ms(1);
         assert_eq!(net.hosts[0].seen.len(), 3);
