@@ -1,4 +1,4 @@
-//! Two devices in one process: what a user of the crate can rely on.
+//! Two devices in one process: the behaviour on which a user of the crate can rely.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn datagrams_cross_both_ways() {
 }
 
 #[test]
-fn nothing_is_sent_before_the_flush_and_nothing_lost_with_it() {
+fn frames_cross_at_the_flush_and_all_of_them_arrive() {
     let (mut server, mut client, peer) = pair("flush", &ShmConfig::default());
     let (_, tx) = client.split();
     tx.append(peer, PREAMBLE, b"x", b"", b"").unwrap();
@@ -83,11 +83,11 @@ fn nothing_is_sent_before_the_flush_and_nothing_lost_with_it() {
     let (_, tx) = client.split();
     assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
     tx.flush().unwrap();
-    // The peer has sent nothing, so its end causes no event.
+    // The peer has sent no datagram, so its end causes no event.
     server.wait(Some(Duration::ZERO)).unwrap();
     assert_eq!(server.event(), None);
     let again = client.open_peer(&server.local_address()).unwrap();
-    assert_eq!(again, peer, "numbers are used again");
+    assert_eq!(again, peer, "the device uses the number again");
     client.send(again, b"published before the end");
     client.close_peer(again);
     let (from, datagram) = server.receive();

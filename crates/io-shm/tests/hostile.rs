@@ -1,5 +1,5 @@
 //! Peers that break the rules. They use the device's socket and memory directly, as the crate
-//! documents them. One test alone in its process, because it counts the open files.
+//! documents them. The process has only one test, because it counts the open files.
 
 mod common;
 
@@ -24,7 +24,7 @@ const BULK_RING: u64 = 64 << 10;
 const VALID: u32 = 1 << 31;
 const BULK: u32 = 1 << 29;
 
-/// A connection made by hand.
+/// A connection that the test makes without a device.
 struct Rogue {
     socket: File,
     memory: File,
@@ -82,7 +82,7 @@ fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) {
 }
 
 impl Rogue {
-    /// Connects as an honest peer would, and is accepted.
+    /// Connects as an honest peer does, and checks that the device accepts.
     fn connected(server: &mut Device) -> Self {
         let memory = sealed_memory();
         let socket = connect(&server.local_address());
@@ -248,7 +248,7 @@ fn broken_heads(server: &mut Device) {
     }
 }
 
-/// Memory that changes after it was read does not change a received datagram.
+/// The peer changes memory that the device has read. A received datagram does not change.
 fn changing_memory(server: &mut Device) {
     let rogue = Rogue::connected(server);
     rogue.publish(0, b"original");
@@ -259,7 +259,8 @@ fn changing_memory(server: &mut Device) {
     leave(server, rogue);
 }
 
-/// Doorbell messages without end, files that nobody expects, and a sleep word that always changes.
+/// Endless doorbell messages, files that the device does not expect, and a sleep word that always
+/// changes.
 fn noise(server: &mut Device) {
     let rogue = Rogue::connected(server);
     rogue.publish(0, b"hello");

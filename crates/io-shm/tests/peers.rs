@@ -1,4 +1,4 @@
-//! Many peers. One test alone in its process, because it counts the open files.
+//! Many peers. The process has only one test, because it counts the open files.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn a_hundred_peers_are_served_alike() {
             assert_eq!(client.receive(), (*peer, expected));
         }
     }
-    // Idle peers become cold, and are still served.
+    // The device still serves idle peers after they have become cold.
     for _ in 0..10_000 {
         assert_eq!(server.poll(), 0);
     }

@@ -1,6 +1,6 @@
-//! Separate processes, and what remains when one of them is killed or stopped.
+//! Devices in two processes, one of which is killed or stopped.
 //!
-//! The other process is this test binary again, with a role in its environment.
+//! The other process runs this test binary too, with a role in its environment.
 
 mod common;
 
@@ -18,7 +18,7 @@ use starling_io_shm::{ShmConfig, ShmIo};
 const ROLE: &str = "STARLING_TEST_ROLE";
 const ADDRESS: &str = "STARLING_TEST_ADDRESS";
 
-/// A child that is killed when the test ends, in any way.
+/// A child process, which is killed when the test ends, also by a panic.
 struct Other(Child);
 
 impl Other {
@@ -152,7 +152,7 @@ fn a_killed_server_is_reported_and_can_be_replaced() {
     }
 }
 
-/// It could accept the connection, but not the file that comes with the hello.
+/// The server could accept the connection, but not the file that comes with the hello.
 #[test]
 fn a_server_at_its_limit_of_files_refuses_as_full() {
     let address = name("one-more-file");

@@ -1,4 +1,4 @@
-//! The second socket, connected to the busiest peer.
+//! The connected socket: a second socket, which the device connects to its busiest peer.
 
 mod common;
 
@@ -62,7 +62,7 @@ fn a_busy_peer_gets_a_connected_socket_until_others_send() {
             (1, 1)
         );
 
-        // The port is nobody else's, although two sockets are bound to it.
+        // No other device can have the port, although two sockets of this one are bound to it.
         let error = UdpIo::bind(&server.local_address(), UdpConfig::default());
         let error = error.err().expect("the port is in use");
         assert!(error.to_string().contains("another"), "{error}");

@@ -1,15 +1,14 @@
-//! Congestion marks on a real path: network devices can mark what the device sends, and the device
-//! reports the marks of each datagram, however the kernel segments and merges.
+//! Congestion marks on a real path: interfaces and switches can mark the device's datagrams, and the
+//! device reports the marks of each datagram, however the kernel segments and merges.
 //!
 //! ```text
 //!   device ─▶ GSO ─▶ (tc) ─▶ va ═════ vb ─▶ (XDP) ─▶ GRO ─▶ device
 //!                    one packet a run       one packet a datagram
 //! ```
 //!
-//! The kernel (Linux 6.18) treats a run of datagrams in one buffer as follows. A mark on the whole
-//! run is on all its datagrams, because segmentation copies its header. A mark on one datagram
-//! stays on that datagram: GRO merges only neighbours with equal bits, so the mark ends one run
-//! and begins another.
+//! The kernel (Linux 6.18) treats a run of datagrams in one buffer as follows. If the run is marked,
+//! all its datagrams are, because segmentation copies its header. If one datagram is marked, no other
+//! one is: GRO merges only neighbours with equal bits, so the mark ends one run and begins another.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The device over the loopback interface: no privileges needed.
+//! The device over the loopback interface, which needs no privileges.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn echo_over_both_ip_versions() {
 }
 
 #[test]
-fn a_socket_on_all_interfaces_talks_to_both_ip_versions() {
+fn a_socket_on_all_interfaces_exchanges_datagrams_with_both_ip_versions() {
     let mut server = bind("[::]");
     let port = server.local_socket_address().port();
     for host in HOSTS {

@@ -12,7 +12,7 @@ use starling_io::{Ecn, Fault, PacketIo, PacketTx, Source, TxError};
 use starling_io_udp::{UdpConfig, UdpIo};
 use starling_netns::{MAC_B, inside, run};
 
-/// A sleep that only its timeout ends.
+/// The timeout of a sleep that no datagram ends.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Payload of a full datagram on a path with an MTU of 1500, IPv4.
@@ -88,8 +88,8 @@ fn full_datagrams_cross_the_kernels_network_stack_together() {
     }
 }
 
-/// Tells the kernel to leave out the checksums of what the device sends, or not to. Without
-/// checksums it refuses to segment.
+/// Switches the checksums of the device's datagrams on or off. Without checksums the kernel refuses
+/// to segment.
 fn omit_checksums(device: &UdpIo, omit: bool) {
     set_option(device, libc::SOL_SOCKET, libc::SO_NO_CHECK, i32::from(omit));
 }

@@ -1,5 +1,5 @@
-//! Faults: interfaces and queues that are not there, other programs on the interface, links that go
-//! down and come back, interfaces that change, missing capabilities.
+//! Faults: interfaces and queues that do not exist, other programs on the interface, interfaces that
+//! go down and come back or change, missing capabilities.
 
 mod common;
 
@@ -167,7 +167,7 @@ fn another_program_on_the_interface_is_named() {
     let Some(net) = Net::new("another_program_on_the_interface_is_named") else {
         return;
     };
-    // Any program will do. That of another test lets everything pass.
+    // Any program serves here. This one, of another test, lets all packets pass.
     let object = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../io-udp/tests/bpf/mark.bpf.o"
@@ -200,7 +200,7 @@ fn a_link_that_goes_down_and_comes_back_works_again() {
     for (namespace, name) in [(&net.a, "va"), (&net.b, "vb")] {
         run(namespace, &format!("ip link set {name} down")).expect("it is there");
         for _ in 0..1000 {
-            // More than there are slots: what cannot leave is refused or lost, without harm.
+            // There are more datagrams than slots. The device refuses or loses those that cannot leave.
             let tx = a.split().1;
             let _ = tx.append(to_b, PREAMBLE, b"lost", b"", b"");
             tx.seal(to_b);
@@ -448,7 +448,7 @@ fn a_missing_capability_or_limit_is_named() {
         std::thread::scope(|scope| scope.spawn(attempt).join().expect("no panic"))
     };
     let without = |lacking| bind_without(lacking, XdpConfig::default());
-    // Other tests are not held to the limit: they have the capability.
+    // The limit does not bind other tests, because they have the capability.
     let limit = Rlimit {
         current: Some(1 << 20),
         maximum: getrlimit(Resource::Memlock).maximum,

@@ -1,4 +1,4 @@
-//! Messages in packet memory, sent from where they lie.
+//! Messages in packet memory, which the device sends without a copy.
 
 mod common;
 
@@ -13,7 +13,7 @@ use starling_netns::{IPV4, Shape, inside};
 /// Memory for messages of all devices here, in bytes.
 const MEMORY: usize = 1 << 20;
 
-/// From this size on parts are gathered here: smaller than any that matters.
+/// The size at which a device of these tests begins to gather parts. Real settings are larger.
 const GATHER_FROM: usize = 64;
 
 /// A small random generator (Marsaglia's xorshift).
@@ -79,7 +79,7 @@ fn devices_with(
         let datagram = receive(&mut b, 1).remove(0);
         assert_eq!(datagram.bytes[8..], [1; GATHER_FROM]);
     }
-    assert!(gathered(&a) > 0, "nobody learns the way");
+    assert!(gathered(&a) > 0, "the next hop stays unknown");
     (a, b, to_b)
 }
 
@@ -117,7 +117,8 @@ fn gathered_parts_arrive_as_copied_ones_do() {
             (["[fd77::1]", "[fd77::2]"], "", false),
             (IPV4, "?mode=generic", false),
             (IPV4, "", true),
-            // In generic mode what the kernel has not cut comes by the other end's socket, later.
+            // In generic mode, runs that the kernel has not segmented arrive by the other end's socket,
+            // later.
             (["[fd77::1]", "[fd77::2]"], "", true),
         ] {
             let config = XdpConfig {
@@ -143,7 +144,7 @@ fn gathered_parts_arrive_as_copied_ones_do() {
                     let len = [0, dice.below(room), room, room][dice.below(4)];
                     let from = dice.below(message.len() - len);
                     let tail = match dice.below(4) {
-                        // A copy is copied.
+                        // The device copies a message that is in other memory.
                         0 => Bytes::copy_from_slice(&content[from..from + len]),
                         _ => message.slice(from..from + len),
                     };
@@ -178,7 +179,7 @@ fn gathered_parts_arrive_as_copied_ones_do() {
     }
 }
 
-/// For bundling: a small frame after a large one leaves with it.
+/// Bundling depends on this: a small frame after a large one leaves in the same datagram.
 #[test]
 fn frames_around_a_gathered_part_leave_in_the_same_datagram() {
     let test = "frames_around_a_gathered_part_leave_in_the_same_datagram";
@@ -259,8 +260,8 @@ fn messages_to_a_closed_peer_are_given_back() {
     assert!(is_all_free(&mut a, &mut b, to_b));
 }
 
-/// The ring has room for fewer frames of so many parts than there are slots. The next flush sends
-/// what waits, or the end of the device gives it back: asserted in debug builds.
+/// The ring has room for fewer frames of so many parts than there are slots. The next flush sends the
+/// frames that wait, or the device gives their memory back at its end, which debug builds assert.
 #[test]
 fn a_frame_without_room_in_the_ring_waits() {
     let Some(net) = net("a_frame_without_room_in_the_ring_waits", 9000) else {
@@ -297,7 +298,8 @@ fn a_frame_without_room_in_the_ring_waits() {
     assert!(message.iter().all(|byte| *byte == 1), "it is still there");
 }
 
-/// After an interface was removed, what waits is neither sent nor given back twice.
+/// After the removal of an interface, the device does not send the frames that wait, and gives their
+/// memory back only once.
 #[test]
 fn runs_on_a_removed_interface_end_in_an_error() {
     let test = "runs_on_a_removed_interface_end_in_an_error";
@@ -353,8 +355,11 @@ fn a_message_to_an_unresolved_peer_is_copied() {
     assert_eq!(a.report().count("tx_socket"), Some(3));
     let foreign = Bytes::from(vec![4; 1000]);
     let is_found = (0..5_000).any(|_| send(&mut a, &mut b, to_b, &message));
-    assert!(is_found, "nobody learns the way");
-    assert!(!send(&mut a, &mut b, to_b, &foreign), "it lies elsewhere");
+    assert!(is_found, "the next hop stays unknown");
+    assert!(
+        !send(&mut a, &mut b, to_b, &foreign),
+        "it is in other memory"
+    );
     assert!(
         !send(&mut a, &mut b, to_b, &message[..GATHER_FROM - 1]),
         "small"

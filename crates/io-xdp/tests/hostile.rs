@@ -1,5 +1,5 @@
-//! Frames of a hostile sender: they reach the device's interface unchanged, and change nothing but
-//! counts.
+//! Ethernet frames of a hostile sender, which reach the device's interface. They change the counts of
+//! the device and nothing else.
 #![allow(unsafe_code)]
 
 mod common;
@@ -14,7 +14,7 @@ use starling_io::{PacketIo, PacketRx};
 use starling_io_xdp::{Drops, XdpConfig, XdpIo};
 use starling_netns::{Shape, inside, run};
 
-/// Receives and drops what is there.
+/// Receives all datagrams that have arrived, and drops them.
 fn drain(device: &mut XdpIo) {
     while device.split().0.rx_burst().expect("a healthy device") > 0 {}
 }
@@ -86,7 +86,8 @@ fn bad_frames_are_dropped_and_counted() {
     assert_eq!(device.drops(), expected);
 }
 
-/// An interface in promiscuous mode sees them. Any interface may see some that a switch floods.
+/// An interface in promiscuous mode receives such frames. Any interface may receive some that a switch
+/// floods.
 #[test]
 fn frames_for_other_hardware_are_not_received() {
     let Some(net) = Net::new("frames_for_other_hardware_are_not_received") else {

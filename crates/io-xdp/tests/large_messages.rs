@@ -61,7 +61,7 @@ fn server(pair: &Pair, config: &XdpConfig, mode: &str) -> Raw {
     endpoint
 }
 
-/// Makes calls with messages in the client's device memory. Returns what both devices have counted:
+/// Makes calls with messages in the client's device memory. Returns the counts of both devices:
 /// messages gathered by the ring, and datagrams sent by the socket.
 fn exchange(pair: &Pair, config: &XdpConfig, mode: &str) -> [(u64, u64); 2] {
     let mut server = server(pair, config, mode);

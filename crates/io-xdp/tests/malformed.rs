@@ -248,7 +248,7 @@ fn of_ipv6() -> Vec<(Vec<u8>, Fate)> {
     frames
 }
 
-/// Sends each of the frames and a good one after it, and checks what becomes of them.
+/// Sends each of the frames with a good one after it, and checks which of them arrive and where.
 fn check(net: &Net, host: &str, good: &[u8], frames: &[(Vec<u8>, Fate)]) {
     let (tap, sender) = (Tap::new(&net.b), Sender::new(&net.a));
     for mode in ["driver", "generic"] {
@@ -280,7 +280,7 @@ fn check(net: &Net, host: &str, good: &[u8], frames: &[(Vec<u8>, Fate)]) {
             assert_eq!(received, datagrams, "{mode}, {fate:?}: {frame:02x?}");
             assert_eq!(device.drops(), expected, "{mode}, {fate:?}: {frame:02x?}");
         }
-        // Nothing that was for the device went to the kernel.
+        // The kernel got no frame that was for the device.
         let last = ethernet(0x88b5, b"the end");
         assert!(sender.send(&last));
         assert_eq!(tap.next_sent(), last);

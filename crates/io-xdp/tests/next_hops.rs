@@ -84,7 +84,10 @@ fn a_stale_neighbour_is_probed_though_the_kernel_sends_it_nothing() {
         assert!(is_stale());
         let begun = Instant::now();
         while is_stale() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks it");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "no query reaches it"
+            );
             send_one(&mut a, &mut b, to_b);
         }
         assert_eq!(by_the_kernel(&net.a), before, "it was not needed");

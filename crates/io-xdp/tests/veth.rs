@@ -90,7 +90,7 @@ fn a_kernel_socket_can_be_the_other_end() {
 }
 
 /// By the queue of its device a client reaches another queue of the server than by its kernel
-/// socket. And what the XDP program leaves to the kernel reaches any socket of the port.
+/// socket. A datagram that the XDP program leaves to the kernel reaches any socket of the port.
 #[test]
 fn a_sender_keeps_its_device_by_ring_and_by_socket() {
     let test = "a_sender_keeps_its_device_by_ring_and_by_socket";

@@ -179,7 +179,7 @@ fn only_datagrams_that_match_with_a_known_key_are_for_workers() {
     // Two frames with the worker's key, but in one datagram.
     set.send(&[&good, &good]);
     assert_eq!(receive(&mut set.server, 1)[0].bytes.len(), 8 + 2 * 24);
-    // Nothing overtakes what the dispatcher holds.
+    // No datagram overtakes those that the dispatcher holds.
     set.steered.steering.set_held(1);
     set.send(&[&good]);
     assert_eq!(receive(&mut set.server, 1).len(), 1);
@@ -193,7 +193,7 @@ fn only_datagrams_that_match_with_a_known_key_are_for_workers() {
         worker.complete();
         assert_eq!(receive(&mut set.server, 1).len(), 1);
     }
-    // The dispatcher places what is left of the bound.
+    // The dispatcher assigns requests up to the rest of the bound.
     assert_eq!(set.steered.steering.reserve(), Some(0));
     assert_eq!(set.steered.steering.reserve(), Some(0));
     assert_eq!(set.steered.steering.reserve(), None);

@@ -19,7 +19,7 @@ const ECHO: MethodId = MethodId(1);
 const CALLS: u64 = 120;
 
 type Host = Endpoint<SimIo, SimClock>;
-/// How often each tag was seen.
+/// The number of times that each tag was seen.
 type Counts = Rc<RefCell<BTreeMap<u64, u32>>>;
 
 fn start(fabric: &SharedFabric, host: HostId, token: u32) -> Host {
@@ -157,7 +157,7 @@ impl Run {
         let now_ns = self.fabric.borrow().now_ns();
         if turn.is_idle() {
             endpoint.wait(None).expect("the device has no errors");
-            // A wait that ends at once: the loop runs again.
+            // The wait ended at once, so the loop runs again.
             self.fabric.borrow_mut().wake_at(host, now_ns + MS);
         } else {
             self.fabric.borrow_mut().wake_at(host, now_ns + 500);

@@ -47,7 +47,7 @@ fn keeps_every_promise(plan: &RunPlan) -> Report {
 /// A server comes back and calls its former client before the client calls again. The client then
 /// knew the new incarnation, and ignored the resets for its old session.
 #[test]
-fn sessions_with_a_former_self_of_a_peer_end() {
+fn sessions_with_a_former_incarnation_of_a_peer_end() {
     let mut plan = RunPlan::plain(2);
     plan.channels = vec![channel(1, 0), channel(0, 1)];
     plan.host_faults = vec![crash(0, MS, 10 * US)];
@@ -91,8 +91,8 @@ fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
     assert_eq!(report.outcomes.executed, 2, "the call and the probe");
 }
 
-/// A client gives up its server and comes back before the server has given up the client: the
-/// session of its first life stayed for as long as the client lived.
+/// A client gives up its server and connects again before the server has given up the client. The
+/// server kept the client's former session for as long as the client lived.
 #[test]
 fn a_server_forgets_a_session_that_its_client_gave_up() {
     let mut plan = RunPlan::plain(2);
@@ -109,8 +109,8 @@ fn a_server_forgets_a_session_that_its_client_gave_up() {
     );
 }
 
-/// With one credit, a large response held it until it was complete, and the slot beside it was
-/// taken for forgotten by the server.
+/// A large response held the session's only credit until it was complete. The client then believed
+/// that the server had forgotten the request in the slot beside it.
 #[test]
 fn a_large_response_does_not_starve_the_session() {
     let mut plan = RunPlan::plain(2);
@@ -176,16 +176,17 @@ fn an_endpoint_is_not_taken_for_its_former_incarnation() {
     }
 }
 
-/// The same switch flips bits in a handler's duration: it must not outlive the run.
+/// The same switch flips bits in the duration that a handler is to take. The handler must still end
+/// before the run.
 #[test]
 fn handlers_end_before_the_run_does() {
     keeps_every_promise(&RunPlan::from_seed_before_broadening(180_432_133_929_352));
 }
 
-/// A repeated CLOSE reaches a server that has forgotten the client, and the opening of another
-/// session overtakes its reset. The reset ended that session.
+/// A repeated CLOSE reaches a server that has forgotten the client. The server's reset arrives after the
+/// client has opened another session. The reset ended that session.
 #[test]
-fn a_late_reset_does_not_end_what_was_opened_since() {
+fn a_late_reset_does_not_end_a_session_that_was_opened_since() {
     keeps_every_promise(&RunPlan::from_seed_before_broadening(7_100_128_828));
 }
 

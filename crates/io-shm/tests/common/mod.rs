@@ -1,6 +1,6 @@
 //! Helpers of the tests of the device.
 
-// Each test binary uses its part.
+// Each test binary uses some of these.
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::VecDeque;

@@ -8,13 +8,13 @@ use aya::{Ebpf, EbpfError};
 
 use starling_netns::inside;
 
-/// Where on an interface the program sees packets.
+/// The place on an interface at which the program sees packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Where the kernel gives packets to the interface, before segmentation.
+    /// At the output: the kernel gives packets to the interface, before segmentation.
     Leaving,
-    /// Where the interface receives. It sees single datagrams: with such a program on its other
-    /// end, a veth interface segments before it sends.
+    /// At the input. The program sees single datagrams: with such a program on its other end, a veth
+    /// interface segments before it sends.
     Arriving,
 }
 
@@ -82,12 +82,12 @@ impl Marker {
         }
     }
 
-    /// Packets that could have been marked, since the last [`Self::mark_one_in`].
+    /// Packets that the program could have marked, since the last [`Self::mark_one_in`].
     pub(crate) fn seen(&self) -> u64 {
         self.word(SEEN)
     }
 
-    /// Packets that were marked.
+    /// Packets that the program has marked.
     pub(crate) fn marked(&self) -> u64 {
         self.word(MARKED)
     }
@@ -99,17 +99,17 @@ impl Marker {
     }
 }
 
-/// Tells a kernel that cannot load programs from a program that the verifier refuses.
+/// The error of a kernel that cannot load programs.
 ///
 /// # Panics
-/// If the verifier refused it.
+/// If the verifier refuses the program.
 fn loaded(result: Result<(), ProgramError>) -> Result<(), String> {
     match result {
         Err(ProgramError::LoadError {
             io_error,
             verifier_log,
         }) if io_error.raw_os_error() != Some(libc::EPERM) => {
-            panic!("the program is refused: {io_error}\n{verifier_log}")
+            panic!("the verifier refuses the program: {io_error}\n{verifier_log}")
         }
         result => result.map_err(|error| chain(&error)),
     }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 pub(crate) use starling_io_testing::{PREAMBLE, ReceivedDatagram, receive, receive_burst};
 use starling_io_udp::{UdpConfig, UdpIo};
 
-/// Some frame.
+/// A frame.
 pub(crate) const FRAME: &[u8] = b"some frame";
 
 /// A device on a free port of `host`.
@@ -32,7 +32,7 @@ pub(crate) fn receive_payloads(device: &mut UdpIo, count: usize) -> Vec<Vec<u8>>
         .collect()
 }
 
-/// Bytes that are text.
+/// Bytes as text.
 pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }

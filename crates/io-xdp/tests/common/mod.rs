@@ -1,5 +1,5 @@
 //! Helpers that the tests of the device share.
-#![allow(dead_code, unused_imports)] // Each test binary uses its part.
+#![allow(dead_code, unused_imports)] // Each test binary uses some of these.
 
 pub(crate) mod raw;
 pub(crate) mod steps;
@@ -37,7 +37,7 @@ impl Deref for Net {
 }
 
 impl Net {
-    /// `None`, having said so, where it cannot be made.
+    /// `None` if the test cannot make it; prints that the test is skipped.
     pub(crate) fn new(test: &str) -> Option<Self> {
         Self::with_shape(test, Shape::default())
     }
@@ -133,7 +133,7 @@ pub(crate) fn check_no_drops(device: &XdpIo) {
     assert_eq!(device.drops(), Drops::default());
 }
 
-/// How many datagrams the kernel's own sockets in a namespace have sent and received.
+/// The numbers of datagrams that the kernel's own sockets in a namespace have sent and received.
 pub(crate) fn by_the_kernel(namespace: &File) -> u64 {
     let (v4, v6) = inside(namespace, || {
         let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}"));

@@ -137,7 +137,7 @@ impl Tap {
         Self(packet_socket(namespace, c"vb", libc::ETH_P_ALL))
     }
 
-    /// The next frame that `is_wanted`; others are passed over.
+    /// The next frame that `is_wanted`. It passes over others.
     ///
     /// # Panics
     /// If none comes for so long that it must be lost.

@@ -9,7 +9,7 @@ use starling_netns::{Pair, inside};
 
 use super::{PREAMBLE, receive};
 
-/// How long anything may take. Only a failure takes as long.
+/// The time after which a wait fails its test. No other wait takes as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn bind(net: &Pair, address: &str) -> Result<XdpIo, IoError> {
@@ -74,7 +74,7 @@ pub(crate) fn exchange(from: &mut XdpIo, to: &mut XdpIo, peer: PeerId) {
 pub(crate) fn exchange_until_heard(from: &mut XdpIo, to: &mut XdpIo, peer: PeerId) {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < PATIENCE, "nothing gets through");
+        assert!(start.elapsed() < PATIENCE, "no datagram arrives");
         send(from, peer, b"again");
         to.wait(Some(Duration::from_millis(20)))
             .expect("a healthy device");

@@ -92,8 +92,8 @@ fn a_stalled_worker_holds_up_no_more_than_its_bound() {
 /// A request that arrives when all workers are blocked is behind one of them, and so are its first
 /// repeats. The client still hears of it before it takes the session for broken.
 #[test]
-fn a_call_that_no_worker_gets_to_for_seconds_ends_when_one_does() {
-    let name = "a_call_that_no_worker_gets_to_for_seconds_ends_when_one_does";
+fn a_call_that_waits_for_seconds_behind_blocked_workers_ends_when_one_is_free() {
+    let name = "a_call_that_waits_for_seconds_behind_blocked_workers_ends_when_one_is_free";
     let Some(pair) = Net::new(name) else {
         return;
     };
@@ -107,13 +107,13 @@ fn a_call_that_no_worker_gets_to_for_seconds_ends_when_one_does() {
     let port = server.port;
     inside(&pair.a, || {
         let mut blocking = Client::udp(port);
-        // The dispatcher gives calls with a deadline out, one to each worker.
+        // The dispatcher assigns calls with a deadline, one to each worker.
         let timed = CallOptions::with_timeout(PATIENCE);
         for number in 0..WORKERS {
             blocking.call(WORK, &timed, number, BLOCK);
             blocking.wait_for(&shared.blocked, u64::from(number) + 1);
         }
-        // A client that sends nothing else: a bundle would be the dispatcher's.
+        // This client sends nothing else, because a bundle would go to the dispatcher.
         let mut client = Client::xdp(port, EndpointConfig::default());
         client.work(WORKERS, ECHO);
         // Longer than the client's peer timeout.
@@ -190,7 +190,8 @@ fn a_call_ends_as_its_handler_does() {
 
 /// Bytes of an entry of the program's map `steering`.
 const ENTRY: usize = 1088;
-/// Where an entry has its workers, its settings with the match table, its keys, and its counts.
+/// The offsets in an entry of its workers, its settings with the match table, its keys, and its
+/// counts.
 const WORKERS_AT: std::ops::Range<usize> = 0..4;
 const HELD_AT: std::ops::Range<usize> = 12..16;
 const SETTINGS_AT: std::ops::Range<usize> = 4..64;

@@ -16,9 +16,10 @@ use starling_io_udp::{UdpConfig, UdpIo};
 use starling_io_xdp::{XdpConfig, XdpIo};
 use starling_netns::{Pair, inside};
 
-/// Runs in workers: echoes, counts, and does what the request's first byte says.
+/// The method whose handler runs in workers: it echoes, counts, and takes the action of the request's
+/// first byte.
 pub(crate) const WORK: MethodId = MethodId(0x1001);
-/// Runs inline, and echoes.
+/// The method whose handler runs inline and echoes.
 pub(crate) const INLINE: MethodId = MethodId(0x2002);
 
 /// The actions that a request can have its handler do.
@@ -35,7 +36,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The state that handlers and tests share.
 pub(crate) struct Shared {
-    /// How often each request ran, by its number.
+    /// The number of times that each request ran, by its number.
     pub(crate) runs: Vec<AtomicU32>,
     /// Lets blocked handlers go on.
     pub(crate) gate: AtomicBool,
@@ -195,7 +196,7 @@ impl Drop for Server {
     }
 }
 
-/// How calls ended, by their numbers.
+/// The results of calls, by their numbers.
 pub(crate) type Ends = Rc<RefCell<BTreeMap<u64, Result<Vec<u8>, Status>>>>;
 
 /// A client in namespace `a`.
@@ -259,8 +260,9 @@ impl<I: PacketIo> Client<I> {
         self.call(WORK, &CallOptions::default(), number, task);
     }
 
-    /// `count` echoes, with up to `outstanding` at a time. Each has a slot at once and a datagram of its
-    /// own: a client that sends several at a time would bundle them, and bundles are the dispatcher's.
+    /// Makes an echo call for each number, with up to `outstanding` at a time. Each has a slot at once
+    /// and a datagram of its own: a client that sends several requests at a time bundles them, and
+    /// bundles go to the dispatcher.
     pub(crate) fn echo(&mut self, numbers: std::ops::Range<u32>, outstanding: usize) {
         let before = self.ends.borrow().len();
         for (made, number) in (1..).zip(numbers.clone()) {
