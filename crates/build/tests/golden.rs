@@ -1,5 +1,5 @@
-//! The files in `tests/golden` are what the generator makes of `tests/fixtures`; the other tests compile
-//! and use them. After an intended change: `STARLING_UPDATE_GOLDEN=1 cargo test -p starling-build`.
+//! The generator makes the files in `tests/golden` from `tests/fixtures`; the other tests compile and
+//! use them. After an intended change: `STARLING_UPDATE_GOLDEN=1 cargo test -p starling-build`.
 
 use std::path::Path;
 
@@ -86,7 +86,7 @@ fn compiling_writes_the_same_files() {
     std::fs::remove_dir_all(&out).unwrap();
 }
 
-/// Its output is only visible from outside, so this test runs itself again, as a build script.
+/// Only another process sees the output of a build script, so this test runs itself again as one.
 #[test]
 fn a_build_script_watches_its_files_wherever_it_writes() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

@@ -1,4 +1,5 @@
-//! Bytes that no honest peer sends: each is a typed error, or a message that can be read completely.
+//! Bytes that no honest peer sends. Each input is a typed error, or a message that can be read
+//! completely.
 
 mod support;
 
@@ -35,7 +36,7 @@ fn walk(layout: &'static MessageLayout, reader: Reader<'_>) -> usize {
     seen
 }
 
-/// Checks what holds for any bytes.
+/// Checks the properties that hold for any bytes.
 fn check<M: Message>(bytes: &[u8]) {
     if validate(M::LAYOUT, bytes).is_err() {
         assert!(Arena::adopt(bytes.to_vec(), 0, M::LAYOUT).is_err());

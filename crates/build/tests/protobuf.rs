@@ -532,7 +532,7 @@ fn theirs_left(inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_error_says_where_it_was_found() {
+fn an_error_has_its_offset_and_its_field() {
     let bytes = [theirs_left(&[]), theirs_left(&[0x08, 0x80])].concat();
     let error = ours::Tree::from_protobuf(&bytes, LIMIT).unwrap_err();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! When an endpoint sleeps, and which events end or prevent a sleep.
+//! The sleep of an endpoint, and the events that end or prevent it.
 
 mod common;
 

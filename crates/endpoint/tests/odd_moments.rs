@@ -164,7 +164,7 @@ fn panics_of_several_continuations_lose_no_response() {
     assert_eq!(ends.get(), 4);
 }
 
-/// It is the task's fault, and ends only the task.
+/// The panic is the task's fault, and ends only the task.
 #[test]
 fn a_task_that_answers_another_endpoints_request_panics() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Requests that waited in a server's queues: which ones are run, to the microsecond.
+//! Requests that have waited in a server's queues: the server runs or refuses each, to the microsecond.
 
 mod common;
 

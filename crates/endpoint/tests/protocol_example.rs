@@ -1,5 +1,5 @@
-//! The example of PROTOCOL.md, section 11: what the document shows in hex is what two endpoints
-//! send, byte by byte, and what they accept. So are the hashes of its section 9.
+//! The example of PROTOCOL.md, section 11. Two endpoints send and accept exactly the bytes that the
+//! document shows in hex, and compute the hashes of its section 9.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use starling_message::schema::Schema;
 
 /// The datagrams of the example are as small as a path may have them.
 const MAX_DATAGRAM: usize = 512;
-/// The network takes so long for each datagram.
+/// The time that each datagram is on its way.
 const FLIGHT: Duration = Duration::from_micros(5);
 /// Both clocks read this at the beginning.
 const START_NS: u64 = 1_000_000_000;
@@ -219,7 +219,7 @@ enum Direction {
     ToClient,
 }
 
-/// The datagrams of section 11, in order: who gets them, and what they are.
+/// The datagrams of section 11, in order, each with its receiver and its bytes.
 fn example() -> Vec<(Direction, String, Vec<u8>)> {
     let document = document();
     let (_, section) = (document.split_once("\n## 11.")).expect("there is a section 11");
@@ -286,7 +286,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-// ---- what happens ----
+// ---- the calls of the example ----
 
 struct Exchange {
     clock: ManualClock,
@@ -506,7 +506,7 @@ fn the_document_has_the_hashes_of_paths_and_types() {
         let row = (document.lines()).find(|line| line.starts_with(&format!("| `{path}` |")));
         assert!(row.expect(path).ends_with(&id), "{path}: {id}");
     }
-    // The compact form with names, and what its hash is in the document.
+    // The compact form with names, and its hash as the document has it.
     let types: [(&str, &[u8]); 2] = [
         (
             "BindRequest",

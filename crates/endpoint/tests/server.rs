@@ -98,7 +98,7 @@ fn a_cancelled_call_cancels_its_deferred_request() {
     // A client whose deadline passes cancels, too.
     pair.pass(ms(3));
     assert!(kept.borrow()[1].is_cancelled());
-    // An answer after that is harmless.
+    // The handler may still answer, without effect.
     for reply in kept.take() {
         pair.server.complete(reply, |_| {});
     }
@@ -175,7 +175,7 @@ fn calls_nest_two_levels_deep_and_the_deadline_goes_with_them() {
     assert_eq!(ends[0].1.as_ref().unwrap().body(), b"0321");
     assert_eq!(ends[1].1.as_ref().unwrap().body(), b"x321");
     assert_eq!(seen.take(), None, "the second call has no deadline");
-    // The innermost server's failure travels back.
+    // The status of the innermost server reaches the first caller.
     third.register(
         MethodId(1),
         Handler::inline(|_, _, reply| reply.status(Status::data_loss("disk"))),

@@ -1,4 +1,4 @@
-//! How often an endpoint reads its clock.
+//! The number of times that an endpoint reads its clock, and the times from which deadlines count.
 
 mod common;
 
@@ -23,7 +23,8 @@ impl Clock for CountingClock {
     }
 }
 
-/// How often a server reads its clock in a turn with three datagrams of one request each.
+/// The number of times that a server reads its clock in a turn with three datagrams of one request
+/// each.
 fn readings(batched_timestamps: bool) -> u64 {
     let network = SteppedNetwork::default();
     let clock = CountingClock::default();
@@ -127,8 +128,8 @@ fn answers_leave_a_long_burst_before_its_end() {
     );
 }
 
-/// The owner does something, takes no turn for a while, and then makes a call. The deadline counts
-/// from the call, not from what the owner did before.
+/// The owner uses the endpoint, takes no turn for a while, and then makes a call. The deadline counts
+/// from the call, not from the use before.
 #[test]
 fn a_deadline_is_counted_from_its_call() {
     let mut pair = Pair::new();

@@ -1,5 +1,5 @@
-//! The checked-in code of the well-known types is what `starling-build` makes of them now.
-//! To write it anew: `STARLING_REGENERATE=1 cargo test -p starling-message --test well_known_is_current`.
+//! The checked-in code of the well-known types equals the code that `starling-build` generates now.
+//! To regenerate it: `STARLING_REGENERATE=1 cargo test -p starling-message --test well_known_is_current`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The checked-in reflection code is what `starling-build` generates from its `.proto`.
+//! The checked-in reflection code equals the code that `starling-build` generates from its `.proto`.
 //! To regenerate it: `STARLING_REGENERATE=1 cargo test -p starling --test reflection_is_current`.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The stats of servers and channels: what they did, and what their devices dropped.
+//! The stats of servers and channels: counts of calls, of datagrams, and of those that devices dropped.
 
 mod common;
 

@@ -157,7 +157,7 @@ fn each_queue_has_a_thread() {
     }
 }
 
-/// Two devices of a process need a queue each. Without one, the error says what to do.
+/// Two devices of a process need a queue each. Without one, the error names the remedy.
 #[test]
 fn a_server_and_a_channel_of_one_process_take_a_queue_each() {
     let shape = Shape {

@@ -13,7 +13,7 @@ use starling_sim::stepped::{SteppedClock, SteppedIo, SteppedNetwork};
 
 pub type TestEndpoint = Endpoint<SteppedIo, SteppedClock>;
 
-/// How calls ended: tag and result, in order.
+/// The ends of calls, in order: tag and result.
 pub type Ends = Rc<RefCell<Vec<(u64, Result<OwnedResponse, Status>)>>>;
 
 pub fn ms(n: u64) -> Duration {
@@ -127,7 +127,7 @@ pub fn settle(endpoints: &mut [&mut TestEndpoint]) {
         for endpoint in endpoints.iter_mut() {
             idle &= endpoint.poll().unwrap().is_idle();
         }
-        // An idle turn still sends what the owner asked for before it.
+        // An idle turn still sends the frames of calls that the owner made before it.
         idle_rounds = if idle { idle_rounds + 1 } else { 0 };
         if idle_rounds == 2 {
             return;

@@ -1,4 +1,4 @@
-//! A server that does what tests ask for, and addresses of their own.
+//! A server whose handlers do what a test's request asks for, and addresses that no other test has.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod process;
