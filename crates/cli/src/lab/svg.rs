@@ -1,4 +1,4 @@
-//! What all SVG pictures of the command have in common: size and background, title, colours.
+//! The parts that all SVG pictures of the command share: size and background, title, colours.
 
 /// The colours of curves and bars. They differ in lightness as well as in hue, for readers who do
 /// not tell the hues apart.
