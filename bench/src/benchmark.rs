@@ -7,7 +7,7 @@ use crate::metric::Sample;
 use crate::pin::Cores;
 use crate::process::Launcher;
 
-/// What a benchmark is given for one repetition.
+/// The arguments of one repetition of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Starts servers.

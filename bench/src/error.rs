@@ -1,4 +1,4 @@
-//! What can go wrong in a benchmark.
+//! The errors of benchmarks.
 
 use std::io;
 use std::time::Duration;

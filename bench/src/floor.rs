@@ -28,7 +28,7 @@ pub const IN_FLIGHT: u64 = 60;
 /// Without an answer for this long, a floor's exchange ends with an error.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How a polling loop waits.
+/// The behaviour of a polling loop that finds no work: it spins or yields its core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BusyWait {
     yields: bool,

@@ -1,11 +1,11 @@
-//! What a benchmark measures.
+//! The quantities that benchmarks measure.
 
 use crate::breakdown::stage::Stage;
 
 /// The figures of one repetition of a benchmark.
 pub type Sample = Vec<(Metric, f64)>;
 
-/// What a figure measures; it determines the unit.
+/// The quantity that a figure measures; it determines the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
     /// Median latency, ns.
@@ -29,7 +29,7 @@ pub enum Metric {
         /// 1 to 9.
         tenths: u8,
     },
-    /// How much longer than asked for workers held requests, ns.
+    /// The time by which workers held requests longer than asked for, ns.
     HeldLonger,
     /// Processor time of a server, in percent of one core, in the run that used most.
     Busy,

@@ -1,6 +1,6 @@
-//! How far apart the two cores of a measurement are.
+//! The placement of the two cores of a measurement: how far apart they are.
 
-/// How far apart two cores are at the moment, told by a cache line that goes back and forth.
+/// The distance of two cores at the moment, measured by the round trips of a cache line.
 ///
 /// A hypervisor may move a virtual machine's cores within seconds, between cores that share a cache
 /// and cores that do not. Every shared-memory figure changes with it by a factor of three to five,

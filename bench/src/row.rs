@@ -35,9 +35,9 @@ pub struct Row {
     pub scheme: &'static str,
     /// The program that was measured: `starling`, `raw`, `tonic`, `tcp`, `memcpy`, `ideal`.
     pub system: &'static str,
-    /// What varies within the suite; empty if nothing does.
+    /// The parameters that vary within the suite; empty if none does.
     pub case: String,
-    /// What was measured.
+    /// The measured quantity.
     pub metric: Metric,
     /// Median of the repetitions.
     pub value: f64,

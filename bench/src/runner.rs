@@ -13,7 +13,7 @@ use crate::placement::Placement;
 use crate::row::Row;
 use crate::selection::Selection;
 
-/// How far a run is, reported before each measurement.
+/// The progress of a run, which it reports before each measurement.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Measurements done.
@@ -96,8 +96,8 @@ pub fn run(
         .collect())
 }
 
-/// What figures of several repetitions have in common if they go into one row. Its order is that of
-/// the rows.
+/// The key of a row: figures of several repetitions with equal keys go into one row. Rows have the
+/// order of their keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     benchmark: usize,

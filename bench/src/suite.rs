@@ -12,11 +12,11 @@ pub const SESSIONS: [usize; 3] = [1, 100, 20_000];
 /// A set of measurements that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
-    /// How long one call takes: 32 bytes each way, one call at a time.
+    /// The latency of a call: 32 bytes each way, one call at a time.
     Rtt,
-    /// How many calls a second: 32 bytes each way, one client thread and one server thread.
+    /// The rate of calls: 32 bytes each way, one client thread and one server thread.
     Rate,
-    /// How fast large requests go: 64 KiB, 1 MiB and 8 MiB with a 32-byte reply, one at a time.
+    /// The throughput of large requests: 64 KiB, 1 MiB and 8 MiB with a 32-byte reply, one at a time.
     Large,
     /// The cost of sessions: the rate over 1, 100 and 20,000 of them, with
     /// [`crate::floor::IN_FLIGHT`] calls in flight that rotate over all sessions, and the memory of

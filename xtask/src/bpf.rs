@@ -10,10 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What the name of a source ends with.
+/// The end of a source's name.
 const SOURCE: &str = ".bpf.c";
 
-/// Where crates and their folders are.
+/// The folders that hold the crates.
 const FOLDERS: [&str; 2] = ["crates", "bench"];
 
 /// Builds all objects in place.

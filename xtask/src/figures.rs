@@ -22,7 +22,7 @@ use crate::run::{cargo, command, succeeds};
 use promises::{Measurement, Promise, Promises, Row};
 use results::{Measured, Results};
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Renders and compares only.

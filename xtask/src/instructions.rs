@@ -12,12 +12,12 @@ use crate::run::{cargo, command, succeeds};
 /// The command, as one types it.
 pub(crate) const COMMAND: &str = "cargo xtask instructions";
 
-/// Where the recorded counts are, one row `| name | count |` for each case.
+/// The file with the recorded counts, one row `| name | count |` for each case.
 const FILE: &str = "SPECIFICATION.md";
 const BEGIN: &str = "<!-- instructions: begin -->";
 const END: &str = "<!-- instructions: end -->";
 
-/// What is counted: the name in the table, and the arguments of the program.
+/// The cases: the name in the table, and the arguments of the program whose instructions are counted.
 const CASES: [(&str, [&str; 2]); 3] = [
     ("60 in flight, congestion control on", ["60", "on"]),
     ("60 in flight, congestion control off", ["60", "off"]),
@@ -30,7 +30,7 @@ const RPCS: [u64; 2] = [2_000, 12_000];
 /// A count may grow by this much, in percent, before it has to be explained.
 const TOLERANCE: u64 = 3;
 
-/// How it went.
+/// The result of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -106,7 +106,7 @@ fn row(name: &str, count: u64) -> String {
     format!("| {name} | {count} |")
 }
 
-/// What is wrong with a count, if anything.
+/// The fault of a count, if it has one.
 fn complaint(counted: u64, recorded: Option<u64>) -> Option<String> {
     let Some(recorded) = recorded else {
         return Some(format!("{FILE} has no row for it"));

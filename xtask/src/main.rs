@@ -72,13 +72,13 @@ fn root() -> &'static Path {
         .expect("this package is a folder of the workspace")
 }
 
-/// Where cargo leaves what it builds.
+/// The folder for cargo's output.
 fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     root().join(target)
 }
 
-/// Where a release build leaves the `starling` command.
+/// The `starling` command of a release build.
 fn release_binary() -> PathBuf {
     target().join("release").join("starling")
 }

@@ -28,7 +28,7 @@ fn is_as_recorded(starling: &Path, line: &str) -> bool {
     String::from_utf8_lossy(&output).contains(&format!("trace {hash}"))
 }
 
-/// What the test does that records, from outside.
+/// The command that repeats a recorded run.
 fn run(starling: &Path, name: &str, seed: &str) -> Command {
     let mut run = command(starling, &["sim", "run", name, "--seed", seed]);
     if name != "random" {

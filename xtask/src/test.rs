@@ -13,7 +13,7 @@ use crate::{instructions, recorded};
 /// Packages with tests under `--cfg loom`, which tries all interleavings of their threads.
 const LOOM_PACKAGES: [&str; 3] = ["starling-handoff", "starling-io-shm", "starling-proto"];
 
-/// What came of everything so far.
+/// The counts of all tests so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tally {
     passed: u64,
@@ -92,7 +92,7 @@ impl TestOutput {
             return true;
         }
         if line.starts_with("seeds: ") {
-            // What random runs begin with: a failure elsewhere can be replayed here.
+            // The seeds of random runs, so that a failure on another machine can be replayed here.
             return true;
         }
         if line.starts_with("skipped: ") {
@@ -153,7 +153,7 @@ pub(crate) fn run() -> ExitCode {
         "--",
         "--show-output",
     ]));
-    // What an operator installs: without benchmarks, tonic and the simulator.
+    // The command as an operator installs it: without benchmarks, tonic and the simulator.
     tally.cargo_test(&mut cargo(&[
         "test",
         "--package=starling-cli",
@@ -199,8 +199,8 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What a release build is for: the recorded runs are the same in it, and it is fast enough for a
-/// hunt through random runs, and for every benchmark, as short as it goes, so that none rots.
+/// The tests of the release build: the recorded runs, which must be the same in it; a hunt; and the
+/// shortest run of every benchmark, which finds a benchmark that no longer works.
 fn release(tally: &mut Tally) {
     let built = succeeds(&mut cargo(&["build", "--release", "--bin", "starling"]));
     tally.count("release build", built);

@@ -65,7 +65,7 @@ fn mentions(folder: &Path, filter: &str) -> bool {
     })
 }
 
-/// What a command names that is not there.
+/// The packages, test files and tests that a command names and the workspace does not have.
 fn missing(command: &Command) -> Vec<String> {
     let found: Vec<Option<PathBuf>> = command.packages.iter().map(|p| folder(p)).collect();
     let mut missing = Vec::new();

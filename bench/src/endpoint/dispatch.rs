@@ -1,4 +1,4 @@
-//! What it costs the dispatch thread to hand a request to a worker and to take it back.
+//! The cost for the dispatch thread of handing a request to a worker and taking it back.
 //!
 //! Client and server share one thread, the worker has the other core. A wrapper around the pool
 //! that ships reads the processor's counter before and after each call of the pool; the cost of a
@@ -83,7 +83,7 @@ impl Dispatch for TimedPool {
     }
 }
 
-/// What a reading of the counter adds to an interval between two of them, in ticks: the median.
+/// The ticks that a reading of the counter adds to an interval between two readings: the median.
 fn reading(counter: &quanta::Clock) -> u64 {
     let mut gaps: [u64; 1001] = std::array::from_fn(|_| {
         let begun = counter.raw();

@@ -53,7 +53,7 @@ const WAKEFUL: Duration = Duration::from_millis(2);
 /// they were due.
 const MAX_OUTSTANDING: u64 = 512;
 
-/// How the long requests are handled.
+/// The thread that handles the long requests, if there are any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Long {
     /// They are not sent.
@@ -141,7 +141,7 @@ fn start_server<I: Device>(
     Ok(server)
 }
 
-/// What the client's continuation records.
+/// The records of the client's continuation.
 struct Answers {
     clock: quanta::Clock,
     /// The clock's counter at the beginning of the run.

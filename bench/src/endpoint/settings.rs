@@ -1,5 +1,5 @@
-//! What the suites change in an endpoint's configuration; everything else is the default. Client
-//! and server have the same settings: the server's process gets them as an argument.
+//! The settings of an endpoint that the suites change; all others have their defaults. Client and
+//! server have the same settings: the server's process gets them as an argument.
 
 use starling_endpoint::EndpointConfig;
 use starling_proto::Congestion;

@@ -164,7 +164,7 @@ impl<I: Device> Client<I> {
             .map_err(failed)
     }
 
-    /// How much longer than asked for workers held requests, ns, on average.
+    /// The time by which workers held requests longer than asked for, ns, on average.
     pub(super) fn held_longer_ns(&self) -> f64 {
         let held = self.held.borrow();
         held.longer_ns as f64 / held.requests.max(1) as f64

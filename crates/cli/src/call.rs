@@ -37,8 +37,8 @@ pub(crate) struct Arguments {
     /// The server: udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT, with ?queue=N where
     /// another process has the first queue (IFNAME and queue are of this host).
     address: String,
-    /// What to call: pkg.Service/Method. With pkg.Service, prints its methods; with nothing, the
-    /// server's services.
+    /// The method to call: pkg.Service/Method. Given pkg.Service, prints the service's methods; without
+    /// this argument, prints the server's services.
     method: Option<String>,
     /// The request: JSON, `-` for standard input, `@FILE` for a file's content.
     #[arg(value_name = "JSON|-|@FILE", default_value = "{}")]

@@ -1,5 +1,5 @@
-//! What stands in for the subcommands of the module `lab` in a program that was built without the
-//! feature `lab`: hidden from the help, each is an error that says how to get it.
+//! The subcommands of the module `lab` in a program that was built without the feature `lab`. The help
+//! does not list them, and each ends with an error that says how to get it.
 
 use clap::{Args, Subcommand};
 

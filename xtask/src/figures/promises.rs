@@ -82,18 +82,18 @@ pub(super) struct Promise {
     pub(super) mode: String,
     /// The id of its command.
     pub(super) command: String,
-    /// The row that has the figure. None: it is read by a person.
+    /// The row that has the figure. `None`: a person reads it.
     pub(super) value: Option<Select>,
-    /// The row that it is divided by.
+    /// The row by whose figure this one is divided.
     of: Option<Select>,
     #[serde(default)]
     pub(super) note: String,
 }
 
-/// Which rows: each key has to have this value, in which one `*` stands for anything.
+/// A selection of rows: each key must have this value, in which one `*` stands for anything.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Select {
-    /// What becomes of several rows.
+    /// How several rows become one value.
     fold: Option<Fold>,
     #[serde(flatten)]
     keys: BTreeMap<String, String>,

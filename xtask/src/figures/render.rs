@@ -105,7 +105,7 @@ fn row(promise: &Promise, measured: Option<&Measured>) -> String {
     format!("{} |\n", row.trim_end())
 }
 
-/// What has come of a promise. It holds if the median is within the bounds.
+/// Whether a promise holds: the median must be within the bounds.
 pub(super) fn verdict(promise: &Promise, measured: Option<&Measured>) -> &'static str {
     let Some(measured) = measured else {
         return "not measured";
@@ -142,7 +142,7 @@ fn suffix(name: &str) -> String {
     }
 }
 
-/// What a value is divided by, and the unit of what comes of it.
+/// The divisor by which a value is shown, and the unit of the quotient.
 fn scale_of<'a>(value: f64, unit: &'a str) -> (f64, &'a str) {
     let steps: &[(f64, &'a str)] = match unit {
         "ns" => &[(1e6, "ms"), (1e3, "us"), (1.0, "ns")],

@@ -70,7 +70,7 @@ pub(super) fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
         .filter(|name| !name.is_empty())
 }
 
-/// What is wrong with the dependencies of the package in `folder`.
+/// The violations among the dependencies of the package in `folder`.
 fn check(folder: &Path, manifest: &str) -> Vec<Violation> {
     let violation = |what: String| Violation {
         file: folder.join("Cargo.toml"),

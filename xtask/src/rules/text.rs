@@ -40,7 +40,7 @@ const REMINDERS: [&str; 3] = [
 /// The package that is a pure state machine.
 const PURE_PACKAGE: &str = "crates/proto";
 
-/// What a pure state machine does not mention outside its comments.
+/// Words that the code of a pure state machine does not have outside its comments.
 const IMPURE: [&str; 12] = [
     "Instant",
     "SystemTime",

@@ -187,7 +187,7 @@ mod tests {
             .unwrap()
     }
 
-    /// What becomes of a request's JSON when a server sends the request back.
+    /// The JSON of a response whose bytes are those of a request with this JSON.
     fn there_and_back(message: &str, json: &str) -> serde_json::Value {
         let descriptor = everything(message);
         let bytes = request(&descriptor, json).unwrap_or_else(|error| panic!("{json}: {error}"));
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn presence_lists_maps_and_choices_are_mapped_as_protobuf_says() {
         use serde_json::json;
-        // What has presence and is not set is not shown; zero that is set is.
+        // JSON leaves out a field with presence that is not set, and has one that is set to zero.
         assert_eq!(there_and_back("Optionals", "{}"), json!({}));
         let set = json!({"fInt32": 0, "fColor": "COLOR_UNSPECIFIED", "fBytes": ""});
         assert_eq!(there_and_back("Optionals", &set.to_string()), set);

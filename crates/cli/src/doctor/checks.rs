@@ -1,4 +1,4 @@
-//! What the facts about the host mean for each device.
+//! Findings: whether the facts about the host allow each device, and how well.
 
 use starling_io_udp::UdpConfig;
 use starling_io_xdp::{
@@ -210,7 +210,7 @@ fn of_interface(interface: &Interface, host: &Host) -> Finding {
     }
 }
 
-/// What another program on the interface means for a device there.
+/// The finding about another program's XDP program on the interface. `None`: there is none.
 fn of_program(interface: &Interface, about: impl Fn(&str) -> String) -> Option<Finding> {
     let name = &interface.name;
     match interface.program {

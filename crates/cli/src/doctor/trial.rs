@@ -23,11 +23,11 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Bytes of a request and of its response.
 const SMALL_BYTES: usize = 32;
 
-/// What came of it.
+/// The result of a trial.
 pub(super) enum Trial {
-    /// Calls were made, with this finding.
+    /// The trial made calls, with this finding.
     Made(Finding),
-    /// None could be made, which says nothing of the device.
+    /// The trial could make no calls for a reason that is not the device's.
     NotMade(Finding),
 }
 
