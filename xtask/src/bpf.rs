@@ -1,9 +1,8 @@
 //! Programs that run in the kernel: C sources named `*.bpf.c`, each with its object beside it.
 //!
-//! The objects are committed, so that nobody needs a compiler for them. A test builds them again where
-//! there is one, and compares them where it is the very one that built them. Whoever changes a source runs
-//! `cargo xtask bpf`. C, because that is what the kernel's verifier is written for and
-//! stable Rust has no such target.
+//! The objects are committed, so that a build needs no C compiler. On a machine with one, a test builds
+//! them again, and compares them if it is the same compiler. After a change of a source, run `cargo xtask
+//! bpf`. The language is C, because the kernel's verifier is made for it and stable Rust has no such target.
 
 use std::ffi::OsStr;
 use std::io;

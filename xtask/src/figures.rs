@@ -1,4 +1,4 @@
-//! `cargo xtask figures`: measures what SPECIFICATION.md promises and writes the tables there.
+//! `cargo xtask figures`: measures the promises of SPECIFICATION.md and writes the tables there.
 //!
 //! ```text
 //! figures/promises.toml ──▶ commands ──▶ rows (JSON) ──▶ figures/results.json
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Whether a promise holds is computed from its bound and its last result, never typed. A test
-//! compares the tables with what these two files give.
+//! compares the tables with those that these two files give.
 
 mod promises;
 mod render;
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     check: bool,
     /// Only promises whose id contains this.
     only: Option<String>,
-    /// How often each command runs, in place of what the file says.
+    /// The number of times that each command runs, in place of the file's.
     repetitions: Option<usize>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Time on a shared machine is noise; instructions are not. `valgrind --tool=callgrind` counts
 //! those of whole runs, and the difference of two runs of different length is the cost of an RPC.
-//! The counts are compared with those in SPECIFICATION.md, between the two markers, so that
-//! whoever makes an RPC more expensive has to say so there.
+//! The command compares the counts with those in SPECIFICATION.md, between the two markers, so that a
+//! change that makes an RPC more expensive must also change the document.
 
 use std::process::{Command, ExitCode, Stdio};
 

@@ -1,5 +1,5 @@
-//! The release build runs what the debug build recorded: `crates/sim/tests/recorded.txt` has a
-//! line `NAME SEED HASH` for each run, and the hash covers every datagram in it.
+//! The release build repeats the runs that the debug build recorded: `crates/sim/tests/recorded.txt` has
+//! a line `NAME SEED HASH` for each run, and the hash covers every datagram in it.
 
 use std::path::Path;
 use std::process::Command;

@@ -19,7 +19,7 @@ struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
-    /// The names of what failed, to be said again at the end.
+    /// The names of the tests and commands that failed, which the end repeats.
     failures: Vec<String>,
 }
 
@@ -66,8 +66,8 @@ impl Tally {
     }
 }
 
-/// Reads what libtest prints with `--show-output`, where the output of passed tests follows a
-/// line `successes:`.
+/// Reads libtest's output with `--show-output`, in which the output of passed tests follows a line
+/// `successes:`.
 #[derive(Debug, Default)]
 struct TestOutput {
     tally: Tally,

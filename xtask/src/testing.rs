@@ -1,4 +1,4 @@
-//! TESTING.md names tests by the commands that run them: what the commands name exists.
+//! TESTING.md names tests by the commands that run them. A test checks that these tests exist.
 
 use std::path::{Path, PathBuf};
 

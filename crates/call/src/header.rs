@@ -1,4 +1,4 @@
-//! The call header: what precedes the body in the payload of a request or a response.
+//! The call header: the bytes before the body in the payload of a request or a response.
 //!
 //! The session protocol below carries a payload of bytes and one bit, `ext`, which is set if an
 //! *extension* precedes the body. A plain call has no extension and a header of four bytes; a plain

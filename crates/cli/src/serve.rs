@@ -28,35 +28,34 @@ const ADDRESS: &str = "udp://127.0.0.1:9000";
 pub(crate) struct Arguments {
     /// The service.
     service: Service,
-    /// Where to listen; may be repeated. Port 0 is any free port.
+    /// The address to listen at; may be repeated. Port 0 is any free port.
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
     address: Vec<String>,
-    /// Runs the methods that can take long (Scan and MultiGet; Sink) in so many worker threads for
-    /// each address, rather than in the dispatch thread.
+    /// Runs the methods that can take long (Scan and MultiGet; Sink) in COUNT worker threads for each
+    /// address, rather than in the dispatch thread.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// Has the network interface hand plain requests to the workers by itself (`xdp://` only; at
-    /// most 63 workers). Plain is what has neither timeout nor metadata and fits one packet: none
-    /// of what `starling call` sends.
+    /// Lets the XDP program steer plain requests to the workers (`xdp://` only; at most 63 workers). A
+    /// plain request has neither timeout nor metadata and fits one packet; `starling call` sends none.
     #[arg(long, requires = "workers")]
     steered: bool,
     /// The idle policy of the dispatch threads.
     #[arg(long, value_enum, default_value_t = IdleName::Adaptive)]
     idle: IdleName,
-    /// Records of 16-byte keys and 64-byte values that the key-value store holds at the start.
-    /// Has to fit in memory.
+    /// The number of records that the key-value store holds at the start, with 16-byte keys and 64-byte
+    /// values. They must fit in memory.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     records: u64,
 }
 
 const HELP: &str = "\
-Prints a line `listening on ADDRESS` for each address, of AF_XDP with the mode behind it (`(driver
-mode)`), and serves until SIGINT (Ctrl-C) or SIGTERM. Then it refuses new calls and finishes those
-that it has, for at most 5 seconds. A second signal ends it at once.
+The server prints a line `listening on ADDRESS` for each address, with the XDP mode behind an address
+of AF_XDP (`(driver mode)`), and serves until SIGINT (Ctrl-C) or SIGTERM. Then it refuses new calls
+and finishes those that it has, for at most 5 seconds. A second signal ends it at once.
 
-At the end, and at SIGUSR1, it prints for each dispatch thread what its endpoint, its session protocol
-and its device have done and dropped: all counts that are not zero. The documentation of
-`starling::Stats`, `starling::ProtocolStats` and `starling::DeviceReport` explains their names.
+At its end, and at SIGUSR1, the server prints the counts of the endpoint, the session protocol and the
+device of each dispatch thread, if they are not zero. The documentation of `starling::Stats`,
+`starling::ProtocolStats` and `starling::DeviceReport` explains their names.
 
 A server at udp://0.0.0.0 or udp://[::] answers from the address that this host's routes pick for
 the client. Clients that use another address of this host, such as a second one of an interface,
@@ -74,11 +73,11 @@ Examples:
   starling serve kv --address xdp://eth0/0.0.0.0:9000 --workers 4 --steered
   starling serve kv --address 'xdp://eth0/0.0.0.0:9000?queue=1&mode=driver'
   starling serve kv --address 'xdp://eth0/0.0.0.0:9000?frames=1024'      # locks less memory
-  starling call udp://127.0.0.1:9000                # in another terminal: what it serves";
+  starling call udp://127.0.0.1:9000                # in another terminal: lists its services";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Service {
-    /// bench.Echo: answers with what it gets.
+    /// bench.Echo: answers with the request's bytes.
     Echo,
     /// kv.Kv: an ordered key-value store in memory.
     Kv,

@@ -262,8 +262,8 @@ pub fn swap_ends(frame: &mut [u8]) {
     packet[udp..udp + 4].rotate_left(2);
 }
 
-/// The headers of all Ethernet frames from one address to another, without what differs from frame
-/// to frame: the next hop, lengths and checksums.
+/// The headers of all Ethernet frames from one address to another, without the fields that differ from
+/// frame to frame: the next hop, lengths and checksums.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     bytes: [u8; MAX_HEADERS],

@@ -132,11 +132,11 @@ proptest! {
         let [a, b] = ends(v6);
         let good = frame(&a, &b, &payload);
         let mut bad = good.clone();
-        // Ethernet has a checksum of its own, and IPv6 trusts it with what is not addresses.
+        // Ethernet has a checksum of its own. IPv6 relies on it for all its fields but the addresses.
         let bit = bit.index(good.len() * 8 - 14 * 8) + 14 * 8;
         bad[bit / 8] ^= 1 << (bit % 8);
         let unprotected = v6 && bit / 8 < 14 + 8;
-        // Changed into "no checksum", or into the partial sum: what the checksum cannot tell.
+        // The checksum cannot detect a change of its field into "no checksum" or into the partial sum.
         let field = if v6 { 60..62 } else { 40..42 };
         if !unprotected && !field.contains(&(bit / 8)) {
             prop_assert!(parse(&bad, &b, INTERFACE).is_err());

@@ -107,7 +107,7 @@ fn loom_two_workers_do_not_take_the_same_item() {
     });
 }
 
-/// The end of either side, at any moment: loom reports what was not dropped.
+/// Either side ends, at any moment. Loom reports an item that is not dropped.
 #[test]
 fn loom_no_item_leaks_when_the_dispatcher_is_dropped() {
     loom::model(|| {

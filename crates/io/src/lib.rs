@@ -1,4 +1,4 @@
-//! Packet I/O as the endpoint sees it: datagrams in, datagrams out, nothing about what is in them.
+//! Packet I/O as the endpoint sees it: datagrams in, datagrams out, whatever their content.
 //!
 //! A *device* connects one thread to the network: a UDP socket, a set of shared-memory rings, a
 //! simulated network card. It implements [`PacketIo`] and has two halves that can be borrowed at
@@ -122,7 +122,7 @@ pub enum PeerRefusal {
     NotPermitted,
     /// It has another version.
     OtherVersion,
-    /// It does not accept what this end offered.
+    /// It does not accept this end's offer.
     Unacceptable,
     /// Something else has the address: it does not answer as such a device does.
     Nonsense,
@@ -171,8 +171,8 @@ pub trait PacketIo {
     /// May return early for no reason. Returns at once if a datagram arrived before the call.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError>;
 
-    /// Memory that the device sends messages from without a copy. It gathers what was made in it,
-    /// if that is the last part of a frame and large enough to be worth it.
+    /// Memory from which the device sends without a copy. The device gathers a part that was made in
+    /// this memory, if it is the last part of a frame and large enough to be worth it.
     fn memory(&self) -> MessageMemory {
         MessageMemory::default()
     }
@@ -210,7 +210,7 @@ pub trait PacketRx {
     /// Datagram `index` of the current burst.
     ///
     /// # Panics
-    /// If `index` is not below what [`PacketRx::rx_burst`] returned.
+    /// If `index` is not below the number that [`PacketRx::rx_burst`] returned.
     fn datagram(&self, index: usize) -> Datagram<'_>;
 }
 
@@ -246,8 +246,8 @@ pub trait PacketTx {
     /// Closes the datagram open for `peer`, so that the next frame starts a new one.
     fn seal(&mut self, peer: PeerId);
 
-    /// Sends everything appended so far. The device keeps what it has no room for until the next
-    /// flush. Errors of single peers become [`IoEvent`]s.
+    /// Sends everything appended so far. The device keeps datagrams for which it has no room until the
+    /// next flush. Errors of single peers become [`IoEvent`]s.
     fn flush(&mut self) -> Result<(), IoError>;
 
     /// Sends one whole datagram to an address that is no peer, best effort.
@@ -265,8 +265,8 @@ pub trait PacketTx {
 
     /// The largest datagram payload that the path to `peer` takes, in bytes, as
     /// [`PacketIo::max_datagram`]: a peer is accepted, and gets its limit, in the middle of a
-    /// burst, by code that has only this half. The default is what every path takes: IPv6's minimum
-    /// MTU of 1280 bytes less 80 of headers.
+    /// burst, by code that has only this half. The default fits every path: it is IPv6's minimum MTU
+    /// of 1280 bytes less 80 of headers.
     fn max_datagram(&self, peer: PeerId) -> usize {
         let _ = peer;
         1200

@@ -13,9 +13,9 @@ pub trait PacketMemory: Send + Sync {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes>;
 }
 
-/// Where to make large parts of messages: in memory that the device sends from without a copy, or
-/// in ordinary memory if the device has no such memory or none is left. Any other device may send
-/// what was made in one device's memory; it copies it.
+/// The memory for large parts of messages: memory from which the device sends without a copy, or
+/// ordinary memory if the device has no such memory or none is left. Any other device may send a part
+/// that was made in this device's memory; it copies the part.
 ///
 /// ```
 /// use starling_io::MessageMemory;

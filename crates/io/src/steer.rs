@@ -1,8 +1,8 @@
-//! Devices that place datagrams on workers by themselves.
+//! Devices that steer datagrams to workers.
 //!
-//! A network interface may look at what arrives and give it straight to the worker that has the
-//! fewest outstanding (RPCValet, ASPLOS 2019). Such a device has a part for each worker and one
-//! for the dispatcher, the thread that has the device itself:
+//! A network interface may give an arriving datagram directly to the worker with the fewest
+//! outstanding (RPCValet, ASPLOS 2019). Such a device has a part for each worker and one for the
+//! dispatcher, the thread that has the device itself:
 //!
 //! ```text
 //!              ┌─ for workers ─▶ WorkerIo 0 ─▶ answers, or
@@ -11,12 +11,12 @@
 //!                                Steering: how much each worker has
 //! ```
 //!
-//! The device knows nothing of what is in a datagram. A [`MatchTable`] says which datagrams are for
-//! workers, and where each has a key; the device places those whose key it was given by
+//! The device does not know the content of datagrams. A [`MatchTable`] says which datagrams are for
+//! workers, and where each has a key; the device steers those whose key it has from
 //! [`Steering::add_key`].
 //!
-//! The counts that a device goes by are advice. It may give a datagram to any worker, and twice.
-//! Those who run the workers see to it that nothing runs twice.
+//! The counts by which a device steers are advice. It may give a datagram to any worker, and twice.
+//! The code that runs the workers must make sure that no request runs twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub struct MatchTable {
 }
 
 impl MatchTable {
-    /// The key of a datagram with this payload, if the datagram matches. The definition of what a
-    /// device does; one that is not software does it by itself.
+    /// The key of a datagram with this payload, if the datagram matches. This function defines which
+    /// datagrams match; a device may compute the same in another way.
     pub fn key_of(&self, payload: &[u8]) -> Option<u32> {
         let start = payload.first_chunk::<MATCH_BYTES>()?;
         let mut bytes = start.iter().zip(&self.value).zip(&self.mask);
@@ -91,10 +91,10 @@ pub trait WorkerIo: Send {
     /// Drops the datagram.
     fn discard(&mut self);
 
-    /// The worker has completed one thing that it was given: a datagram, or what
-    /// [`Steering::reserve`] counted. Sequentially consistent, as is what `reserve` sees of it. A
-    /// worker completes something and then looks whether the dispatcher holds something; a
-    /// dispatcher holds something and then calls `reserve`. One of the two sees the other.
+    /// The worker has completed one item that it had: a datagram from the device, or a request that
+    /// [`Steering::reserve`] counted. Both functions access the counts sequentially consistently. A
+    /// worker completes an item and then looks whether the dispatcher holds one; a dispatcher holds
+    /// an item and then calls `reserve`. One of the two sees the other.
     fn complete(&mut self);
 
     /// Sleeps until something may be there, or the waker was used. May return early for no reason.
@@ -110,7 +110,7 @@ pub trait WorkerIo: Send {
     fn waker(&self) -> Arc<dyn Wake>;
 }
 
-/// The dispatcher's part: it places what the device did not place, by the same counts.
+/// The dispatcher's part. By the same counts it assigns the requests that the device did not steer.
 pub trait Steering: Send {
     /// From now on datagrams with this key are for workers. The device may take some other keys
     /// for this one.
@@ -120,14 +120,13 @@ pub trait Steering: Send {
     /// one more.
     fn reserve(&mut self) -> Option<usize>;
 
-    /// Looks for blocked workers: those that have completed nothing since the last call. Each of
-    /// them is counted as having its bound until it completes what it is at. So neither the device
-    /// nor [`Steering::reserve`] gives it anything, which it could not even acknowledge for as
-    /// long.
+    /// Looks for blocked workers: those that have completed no item since the last call. Each of them
+    /// counts as having its bound until it completes its current item. So neither the device nor
+    /// [`Steering::reserve`] gives it further items, which it could not even acknowledge meanwhile.
     fn avoid_blocked(&mut self);
 
-    /// How much the dispatcher holds until a worker is free. While that is more than zero,
-    /// everything goes to the dispatcher, so nothing overtakes what it holds.
+    /// Sets the number of items that the dispatcher holds until a worker is free. While it is not
+    /// zero, the device gives all datagrams to the dispatcher, so none overtakes these items.
     fn set_held(&mut self, held: usize);
 
     /// From now on everything goes to the dispatcher.

@@ -1,4 +1,4 @@
-//! Macros for the code that all generated types share, so that generated files hold only what differs.
+//! Macros for the code that all generated types share, so that generated files hold only the rest.
 //!
 //! Enumerations are open, so they are newtypes over their number rather than Rust `enum`s.
 //!

@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
         Reader { head, tail, at: 0 }
     }
 
-    /// At an empty message, which is what an absent sub-message reads as.
+    /// At an empty message: an absent sub-message reads as one.
     #[inline]
     pub fn empty() -> Self {
         Reader {

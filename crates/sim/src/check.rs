@@ -1,11 +1,11 @@
 //! Checkers of the promises that hold in every run, whatever the network does.
 //!
-//! The harness feeds each checker what it sees from outside the protocol: the messages that the
-//! application handed in and those that came out. The checker returns a [`Violation`] as soon as a
+//! The harness feeds each checker from outside the protocol: with the messages that the application
+//! handed in and those that came out. The checker returns a [`Violation`] as soon as a
 //! promise is broken. Each has tests with a broken trace, because a checker that never failed
 //! proves nothing.
 //!
-//! | checker | what it holds |
+//! | checker | promise |
 //! |---|---|
 //! | [`AtMostOnce`] | a request's handler runs at most once, over retransmissions, replays, restarts |
 //! | [`Calls`] | every call ends, once, within its bound; nothing ends that was not begun |

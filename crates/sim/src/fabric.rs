@@ -7,10 +7,10 @@
 //! ```
 //!
 //! All events are in one queue, ordered by time and then by insertion. The fabric's own generator
-//! is the only source of randomness. So a run depends only on the configuration, the seed and what
-//! its user does between two [`Fabric::step`]s.
+//! is the only source of randomness. So a run depends only on the configuration, the seed and the
+//! actions of its user between two [`Fabric::step`]s.
 //!
-//! The fabric knows nothing about what runs on its hosts. `step` says whose turn it is; the user
+//! The fabric does not know the code that runs on its hosts. `step` says whose turn it is; the user
 //! runs that host's event loop once, against its [`SimIo`](crate::SimIo), and steps on. With a
 //! [`CpuModel`] the user also reports the turn's work ([`Fabric::end_turn`]): the host's thread is
 //! then busy for the cost of that work, and the turn's datagrams leave when that time is over.
@@ -376,7 +376,7 @@ impl Fabric {
         self.host_mut(host).spent_ns += ns;
     }
 
-    /// Ends the turn of `host`; `work` is what its user did in it, without the device's part. The
+    /// Ends the turn of `host`; `work` is the user's work in it, without the device's part. The
     /// thread is busy from now on for the cost of both, and the datagrams that were sent leave
     /// then. Returns when the thread is free, ns.
     pub fn end_turn(&mut self, host: HostId, work: Work) -> u64 {
@@ -538,8 +538,8 @@ impl Fabric {
         self.network.totals()
     }
 
-    /// Allocates now what `datagrams` datagrams on their way and the distant timers need, so that a
-    /// run that has no more of them allocates nothing.
+    /// Allocates the memory for `datagrams` datagrams on their way and for the distant timers, so that
+    /// a run that has no more of them allocates nothing.
     pub(crate) fn reserve(&mut self, datagrams: usize) {
         self.packets.reserve(datagrams, self.config.max_datagram);
         self.events.reserve(8, datagrams);

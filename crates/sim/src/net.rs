@@ -116,7 +116,7 @@ struct Switch {
     choices: Vec<u32>,
 }
 
-/// Links and switches with what is under way in them.
+/// Links and switches, with the packets in them.
 #[derive(Debug)]
 pub(crate) struct Network {
     ports: Vec<Port>,

@@ -24,7 +24,7 @@ impl Rng {
         Self { state }
     }
 
-    /// An independent generator: what one consumer draws does not change what another draws.
+    /// An independent generator: the draws of one consumer do not change those of another.
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }

@@ -126,7 +126,7 @@ impl SteppedNetwork {
         }
     }
 
-    /// Delivers what is due at the clock's time.
+    /// Delivers the datagrams that are due at the clock's time.
     fn deliver(&self) {
         let now_ns = self.clock.now_ns();
         self.fabric.borrow_mut().advance_to(now_ns);

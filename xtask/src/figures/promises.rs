@@ -1,4 +1,4 @@
-//! `figures/promises.toml`: what is promised, by which bound, and which rows of which command show it.
+//! `figures/promises.toml`: the promises, their bounds, and the rows and commands that show them.
 
 use std::collections::BTreeMap;
 

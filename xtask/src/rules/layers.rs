@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
     ("crates/handoff", &["prefetch"]),
     ("crates/proto", &["prefetch"]),
-    // Devices know how to move datagrams, and nothing of what is in them.
+    // Devices know how to move datagrams, and do not know their content.
     ("crates/ethernet", &["io"]),
     ("crates/io-shm", &["io", "prefetch"]),
     ("crates/io-testing", &["io"]),

@@ -10,7 +10,7 @@ const GLOSSARY: &str = "docs/GLOSSARY.md";
 /// The heading of the table that lists them.
 const HEADING: &str = "## Not used";
 
-/// Each word that is not used, and what is used in its place.
+/// Each word that is not used, with the words in its place.
 fn replaced(glossary: &str) -> Vec<(String, String)> {
     let table = glossary.split_once(HEADING).map_or("", |(_, rest)| rest);
     let rows = table.lines().filter(|line| line.starts_with("| `"));

@@ -73,8 +73,8 @@ impl RequestExtension {
 }
 
 impl CallOptions {
-    /// Bytes of the header of a request with these options: what a message that is built
-    /// elsewhere leaves free at its beginning.
+    /// Bytes of the header of a request with these options. A message that is built elsewhere leaves
+    /// as many free at its beginning.
     #[inline]
     pub fn header_len(&self) -> usize {
         if self.is_plain() {

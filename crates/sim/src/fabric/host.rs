@@ -1,5 +1,5 @@
 //! The fabric's state of one host: its queues, its peer table, its clock and whether it runs.
-//! The fabric does not know what runs on it.
+//! The fabric does not know the code that runs on it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

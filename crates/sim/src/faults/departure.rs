@@ -1,5 +1,5 @@
 //! A hook on the path of every datagram, for tests that need one exact fault: "lose the third
-//! datagram", "delay this fragment", "mark what goes to host 1".
+//! datagram", "delay this fragment", "mark all datagrams to host 1".
 
 use crate::host_id::HostId;
 

@@ -68,7 +68,7 @@ impl Packet {
         }
     }
 
-    /// The datagram, or what is left of it.
+    /// The datagram, or the rest of it if faults cut it off.
     pub(crate) fn datagram(&self) -> &[u8] {
         let headers = self.framing.map_or(0, Framing::headers);
         self.bytes.get(headers..).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! A switch: one buffer that its ports share, and congestion marks.
 //!
-//! A port may hold `alpha` times what is still free (Choudhury and Hahne, "Dynamic queue length
-//! thresholds for shared-memory packet switches", 1998): one congested port gets most of the
+//! A port may hold `alpha` times the free bytes of the buffer (Choudhury and Hahne, "Dynamic queue
+//! length thresholds for shared-memory packet switches", 1998): one congested port gets most of the
 //! buffer, and many share it. Marking is by a threshold (DCTCP, SIGCOMM'10, section 3.1) or by a
 //! probability that grows with the queue (RED as DCQCN uses it, SIGCOMM'15, section 3.1).
 
@@ -58,7 +58,7 @@ impl Marking {
 pub struct SwitchConfig {
     /// Memory for packets, all ports together, bytes.
     pub buffer_bytes: u64,
-    /// A port may hold 2^`alpha_log2` times what is free.
+    /// A port may hold 2^`alpha_log2` times the free bytes.
     pub alpha_log2: i8,
     /// From the first bit received to the first bit sent, with nothing in the way, ns.
     pub latency_ns: u64,

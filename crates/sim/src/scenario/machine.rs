@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  turn:  device events ─▶ one burst: open, next_*, take_* ─▶ calls ─▶ events ─▶ flush ─▶
-//!         what it all cost ─▶ next turn: the queue, a timer, a datagram
+//!         cost of the turn ─▶ next turn: the queue, a timer, a datagram
 //! ```
 
 mod process;

@@ -47,7 +47,7 @@ const DRIFT_PPB: u64 = 100_000;
 /// Clocks begin in the first hour.
 const ORIGIN_NS: u64 = 3_600_000 * MS;
 
-/// The offered load, as a multiple of what the handlers' time allows.
+/// The offered load, as a multiple of the load that the handlers' time allows.
 const OFFERED: [(f64, [&str; 2]); 5] = [
     (0.8, ["inline 0.8x", "workers 0.8x"]),
     (1.0, ["inline 1x", "workers 1x"]),

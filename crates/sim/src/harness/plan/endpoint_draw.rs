@@ -1,4 +1,4 @@
-//! The third random draw of a seed: whether whole endpoints run, and what only they have.
+//! The third random draw of a seed: whether whole endpoints run, and the features that only they have.
 //!
 //! It has a separate generator, so the other draws stay unchanged.
 

@@ -132,7 +132,7 @@ impl CallLog {
         self.executions.must_not_have_run(expected.key)
     }
 
-    /// A handler begins: returns what the request asks for.
+    /// Records that a handler begins. Returns the response that the request asks for.
     pub(super) fn execute(&mut self, host: HostId, body: &[u8]) -> Result<Expected, Violation> {
         self.outcomes.executed += 1;
         let expected = match content::read_request(body) {

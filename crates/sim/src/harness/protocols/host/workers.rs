@@ -57,7 +57,7 @@ impl Workers {
 }
 
 impl Host {
-    /// Plans what a worker does next, `after_ns` and as long as such a step takes.
+    /// Plans the next step of a worker. It ends after `after_ns` and the time that such a step takes.
     pub(super) fn plan_step(&mut self, after_ns: u64, step: Step, log: &CallLog) {
         let workers = self
             .process()
@@ -151,7 +151,7 @@ impl Host {
         self.plan_step(0, step, log);
     }
 
-    /// Tells the protocol what the worker did; answers the request if the worker did not.
+    /// Reports the worker's step to the protocol; answers the request if the worker did not.
     fn handle_report(
         &mut self,
         claim: &Claim,
