@@ -149,7 +149,7 @@ fn requests(load: f64, seconds: f64) -> usize {
     ((per_second * seconds) as usize).max(4)
 }
 
-/// The tail of the ideal, in mean service times.
+/// The tail latency of the ideal, in mean service times.
 fn ideal_tail(service: Service, load: f64, seconds: f64, seed: u64) -> f64 {
     let arrivals = arrivals(service, MEAN_NS, WORKERS, load, seed);
     let latencies_ns = queueing::ideal(WORKERS, arrivals, requests(load, seconds));
@@ -162,7 +162,7 @@ fn ideal(service: Service, seconds: f64, seed: u64) -> Sample {
     sample(found)
 }
 
-/// The limit, and the tail at each step, as figures.
+/// The limit, and the tail latency at each step, as figures.
 fn sample((limit, points): (f64, Vec<(f64, f64)>)) -> Sample {
     let mut sample = vec![(Metric::ThroughputUnderSlo, limit)];
     sample.extend(points.into_iter().map(|(load, tail)| {

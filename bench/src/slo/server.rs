@@ -20,7 +20,7 @@ pub(super) const ROLE: &str = "starling-slo-server";
 /// Holds a worker for a number of ns (8 bytes), and answers with the time that it took, ns.
 pub(super) const HOLD: MethodId = MethodId(1);
 
-/// Requests of a flow at the server, at most: more than it has when the tail becomes too long.
+/// The most requests of a flow at the server: more than it has when the tail latency becomes too long.
 const SLOTS: u16 = 64;
 
 /// The configuration of both sides. All threads of a side share one core, so none may spin.

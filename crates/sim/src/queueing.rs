@@ -50,14 +50,14 @@ pub struct Search {
     pub steps: u32,
     /// Halvings of the step that holds the limit.
     pub halvings: u32,
-    /// The tail, in mean service times, above which the search tries no higher load: [`SLO`], or
-    /// more to show the tail in saturation.
+    /// The tail latency, in mean service times, above which the search tries no higher load: [`SLO`],
+    /// or more to show the tail latency in saturation.
     pub until: f64,
 }
 
 impl Search {
-    /// Raises the load until the tail is longer than [`Search::until`]. Returns the highest load
-    /// before the first at which it is longer than [`SLO`], and the tail at each step.
+    /// Raises the load until the tail latency is longer than [`Search::until`]. Returns the highest load
+    /// before the first at which it is longer than [`SLO`], and the tail latency at each step.
     ///
     /// # Errors
     /// The first of `tail`.

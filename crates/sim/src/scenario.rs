@@ -187,7 +187,7 @@ pub const ALL: [NamedScenario; 9] = [
     },
     NamedScenario {
         name: slo::NAME,
-        about: "how much 16 and 64 workers can take within a tail of ten service times (RPCValet)",
+        about: "the load of 16 and 64 workers with a tail latency of ten service times (RPCValet)",
         takes_nodes: false,
         run: slo::run,
     },

@@ -167,7 +167,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if let Some(load) = load_average().filter(|load| *load >= BUSY) {
         eprintln!(
             "warning: this machine is busy (load average {load}): every figure will be worse, \
-             the tails most"
+             tail latencies most"
         );
     }
     let (records, seconds) = if arguments.quick { QUICK } else { USUAL };

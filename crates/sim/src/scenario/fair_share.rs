@@ -2,7 +2,7 @@
 //! once its max-min fair rate (Bertsekas and Gallager, "Data Networks", section 6.5.2), no packet
 //! is queued, marked or lost, and threads cost nothing.
 //!
-//! No transport that shares links fairly has a shorter tail: its only delays come from calls that
+//! No transport that shares links fairly has a shorter tail latency: its only delays come from calls that
 //! meet.
 
 use hdrhistogram::Histogram;

@@ -1,4 +1,4 @@
-//! The highest load of a server of many cores before its tail is too long, by dispatch mode:
+//! The highest load of a server of many cores before its tail latency is too long, by dispatch mode:
 //! figures 2 and 9 of RPCValet (ASPLOS 2019), with the dispatch code that ships.
 //!
 //! Requests arrive at random (Poisson), with several distributions of service times. Each row has
