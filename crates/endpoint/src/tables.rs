@@ -121,8 +121,11 @@ impl<I: PacketIo> Tables<I> {
         let mut timing = Timing::without_deadline(core.now_ns);
         let mut body_at = REQUEST_BODY_AT;
         if ext {
-            match self.admit(turn, peer, method, bytes.as_slice(), &mut timing) {
-                Ok(at) => body_at = at,
+            match self.admit(turn, peer, method, bytes.as_slice()) {
+                Ok((at, admitted)) => {
+                    body_at = at;
+                    timing = admitted.unwrap_or(timing);
+                }
                 Err(refusal) => return self.refuse(turn, refusal),
             }
         }
@@ -140,7 +143,6 @@ impl<I: PacketIo> Tables<I> {
             fields_at: REQUEST_FIELDS_AT as u32,
             body_at: body_at as u32,
         };
-        let request = Request { payload, info };
         match self.methods.find(method) {
             Some(HandlerKind::Inline(handler)) => {
                 let reply = &mut self.reply;
@@ -152,6 +154,7 @@ impl<I: PacketIo> Tables<I> {
                     core: &mut *core,
                     tx: &mut *turn.tx,
                 };
+                let request = Request { payload, info };
                 handler(context, request, Reply { slot, abandoned });
                 self.running = Running::Endpoint;
                 if reply.deadline_ns != NEVER {
@@ -168,6 +171,7 @@ impl<I: PacketIo> Tables<I> {
             Some(HandlerKind::Worker(handler)) => {
                 let handler = Arc::clone(handler);
                 let answer = std::mem::take(&mut self.reply.answer);
+                let request = Request { payload, info };
                 submit_to_workers(turn, handler, id, request, answer);
             }
             None => self.refuse(turn, Refusal::UnknownMethod(method)),
@@ -175,7 +179,7 @@ impl<I: PacketIo> Tables<I> {
     }
 
     /// Reads the extension of a request, and decides whether a request with a deadline is worth
-    /// running. Returns where the body begins.
+    /// running. Returns where the body begins, and the request's timing if it has a deadline.
     #[inline(always)]
     fn admit<C: Clock>(
         &mut self,
@@ -183,8 +187,7 @@ impl<I: PacketIo> Tables<I> {
         peer: PeerId,
         method: MethodId,
         bytes: &[u8],
-        timing: &mut Timing,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<(usize, Option<Timing>), Refusal> {
         let extension = RequestExtension::parse(bytes).map_err(Refusal::Malformed)?;
         if let Some(stamp) = extension.stamp {
             let run_time = self.methods.run_time(method);
@@ -192,10 +195,11 @@ impl<I: PacketIo> Tables<I> {
             let core = &mut *turn.core;
             let sender = (peer, core.proto.incarnation(peer));
             let admitted = (core.admission).admit(turn.clock.now_ns(), sender, stamp, run_time);
-            *timing = admitted.map_err(Refusal::NotAdmitted)?;
+            let timing = admitted.map_err(Refusal::NotAdmitted)?;
             self.began_ns = timing.now_ns;
+            return Ok((extension.body_at, Some(timing)));
         }
-        Ok(extension.body_at)
+        Ok((extension.body_at, None))
     }
 
     /// Answers a request that is not run.
