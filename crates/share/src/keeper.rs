@@ -1,0 +1,108 @@
+//! The thread that drives the loop for what nobody waits for. This file has its sleep; `SharedLoop`
+//! has what it does when awake.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, lock};
+
+/// No timer is set.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Default)]
+struct Requests {
+    /// Something is expected, and nobody drives.
+    called: bool,
+    stop: bool,
+}
+
+/// Why the keeper woke up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WakeReason {
+    /// To drive: it was called, or its timer is due.
+    Drive,
+    Stop,
+}
+
+/// The keeper's alarm clock: calls of drivers that leave, and one timer.
+pub(crate) struct Keeper {
+    requests: Mutex<Requests>,
+    wake: Condvar,
+    /// When the keeper wakes up by itself, in nanoseconds of the loop's clock.
+    timer_ns: AtomicU64,
+}
+
+impl Keeper {
+    pub(crate) fn new() -> Self {
+        Self {
+            requests: Mutex::new(Requests::default()),
+            wake: Condvar::new(),
+            timer_ns: AtomicU64::new(NEVER),
+        }
+    }
+
+    /// Has the keeper drive soon.
+    pub(crate) fn call(&self) {
+        let mut requests = lock(&self.requests);
+        requests.called = true;
+        drop(requests);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn stop(&self) {
+        let mut requests = lock(&self.requests);
+        requests.stop = true;
+        drop(requests);
+        self.wake.notify_one();
+    }
+
+    /// Has the keeper drive at this time at the latest. Wakes it only if it would sleep longer, so
+    /// that timers which are put off, as most are, cost one load.
+    pub(crate) fn set_timer(&self, at_ns: u64) {
+        if at_ns >= self.timer_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        // The lock orders this with the keeper's step to sleep.
+        let requests = lock(&self.requests);
+        self.timer_ns.fetch_min(at_ns, Ordering::Relaxed);
+        drop(requests);
+        self.wake.notify_one();
+    }
+
+    /// Sleeps until the keeper is called or its timer is due.
+    #[cfg(not(loom))]
+    pub(crate) fn sleep(&self, now_ns: impl Fn() -> u64) -> WakeReason {
+        let mut requests = lock(&self.requests);
+        loop {
+            if requests.stop {
+                return WakeReason::Stop;
+            }
+            let at_ns = self.timer_ns.load(Ordering::Relaxed);
+            let left_ns = at_ns.saturating_sub(if at_ns == NEVER { 0 } else { now_ns() });
+            if std::mem::take(&mut requests.called) || left_ns == 0 {
+                // The driver sets the next one.
+                self.timer_ns.store(NEVER, Ordering::Relaxed);
+                return WakeReason::Drive;
+            }
+            if at_ns == NEVER {
+                self.wake.wait(&mut requests);
+            } else {
+                let left = std::time::Duration::from_nanos(left_ns);
+                let _ = self.wake.wait_for(&mut requests, left);
+            }
+        }
+    }
+
+    /// Time does not pass in a model: sleeps until the keeper is called.
+    #[cfg(loom)]
+    pub(crate) fn sleep(&self, _: impl Fn() -> u64) -> WakeReason {
+        let mut requests = lock(&self.requests);
+        loop {
+            if requests.stop {
+                return WakeReason::Stop;
+            }
+            if std::mem::take(&mut requests.called) {
+                return WakeReason::Drive;
+            }
+            requests = self.wake.wait(requests).expect("a model does not panic");
+        }
+    }
+}

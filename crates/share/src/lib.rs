@@ -1,0 +1,47 @@
+//! One event loop that the threads of a process share: whoever waits for an answer drives it.
+//!
+//! This crate must not know what the commands and their answers are, nor a device.
+//!
+//! The right to run the loop is the *driver role*. A caller puts its command into the inbox. If
+//! nobody has the role, the caller takes it: it executes all commands that have gathered, takes
+//! turns of the loop, and completes the calls of others, until its own call is over. Then it hands
+//! the role to another caller that waits, or lets it lie. Whoever finds the role taken leaves its
+//! command to the driver and sleeps until its call is over or it is given the role.
+//!
+//! ```text
+//!  caller ── push ──▶ inbox ──▶┌──────────────┐
+//!    │                         │  event loop  │◀──▶ device
+//!    ├─ role free: drive ─────▶└──────────────┘
+//!    └─ role taken: park ◀── call over, or role offered ──┘
+//!                                     │ nobody waits
+//!                                     ▼
+//!                              background: keeper thread or a runtime's task
+//! ```
+//!
+//! Combining requests behind one leader is FLOCK's (section 4.2) and flat combining's (Hendler,
+//! Incze, Shavit, Tzafrir: SPAA 2010). Passing the role on is the leader/followers pattern (POSA 2).
+//!
+//! No wake-up is lost, for these two reasons:
+//! - A caller pushes its command and then tries to take the role. A driver gives the role up and
+//!   then looks into the inbox. Both have a full fence in between, so that either the caller gets
+//!   the role, or the driver sees the command and finds somebody who drives.
+//! - A caller that sleeps has put itself into the list of waiting callers and has then tried to take
+//!   the role once more. A driver that gives the role up looks into that list afterwards.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `shared_loop` | the role, the inbox, and who is next |
+//! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
+//! | `keeper` | the thread for what nobody waits for: timers, abandoned calls, unpolled futures |
+
+#![forbid(unsafe_code)]
+
+mod keeper;
+#[cfg(all(loom, test))]
+mod loom_model;
+mod shared_loop;
+mod sync;
+mod waiter;
+
+pub use shared_loop::{EventLoop, SharedLoop, Step, Watch, is_driving};
+pub use waiter::Waiter;

@@ -1,0 +1,257 @@
+//! Every interleaving of callers with each other and with the keeper, with at most two preemptions.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p starling-share --lib --release loom
+//! ```
+//!
+//! The code under test is the code that ships, over loom's locks, atomics and threads. A caller or a
+//! driver that nobody wakes is a deadlock, which loom reports. Time does not pass, so no timer hides
+//! a wake-up that was lost.
+
+use std::time::Duration;
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use starling_io::{IoError, MonotonicClock, Wake};
+
+use crate::{EventLoop, SharedLoop, Step, Waiter};
+
+/// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
+#[derive(Default)]
+struct Device {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// The device, as the loop's callers know it. The trait's `Arc` is the standard library's.
+struct DeviceWaker(Arc<Device>);
+
+impl Wake for DeviceWaker {
+    fn wake(&self) {
+        *self.0.woken.lock().expect("no panic") = true;
+        self.0.changed.notify_one();
+    }
+}
+
+/// A loop whose calls are sent by a turn and answered by a later one.
+struct Echo {
+    device: Arc<Device>,
+    /// So many commands have to come before any is answered.
+    needed: usize,
+    taken: Vec<Arc<Waiter>>,
+    sent: Vec<Arc<Waiter>>,
+    executed: Arc<Mutex<usize>>,
+}
+
+impl Echo {
+    fn has_answers(&self) -> bool {
+        !self.sent.is_empty() && *self.executed.lock().expect("no panic") >= self.needed
+    }
+}
+
+impl EventLoop for Echo {
+    type Command = Arc<Waiter>;
+
+    fn resume(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn execute(&mut self, command: Arc<Waiter>) {
+        *self.executed.lock().expect("no panic") += 1;
+        self.taken.push(command);
+    }
+
+    fn turn(&mut self) -> Result<Step, IoError> {
+        let answered = self.has_answers();
+        if answered {
+            for waiter in self.sent.drain(..) {
+                waiter.notify();
+            }
+        }
+        self.sent.append(&mut self.taken);
+        Ok(if answered { Step::Busy } else { Step::Idle })
+    }
+
+    fn sleep(&mut self, _: Option<Duration>) -> Result<(), IoError> {
+        if !self.has_answers() {
+            let mut woken = self.device.woken.lock().expect("no panic");
+            while !std::mem::take(&mut *woken) {
+                woken = self.device.changed.wait(woken).expect("no panic");
+            }
+        }
+        Ok(())
+    }
+
+    fn is_expecting(&self) -> bool {
+        !self.sent.is_empty() || !self.taken.is_empty()
+    }
+
+    fn next_timer_ns(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn end(self, _: Option<&str>) {
+        for waiter in self.sent.into_iter().chain(self.taken) {
+            waiter.notify();
+        }
+    }
+
+    fn refuse(waiter: Arc<Waiter>, _: &str) {
+        waiter.notify();
+    }
+}
+
+/// A shared loop that answers at once, and how many commands it has executed.
+fn shared() -> (Arc<SharedLoop<Echo>>, Arc<Mutex<usize>>) {
+    shared_that_needs(1)
+}
+
+/// The same, with the number of commands that have to come before any is answered.
+fn shared_that_needs(needed: usize) -> (Arc<SharedLoop<Echo>>, Arc<Mutex<usize>>) {
+    let device = Arc::new(Device::default());
+    let executed = Arc::new(Mutex::new(0));
+    let event_loop = Echo {
+        device: Arc::clone(&device),
+        needed,
+        taken: Vec::new(),
+        sent: Vec::new(),
+        executed: Arc::clone(&executed),
+    };
+    let waker = std::sync::Arc::new(DeviceWaker(device));
+    let shared = SharedLoop::new(event_loop, waker, MonotonicClock::new());
+    (Arc::new(shared), executed)
+}
+
+/// One call of a thread that sleeps until the call is over.
+fn call(shared: &SharedLoop<Echo>) {
+    let waiter = Waiter::of_this_thread();
+    shared.push(Arc::clone(&waiter));
+    shared.wait(&waiter);
+    assert!(waiter.is_notified());
+}
+
+/// One call of an executor's future: the thread drives one turn and then only waits.
+fn call_of_future(shared: &Arc<SharedLoop<Echo>>) {
+    let waiter = Waiter::of_this_thread();
+    let _watch = SharedLoop::watch(shared);
+    shared.push(Arc::clone(&waiter));
+    shared.drive_once();
+    while !waiter.is_notified() {
+        waiter.park();
+    }
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(model);
+}
+
+#[test]
+fn loom_two_callers_that_share_the_role_both_end() {
+    check(|| {
+        let (shared, executed) = shared();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || call(&other));
+        call(&shared);
+        thread.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_caller_that_calls_twice_leaves_the_role_to_the_other() {
+    check(|| {
+        let (shared, executed) = shared();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || call(&other));
+        call(&shared);
+        call(&shared);
+        thread.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 3);
+    });
+}
+
+#[test]
+fn loom_the_keeper_drives_for_a_future() {
+    check(|| {
+        let (shared, executed) = shared();
+        let kept = Arc::clone(&shared);
+        let keeper = thread::spawn(move || kept.keep());
+        call_of_future(&shared);
+        shared.stop();
+        keeper.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 1);
+    });
+}
+
+#[test]
+fn loom_a_caller_a_future_and_the_keeper_all_end() {
+    check(|| {
+        let (shared, executed) = shared();
+        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
+        let keeper = thread::spawn(move || kept.keep());
+        let thread = thread::spawn(move || call_of_future(&other));
+        call(&shared);
+        thread.join().expect("no panic");
+        shared.stop();
+        keeper.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_driver_that_sleeps_executes_what_others_push() {
+    check(|| {
+        let (shared, executed) = shared_that_needs(2);
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || call(&other));
+        call(&shared);
+        thread.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_caller_that_needs_no_role_any_more_passes_the_offer_on() {
+    check(|| {
+        let (shared, _) = shared();
+        let (idle, other) = (Arc::clone(&shared), Arc::clone(&shared));
+        let listed = Arc::new(Mutex::new(None));
+        let its_listed = Arc::clone(&listed);
+        // What this thread waits for is not the loop's.
+        let bystander = thread::spawn(move || {
+            let waiter = Waiter::of_this_thread();
+            *its_listed.lock().expect("no panic") = Some(Arc::clone(&waiter));
+            idle.wait(&waiter);
+        });
+        let thread = thread::spawn(move || call(&other));
+        call(&shared);
+        let waiter = loop {
+            let waiter = listed.lock().expect("no panic").take();
+            match waiter {
+                Some(waiter) => break waiter,
+                None => thread::yield_now(),
+            }
+        };
+        waiter.notify();
+        thread.join().expect("no panic");
+        bystander.join().expect("no panic");
+    });
+}
+
+#[test]
+fn loom_commands_after_the_end_are_refused() {
+    check(|| {
+        let (shared, _) = shared();
+        let kept = Arc::clone(&shared);
+        let keeper = thread::spawn(move || kept.keep());
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || call_of_future(&other));
+        shared.stop();
+        call(&shared);
+        thread.join().expect("no panic");
+        keeper.join().expect("no panic");
+        call(&shared);
+    });
+}

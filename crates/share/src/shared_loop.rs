@@ -1,0 +1,461 @@
+//! The driver role, the inbox, and who drives next.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use starling_io::{Clock, IoError, MonotonicClock, Wake};
+
+use crate::keeper::{Keeper, WakeReason};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
+use crate::waiter::Waiter;
+
+/// A call that nobody waits for, or not yet, is looked after so long after it was made.
+const GRACE_NS: u64 = 5_000_000;
+/// Commands executed before one turn, at most: as many as leave in one flush.
+const COMMANDS_PER_TURN: usize = 128;
+
+/// Whether a turn did anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It did.
+    Busy,
+    /// It did not: the driver may sleep in the device.
+    Idle,
+}
+
+/// What is driven: an endpoint with what its callers need.
+pub trait EventLoop: Send {
+    /// What callers ask for.
+    type Command: Send;
+
+    /// A driver begins. Takes in what arrived while nobody drove, so that commands are not executed
+    /// by what was true long ago.
+    ///
+    /// # Errors
+    /// If the device fails. The error is final: the loop is ended.
+    fn resume(&mut self) -> Result<(), IoError>;
+
+    /// Executes a command between two turns. The next turn sends what it produced.
+    fn execute(&mut self, command: Self::Command);
+
+    /// One turn. Never blocks.
+    ///
+    /// # Errors
+    /// If the device fails. The error is final: the loop is ended.
+    fn turn(&mut self) -> Result<Step, IoError>;
+
+    /// Sleeps in the device until something arrives, a timer is due, or the device's waker was
+    /// used. May return early.
+    ///
+    /// # Errors
+    /// If the device fails. The error is final: the loop is ended.
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError>;
+
+    /// Whether a caller waits for something that a turn may complete.
+    fn is_expecting(&self) -> bool;
+
+    /// When a turn has to be taken although nobody calls, in nanoseconds of the loop's clock.
+    fn next_timer_ns(&mut self) -> Option<u64>;
+
+    /// Ends the loop: with all its calls because the device has failed, or because nobody uses it
+    /// any more.
+    fn end(self, failure: Option<&str>);
+
+    /// Refuses a command that came after the end.
+    fn refuse(command: Self::Command, failure: &str);
+}
+
+/// An event loop that belongs to no thread; see the crate's documentation.
+pub struct SharedLoop<L: EventLoop> {
+    inbox: Queue<L::Command>,
+    /// Its lock is the driver role. `None` after the end of the loop.
+    role: RoleLock<Option<L>>,
+    /// Callers that sleep without the role, in the order in which they came.
+    waiting: Mutex<VecDeque<Arc<Waiter>>>,
+    waiting_len: AtomicUsize,
+    /// Calls that are waited for in a way that drives nothing: by futures of other executors.
+    watched: AtomicUsize,
+    keeper: Keeper,
+    /// Whether a command was pushed since the keeper's last timer.
+    is_active: AtomicBool,
+    device: std::sync::Arc<dyn Wake>,
+    clock: MonotonicClock,
+    /// Why the loop has ended.
+    failure: OnceLock<String>,
+}
+
+type Role<'a, L> = RoleGuard<'a, Option<L>>;
+
+impl<L: EventLoop> SharedLoop<L> {
+    /// A loop that nobody drives yet. `device` ends a sleep of the driver, `clock` is the loop's.
+    pub fn new(event_loop: L, device: std::sync::Arc<dyn Wake>, clock: MonotonicClock) -> Self {
+        Self {
+            inbox: Queue::new(),
+            role: RoleLock::new(Some(event_loop)),
+            waiting: Mutex::new(VecDeque::new()),
+            waiting_len: AtomicUsize::new(0),
+            watched: AtomicUsize::new(0),
+            keeper: Keeper::new(),
+            is_active: AtomicBool::new(false),
+            device,
+            clock,
+            failure: OnceLock::new(),
+        }
+    }
+
+    // ---- for callers ----
+
+    /// Leaves a command. [`SharedLoop::wait`] or [`SharedLoop::drive_once`] should follow; if none
+    /// does, the keeper executes the command some milliseconds later.
+    pub fn push(&self, command: L::Command) {
+        self.inbox.push(command);
+        if !self.is_active.load(Ordering::Relaxed) {
+            self.set_grace_timer();
+        }
+    }
+
+    /// Says that a call is waited for by a future of an executor, which drives nothing, so that the
+    /// background does not let it wait.
+    pub fn watch(shared: &Arc<Self>) -> Watch<L> {
+        shared.watched.fetch_add(1, Ordering::Relaxed);
+        Watch(Arc::clone(shared))
+    }
+
+    /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
+    pub fn wait(&self, waiter: &Arc<Waiter>) {
+        // Whether the waiter may be in the list.
+        let mut listed = false;
+        while !waiter.is_notified() {
+            if waiter.take_offered() {
+                listed = false;
+            }
+            if let Some(role) = self.try_take_role() {
+                if std::mem::take(&mut listed) {
+                    self.unlist(waiter);
+                }
+                if !self.drive(role, waiter) {
+                    // The loop has ended, and all its calls with it. What the caller still waits
+                    // for is somebody else's.
+                    while !waiter.is_notified() {
+                        waiter.park();
+                    }
+                }
+            } else if listed {
+                waiter.park();
+            } else {
+                listed = true;
+                self.list(waiter);
+                // The driver may sleep, and has to look into the inbox.
+                self.device.wake();
+            }
+        }
+        if listed {
+            self.unlist(waiter);
+        }
+        if waiter.take_offered() {
+            // The role was meant for somebody who waits.
+            self.pass_on();
+        }
+    }
+
+    /// Executes what is in the inbox and takes one turn, unless another thread drives, which will
+    /// do so. Does not wait: the background drives on if something is expected.
+    pub fn drive_once(&self) {
+        match self.try_take_role() {
+            None => self.device.wake(),
+            Some(mut role) => {
+                let driving = Driving::begin();
+                self.begin(&mut role);
+                self.step(&mut role);
+                drop(driving);
+                self.release(role);
+            }
+        }
+    }
+
+    /// Why the loop has ended, if it has.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Ends the loop. The keeper does so when the driver has left.
+    pub fn stop(&self) {
+        self.keeper.stop();
+        self.device.wake();
+    }
+
+    // ---- the role ----
+
+    /// Takes the role if it is free. The fence makes sure of what the crate's documentation says:
+    /// if another thread has the role, that thread sees what this one has pushed or listed.
+    fn try_take_role(&self) -> Option<Role<'_, L>> {
+        fence(Ordering::SeqCst);
+        self.role.try_lock()
+    }
+
+    /// Begins to drive. None if the loop has ended.
+    fn begin(&self, role: &mut Role<'_, L>) -> Option<()> {
+        match role.as_mut()?.resume() {
+            Ok(()) => Some(()),
+            Err(error) => self.end(role, Some(error.to_string())),
+        }
+    }
+
+    /// Executes commands and takes a turn. None if the loop has ended.
+    fn step(&self, role: &mut Role<'_, L>) -> Option<Step> {
+        let Some(event_loop) = role.as_mut() else {
+            self.refuse_all();
+            return None;
+        };
+        let mut executed = 0;
+        while executed < COMMANDS_PER_TURN
+            && let Some(command) = self.inbox.pop()
+        {
+            event_loop.execute(command);
+            executed += 1;
+        }
+        match event_loop.turn() {
+            Ok(_) if executed > 0 => Some(Step::Busy),
+            Ok(step) => Some(step),
+            Err(error) => self.end(role, Some(error.to_string())),
+        }
+    }
+
+    /// Sleeps in the device.
+    fn sleep(&self, role: &mut Role<'_, L>) -> Option<()> {
+        match role.as_mut()?.sleep(None) {
+            Ok(()) => Some(()),
+            Err(error) => self.end(role, Some(error.to_string())),
+        }
+    }
+
+    /// Drives until `waiter` is notified, then gives up the role. False if the loop has ended.
+    fn drive(&self, mut role: Role<'_, L>, waiter: &Waiter) -> bool {
+        let driving = Driving::begin();
+        waiter.begin_driving(&self.device);
+        let alive = self.drive_until(&mut role, waiter).is_some();
+        waiter.end_driving();
+        drop(driving);
+        self.release(role);
+        alive
+    }
+
+    /// None if the loop has ended.
+    fn drive_until(&self, role: &mut Role<'_, L>, waiter: &Waiter) -> Option<()> {
+        self.begin(role);
+        loop {
+            let step = self.step(role)?;
+            if waiter.is_notified() {
+                return Some(());
+            }
+            if step == Step::Idle {
+                self.sleep(role)?;
+            }
+        }
+    }
+
+    /// Gives up the role, and finds somebody who drives if somebody has to.
+    fn release(&self, mut role: Role<'_, L>) {
+        let left = role
+            .as_mut()
+            .map(|event_loop| (event_loop.is_expecting(), event_loop.next_timer_ns()));
+        drop(role);
+        // Between giving up the role and looking for what others left; see `try_take_role`.
+        fence(Ordering::SeqCst);
+        let Some((is_expecting, timer_ns)) = left else {
+            // Nobody will drive again, and this needs no role.
+            return self.refuse_all();
+        };
+        if is_expecting || !self.inbox.is_empty() {
+            if self.offer_to_next() {
+                return;
+            }
+            match self.watched.load(Ordering::Relaxed) {
+                // The caller is about to wait for its next call, or does not wait for this one.
+                0 => self.set_grace_timer(),
+                _ => self.keeper.call(),
+            }
+        } else if let Some(at_ns) = timer_ns {
+            self.keeper.set_timer(at_ns);
+        }
+    }
+
+    /// Has the keeper drive soon, if nobody else does.
+    #[cold]
+    fn set_grace_timer(&self) {
+        self.is_active.store(true, Ordering::Relaxed);
+        self.keeper.set_timer(self.clock.now_ns() + GRACE_NS);
+    }
+
+    /// Hands on a role that was offered to a caller that does not need it any more.
+    fn pass_on(&self) {
+        // If the role is taken, its driver looks for the next one.
+        if let Some(role) = self.try_take_role() {
+            self.release(role);
+        }
+    }
+
+    // ---- waiting callers ----
+
+    fn list(&self, waiter: &Arc<Waiter>) {
+        let mut waiting = lock(&self.waiting);
+        waiting.push_back(Arc::clone(waiter));
+        self.waiting_len.store(waiting.len(), Ordering::SeqCst);
+    }
+
+    fn unlist(&self, waiter: &Arc<Waiter>) {
+        let mut waiting = lock(&self.waiting);
+        if let Some(index) = waiting.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+            waiting.remove(index);
+            self.waiting_len.store(waiting.len(), Ordering::SeqCst);
+        }
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.waiting_len.load(Ordering::SeqCst) > 0
+    }
+
+    /// Offers the role to the first caller whose call is not over. False if there is none.
+    fn offer_to_next(&self) -> bool {
+        if !self.has_waiting() {
+            return false;
+        }
+        let mut waiting = lock(&self.waiting);
+        let mut offered = false;
+        while !offered && let Some(waiter) = waiting.pop_front() {
+            offered = !waiter.is_notified();
+            if offered {
+                // Under the lock: a caller that is not in the list knows whether it has an offer.
+                waiter.offer();
+            }
+        }
+        self.waiting_len.store(waiting.len(), Ordering::SeqCst);
+        offered
+    }
+
+    // ---- the end ----
+
+    /// Ends the loop and refuses what is in the inbox.
+    #[cold]
+    fn end<T>(&self, role: &mut Role<'_, L>, failure: Option<String>) -> Option<T> {
+        let event_loop = role.take();
+        let text = failure.clone().unwrap_or_else(|| "it has ended".to_owned());
+        // Only the first reason is kept.
+        let _ = self.failure.set(text);
+        if let Some(event_loop) = event_loop {
+            event_loop.end(failure.as_deref());
+        }
+        self.refuse_all();
+        None
+    }
+
+    fn refuse_all(&self) {
+        while let Some(command) = self.inbox.pop() {
+            L::refuse(command, self.failure().unwrap_or("it has ended"));
+        }
+    }
+
+    // ---- the keeper ----
+
+    /// What the keeper's thread runs, until [`SharedLoop::stop`].
+    pub fn keep(&self) {
+        loop {
+            match self.keeper.sleep(|| self.clock.now_ns()) {
+                WakeReason::Drive => {
+                    // While calls are made, the timer stays set, so that they need not set it.
+                    if self.is_active.swap(false, Ordering::Relaxed) {
+                        self.keeper.set_timer(self.clock.now_ns() + GRACE_NS);
+                    }
+                    if let Some(role) = self.try_take_role() {
+                        self.drive_in_background(role);
+                    }
+                }
+                WakeReason::Stop => {
+                    let driving = Driving::begin();
+                    let mut role = self.role.lock();
+                    self.end::<()>(&mut role, None);
+                    drop(driving);
+                    return self.release(role);
+                }
+            }
+        }
+    }
+
+    /// Drives while something is expected and no caller waits for the role.
+    fn drive_in_background(&self, mut role: Role<'_, L>) {
+        let driving = Driving::begin();
+        while let Some(step) = self.step(&mut role) {
+            let expects = role.as_ref().is_some_and(L::is_expecting);
+            if self.has_waiting() || (step == Step::Idle && !expects) {
+                break;
+            }
+            if step == Step::Idle && self.sleep(&mut role).is_none() {
+                break;
+            }
+        }
+        drop(driving);
+        self.release(role);
+    }
+}
+
+/// A call that a future waits for; see [`SharedLoop::watch`].
+pub struct Watch<L: EventLoop>(Arc<SharedLoop<L>>);
+
+impl<L: EventLoop> Drop for Watch<L> {
+    fn drop(&mut self) {
+        self.0.watched.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+mod driving {
+    use std::cell::Cell;
+
+    thread_local! {
+        static DEPTH: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// This thread has the role, while this lives.
+    pub(super) struct Driving;
+
+    impl Driving {
+        pub(super) fn begin() -> Self {
+            DEPTH.set(DEPTH.get() + 1);
+            Self
+        }
+    }
+
+    impl Drop for Driving {
+        fn drop(&mut self) {
+            DEPTH.set(DEPTH.get() - 1);
+        }
+    }
+
+    pub(super) fn is_driving() -> bool {
+        DEPTH.get() > 0
+    }
+}
+
+#[cfg(loom)]
+mod driving {
+    pub(super) struct Driving;
+
+    impl Driving {
+        pub(super) fn begin() -> Self {
+            Self
+        }
+    }
+
+    pub(super) fn is_driving() -> bool {
+        false
+    }
+}
+
+use driving::Driving;
+
+/// Whether this thread drives a loop now: whether this code was called by one.
+pub fn is_driving() -> bool {
+    driving::is_driving()
+}

@@ -1,0 +1,185 @@
+//! The locks, atomics and threads that ship, or loom's, which try all orders that are allowed.
+
+#[cfg(not(loom))]
+mod shipped {
+    pub(crate) use crossbeam_queue::SegQueue as Queue;
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::sync::{Arc, atomic};
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock()
+    }
+
+    /// The lock of the driver role.
+    pub(crate) struct RoleLock<T>(Mutex<T>);
+
+    /// The role.
+    pub(crate) type RoleGuard<'a, T> = MutexGuard<'a, T>;
+
+    impl<T> RoleLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(Mutex::new(value))
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<RoleGuard<'_, T>> {
+            self.0.try_lock()
+        }
+
+        pub(crate) fn lock(&self) -> RoleGuard<'_, T> {
+            self.0.lock()
+        }
+    }
+
+    /// Where one thread sleeps until others wake it.
+    pub(crate) struct Parker(std::thread::Thread);
+
+    impl Parker {
+        pub(crate) fn of_this_thread() -> Self {
+            Self(std::thread::current())
+        }
+
+        pub(crate) fn is_of_this_thread(&self) -> bool {
+            std::thread::current().id() == self.0.id()
+        }
+
+        /// Sleeps until a wake since the last sleep. May return early.
+        pub(crate) fn park(&self) {
+            debug_assert!(self.is_of_this_thread(), "a thread parks itself");
+            std::thread::park();
+        }
+
+        pub(crate) fn unpark(&self) {
+            self.0.unpark();
+        }
+    }
+}
+
+#[cfg(loom)]
+mod modelled {
+    pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
+    use std::collections::VecDeque;
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().expect("a model does not panic with a lock")
+    }
+
+    /// The lock of the driver role, by hand: loom blocks a thread at its `try_lock` while another
+    /// has the lock.
+    pub(crate) struct RoleLock<T> {
+        taken: atomic::AtomicBool,
+        value: Mutex<T>,
+    }
+
+    pub(crate) struct RoleGuard<'a, T> {
+        lock: &'a RoleLock<T>,
+        /// Never contended.
+        value: Option<MutexGuard<'a, T>>,
+    }
+
+    impl<T> RoleLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self {
+                taken: atomic::AtomicBool::new(false),
+                value: Mutex::new(value),
+            }
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<RoleGuard<'_, T>> {
+            let (acquire, relaxed) = (atomic::Ordering::Acquire, atomic::Ordering::Relaxed);
+            let taken = self.taken.compare_exchange(false, true, acquire, relaxed);
+            taken.is_ok().then(|| RoleGuard {
+                lock: self,
+                value: Some(lock(&self.value)),
+            })
+        }
+
+        pub(crate) fn lock(&self) -> RoleGuard<'_, T> {
+            loop {
+                match self.try_lock() {
+                    Some(guard) => return guard,
+                    None => loom::thread::yield_now(),
+                }
+            }
+        }
+    }
+
+    impl<T> std::ops::Deref for RoleGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.value.as_ref().expect("it has the lock")
+        }
+    }
+
+    impl<T> std::ops::DerefMut for RoleGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.value.as_mut().expect("it has the lock")
+        }
+    }
+
+    impl<T> Drop for RoleGuard<'_, T> {
+        fn drop(&mut self) {
+            self.value = None;
+            self.lock.taken.store(false, atomic::Ordering::Release);
+        }
+    }
+
+    /// Stands for a thread's parking. Loom's own also wakes a thread that waits for a lock.
+    pub(crate) struct Parker {
+        thread: loom::thread::ThreadId,
+        woken: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Parker {
+        pub(crate) fn of_this_thread() -> Self {
+            Self {
+                thread: loom::thread::current().id(),
+                woken: Mutex::new(false),
+                changed: Condvar::new(),
+            }
+        }
+
+        pub(crate) fn is_of_this_thread(&self) -> bool {
+            loom::thread::current().id() == self.thread
+        }
+
+        pub(crate) fn park(&self) {
+            let mut woken = lock(&self.woken);
+            while !std::mem::take(&mut *woken) {
+                woken = self.changed.wait(woken).expect("a model does not panic");
+            }
+        }
+
+        pub(crate) fn unpark(&self) {
+            *lock(&self.woken) = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Stands for the lock-free queue, whose own models are its authors'.
+    pub(crate) struct Queue<T>(Mutex<VecDeque<T>>);
+
+    impl<T> Queue<T> {
+        pub(crate) fn new() -> Self {
+            Self(Mutex::new(VecDeque::new()))
+        }
+
+        pub(crate) fn push(&self, item: T) {
+            lock(&self.0).push_back(item);
+        }
+
+        pub(crate) fn pop(&self) -> Option<T> {
+            lock(&self.0).pop_front()
+        }
+
+        pub(crate) fn is_empty(&self) -> bool {
+            lock(&self.0).is_empty()
+        }
+    }
+}
+
+#[cfg(loom)]
+pub(crate) use modelled::*;
+#[cfg(not(loom))]
+pub(crate) use shipped::*;
