@@ -121,7 +121,7 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
         }
         Suite::Breakdown => vec![breakdown::benchmark::<I>()],
         // Their benchmarks differ by more than the device.
-        Suite::Dispatch | Suite::Slo | Suite::Interference => vec![],
+        Suite::Dispatch | Suite::Slo | Suite::Interference | Suite::Channel => vec![],
     }
 }
 
@@ -147,6 +147,15 @@ fn rate<I: Device>(case: &str, settings: &Settings, shape: Shape) -> Benchmark {
     Benchmark::new(I::SCHEME, SYSTEM, case, move |context| {
         load::rate::<I>(context, &settings, shape)
     })
+}
+
+/// The rate with [`IN_FLIGHT`] calls in flight, under another name than the suite `rate` has for it.
+pub(crate) fn rate_in_flight<I: Device>(system: &'static str) -> Benchmark {
+    let case = format!("in-flight={IN_FLIGHT}");
+    Benchmark {
+        system,
+        ..rate::<I>(&case, &Settings::one_session(), Shape::default())
+    }
 }
 
 /// The rate over `sessions` sessions, and the memory of either side if there are others to

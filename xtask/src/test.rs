@@ -11,7 +11,12 @@ use crate::run::{cargo, command, succeeds, succeeds_with_lines};
 use crate::{instructions, recorded};
 
 /// Packages with tests under `--cfg loom`, which tries all interleavings of their threads.
-const LOOM_PACKAGES: [&str; 3] = ["starling-handoff", "starling-io-shm", "starling-proto"];
+const LOOM_PACKAGES: [&str; 4] = [
+    "starling-handoff",
+    "starling-io-shm",
+    "starling-proto",
+    "starling-share",
+];
 
 /// The counts of all tests so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

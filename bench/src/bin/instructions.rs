@@ -14,6 +14,8 @@ use std::cell::Cell;
 use std::error::Error;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use starling_endpoint::{
     CallOptions, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets, SessionId,
@@ -106,7 +108,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let io = ShmIo::client(ShmConfig::default())?;
     let mut client = Endpoint::new(io, clock, arguments.config(), secrets(2))?;
     let session = client.connect(&address)?;
-    let done = Rc::new(Cell::new(0));
+    let done = Arc::new(AtomicU64::new(0));
     let again = call_again(&mut client, session, &done);
     for _ in 0..arguments.in_flight {
         let options = CallOptions::default();
@@ -119,7 +121,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             0,
         )?;
     }
-    while done.get() < arguments.rpcs {
+    while done.load(Ordering::Relaxed) < arguments.rpcs {
         server.poll()?;
         client.poll()?;
     }
@@ -130,16 +132,16 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 fn call_again(
     client: &mut Endpoint<ShmIo, SteppingClock>,
     session: SessionId,
-    done: &Rc<Cell<u64>>,
+    done: &Arc<AtomicU64>,
 ) -> starling_endpoint::ContinuationId {
-    let done = Rc::clone(done);
-    let itself = Rc::new(Cell::new(None));
-    let again = Rc::clone(&itself);
+    let done = Arc::clone(done);
+    let itself = Arc::new(OnceLock::new());
+    let again = Arc::clone(&itself);
     let id = client.register_continuation(move |context, completion| {
         let response = completion.result.expect("the server answers");
         assert_eq!(response.body().len(), BODY.len());
-        done.set(done.get() + 1);
-        let again = again.get().expect("it is set before the first call");
+        done.store(done.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let again = *again.get().expect("set before any call");
         context
             .call(
                 session,
@@ -151,6 +153,6 @@ fn call_again(
             )
             .expect("the call that ended has freed a slot");
     });
-    itself.set(Some(id));
+    itself.set(id).expect("set once");
     id
 }

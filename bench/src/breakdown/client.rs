@@ -1,8 +1,8 @@
 //! The client: one read at a time, in blocks that alternate between stamps and no stamps.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling::Message as _;
 use starling_endpoint::{
     CallOptions, Completion, ContinuationId, Endpoint, EndpointConfig, MethodId, SessionId,
@@ -41,7 +41,7 @@ struct Reader<I: Device> {
     session: SessionId,
     got: ContinuationId,
     /// The first error.
-    failure: Rc<RefCell<Option<String>>>,
+    failure: Arc<Mutex<Option<String>>>,
     options: CallOptions,
     number: usize,
     wait: BusyWait,
@@ -52,14 +52,14 @@ impl<I: Device> Reader<I> {
         let watch = Clock::new(PLACES);
         let mut endpoint =
             endpoint_with(I::client(host), watch.clone(), EndpointConfig::default())?;
-        let failure = Rc::new(RefCell::new(None));
-        let (first, clock) = (Rc::clone(&failure), watch.clone());
+        let failure = Arc::new(Mutex::new(None));
+        let (first, clock) = (Arc::clone(&failure), watch.clone());
         let got = endpoint.register_continuation(move |_, done| {
             clock.stamp(place::ENTERED);
             let wrong = is_wrong(&done);
             clock.stamp(place::UNMARSHALLED);
             if let Some(wrong) = wrong {
-                first.borrow_mut().get_or_insert(wrong);
+                first.lock().get_or_insert(wrong);
             }
         });
         Ok(Self {
@@ -114,7 +114,7 @@ impl<I: Device> Reader<I> {
     }
 
     fn check(&self) -> Result<(), BenchError> {
-        match self.failure.borrow_mut().take() {
+        match self.failure.lock().take() {
             Some(wrong) => Err(failed(wrong)),
             None => Ok(()),
         }
@@ -151,14 +151,14 @@ pub(super) fn measure<I: Device>(context: &Context) -> Result<Measured, BenchErr
     let arguments = [I::SCHEME, wait.name(), context.network.server()];
     let server = context.launcher.start(server::ROLE, &arguments)?;
     let mut reader = Reader::<I>::connect(server.address(), wait, context.network.client())?;
-    let bytes = Rc::new(RefCell::new(Vec::new()));
-    let (told, failure) = (Rc::clone(&bytes), Rc::clone(&reader.failure));
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let (told, failure) = (Arc::clone(&bytes), Arc::clone(&reader.failure));
     let collected = reader
         .endpoint
         .register_continuation(move |_, done| match &done.result {
-            Ok(response) => told.borrow_mut().extend_from_slice(response.body()),
+            Ok(response) => told.lock().extend_from_slice(response.body()),
             Err(status) => {
-                failure.borrow_mut().get_or_insert(status.to_string());
+                failure.lock().get_or_insert(status.to_string());
             }
         });
     let mut measured = Measured {
@@ -177,11 +177,11 @@ pub(super) fn measure<I: Device>(context: &Context) -> Result<Measured, BenchErr
                 reader.get()?;
                 ours.push(reader.watch.stamps());
             }
-            bytes.borrow_mut().clear();
+            bytes.lock().clear();
             reader.call(COLLECT, &[0], collected)?;
             reader.check()?;
             if period.is_some() {
-                measured.add(stamped, &ours, &bytes.borrow())?;
+                measured.add(stamped, &ours, &bytes.lock())?;
             }
         }
         match &period {

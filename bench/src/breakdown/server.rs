@@ -1,9 +1,9 @@
 //! The server: reads of small records, and the stamps of the last ones.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling::Message;
 use starling::stub::{Arena, Reader, validate};
 use starling_endpoint::{Endpoint, Handler, MethodId, Status};
@@ -72,13 +72,13 @@ fn serve_on<I: Device>(wait: BusyWait, host: &str) -> Result<(), BenchError> {
     let clock = Clock::new(PLACES);
     let mut endpoint = endpoint_with(I::server(host), clock.clone(), Default::default())?;
     register(&mut endpoint, clock.clone());
-    let rows = Rc::new(RefCell::new(Vec::<Row>::with_capacity(BLOCK)));
-    let (collected, stamping) = (Rc::clone(&rows), clock.clone());
+    let rows = Arc::new(Mutex::new(Vec::<Row>::with_capacity(BLOCK)));
+    let (collected, stamping) = (Arc::clone(&rows), clock.clone());
     endpoint.register(
         COLLECT,
         Handler::inline(move |_, request, mut reply| {
             stamping.take_stamps(request.body() == [1]);
-            for stamp in collected.borrow_mut().drain(..).flatten() {
+            for stamp in collected.lock().drain(..).flatten() {
                 reply.buffer().extend_from_slice(&stamp.to_le_bytes());
             }
             reply.ok();
@@ -88,7 +88,7 @@ fn serve_on<I: Device>(wait: BusyWait, host: &str) -> Result<(), BenchError> {
     loop {
         endpoint.poll().map_err(failed)?;
         if clock.take_sent() {
-            let mut rows = rows.borrow_mut();
+            let mut rows = rows.lock();
             if rows.len() < BLOCK {
                 rows.push(clock.stamps());
             }

@@ -3,8 +3,8 @@
 //! An event loop calls [`Clock::mark`] at points of a turn. The clock that ships ignores it; this
 //! one takes a stamp. The measured loop is the code that ships, compiled with another clock.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use starling_io::{Clock, Mark, MonotonicClock};
 
@@ -22,11 +22,12 @@ pub(super) struct Places {
 #[derive(Clone, Debug)]
 pub(super) struct Stamping<const N: usize> {
     clock: MonotonicClock,
-    shared: Rc<Shared<N>>,
+    shared: Arc<Shared<N>>,
 }
 
 /// The state of a call: loops flush in turns without anything to send, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 enum Call {
     None,
     ToBeSent,
@@ -37,21 +38,34 @@ enum Call {
 struct Shared<const N: usize> {
     counter: quanta::Clock,
     places: Places,
-    stamps: [Cell<u64>; N],
-    takes_stamps: Cell<bool>,
-    call: Cell<Call>,
+    stamps: [AtomicU64; N],
+    takes_stamps: AtomicBool,
+    /// A [`Call`].
+    call: AtomicU8,
+}
+
+impl<const N: usize> Shared<N> {
+    #[inline(always)]
+    fn is(&self, call: Call) -> bool {
+        self.call.load(Ordering::Relaxed) == call as u8
+    }
+
+    #[inline(always)]
+    fn set(&self, call: Call) {
+        self.call.store(call as u8, Ordering::Relaxed);
+    }
 }
 
 impl<const N: usize> Stamping<N> {
     pub(super) fn new(places: Places) -> Self {
         Self {
             clock: MonotonicClock::new(),
-            shared: Rc::new(Shared {
+            shared: Arc::new(Shared {
                 counter: quanta::Clock::new(),
                 places,
-                stamps: [const { Cell::new(0) }; N],
-                takes_stamps: Cell::new(false),
-                call: Cell::new(Call::None),
+                stamps: [const { AtomicU64::new(0) }; N],
+                takes_stamps: AtomicBool::new(false),
+                call: AtomicU8::new(Call::None as u8),
             }),
         }
     }
@@ -59,15 +73,18 @@ impl<const N: usize> Stamping<N> {
     /// Whether a call was sent since the last call of this.
     #[inline]
     pub(super) fn take_sent(&self) -> bool {
-        let sent = self.shared.call.get() == Call::Sent;
+        let sent = self.shared.is(Call::Sent);
         if sent {
-            self.shared.call.set(Call::None);
+            self.shared.set(Call::None);
         }
         sent
     }
 
     pub(super) fn stamps(&self) -> [u64; N] {
-        self.shared.stamps.each_ref().map(Cell::get)
+        self.shared
+            .stamps
+            .each_ref()
+            .map(|stamp| stamp.load(Ordering::Relaxed))
     }
 
     /// Nanoseconds per tick.
@@ -78,13 +95,13 @@ impl<const N: usize> Stamping<N> {
 
     /// Turns stamps on or off.
     pub(super) fn take_stamps(&self, taken: bool) {
-        self.shared.takes_stamps.set(taken);
+        self.shared.takes_stamps.store(taken, Ordering::Relaxed);
     }
 
     /// Takes stamp number `at`, if stamps are on.
     #[inline(always)]
     pub(super) fn stamp(&self, at: usize) {
-        if self.shared.takes_stamps.get() {
+        if self.shared.takes_stamps.load(Ordering::Relaxed) {
             self.stamp_always(at);
         }
     }
@@ -92,13 +109,13 @@ impl<const N: usize> Stamping<N> {
     /// Takes stamp number `at`, whether stamps are on or off.
     #[inline(always)]
     pub(super) fn stamp_always(&self, at: usize) {
-        self.shared.stamps[at].set(self.shared.counter.raw());
+        self.shared.stamps[at].store(self.shared.counter.raw(), Ordering::Relaxed);
     }
 
     /// Declares that the next send is the call's.
     #[inline(always)]
     pub(super) fn expect_sending(&self) {
-        self.shared.call.set(Call::ToBeSent);
+        self.shared.set(Call::ToBeSent);
     }
 }
 
@@ -116,14 +133,14 @@ impl<const N: usize> Clock for Stamping<N> {
             Mark::Received => self.stamp(places.received),
             Mark::Taken => self.stamp(places.taken),
             Mark::Sending => {
-                if self.shared.call.get() == Call::ToBeSent {
+                if self.shared.is(Call::ToBeSent) {
                     self.stamp(places.sending);
                 }
             }
             Mark::Sent => {
-                if self.shared.call.get() == Call::ToBeSent {
+                if self.shared.is(Call::ToBeSent) {
                     self.stamp(places.sent);
-                    self.shared.call.set(Call::Sent);
+                    self.shared.set(Call::Sent);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! A client's endpoint, and one call at a time.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use starling_endpoint::{CallOptions, Completion, ContinuationId, Msgbuf, SessionId};
 
 use super::server::{self, ECHO, SINK};
@@ -39,7 +39,7 @@ const FILLING: u8 = 7;
 
 /// The first error of any call, set by continuations.
 #[derive(Clone, Default)]
-pub(crate) struct Failure(Rc<RefCell<Option<BenchError>>>);
+pub(crate) struct Failure(Arc<Mutex<Option<BenchError>>>);
 
 impl Failure {
     /// Compares an answer with the expected one; false if it differs or is a status.
@@ -73,12 +73,12 @@ impl Failure {
     /// Keeps an error, if it is the first.
     #[cold]
     pub(super) fn record(&self, error: BenchError) {
-        self.0.borrow_mut().get_or_insert(error);
+        self.0.lock().get_or_insert(error);
     }
 
     /// The error, if there was one.
     pub(crate) fn take(&self) -> Result<(), BenchError> {
-        self.0.borrow_mut().take().map_or(Ok(()), Err)
+        self.0.lock().take().map_or(Ok(()), Err)
     }
 }
 

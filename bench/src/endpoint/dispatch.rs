@@ -10,9 +10,8 @@
 //! includes cache misses that the pool leaves to its caller, such as those of a request that comes
 //! back.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling_endpoint::{
     Dispatch, Idle, Job, ThreadPool, WorkerConfig, WorkerReply, WorkerRequest,
@@ -37,21 +36,31 @@ const TURNS: usize = 64;
 /// Ticks of the counter that the pool took, and the requests that came back.
 #[derive(Debug, Default)]
 struct Spent {
-    ticks: Cell<u64>,
-    completed: Cell<u64>,
+    ticks: AtomicU64,
+    completed: AtomicU64,
+}
+
+impl Spent {
+    fn so_far(&self) -> (u64, u64) {
+        (
+            self.ticks.load(Ordering::Relaxed),
+            self.completed.load(Ordering::Relaxed),
+        )
+    }
 }
 
 /// A pool whose calls are timed.
 struct TimedPool {
     pool: ThreadPool,
     counter: quanta::Clock,
-    spent: Rc<Spent>,
+    spent: Arc<Spent>,
 }
 
 impl TimedPool {
     fn add_since(&self, begun: u64) {
         let ticks = self.counter.raw().wrapping_sub(begun);
-        self.spent.ticks.set(self.spent.ticks.get() + ticks);
+        let before = self.spent.ticks.load(Ordering::Relaxed);
+        self.spent.ticks.store(before + ticks, Ordering::Relaxed);
     }
 }
 
@@ -69,7 +78,8 @@ impl Dispatch for TimedPool {
         // Polls that find nothing are the thread's idle time, and do not count.
         if job.is_some() {
             self.add_since(begun);
-            self.spent.completed.set(self.spent.completed.get() + 1);
+            let completed = self.spent.completed.load(Ordering::Relaxed);
+            self.spent.completed.store(completed + 1, Ordering::Relaxed);
         }
         job
     }
@@ -111,13 +121,13 @@ pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, B
     pin_thread(context.cores.server)?;
     let pool = ThreadPool::new(&config, &MonotonicClock::new(), &waker).map_err(failed);
     pin_thread(context.cores.client)?;
-    let spent = Rc::new(Spent::default());
+    let spent = Arc::new(Spent::default());
     let counter = quanta::Clock::new();
     let reading = reading(&counter);
     server.set_dispatch(Box::new(TimedPool {
         pool: pool?,
         counter: counter.clone(),
-        spent: Rc::clone(&spent),
+        spent: Arc::clone(&spent),
     }));
 
     let wait = BusyWait::on(context.cores);
@@ -125,18 +135,19 @@ pub(super) fn cost(context: &Context, depth: u8, idle: Idle) -> Result<Sample, B
     let session = caller.connect(&address)?;
     start(&mut caller, vec![session], 1)?;
     let mut run = |period: Period| {
-        let (ticks, completed) = (spent.ticks.get(), spent.completed.get());
-        while !period.is_over() || spent.completed.get() == completed {
+        let (ticks, completed) = spent.so_far();
+        while !period.is_over() || spent.so_far().1 == completed {
             for _ in 0..TURNS {
                 server.poll().map_err(failed)?;
                 caller.poll()?;
             }
             caller.failure.take()?;
         }
-        let requests = spent.completed.get() - completed;
+        let (ticks_now, completed_now) = spent.so_far();
+        let requests = completed_now - completed;
         let rate = period.rate_of(requests);
         // Two calls of the pool for each request.
-        let ticks = (spent.ticks.get() - ticks).saturating_sub(2 * reading * requests);
+        let ticks = (ticks_now - ticks).saturating_sub(2 * reading * requests);
         let cost = counter.delta_as_nanos(0, ticks) as f64 / requests as f64;
         Ok::<_, BenchError>(vec![(Metric::Cost, cost), (Metric::Rate, rate)])
     };
@@ -153,14 +164,14 @@ mod tests {
         let device = ShmIo::client(ShmConfig::default()).expect("a device");
         let config = WorkerConfig::new(1, 1);
         let pool = ThreadPool::new(&config, &MonotonicClock::new(), &device.waker());
-        let spent = Rc::new(Spent::default());
+        let spent = Arc::new(Spent::default());
         let mut timed = TimedPool {
             pool: pool.expect("a thread"),
             counter: quanta::Clock::new(),
-            spent: Rc::clone(&spent),
+            spent: Arc::clone(&spent),
         };
         assert!(timed.poll().is_none());
-        assert_eq!((spent.ticks.get(), spent.completed.get()), (0, 0));
+        assert_eq!(spent.so_far(), (0, 0));
         assert_eq!(timed.in_flight(), 0);
     }
 }

@@ -14,11 +14,11 @@
 //! (Poisson) at a fixed rate and are sent whether or not others were answered. A latency begins
 //! when its request was due. The short requests are the same in all cases.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, ContinuationId, Handler, Idle, MethodId, SessionId, ThreadPool, WorkerConfig,
     WorkerReply, WorkerRequest,
@@ -145,22 +145,23 @@ fn start_server<I: Device>(
 struct Answers {
     clock: quanta::Clock,
     /// The clock's counter at the beginning of the run.
-    begin: Cell<u64>,
-    answered: Cell<u64>,
-    latencies: RefCell<Latencies>,
+    begin: AtomicU64,
+    answered: AtomicU64,
+    latencies: Mutex<Latencies>,
 }
 
 impl Answers {
     fn now_ns(&self) -> u64 {
         self.clock
-            .delta_as_nanos(self.begin.get(), self.clock.raw())
+            .delta_as_nanos(self.begin.load(Ordering::Relaxed), self.clock.raw())
     }
 
     fn record(&self, tag: u64) {
-        self.answered.set(self.answered.get() + 1);
+        let answered = self.answered.load(Ordering::Relaxed);
+        self.answered.store(answered + 1, Ordering::Relaxed);
         if tag & COUNTS != 0 {
             let latency_ns = self.now_ns() - (tag >> FLAG_BITS);
-            self.latencies.borrow_mut().record(latency_ns);
+            self.latencies.lock().record(latency_ns);
         }
     }
 }
@@ -171,7 +172,7 @@ struct Run<I: Device> {
     server: Raw<I>,
     session: SessionId,
     continuation: ContinuationId,
-    answers: Rc<Answers>,
+    answers: Arc<Answers>,
     sent: u64,
 }
 
@@ -183,13 +184,13 @@ impl<I: Device> Run<I> {
         let mut caller = Caller::<I>::new(settings, wait, context.network.client())?;
         let session = caller.connect(&server.local_address())?;
         let clock = quanta::Clock::new();
-        let answers = Rc::new(Answers {
-            begin: Cell::new(clock.raw()),
+        let answers = Arc::new(Answers {
+            begin: AtomicU64::new(clock.raw()),
             clock,
-            answered: Cell::new(0),
-            latencies: RefCell::new(Latencies::new()),
+            answered: AtomicU64::new(0),
+            latencies: Mutex::new(Latencies::new()),
         });
-        let (failure, shared) = (caller.failure.clone(), Rc::clone(&answers));
+        let (failure, shared) = (caller.failure.clone(), Arc::clone(&answers));
         let continuation = caller.endpoint.register_continuation(move |_, done| {
             failure.check(I::SCHEME, &done, &small(done.tag));
             shared.record(done.tag);
@@ -227,14 +228,15 @@ impl<I: Device> Run<I> {
     }
 
     fn outstanding(&self) -> u64 {
-        self.sent - self.answers.answered.get()
+        self.sent - self.answers.answered.load(Ordering::Relaxed)
     }
 
     /// Opens the session with a first call. The run begins when its answer is there.
     fn open(&mut self) -> Result<(), BenchError> {
         self.send(ECHO, 0)?;
         while self.outstanding() > 0 {
-            self.answers.begin.set(self.answers.clock.raw());
+            let now = self.answers.clock.raw();
+            self.answers.begin.store(now, Ordering::Relaxed);
             self.poll()?;
         }
         Ok(())
@@ -276,7 +278,7 @@ fn measure<I: Device>(
         }
         run.poll()?;
     }
-    Ok(run.answers.latencies.borrow().sample())
+    Ok(run.answers.latencies.lock().sample())
 }
 
 /// A tag is the time at which its request was due, in ns, above these bits.

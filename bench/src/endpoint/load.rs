@@ -3,9 +3,10 @@
 //! Requests are issued in batches: when the last response of a batch arrives, the next batch takes
 //! its position (eRPC, section 6.2). Requests go to the sessions in rotation.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use starling_endpoint::{CallOptions, Context as Calls, ContinuationId, SessionId};
 
 use super::caller::{Caller, small, start_server};
@@ -46,15 +47,17 @@ pub(super) fn open<I: Device>(
     count: usize,
 ) -> Result<Vec<SessionId>, BenchError> {
     // Counts these calls only: a load may be running.
-    let answered = Rc::new(Cell::new(0));
-    let (failure, counter) = (caller.failure.clone(), Rc::clone(&answered));
+    let answered = Arc::new(AtomicU64::new(0));
+    let (failure, counter) = (caller.failure.clone(), Arc::clone(&answered));
     let opened = caller.endpoint.register_continuation(move |_, done| {
         failure.check(I::SCHEME, &done, &small(done.tag));
-        counter.set(counter.get() + 1);
+        counter.fetch_add(1, Ordering::Relaxed);
     });
     let mut sessions = Vec::with_capacity(count);
-    while answered.get() < count as u64 {
-        while sessions.len() < count && (sessions.len() as u64) < answered.get() + IN_FLIGHT {
+    while answered.load(Ordering::Relaxed) < count as u64 {
+        while sessions.len() < count
+            && (sessions.len() as u64) < answered.load(Ordering::Relaxed) + IN_FLIGHT
+        {
             let session = caller.connect(address)?;
             let number = sessions.len() as u64;
             let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(&small(number));
@@ -150,11 +153,14 @@ pub(super) fn start<I: Device>(
     sessions: Vec<SessionId>,
     batch: u64,
 ) -> Result<(), BenchError> {
-    let issuer = Rc::new(RefCell::new(Issuer::new(sessions, batch)));
-    let (failure, shared) = (caller.failure.clone(), Rc::clone(&issuer));
+    // The continuation takes the issuer with the first response, and needs no lock from then on.
+    let handed_over = Arc::new(Mutex::new(None::<Issuer>));
+    let (failure, from) = (caller.failure.clone(), Arc::clone(&handed_over));
+    let mut issuer = None;
     let continuation = caller.endpoint.register_continuation(move |calls, done| {
         let position = (done.tag % POSITIONS) as usize;
-        let issuer = &mut *shared.borrow_mut();
+        let issuer =
+            issuer.get_or_insert_with(|| from.lock().take().expect("handed over before any turn"));
         if failure.check(I::SCHEME, &done, &small(done.tag))
             && issuer.handle_response(position)
             && let Err(error) = issuer.issue(calls, position)
@@ -162,10 +168,12 @@ pub(super) fn start<I: Device>(
             failure.record(error);
         }
     });
-    let issuer = &mut *issuer.borrow_mut();
+    let mut issuer = Issuer::new(sessions, batch);
     issuer.continuation = Some(continuation);
     let calls = &mut caller.endpoint.context();
-    (0..issuer.missing.len()).try_for_each(|position| issuer.issue(calls, position))
+    let issued = (0..issuer.missing.len()).try_for_each(|position| issuer.issue(calls, position));
+    *handed_over.lock() = Some(issuer);
+    issued
 }
 
 /// Rate of small calls.

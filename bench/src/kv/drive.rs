@@ -13,13 +13,13 @@
 //!
 //! A generator lives through all workloads, because its model has the state of all earlier writes.
 
-use std::cell::RefCell;
 use std::io::{self, BufRead};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures::StreamExt;
 use futures::channel::mpsc;
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ const REPORTS_PER_SECOND: f64 = 10.0;
 pub trait KvClient {
     /// Makes the calls of `load` until it has no more, and waits for all answers. The load is
     /// shared with tasks during the run only.
-    fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError>;
+    fn drive(&mut self, load: &Arc<Mutex<Load>>, run: &mut Run<'_>) -> Result<(), BenchError>;
 
     /// Waits for `future` between runs, and keeps the connection alive.
     fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError>;
@@ -227,7 +227,7 @@ pub fn drive(
         settings.seed,
         settings.in_flight,
     );
-    let load = Rc::new(RefCell::new(load));
+    let load = Arc::new(Mutex::new(load));
     let mut lines = lines_of_stdin()?;
     announce(address)?;
     while let Some(line) = client.block_on(lines.next())? {
@@ -277,22 +277,22 @@ fn parse_run(line: &str) -> Option<(Workload, f64)> {
 
 fn run(
     client: &mut impl KvClient,
-    load: &Rc<RefCell<Load>>,
+    load: &Arc<Mutex<Load>>,
     workload: Workload,
     seconds: f64,
 ) -> Result<RunFigures, BenchError> {
     // The warm-up of caches and connections does not count.
-    load.borrow_mut().switch_to(workload);
+    load.lock().switch_to(workload);
     client.drive(load, &mut Run::new(seconds / 10.0, &mut |_| ()))?;
-    load.borrow_mut().take_latencies();
-    load.borrow_mut().switch_to(workload);
+    load.lock().take_latencies();
+    load.lock().switch_to(workload);
     let cpu_before_ns = own_cpu_ns();
     let mut report = |calls| println!("at {calls}");
     let mut run = Run::new(seconds, &mut report);
     client.drive(load, &mut run)?;
     let elapsed_ns = run.now_ns();
     let cpu_ns = own_cpu_ns() - cpu_before_ns;
-    let latencies = load.borrow_mut().take_latencies();
+    let latencies = load.lock().take_latencies();
     Ok(RunFigures::new(&latencies, elapsed_ns, cpu_ns))
 }
 
@@ -361,8 +361,8 @@ mod tests {
     }
 
     impl KvClient for Local {
-        fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
-            let load = &mut *load.borrow_mut();
+        fn drive(&mut self, load: &Arc<Mutex<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+            let load = &mut *load.lock();
             // A bound of its own: the run is longer than any test.
             for _ in 0..100 {
                 let now = run.now_ns();
@@ -398,7 +398,7 @@ mod tests {
             store: Store::with_initial(10),
             corrupt: false,
         };
-        let load = Rc::new(RefCell::new(Load::new(10, Workload::C, 1, 1)));
+        let load = Arc::new(Mutex::new(Load::new(10, Workload::C, 1, 1)));
         let figures = run(&mut client, &load, Workload::A, 3600.0).unwrap();
         assert_eq!(figures.calls, 100);
         assert!(figures.rate() > 0.0);
@@ -415,7 +415,7 @@ mod tests {
             store: Store::with_initial(10),
             corrupt: true,
         };
-        let load = Rc::new(RefCell::new(Load::new(10, Workload::C, 1, 1)));
+        let load = Arc::new(Mutex::new(Load::new(10, Workload::C, 1, 1)));
         let error = run(&mut client, &load, Workload::C, 3600.0).unwrap_err();
         assert!(matches!(error, BenchError::WrongAnswer(_)));
     }

@@ -1,9 +1,10 @@
 //! The load generator's side of `kv.Kv`: an endpoint in this thread, and as many tasks on it as
 //! there are operations in flight, each of which makes one call after the other.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use starling::{Endpoint, EndpointConfig, LocalChannel};
 
 use super::drive::{KvClient, Run, Stopwatch};
@@ -42,23 +43,23 @@ impl Client {
 }
 
 impl KvClient for Client {
-    fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
-        let job = Rc::new(Job {
+    fn drive(&mut self, load: &Arc<Mutex<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+        let job = Arc::new(Job {
             stub: self.stub.clone(),
-            load: Rc::clone(load),
+            load: Arc::clone(load),
             time: run.stopwatch(),
-            working: Cell::new(self.in_flight),
-            error: RefCell::default(),
+            working: AtomicU32::new(self.in_flight),
+            error: Mutex::default(),
         });
         for _ in 0..self.in_flight {
-            self.endpoint.spawn_local(Rc::clone(&job).work());
+            self.endpoint.spawn(Arc::clone(&job).work());
         }
         let is_over = || {
-            run.handle_time(run.now_ns(), &mut load.borrow_mut());
-            job.working.get() == 0
+            run.handle_time(run.now_ns(), &mut load.lock());
+            job.working.load(Ordering::Relaxed) == 0
         };
         self.endpoint.run_until(is_over).map_err(failed)?;
-        job.error.take().map_or(Ok(()), Err)
+        job.error.lock().take().map_or(Ok(()), Err)
     }
 
     fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError> {
@@ -69,29 +70,29 @@ impl KvClient for Client {
 /// The state that the tasks of one run share.
 struct Job {
     stub: Stub<LocalChannel>,
-    load: Rc<RefCell<Load>>,
+    load: Arc<Mutex<Load>>,
     time: Stopwatch,
     /// Tasks that have not ended.
-    working: Cell<u32>,
+    working: AtomicU32,
     /// The first error.
-    error: RefCell<Option<BenchError>>,
+    error: Mutex<Option<BenchError>>,
 }
 
 impl Job {
     /// Makes calls until the load has no more of them.
-    async fn work(self: Rc<Self>) {
+    async fn work(self: Arc<Self>) {
         loop {
-            let next = self.load.borrow_mut().poll(self.time.now_ns());
+            let next = self.load.lock().poll(self.time.now_ns());
             let Some((ticket, op)) = next else {
                 break;
             };
             if let Err(error) = self.call(ticket, op).await {
-                self.load.borrow_mut().stop();
-                self.error.borrow_mut().get_or_insert(error);
+                self.load.lock().stop();
+                self.error.lock().get_or_insert(error);
                 break;
             }
         }
-        self.working.set(self.working.get() - 1);
+        self.working.fetch_sub(1, Ordering::Relaxed);
     }
 
     async fn call(&self, ticket: Ticket, op: Op) -> Result<(), BenchError> {
@@ -140,8 +141,8 @@ impl Job {
         Ok(())
     }
 
-    fn load(&self) -> std::cell::RefMut<'_, Load> {
-        self.load.borrow_mut()
+    fn load(&self) -> MutexGuard<'_, Load> {
+        self.load.lock()
     }
 }
 

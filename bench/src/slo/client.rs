@@ -1,9 +1,9 @@
 //! The client: an open loop over many endpoints, all in one thread.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use starling_endpoint::{CallOptions, Completion, ContinuationId, SessionId};
 use starling_sim::queueing::Arrival;
 
@@ -44,8 +44,8 @@ struct Held {
 
 pub(super) struct Client<I: Device> {
     flows: Vec<Flow<I>>,
-    state: Rc<RefCell<RunState>>,
-    held: Rc<RefCell<Held>>,
+    state: Arc<Mutex<RunState>>,
+    held: Arc<Mutex<Held>>,
     failure: Failure,
 }
 
@@ -74,8 +74,8 @@ impl<I: Device> Client<I> {
         let address = address.replace("xdp://vb/", "udp://");
         let mut client = Self {
             flows: Vec::with_capacity(FLOWS),
-            state: Rc::new(RefCell::new(RunState::new(0))),
-            held: Rc::default(),
+            state: Arc::new(Mutex::new(RunState::new(0))),
+            held: Arc::default(),
             failure: Failure::default(),
         };
         // One after the other, so that they have consecutive numbers at the server.
@@ -95,18 +95,18 @@ impl<I: Device> Client<I> {
             };
             client.run(std::iter::once(arrival), 1)?;
         }
-        *client.held.borrow_mut() = Held::default();
+        *client.held.lock() = Held::default();
         Ok(client)
     }
 
     fn continuation(&self, endpoint: &mut Raw<I>) -> ContinuationId {
         let (state, held, failure) = (
-            Rc::clone(&self.state),
-            Rc::clone(&self.held),
+            Arc::clone(&self.state),
+            Arc::clone(&self.held),
             self.failure.clone(),
         );
         endpoint.register_continuation(move |_, done| {
-            let state = &mut *state.borrow_mut();
+            let state = &mut *state.lock();
             let index = done.tag as usize;
             let asked_ns = state.requests[index].service_ns;
             let Some(held_ns) = answer(&done).filter(|held_ns| *held_ns >= asked_ns) else {
@@ -118,7 +118,7 @@ impl<I: Device> Client<I> {
                 let latency_ns = state.now_ns() - state.requests[index].at_ns;
                 state.latencies.record(latency_ns);
             }
-            let held = &mut *held.borrow_mut();
+            let held = &mut *held.lock();
             held.longer_ns += held_ns - asked_ns;
             held.requests += 1;
         })
@@ -131,10 +131,10 @@ impl<I: Device> Client<I> {
         arrivals: impl Iterator<Item = Arrival>,
         count: usize,
     ) -> Result<f64, BenchError> {
-        *self.state.borrow_mut() = RunState::new(count);
+        *self.state.lock() = RunState::new(count);
         let mut arrivals = arrivals.take(count).peekable();
-        while self.state.borrow().answered < count {
-            let now_ns = self.state.borrow().now_ns();
+        while self.state.lock().answered < count {
+            let now_ns = self.state.lock().now_ns();
             while let Some(arrival) = arrivals.next_if(|arrival| arrival.at_ns <= now_ns) {
                 self.send(arrival)?;
             }
@@ -144,12 +144,12 @@ impl<I: Device> Client<I> {
             self.failure.take()?;
             std::thread::sleep(POLL_INTERVAL);
         }
-        Ok(self.state.borrow().latencies.percentile(99.0) as f64)
+        Ok(self.state.lock().latencies.percentile(99.0) as f64)
     }
 
     fn send(&mut self, arrival: Arrival) -> Result<(), BenchError> {
         let tag = {
-            let requests = &mut self.state.borrow_mut().requests;
+            let requests = &mut self.state.lock().requests;
             requests.push(arrival);
             requests.len() - 1
         };
@@ -166,7 +166,7 @@ impl<I: Device> Client<I> {
 
     /// The time by which workers held requests longer than asked for, ns, on average.
     pub(super) fn held_longer_ns(&self) -> f64 {
-        let held = self.held.borrow();
+        let held = self.held.lock();
         held.longer_ns as f64 / held.requests.max(1) as f64
     }
 }
@@ -219,7 +219,7 @@ mod tests {
             let p99_ns = client.run(arrivals, 20).unwrap();
             assert!(p99_ns >= 10_000_000.0 * 0.999, "{p99_ns}");
             assert!(client.held_longer_ns() > 0.0);
-            assert_eq!(client.held.borrow().requests, 20);
+            assert_eq!(client.held.lock().requests, 20);
         });
     }
 

@@ -1,10 +1,11 @@
 //! The key-value service over tonic: its server and its load generator.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use starling_bench::BenchError;
 use starling_bench::kv::drive::{KvClient, Run, Settings};
 use starling_bench::kv::{self as bench_kv, Load, Op, Ticket};
@@ -137,8 +138,8 @@ struct Client {
 impl KvClient for Client {
     /// Drives one future for each operation in flight, all on this thread. The first error ends the
     /// run.
-    fn drive(&mut self, load: &Rc<RefCell<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
-        let load = &mut *load.borrow_mut();
+    fn drive(&mut self, load: &Arc<Mutex<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+        let load = &mut *load.lock();
         let shared = RefCell::new(Shared { load, run });
         let worker = |_| worker(self.stub.clone(), &shared);
         let mut workers: FuturesUnordered<_> = (0..self.in_flight).map(worker).collect();

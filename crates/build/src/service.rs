@@ -22,7 +22,7 @@
 //!     where F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static;
 //!     fn nested<Q: Message, P: Message, F, Fut>(&mut self, &'static MethodDescriptor, handler: F)
 //!     where F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-//!           Fut: Future<Output = Result<P, Status>> + 'static;
+//!           Fut: Future<Output = Result<P, Status>> + Send + 'static;
 //! }
 //! trait Caller: Clone {
 //!     type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
@@ -207,7 +207,7 @@ fn write_trait(
                 fn {method_name}(self: ::std::sync::Arc<Self>, context: {rt}::NestedContext,
                     request: {rt}::OwnedRequest<{request}>)
                     -> impl ::core::future::Future<
-                        Output = ::core::result::Result<{response}, {rt}::Status>> + 'static;\n"
+                        Output = ::core::result::Result<{response}, {rt}::Status>> + ::core::marker::Send + 'static;\n"
             )),
         }
     }

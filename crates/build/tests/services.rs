@@ -63,7 +63,7 @@ mod stub {
             handler: F,
         ) where
             F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-            Fut: Future<Output = Result<P, Status>> + 'static;
+            Fut: Future<Output = Result<P, Status>> + Send + 'static;
     }
 
     pub trait Caller: Clone {
@@ -115,7 +115,7 @@ mod stub {
             handler: F,
         ) where
             F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-            Fut: Future<Output = Result<P, Status>> + 'static,
+            Fut: Future<Output = Result<P, Status>> + Send + 'static,
         {
             self.modes.push((method.path, method.mode));
             let run = move |request: &[u8]| {

@@ -17,7 +17,7 @@ use crate::sessions::SessionState;
 use crate::workers::WorkerHandler;
 
 /// The type of inline handlers.
-pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>);
+pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send;
 
 /// The code that runs when a request of a method arrives.
 pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
@@ -31,7 +31,7 @@ impl<I: PacketIo> Handler<I> {
     /// Runs in the endpoint's own thread, on the receive buffer: for handlers that take less than a
     /// few microseconds. Everything else of this endpoint waits meanwhile.
     pub fn inline(
-        handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + 'static,
+        handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send + 'static,
     ) -> Self {
         Self(HandlerKind::Inline(Box::new(handler)))
     }
@@ -52,7 +52,7 @@ impl<I: PacketIo> Handler<I> {
 }
 
 /// The type of continuations.
-pub(crate) type ContinuationFn<I> = dyn FnMut(&mut Context<'_, I>, Completion<'_>);
+pub(crate) type ContinuationFn<I> = dyn FnMut(&mut Context<'_, I>, Completion<'_>) + Send;
 
 /// A handler or continuation that was registered through a context. It is put into the tables when
 /// the running handler has returned.
@@ -142,7 +142,7 @@ impl<I: PacketIo> Context<'_, I> {
     /// calls. It stays until the endpoint is dropped.
     pub fn register_continuation(
         &mut self,
-        continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + 'static,
+        continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + Send + 'static,
     ) -> ContinuationId {
         let id = ContinuationId(self.core.continuations);
         assert!(id != ContinuationId::LOCAL, "2^32 continuations");
@@ -194,8 +194,8 @@ impl<I: PacketIo> Context<'_, I> {
     }
 
     /// Runs a future on this endpoint, beginning later in this turn.
-    pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
-        self.local().spawn_local(future);
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.local().spawn(future);
     }
 
     /// An empty buffer with memory, from the endpoint's pool.

@@ -10,13 +10,12 @@
 //!           └─ executor, dispatch
 //! ```
 //!
-//! So the raw path needs no `Rc`, no `RefCell` and no queue: a call made in a handler is a call of
+//! So the raw path needs no reference count, no lock and no queue: a call made in a handler is a call of
 //! the protocol. Only futures, which outlive any borrow, leave commands in a queue
 //! (`local`, `command`).
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,7 +63,7 @@ pub(crate) struct Core<R> {
     pub(crate) stats: Stats,
     pub(crate) registrations: Vec<R>,
     pub(crate) continuations: u32,
-    pub(crate) local: Rc<local::Shared>,
+    pub(crate) local: Arc<local::Shared>,
     pub(crate) abandoned: Arc<Abandoned>,
     pub(crate) draining: bool,
     /// Empty jobs, to be filled again.
@@ -80,7 +79,7 @@ impl<R> Core<R> {
         proto: Protocol,
         now_ns: u64,
         max_calls: usize,
-        local: Rc<local::Shared>,
+        local: Arc<local::Shared>,
         abandoned: Arc<Abandoned>,
     ) -> Self {
         Self {

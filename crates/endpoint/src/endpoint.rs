@@ -20,6 +20,7 @@ use crate::schedule::TurnSchedule;
 use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
 use crate::sink::Sink;
+use crate::sleep_state::SleepState;
 use crate::stats::Stats;
 use crate::tables::Tables;
 use crate::workers::{Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandler};
@@ -28,7 +29,8 @@ use crate::workers::{Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandl
 /// for each.
 const CLAIMED_SESSIONS: usize = 1 << 16;
 
-/// The sessions, calls and handlers of one thread, over one device.
+/// The sessions, calls and handlers of one event loop, over one device. It belongs to one thread at
+/// a time, and may be handed on to another (`Send`, not `Sync`).
 ///
 /// The owner calls [`Endpoint::poll`] (and [`Endpoint::wait`] when there is nothing to do), or one
 /// of the loops made of them: [`Endpoint::run_until`], [`Endpoint::block_on`].
@@ -78,9 +80,10 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let protocol = config.protocol_on(io.capabilities());
         let proto = Protocol::new(protocol, secrets, now_ns)?;
         let abandoned = Arc::new(Abandoned::new(io.waker()));
-        let shared = Shared::new(Arc::clone(&abandoned));
+        let sleep = SleepState::new(io.waker());
+        let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));
         Ok(Self {
-            executor: Executor::new(shared.clone(), io.waker()),
+            executor: Executor::new(Arc::clone(&shared), sleep),
             tables: Tables::new(Arc::clone(&abandoned)),
             core: Core::new(proto, now_ns, config.max_calls, shared, abandoned),
             dispatch: None,
@@ -175,7 +178,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// calls.
     pub fn register_continuation(
         &mut self,
-        continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + 'static,
+        continuation: impl FnMut(&mut Context<'_, I>, Completion<'_>) + Send + 'static,
     ) -> ContinuationId {
         self.context().register_continuation(continuation)
     }
@@ -312,6 +315,12 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// The session protocol, for its counters.
     pub fn protocol(&self) -> &Protocol {
         &self.core.proto
+    }
+
+    /// When the last turn was taken or work was left for the next one, in nanoseconds of the
+    /// endpoint's clock.
+    pub fn turn_ns(&self) -> u64 {
+        self.core.now_ns
     }
 
     /// Calls that are not over.

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use starling_io::Wake;
+use parking_lot::Mutex;
 
 use crate::handler_panic::discard;
 use crate::local::{LocalFuture, MAX_FUTURES, Shared};
 use crate::slab::Slab;
+use crate::sleep_state::SleepState;
 
 /// The key of the future that [`crate::Endpoint::block_on`] runs.
 const MAIN: u64 = u64::MAX;
@@ -19,18 +19,9 @@ const MAIN: u64 = u64::MAX;
 /// Tasks to be polled, in order; at most one entry for a task. Wakers may be used in any thread.
 struct Ready {
     any: AtomicBool,
-    /// Whether the endpoint's thread sleeps, or is about to check whether it may. Otherwise it
-    /// finds the ready tasks by itself, and nobody needs to wake the device.
-    sleeping: AtomicBool,
     /// `None` after the endpoint was dropped: an entry would keep its own queue alive.
     queue: Mutex<Option<VecDeque<Arc<TaskWaker>>>>,
-    device: Arc<dyn Wake>,
-}
-
-impl Ready {
-    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Arc<TaskWaker>>>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    sleep: Arc<SleepState>,
 }
 
 struct TaskWaker {
@@ -46,18 +37,14 @@ impl std::task::Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            let mut queue = self.ready.lock();
+            let mut queue = self.ready.queue.lock();
             let Some(tasks) = queue.as_mut() else {
                 return;
             };
             tasks.push_back(Arc::clone(self));
-            // Sequentially consistent, as in `Executor::may_sleep`: of two threads that each
-            // write one flag and then read the other, at least one sees the other's write.
             self.ready.any.store(true, Ordering::SeqCst);
             drop(queue);
-            if self.ready.sleeping.load(Ordering::SeqCst) {
-                self.ready.device.wake();
-            }
+            self.ready.sleep.wake();
         }
     }
 }
@@ -69,7 +56,7 @@ struct Task {
 
 /// The tasks of an endpoint.
 pub(crate) struct Executor {
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
     ready: Arc<Ready>,
     tasks: Slab<Option<Task>>,
     main: Waker,
@@ -79,12 +66,11 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(shared: Rc<Shared>, device: Arc<dyn Wake>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, sleep: Arc<SleepState>) -> Self {
         let ready = Arc::new(Ready {
             any: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
             queue: Mutex::new(Some(VecDeque::new())),
-            device,
+            sleep,
         });
         Self {
             main: waker(MAIN, &ready),
@@ -102,15 +88,15 @@ impl Executor {
         self.shared.is_busy() || self.ready.any.load(Ordering::Acquire)
     }
 
-    /// Announces a sleep. False if a task became ready meanwhile.
+    /// Announces a sleep. False if there is something to do.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.ready.sleeping.store(true, Ordering::SeqCst);
-        !self.ready.any.load(Ordering::SeqCst)
+        self.ready.sleep.begin();
+        !self.ready.any.load(Ordering::SeqCst) && !self.shared.is_busy()
     }
 
     /// Ends the sleep.
     pub(crate) fn end_sleep(&self) {
-        self.ready.sleeping.store(false, Ordering::Relaxed);
+        self.ready.sleep.end();
     }
 
     /// Starts spawned futures, and polls each task that is ready now, once. Returns how many were
@@ -127,7 +113,7 @@ impl Executor {
                 *place = Some(Task { future, waker });
             }
         }
-        if let Some(queue) = self.ready.lock().as_mut() {
+        if let Some(queue) = self.ready.queue.lock().as_mut() {
             self.ready.any.store(false, Ordering::Relaxed);
             std::mem::swap(queue, &mut self.turn);
         }
@@ -184,7 +170,7 @@ fn waker(key: u64, ready: &Arc<Ready>) -> Waker {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.close();
-        let queue = self.ready.lock().take();
+        let queue = self.ready.queue.lock().take();
         drop(queue);
     }
 }

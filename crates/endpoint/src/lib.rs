@@ -53,6 +53,7 @@ mod server;
 mod sessions;
 mod sink;
 mod slab;
+mod sleep_state;
 mod stats;
 mod tables;
 mod timers;

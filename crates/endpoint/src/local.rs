@@ -1,8 +1,9 @@
-//! Futures on an endpoint: calls, sleeps, spawned tasks, all in the endpoint's own thread.
+//! Futures on an endpoint: calls, sleeps, spawned tasks, all polled by the endpoint's event loop.
 //!
 //! A future lives longer than any borrow of the endpoint. So it leaves commands in a queue, and the
 //! event loop leaves results in a table and wakes the task. Both are in [`Shared`], behind one
-//! `Rc`; the raw API does not use it.
+//! mutex, which is contended only if a handle is used in a thread that does not run the endpoint.
+//! The raw API does not use it.
 //!
 //! ```text
 //!  task ── commands ──▶ Shared ──▶ event loop ──▶ protocol
@@ -10,16 +11,16 @@
 //!    └── waker ◀── results, sleeps ◀── completions, time
 //! ```
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use starling_call::{CallOptions, MethodId, Status};
 use starling_proto::{Msgbuf, Prefix, SessionId};
 
@@ -28,6 +29,7 @@ use crate::convert::prefix_of;
 use crate::payload::OwnedResponse;
 use crate::server::{Abandoned, DeferredReply};
 use crate::slab::Slab;
+use crate::sleep_state::SleepState;
 use crate::timers::Timers;
 
 /// Futures of each kind (calls, sleeps, tasks) that one endpoint may have at once.
@@ -35,7 +37,7 @@ pub(crate) const MAX_FUTURES: usize = 1 << 24;
 /// Buffers that are kept for the next calls, at most.
 const SPARE_BUFFERS: usize = 64;
 
-pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A request of a future to the event loop.
 pub(crate) enum Command {
@@ -79,19 +81,20 @@ struct State {
 
 /// The state that the futures of an endpoint share with its event loop.
 pub(crate) struct Shared {
-    state: RefCell<State>,
+    state: Mutex<State>,
     /// Whether there are commands or spawned futures.
-    busy: Cell<bool>,
+    busy: AtomicBool,
     /// When the next sleep ends.
-    alarm_ns: Cell<u64>,
+    alarm_ns: AtomicU64,
     /// The endpoint's own: identifies the deferred replies that came from it.
     abandoned: Arc<Abandoned>,
+    sleep: Arc<SleepState>,
 }
 
 impl Shared {
-    pub(crate) fn new(abandoned: Arc<Abandoned>) -> Rc<Self> {
-        Rc::new(Self {
-            state: RefCell::new(State {
+    pub(crate) fn new(abandoned: Arc<Abandoned>, sleep: Arc<SleepState>) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
                 commands: VecDeque::new(),
                 spawned: Vec::new(),
                 calls: Slab::new(MAX_FUTURES),
@@ -101,64 +104,78 @@ impl Shared {
                 spare: Vec::new(),
                 closed: false,
             }),
-            busy: Cell::new(false),
-            alarm_ns: Cell::new(u64::MAX),
+            busy: AtomicBool::new(false),
+            alarm_ns: AtomicU64::new(u64::MAX),
             abandoned,
+            sleep,
         })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Has the event loop look for commands and spawned futures. The caller holds the lock under
+    /// which the event loop finds that there are none.
+    fn set_busy(&self) {
+        if !self.busy.load(Ordering::Relaxed) {
+            self.busy.store(true, Ordering::SeqCst);
+            self.sleep.wake();
+        }
     }
 
     /// Whether a sleep is over.
     #[inline]
     pub(crate) fn is_alarm_due(&self, now_ns: u64) -> bool {
-        self.alarm_ns.get() <= now_ns
+        self.alarm_ns.load(Ordering::Relaxed) <= now_ns
     }
 
     /// Whether [`Shared::take_spawned`] or [`Shared::poll_command`] would return something.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy.get()
+        self.busy.load(Ordering::SeqCst)
     }
 
     pub(crate) fn take_spawned(&self) -> Vec<LocalFuture> {
-        std::mem::take(&mut self.state.borrow_mut().spawned)
+        std::mem::take(&mut self.lock().spawned)
     }
 
     pub(crate) fn poll_command(&self) -> Option<Command> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         let command = state.commands.pop_front();
         if command.is_none() {
-            self.busy
-                .set(!state.spawned.is_empty() || !state.begun.is_empty());
+            let busy = !state.spawned.is_empty() || !state.begun.is_empty();
+            self.busy.store(busy, Ordering::Relaxed);
         }
         command
     }
 
     fn push(&self, command: Command) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         if state.closed {
             // The borrow ends before the command is dropped: a deferred reply has a destructor.
             drop(state);
             return;
         }
         state.commands.push_back(command);
-        self.busy.set(true);
+        self.set_busy();
     }
 
     /// Whether the call's future still exists.
     pub(crate) fn has_call(&self, key: u64) -> bool {
-        self.state.borrow().calls.get(key).is_some()
+        self.lock().calls.get(key).is_some()
     }
 
     /// Sets the call of a waiting future, so that dropping the future cancels the call.
     pub(crate) fn set_call(&self, key: u64, call: CallId) {
-        if let Some(CallState::Waiting(id, _)) = self.state.borrow_mut().calls.get_mut(key) {
+        if let Some(CallState::Waiting(id, _)) = self.lock().calls.get_mut(key) {
             *id = Some(call);
         }
     }
 
     /// Hands the end of a call to its future, if the future still exists.
     pub(crate) fn finish(&self, key: u64, result: Result<OwnedResponse, Status>) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         let Some(call) = state.calls.get_mut(key) else {
             return;
         };
@@ -171,7 +188,7 @@ impl Shared {
 
     /// Keeps a buffer for a later call. Gives it back if there are enough.
     pub(crate) fn keep(&self, mut message: Msgbuf) -> Option<Msgbuf> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         if state.spare.len() >= SPARE_BUFFERS {
             return Some(message);
         }
@@ -187,7 +204,7 @@ impl Shared {
             sleeps,
             sleepers,
             ..
-        } = &mut *self.state.borrow_mut();
+        } = &mut *self.lock();
         for (key, ns) in begun.drain(..) {
             let Some(sleeper) = sleepers.get_mut(key) else {
                 continue;
@@ -196,7 +213,7 @@ impl Shared {
             sleeps.arm(now_ns.saturating_add(ns), key, |key| {
                 sleepers.get(key).is_some_and(|sleeper| !sleeper.over)
             });
-            self.alarm_ns.set(sleeps.earliest_ns());
+            self.alarm_ns.store(sleeps.earliest_ns(), Ordering::Relaxed);
         }
     }
 
@@ -204,9 +221,10 @@ impl Shared {
     pub(crate) fn wake_sleepers(&self, now_ns: u64) -> usize {
         let mut woken = 0;
         loop {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.lock();
             let Some(key) = state.sleeps.pop_due(now_ns) else {
-                self.alarm_ns.set(state.sleeps.earliest_ns());
+                self.alarm_ns
+                    .store(state.sleeps.earliest_ns(), Ordering::Relaxed);
                 return woken;
             };
             let Some(sleeper) = state.sleepers.get_mut(key) else {
@@ -227,13 +245,13 @@ impl Shared {
     pub(crate) fn next_sleep(&self) -> Option<u64> {
         let State {
             sleeps, sleepers, ..
-        } = &mut *self.state.borrow_mut();
+        } = &mut *self.lock();
         sleeps.next(|key| sleepers.get(key).is_some_and(|sleeper| !sleeper.over))
     }
 
     /// Ends all calls, because the endpoint is dropped.
     pub(crate) fn close(&self) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.lock();
         state.closed = true;
         let spawned = std::mem::take(&mut state.spawned);
         let commands = std::mem::take(&mut state.commands);
@@ -263,10 +281,11 @@ fn closed() -> Status {
     Status::cancelled("the endpoint was dropped")
 }
 
-/// A handle to use an endpoint from futures in its thread. Cheap to clone.
+/// A handle to use an endpoint from futures. Cheap to clone. In a thread that does not run the
+/// endpoint it wakes the one that does.
 #[derive(Clone)]
 pub struct LocalHandle {
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
 }
 
 impl fmt::Debug for LocalHandle {
@@ -276,9 +295,9 @@ impl fmt::Debug for LocalHandle {
 }
 
 impl LocalHandle {
-    pub(crate) fn of(shared: &Rc<Shared>) -> Self {
+    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
         Self {
-            shared: Rc::clone(shared),
+            shared: Arc::clone(shared),
         }
     }
 
@@ -291,7 +310,7 @@ impl LocalHandle {
         options: &CallOptions,
         build: impl FnOnce(&mut Vec<u8>),
     ) -> LocalCall {
-        let spare = self.shared.state.borrow_mut().spare.pop();
+        let spare = self.shared.lock().spare.pop();
         let mut message = spare.unwrap_or_default();
         let head = message.head_mut();
         // The event loop writes the time of the call when it issues the call.
@@ -329,7 +348,7 @@ impl LocalHandle {
         prefix: Prefix,
         timeout: Option<Duration>,
     ) -> LocalCall {
-        let mut state = self.shared.state.borrow_mut();
+        let mut state = self.shared.lock();
         let call = if state.closed {
             CallState::Over(Err(closed()))
         } else {
@@ -348,28 +367,28 @@ impl LocalHandle {
             timeout,
         });
         LocalCall {
-            shared: Rc::clone(&self.shared),
+            shared: Arc::clone(&self.shared),
             key,
         }
     }
 
-    /// Runs a future in the endpoint's thread, whenever the endpoint is polled. The future is
+    /// Runs a future on this endpoint, whenever the endpoint is polled. The future is
     /// dropped with the endpoint. If it panics, it is dropped and the endpoint stays usable.
-    pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
-        let mut state = self.shared.state.borrow_mut();
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let mut state = self.shared.lock();
         if state.closed {
             drop(state);
             drop(future);
             return;
         }
         state.spawned.push(Box::pin(future));
-        self.shared.busy.set(true);
+        self.shared.set_busy();
     }
 
     /// A future that is ready `duration` after it was first polled, by the endpoint's clock.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
-            shared: Rc::clone(&self.shared),
+            shared: Arc::clone(&self.shared),
             duration,
             key: None,
         }
@@ -403,7 +422,7 @@ impl LocalHandle {
 /// A call, as a future. Dropping it cancels the call.
 #[must_use = "dropping the future cancels the call"]
 pub struct LocalCall {
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
     key: u64,
 }
 
@@ -417,7 +436,7 @@ impl Future for LocalCall {
     type Output = Result<OwnedResponse, Status>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let mut state = self.shared.state.borrow_mut();
+        let mut state = self.shared.lock();
         match state.calls.get_mut(self.key) {
             Some(CallState::Waiting(_, waker)) => {
                 keep_waker(waker, cx.waker());
@@ -434,7 +453,7 @@ impl Future for LocalCall {
 
 impl Drop for LocalCall {
     fn drop(&mut self) {
-        let call = self.shared.state.borrow_mut().calls.remove(self.key);
+        let call = self.shared.lock().calls.remove(self.key);
         // A call without an id is still a command, which finds that its future is gone.
         if let Some(CallState::Waiting(Some(call), _)) = call {
             self.shared.push(Command::Cancel(call));
@@ -445,7 +464,7 @@ impl Drop for LocalCall {
 /// A sleep, as a future.
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
     duration: Duration,
     key: Option<u64>,
 }
@@ -462,17 +481,17 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
-        let shared = Rc::clone(&self.shared);
+        let shared = Arc::clone(&self.shared);
         let State {
             begun, sleepers, ..
-        } = &mut *shared.state.borrow_mut();
+        } = &mut *shared.lock();
         let ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
         let key = *self.key.get_or_insert_with(|| {
             let key = sleepers
                 .insert(Sleeper::default())
                 .unwrap_or_else(|_| panic!("{MAX_FUTURES} sleeps at once"));
             begun.push((key, ns));
-            shared.busy.set(true);
+            shared.set_busy();
             key
         });
         match sleepers.get_mut(key) {
@@ -490,7 +509,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let mut state = self.shared.state.borrow_mut();
+            let mut state = self.shared.lock();
             let sleeper = state.sleepers.remove(key);
             if sleeper.is_some_and(|s| s.armed && !s.over) {
                 state.sleeps.disarm();

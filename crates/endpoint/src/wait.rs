@@ -40,20 +40,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         }
         // The next turn skips nothing and reads the clock.
         self.schedule = TurnSchedule::default();
-        // A full device may have room again at any time: soon after work it is polled at once.
-        let room_ns = self.core.proto.has_unsent().then(|| {
-            let busy = self.core.now_ns - self.active_ns < FULL_SPIN_NS;
-            self.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
-        });
-        let next_ns = [
-            room_ns,
-            self.core.proto.poll_timer(),
-            self.core.next_deadline(),
-            self.core.local.next_sleep(),
-        ]
-        .into_iter()
-        .flatten()
-        .min();
+        let next_ns = self.next_timer_ns();
         // The clock is read again because the turn may have taken long; before a sleep its cost
         // does not matter.
         let now_ns = self.clock.now_ns();
@@ -73,6 +60,25 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.executor.end_sleep();
         self.schedule.slept = true;
         slept
+    }
+
+    /// When the next turn is due although nothing arrives, in nanoseconds of the endpoint's clock.
+    pub fn next_timer_ns(&mut self) -> Option<u64> {
+        if self.between_turns || self.has_work() {
+            return Some(self.core.now_ns);
+        }
+        // A full device may have room again at any time: soon after work it is polled at once.
+        let room_ns = self.core.proto.has_unsent().then(|| {
+            let busy = self.core.now_ns - self.active_ns < FULL_SPIN_NS;
+            self.core.now_ns + if busy { 0 } else { FULL_SLEEP_NS }
+        });
+        let timers = [
+            room_ns,
+            self.core.proto.poll_timer(),
+            self.core.next_deadline(),
+            self.core.local.next_sleep(),
+        ];
+        timers.into_iter().flatten().min()
     }
 
     /// One turn, and a wait if the turn did nothing.

@@ -2,11 +2,13 @@
 
 mod common;
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use common::{Pair, TestEndpoint, code, endpoint, ms, pass, settle};
 use futures::future::{Either, join_all, select};
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, Handler, LocalHandle, MethodId, OwnedResponse, SessionId, Status,
 };
@@ -37,9 +39,9 @@ fn a_future_awaits_one_call_after_the_other() {
     let mut pair = Pair::new();
     serve_increment(&mut pair.server);
     let (local, session) = (pair.client.local(), pair.session);
-    let result = Rc::new(Cell::new(0));
+    let result = Arc::new(AtomicU8::new(0));
     let into = result.clone();
-    pair.client.local().spawn_local(async move {
+    pair.client.local().spawn(async move {
         let mut n = 0;
         for _ in 0..10 {
             n = increment(&local, session, n).await.unwrap();
@@ -47,50 +49,53 @@ fn a_future_awaits_one_call_after_the_other() {
         let options = CallOptions::default();
         let error = local.call(session, MethodId(1), &options, |_| {}).await;
         assert_eq!(code(&error), Code::InvalidArgument);
-        into.set(n);
+        into.store(n, Ordering::Relaxed);
     });
     pair.settle();
-    assert_eq!(result.get(), 10);
+    assert_eq!(result.load(Ordering::Relaxed), 10);
     assert_eq!(pair.client.stats().panics, 0);
 }
 
 #[test]
 fn several_calls_are_outstanding_at_once() {
     let mut pair = Pair::new();
-    let replies = Rc::new(RefCell::new(Vec::new()));
+    let replies = Arc::new(Mutex::new(Vec::new()));
     let into = replies.clone();
     pair.server.register(
         MethodId(1),
         Handler::inline(move |_, request, reply| {
-            into.borrow_mut().push((request.body()[0], reply.defer()));
+            into.lock().push((request.body()[0], reply.defer()));
         }),
     );
     let (local, session) = (pair.client.local(), pair.session);
-    let results = Rc::new(RefCell::new(Vec::new()));
+    let results = Arc::new(Mutex::new(Vec::new()));
     let into = results.clone();
-    pair.client.local().spawn_local(async move {
+    pair.client.local().spawn(async move {
         let calls = (0..5).map(|n| increment(&local, session, n));
-        into.replace(join_all(calls).await);
+        let all = join_all(calls).await;
+        *into.lock() = all;
     });
     pair.settle();
-    assert_eq!(replies.borrow().len(), 5);
+    assert_eq!(replies.lock().len(), 5);
     // The answers come in the opposite order.
-    for (n, reply) in replies.take().into_iter().rev() {
+    let replies = std::mem::take(&mut *replies.lock());
+    for (n, reply) in replies.into_iter().rev() {
         pair.server.complete(reply, |buffer| buffer.push(n + 100));
     }
     pair.settle();
-    let results: Vec<u8> = results.take().into_iter().map(Result::unwrap).collect();
+    let results = std::mem::take(&mut *results.lock());
+    let results: Vec<u8> = results.into_iter().map(Result::unwrap).collect();
     assert_eq!(results, [100, 101, 102, 103, 104]);
 }
 
 #[test]
 fn dropping_a_future_cancels_its_call() {
     let mut pair = Pair::new();
-    let replies = Rc::new(RefCell::new(Vec::new()));
+    let replies = Arc::new(Mutex::new(Vec::new()));
     let into = replies.clone();
     pair.server.register(
         MethodId(1),
-        Handler::inline(move |_, _, reply| into.borrow_mut().push(reply.defer())),
+        Handler::inline(move |_, _, reply| into.lock().push(reply.defer())),
     );
     let (local, session) = (pair.client.local(), pair.session);
     let options = CallOptions::default();
@@ -100,8 +105,8 @@ fn dropping_a_future_cancels_its_call() {
     drop(not_sent);
     drop(on_its_way);
     pair.settle();
-    assert_eq!(replies.borrow().len(), 1, "one was never sent");
-    assert!(replies.borrow()[0].is_cancelled());
+    assert_eq!(replies.lock().len(), 1, "one was never sent");
+    assert!(replies.lock()[0].is_cancelled());
     assert_eq!(pair.client.calls_outstanding(), 0);
     assert_eq!(pair.client.stats().cancelled, 1);
 }
@@ -112,25 +117,24 @@ fn a_select_with_a_sleep_and_a_timeout_option_both_end_a_call() {
     pair.settle();
     pair.network.lose_all(true);
     let (local, session) = (pair.client.local(), pair.session);
-    let seen = Rc::new(RefCell::new(Vec::new()));
+    let seen = Arc::new(Mutex::new(Vec::new()));
     let into = seen.clone();
-    pair.client.local().spawn_local(async move {
+    pair.client.local().spawn(async move {
         let options = CallOptions::default();
         let call = local.call(session, MethodId(1), &options, |_| {});
         let first = select(call, local.sleep(ms(10))).await;
-        into.borrow_mut().push(matches!(first, Either::Right(_)));
+        into.lock().push(matches!(first, Either::Right(_)));
         drop(first);
         let options = CallOptions::with_timeout(ms(5));
         let result = local.call(session, MethodId(1), &options, |_| {}).await;
-        into.borrow_mut()
-            .push(code(&result) == Code::DeadlineExceeded);
+        into.lock().push(code(&result) == Code::DeadlineExceeded);
     });
     pair.pass(ms(9));
-    assert_eq!(*seen.borrow(), []);
+    assert_eq!(*seen.lock(), []);
     pair.pass(ms(2));
-    assert_eq!(*seen.borrow(), [true]);
+    assert_eq!(*seen.lock(), [true]);
     pair.pass(ms(6));
-    assert_eq!(*seen.borrow(), [true, true]);
+    assert_eq!(*seen.lock(), [true, true]);
     assert_eq!(pair.client.calls_outstanding(), 0);
 }
 
@@ -145,7 +149,7 @@ fn a_handler_answers_from_a_future_that_makes_calls() {
         Handler::inline(move |context, request, reply| {
             let n = request.body()[0];
             let (local, reply) = (context.local(), reply.defer());
-            context.spawn_local(async move {
+            context.spawn(async move {
                 let both = futures::future::try_join(
                     increment(&local, next, n),
                     increment(&local, next, n + 10),
@@ -161,7 +165,7 @@ fn a_handler_answers_from_a_future_that_makes_calls() {
         MethodId(2),
         Handler::inline(|context, _, reply| {
             let reply = reply.defer();
-            context.spawn_local(async move {
+            context.spawn(async move {
                 let _reply = reply;
                 panic!("a future's bug (expected in this test)");
             });
@@ -236,7 +240,7 @@ fn a_future_is_woken_from_another_thread() {
         send.send(5).unwrap();
         futures::executor::block_on(receive_back).unwrap()
     });
-    alone.local().spawn_local(async move {
+    alone.local().spawn(async move {
         let n: u32 = receive.await.unwrap();
         send_back.send(n + 1).unwrap();
     });
@@ -267,19 +271,19 @@ fn calls_tasks_and_replies_that_outlive_their_endpoint_end() {
         ..
     } = Pair::new();
     let local = client.local();
-    let before = Rc::new(());
+    let before = Arc::new(());
     let held = before.clone();
     let options = CallOptions::default();
     let pending = local.call(session, MethodId(1), &options, |_| {});
     let inner = client.local();
-    client.local().spawn_local(async move {
+    client.local().spawn(async move {
         let _held = held;
         inner.sleep(ms(1000)).await;
     });
     drop(client);
-    assert_eq!(Rc::strong_count(&before), 1, "the future was dropped");
+    assert_eq!(Arc::strong_count(&before), 1, "the future was dropped");
     let after = local.call(session, MethodId(1), &options, |_| {});
-    local.spawn_local(async { unreachable!("never polled") });
+    local.spawn(async { unreachable!("never polled") });
     let results: Vec<Result<OwnedResponse, Status>> =
         futures::executor::block_on(join_all([pending, after]));
     assert!(results.iter().all(|r| code(r) == Code::Cancelled));

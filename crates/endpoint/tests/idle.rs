@@ -2,8 +2,8 @@
 
 mod common;
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Pair, endpoint, endpoint_with, ms, settle};
@@ -36,7 +36,7 @@ fn idle_spin_never_sleeps_and_idle_block_sleeps_at_once() {
 fn the_default_spins_only_shortly_after_work() {
     let network = SteppedNetwork::default();
     let mut alone = alone(&network, Idle::default());
-    alone.local().spawn_local(async {});
+    alone.local().spawn(async {});
     assert!(!alone.poll().unwrap().is_idle());
     for _ in 0..49 {
         network.clock().advance(Duration::from_micros(1));
@@ -67,9 +67,9 @@ fn run_until_ends_when_its_condition_is_true() {
     let mut alone = endpoint(&network, 1);
     alone.register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
     let session = alone.connect(&alone.local_address()).unwrap();
-    let done = Rc::new(Cell::new(false));
+    let done = Arc::new(AtomicBool::new(false));
     let set = done.clone();
-    let end = alone.register_continuation(move |_, _| set.set(true));
+    let end = alone.register_continuation(move |_, _| set.store(true, Ordering::Relaxed));
     let mut called = false;
     alone
         .run_until(|alone| {
@@ -80,7 +80,7 @@ fn run_until_ends_when_its_condition_is_true() {
                     .call(session, MethodId(1), &plain, |_| {}, end, 0)
                     .unwrap();
             }
-            done.get()
+            done.load(Ordering::Relaxed)
         })
         .unwrap();
     assert!(network.clock().now_ns() < 1_000_000, "it never slept");

@@ -6,9 +6,8 @@
 mod common;
 
 use std::alloc::System;
-use std::cell::Cell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use common::{TestEndpoint, endpoint, settle};
@@ -91,34 +90,35 @@ fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
     let (mut client, mut server) = (endpoint(&network, 1), endpoint(&network, 2));
     serve(&mut server);
     let session = client.connect(&server.local_address()).unwrap();
-    let left = Rc::new(Cell::new(0u64));
-    let done = Rc::new(Cell::new(0u64));
-    let again = Rc::new(Cell::new(None::<ContinuationId>));
+    let left = Arc::new(AtomicU64::new(0));
+    let done = Arc::new(AtomicU64::new(0));
+    let again = Arc::new(OnceLock::<ContinuationId>::new());
     let (left_in, done_in, again_in) = (left.clone(), done.clone(), again.clone());
     let options = CallOptions::default();
     let id = client.register_continuation(move |context, completion| {
         let response = completion.result.unwrap();
         assert_eq!(response.body().len(), 32);
         assert_eq!(response.body()[..8], completion.tag.to_le_bytes());
-        done_in.set(done_in.get() + 1);
-        if left_in.get() > 0 {
-            left_in.set(left_in.get() - 1);
-            let tag = left_in.get();
+        done_in.fetch_add(1, Ordering::Relaxed);
+        let left = left_in.load(Ordering::Relaxed);
+        if left > 0 {
+            let tag = left - 1;
+            left_in.store(tag, Ordering::Relaxed);
             let build = |buffer: &mut Vec<u8>| {
                 buffer.extend_from_slice(&tag.to_le_bytes());
                 buffer.extend_from_slice(&[7; 24]);
             };
-            let id = again_in.get().unwrap();
+            let id = *again_in.get().unwrap();
             context
                 .call(session, MethodId(1), &options, build, id, tag)
                 .unwrap();
         }
     });
-    again.set(Some(id));
+    again.set(id).unwrap();
 
     let mut run = |calls: u64| {
-        left.set(calls - IN_FLIGHT);
-        done.set(0);
+        left.store(calls - IN_FLIGHT, Ordering::Relaxed);
+        done.store(0, Ordering::Relaxed);
         for tag in 0..IN_FLIGHT {
             let build = |buffer: &mut Vec<u8>| {
                 buffer.extend_from_slice(&tag.to_le_bytes());
@@ -134,7 +134,7 @@ fn check(calls: u64, serve: impl FnOnce(&mut TestEndpoint)) {
             server.io().thread_waker().park();
             settle(&mut [&mut client, &mut server]);
         }
-        assert_eq!(done.get(), calls);
+        assert_eq!(done.load(Ordering::Relaxed), calls);
     };
     run(calls / 5);
     let before = ALLOCATOR.count();

@@ -2,33 +2,33 @@
 
 mod common;
 
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use common::{Pair, ms};
+use parking_lot::Mutex;
 use starling_endpoint::{CallError, Dispatch, Handler, Job, MethodId, Status, WorkerConfig};
 
 /// A handler may return the status of a nested call that did not run; the handler itself ran.
 #[test]
 fn a_forwarded_status_does_not_mark_the_handlers_own_request_as_not_run() {
     let mut pair = Pair::new();
-    let ran = Rc::new(Cell::new(0));
+    let ran = Arc::new(AtomicU64::new(0));
     let counts = ran.clone();
     pair.server.register(
         MethodId(1),
         Handler::inline(move |_, _, reply| {
-            counts.set(counts.get() + 1);
+            counts.fetch_add(1, Ordering::Relaxed);
             // Like `?` in a handler, after a nested call.
             reply.status(Status::from(CallError::QueueFull));
         }),
     );
     pair.call(1, b"", 1);
     let status = pair.one_end().unwrap_err();
-    assert_eq!(ran.get(), 1, "the handler ran");
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "the handler ran");
     assert!(status.may_have_run(), "{status:?}");
 }
 
@@ -71,12 +71,12 @@ fn a_future_that_panics_when_it_is_dropped_stops_no_other() {
     let mut pair = Pair::new();
     pair.settle();
     let local = pair.client.local();
-    let done = Rc::new(Cell::new(false));
-    local.spawn_local(Bomb(true));
+    let done = Arc::new(AtomicBool::new(false));
+    local.spawn(Bomb(true));
     let (sets, its_local) = (done.clone(), local.clone());
-    local.spawn_local(async move {
+    local.spawn(async move {
         its_local.sleep(ms(5)).await;
-        sets.set(true);
+        sets.store(true, Ordering::Relaxed);
     });
     let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ = pair.client.poll().unwrap();
@@ -84,7 +84,7 @@ fn a_future_that_panics_when_it_is_dropped_stops_no_other() {
     let escaped = first.is_err();
     pair.pass(ms(20));
     assert!(
-        done.get(),
+        done.load(Ordering::Relaxed),
         "the other one was lost (panic escaped: {escaped})"
     );
     assert!(!escaped, "the panic went to the owner of the endpoint");
@@ -131,10 +131,10 @@ fn panics_of_several_continuations_lose_no_response() {
     pair.server
         .register(MethodId(1), Handler::inline(|_, _, reply| reply.ok()));
     pair.settle();
-    let ends = Rc::new(Cell::new(0));
+    let ends = Arc::new(AtomicU64::new(0));
     let counts = ends.clone();
     let collect = pair.client.register_continuation(move |_, completion| {
-        counts.set(counts.get() + 1);
+        counts.fetch_add(1, Ordering::Relaxed);
         match completion.tag {
             0 => std::panic::panic_any("the first"),
             1 => std::panic::panic_any(PanicBomb),
@@ -161,27 +161,27 @@ fn panics_of_several_continuations_lose_no_response() {
     if let Err(payload) = caught {
         std::mem::forget(payload);
     }
-    assert_eq!(ends.get(), 4);
+    assert_eq!(ends.load(Ordering::Relaxed), 4);
 }
 
 /// The panic is the task's fault, and ends only the task.
 #[test]
 fn a_task_that_answers_another_endpoints_request_panics() {
     let mut pair = Pair::new();
-    let kept = Rc::new(Cell::new(None));
+    let kept = Arc::new(Mutex::new(None));
     let keeps = kept.clone();
     pair.server.register(
         MethodId(1),
-        Handler::inline(move |_, _, reply| keeps.set(Some(reply.defer()))),
+        Handler::inline(move |_, _, reply| *keeps.lock() = Some(reply.defer())),
     );
     pair.call(1, b"", 1);
     pair.settle();
-    let reply = kept.take().expect("the handler ran");
-    let (local, went_on) = (pair.client.local(), Rc::new(Cell::new(false)));
+    let reply = kept.lock().take().expect("the handler ran");
+    let (local, went_on) = (pair.client.local(), Arc::new(AtomicBool::new(false)));
     let goes_on = went_on.clone();
-    pair.client.local().spawn_local(async move {
+    pair.client.local().spawn(async move {
         local.complete_with(reply, Ok(()));
-        goes_on.set(true);
+        goes_on.store(true, Ordering::Relaxed);
     });
     let status = pair.one_end().unwrap_err();
     assert_eq!(
@@ -189,7 +189,7 @@ fn a_task_that_answers_another_endpoints_request_panics() {
         starling_endpoint::Code::Internal,
         "{status:?}"
     );
-    assert!(!went_on.get());
+    assert!(!went_on.load(Ordering::Relaxed));
 }
 
 fn configured(
@@ -212,18 +212,18 @@ fn configured(
 
 fn serves_for_a_second(change: impl Fn(&mut starling_endpoint::EndpointConfig)) {
     let (network, mut client, mut server) = configured(change);
-    let kept = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let kept = Arc::new(Mutex::new(Vec::new()));
     let keeps = kept.clone();
     server.register(
         MethodId(1),
-        Handler::inline(move |_, _, reply| keeps.borrow_mut().push(reply.defer())),
+        Handler::inline(move |_, _, reply| keeps.lock().push(reply.defer())),
     );
     network.clock().advance(ms(1000));
     let session = client.connect(&server.local_address()).unwrap();
-    let end = Rc::new(std::cell::RefCell::new(None));
+    let end = Arc::new(Mutex::new(None));
     let into = end.clone();
     let collect = client.register_continuation(move |_, completion| {
-        *into.borrow_mut() = Some(completion.result.map(drop));
+        *into.lock() = Some(completion.result.map(drop));
     });
     client
         .call(
@@ -236,12 +236,13 @@ fn serves_for_a_second(change: impl Fn(&mut starling_endpoint::EndpointConfig)) 
         )
         .unwrap();
     common::pass(&network, &mut [&mut client, &mut server], ms(3000));
-    assert!(end.borrow().is_none(), "{:?}", end.borrow());
-    for reply in kept.take() {
+    assert!(end.lock().is_none(), "{:?}", end.lock());
+    let kept = std::mem::take(&mut *kept.lock());
+    for reply in kept {
         server.complete(reply, |_| {});
     }
     common::pass(&network, &mut [&mut client, &mut server], ms(100));
-    let end = end.take();
+    let end = end.lock().take();
     assert!(matches!(end, Some(Ok(()))), "{end:?}");
 }
 
@@ -276,15 +277,15 @@ fn dropping_the_endpoint_cancels_the_requests_that_are_worked_on() {
         collect,
         ..
     } = Pair::new();
-    let kept = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let kept = Arc::new(Mutex::new(Vec::new()));
     let keeps = kept.clone();
     server.register(
         MethodId(1),
-        Handler::inline(move |_, _, reply| keeps.borrow_mut().push(reply.defer())),
+        Handler::inline(move |_, _, reply| keeps.lock().push(reply.defer())),
     );
     server.start_workers(&WorkerConfig::new(1, 16)).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
-    let tell = std::sync::Mutex::new(tell);
+    let tell = Mutex::new(tell);
     server.register_worker(
         MethodId(2),
         Arc::new(move |request, _| {
@@ -292,7 +293,7 @@ fn dropping_the_endpoint_cancels_the_requests_that_are_worked_on() {
             while !request.is_cancelled() && begun.elapsed() < ms(3000) {
                 std::thread::sleep(ms(1));
             }
-            let _ = tell.lock().unwrap().send(request.is_cancelled());
+            let _ = tell.lock().send(request.is_cancelled());
         }),
     );
     for method in [1, 2] {
@@ -311,7 +312,7 @@ fn dropping_the_endpoint_cancels_the_requests_that_are_worked_on() {
     assert_eq!(server.requests_pending(), 2);
     std::thread::sleep(ms(50));
     drop(server);
-    let reply = kept.borrow_mut().pop().unwrap();
+    let reply = kept.lock().pop().unwrap();
     assert!(reply.is_cancelled(), "a deferred one");
     assert_eq!(told.recv(), Ok(true), "a worker");
 }

@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::{Pair, code, endpoint_with, ms, settle};
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets, WorkerConfig,
 };
@@ -23,7 +22,7 @@ fn within(timeout: Duration) -> CallOptions {
 }
 
 /// The time that was left to each request that ran.
-type Left = Rc<RefCell<Vec<Option<Duration>>>>;
+type Left = Arc<Mutex<Vec<Option<Duration>>>>;
 
 /// A pair whose server has handled a call that did not wait, and has been idle since.
 fn pair() -> (Pair, Left) {
@@ -33,13 +32,13 @@ fn pair() -> (Pair, Left) {
     pair.server.register(
         MethodId(1),
         Handler::inline(move |_, request, reply| {
-            into.borrow_mut().push(request.remaining());
+            into.lock().push(request.remaining());
             reply.ok();
         }),
     );
     pair.call_with(1, b"", 0, &within(ms(50)));
     assert!(pair.one_end().is_ok());
-    left.borrow_mut().clear();
+    left.lock().clear();
     (pair, left)
 }
 
@@ -53,7 +52,7 @@ fn a_request_that_expired_in_the_receive_queue_is_not_run_and_one_with_time_left
     // The server is busy.
     pair.network.clock().advance(ms(3));
     assert_eq!(pair.server.poll().unwrap().requests, 3);
-    assert_eq!(*left.borrow(), [Some(ms(7)), None]);
+    assert_eq!(*left.lock(), [Some(ms(7)), None]);
     assert_eq!(pair.server.stats().expired, 1);
     pair.settle();
     let mut ends = pair.take_ends();
@@ -73,7 +72,7 @@ fn a_request_that_would_be_answered_too_late_is_refused_at_once() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(!status.may_have_run());
     assert!(status.message().ends_with("the call did not run"));
-    assert!(left.borrow().is_empty());
+    assert!(left.lock().is_empty());
     assert_eq!(pair.server.stats().overloaded, 1);
 }
 
@@ -84,7 +83,7 @@ fn a_request_that_waited_with_its_caller_is_run_by_an_idle_server() {
     pair.network.clock().advance(us(3_900));
     pair.server.poll().unwrap();
     assert!(pair.one_end().is_ok());
-    assert_eq!(*left.borrow(), [Some(us(100))]);
+    assert_eq!(*left.lock(), [Some(us(100))]);
 }
 
 #[test]
@@ -98,7 +97,7 @@ fn a_request_that_ends_a_servers_sleep_has_not_waited_there() {
     pair.server.wait(Some(ms(40))).unwrap();
     pair.client.poll().unwrap();
     assert_eq!(pair.server.poll().unwrap().requests, 1);
-    let left = left.borrow()[0].unwrap();
+    let left = left.lock()[0].unwrap();
     // The clocks may have drifted meanwhile.
     assert!((ms(2)..=us(2_010)).contains(&left), "{left:?}");
 }
@@ -110,7 +109,7 @@ fn a_futures_call_begins_when_it_is_issued() {
     let call = local.call(pair.session, MethodId(1), &within(ms(4)), |_| {});
     pair.network.clock().advance(us(3_900));
     pair.settle();
-    assert_eq!(*left.borrow(), [Some(ms(4))]);
+    assert_eq!(*left.lock(), [Some(ms(4))]);
     drop(call);
 }
 
@@ -169,20 +168,20 @@ fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
     });
     server.register(MethodId(1), echo);
     let session = client.connect(&server.local_address()).unwrap();
-    let ends: Rc<RefCell<(usize, usize)>> = Rc::default();
+    let ends: Arc<Mutex<(usize, usize)>> = Arc::default();
     let into = ends.clone();
     let count = client.register_continuation(move |_, completion| match completion.result {
-        Ok(_) => into.borrow_mut().0 += 1,
+        Ok(_) => into.lock().0 += 1,
         Err(status) => {
             assert_eq!(status.code(), Code::ResourceExhausted);
             assert!(!status.may_have_run());
-            into.borrow_mut().1 += 1;
+            into.lock().1 += 1;
         }
     });
     let mut before = 0;
     // A first call alone: the server learns the difference of the clocks.
     for calls in [1, 64] {
-        *ends.borrow_mut() = (0, 0);
+        *ends.lock() = (0, 0);
         before = server.stats().requests - server.stats().overloaded;
         for tag in 0..calls {
             let options = within(ms(2));
@@ -199,7 +198,7 @@ fn burst(server_ahead_ns: u64) -> (usize, usize, u64) {
     let begun = server.stats().requests - server.stats().overloaded - before;
     assert_eq!(client.calls_outstanding(), 0);
     assert_eq!(client.stats().deadline_exceeded, 0);
-    let ends = *ends.borrow();
+    let ends = *ends.lock();
     (ends.0, ends.1, begun)
 }
 

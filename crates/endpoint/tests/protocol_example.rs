@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, Encoding, Endpoint, EndpointConfig, Handler, Idle, Metadata, MethodId,
     Secrets, SessionId, Status,
@@ -365,11 +366,11 @@ impl Exchange {
         options: &CallOptions,
         body: &[u8],
     ) -> Result<Vec<u8>, Status> {
-        let end = Rc::new(RefCell::new(None));
-        let into = Rc::clone(&end);
+        let end = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&end);
         let collect = self.client.register_continuation(move |_, completion| {
             let body = completion.result.map(|response| response.body().to_vec());
-            *into.borrow_mut() = Some(body);
+            *into.lock() = Some(body);
         });
         let method = MethodId(method_id(path));
         let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(body);
@@ -377,7 +378,8 @@ impl Exchange {
             .call(session, method, options, build, collect, 0)
             .unwrap();
         self.settle();
-        end.take().expect("the call has ended")
+        let end = end.lock().take();
+        end.expect("the call has ended")
     }
 }
 

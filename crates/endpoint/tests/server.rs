@@ -2,24 +2,23 @@
 
 mod common;
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use common::{Pair, TestEndpoint, code, endpoint, metadata, ms, pass, settle};
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, Context, DeferredReply, Handler, MethodId, SessionId, Status, WorkerConfig,
 };
 
 /// Keeps the replies of method 1.
-fn keep_replies(pair: &mut Pair) -> Rc<RefCell<Vec<DeferredReply>>> {
-    let kept = Rc::new(RefCell::new(Vec::new()));
+fn keep_replies(pair: &mut Pair) -> Arc<Mutex<Vec<DeferredReply>>> {
+    let kept = Arc::new(Mutex::new(Vec::new()));
     let into = kept.clone();
     pair.server.register(
         MethodId(1),
-        Handler::inline(move |_, _, reply| into.borrow_mut().push(reply.defer())),
+        Handler::inline(move |_, _, reply| into.lock().push(reply.defer())),
     );
     kept
 }
@@ -33,8 +32,8 @@ fn a_deferred_reply_is_answered_later() {
     pair.settle();
     assert_eq!(pair.server.requests_pending(), 2);
     assert!(pair.take_ends().is_empty());
-    let second = kept.borrow_mut().remove(1);
-    let first = kept.borrow_mut().remove(0);
+    let second = kept.lock().remove(1);
+    let first = kept.lock().remove(0);
     pair.server.complete(second, |buffer| buffer.push(2));
     pair.server
         .complete_with(first, Err(Status::aborted("lost the race")));
@@ -53,7 +52,7 @@ fn a_dropped_reply_is_internal_never_a_hang() {
     pair.call(1, b"", 0);
     pair.settle();
     // A drop in another thread wakes the endpoint.
-    let reply = kept.borrow_mut().remove(0);
+    let reply = kept.lock().remove(0);
     std::thread::spawn(move || drop(reply)).join().unwrap();
     assert!(pair.server.io().thread_waker().is_woken());
     assert_eq!(code(&pair.one_end()), Code::Internal);
@@ -89,17 +88,18 @@ fn a_cancelled_call_cancels_its_deferred_request() {
     let call = pair.call(1, b"", 0);
     pair.call_with(1, b"", 1, &CallOptions::with_timeout(ms(2)));
     pair.settle();
-    assert!(kept.borrow().iter().all(|reply| !reply.is_cancelled()));
+    assert!(kept.lock().iter().all(|reply| !reply.is_cancelled()));
     pair.client.cancel(call);
     pair.settle();
-    assert!(kept.borrow()[0].is_cancelled());
-    assert!(!kept.borrow()[1].is_cancelled());
-    assert!(kept.borrow()[1].deadline_ns().is_some());
+    assert!(kept.lock()[0].is_cancelled());
+    assert!(!kept.lock()[1].is_cancelled());
+    assert!(kept.lock()[1].deadline_ns().is_some());
     // A client whose deadline passes cancels, too.
     pair.pass(ms(3));
-    assert!(kept.borrow()[1].is_cancelled());
+    assert!(kept.lock()[1].is_cancelled());
     // The handler may still answer, without effect.
-    for reply in kept.take() {
+    let replies = std::mem::take(&mut *kept.lock());
+    for reply in replies {
         pair.server.complete(reply, |_| {});
     }
     pair.settle();
@@ -111,10 +111,10 @@ fn a_cancelled_call_cancels_its_deferred_request() {
 
 /// Registers a method that calls the same method on the next server and adds a byte.
 fn forward(server: &mut TestEndpoint, next: SessionId, name: u8) {
-    let waiting = Rc::new(RefCell::new(Vec::<Option<DeferredReply>>::new()));
+    let waiting = Arc::new(Mutex::new(Vec::<Option<DeferredReply>>::new()));
     let replies = waiting.clone();
     let answered = server.register_continuation(move |context, completion| {
-        let reply = replies.borrow_mut()[completion.tag as usize].take();
+        let reply = replies.lock()[completion.tag as usize].take();
         let reply = reply.expect("answered once");
         match completion.result {
             Ok(response) => context.complete(reply, |buffer| {
@@ -131,7 +131,7 @@ fn forward(server: &mut TestEndpoint, next: SessionId, name: u8) {
                 timeout: request.remaining(),
                 ..CallOptions::default()
             };
-            let tag = waiting.borrow().len() as u64;
+            let tag = waiting.lock().len() as u64;
             let body = request.body();
             context
                 .call(
@@ -143,7 +143,7 @@ fn forward(server: &mut TestEndpoint, next: SessionId, name: u8) {
                     tag,
                 )
                 .unwrap();
-            waiting.borrow_mut().push(Some(reply.defer()));
+            waiting.lock().push(Some(reply.defer()));
         }),
     );
 }
@@ -157,12 +157,12 @@ fn calls_nest_two_levels_deep_and_the_deadline_goes_with_them() {
     let to_third = second.connect(&third.local_address()).unwrap();
     forward(&mut pair.server, to_second, b'1');
     forward(&mut second, to_third, b'2');
-    let seen = Rc::new(Cell::new(None));
+    let seen = Arc::new(Mutex::new(None));
     let see = seen.clone();
     third.register(
         MethodId(1),
         Handler::inline(move |_, request, mut reply| {
-            see.set(request.remaining());
+            *see.lock() = request.remaining();
             reply.buffer().extend_from_slice(request.body());
             reply.buffer().push(b'3');
             reply.ok();
@@ -174,7 +174,7 @@ fn calls_nest_two_levels_deep_and_the_deadline_goes_with_them() {
     let ends = pair.take_ends();
     assert_eq!(ends[0].1.as_ref().unwrap().body(), b"0321");
     assert_eq!(ends[1].1.as_ref().unwrap().body(), b"x321");
-    assert_eq!(seen.take(), None, "the second call has no deadline");
+    assert_eq!(seen.lock().take(), None, "the second call has no deadline");
     // The status of the innermost server reaches the first caller.
     third.register(
         MethodId(1),
@@ -197,19 +197,19 @@ fn a_continuation_makes_the_next_call() {
         }),
     );
     let (session, collect) = (pair.session, pair.collect);
-    let again = Rc::new(Cell::new(collect));
+    let again = Arc::new(Mutex::new(collect));
     let id = again.clone();
     let chain = pair
         .client
         .register_continuation(move |context, completion| {
             let n = completion.result.unwrap().body()[0];
-            let next = if n < 9 { id.get() } else { collect };
+            let next = if n < 9 { *id.lock() } else { collect };
             let plain = CallOptions::default();
             context
                 .call(session, MethodId(1), &plain, |b| b.push(n), next, 0)
                 .unwrap();
         });
-    again.set(chain);
+    *again.lock() = chain;
     let plain = CallOptions::default();
     pair.client
         .call(session, MethodId(1), &plain, |b| b.push(0), chain, 0)
@@ -405,7 +405,7 @@ fn shutting_down_finishes_pending_requests_and_refuses_new_ones() {
     assert_eq!(code(&pair.one_end()), Code::Unavailable);
     pair.session = session;
 
-    let reply = kept.borrow_mut().remove(0);
+    let reply = kept.lock().remove(0);
     pair.server.complete(reply, |buffer| buffer.push(1));
     assert!(pair.server.drain(ms(1000)).unwrap());
     assert!(pair.server.is_drained());
@@ -418,7 +418,7 @@ fn shutting_down_finishes_pending_requests_and_refuses_new_ones() {
     } = pair;
     drop(server);
     pass(&network, &mut [&mut client], ms(1));
-    assert_eq!(ends.take()[0].1.as_ref().unwrap().body(), [1]);
+    assert_eq!(ends.lock()[0].1.as_ref().unwrap().body(), [1]);
     assert_eq!(client.calls_outstanding(), 0);
 }
 
@@ -453,7 +453,7 @@ fn a_deferred_reply_is_cancelled_at_once_when_its_caller_gives_up() {
         }
     }
     pair.settle();
-    let heard = |n: usize| why_cancelled(&kept.borrow()[n]);
+    let heard = |n: usize| why_cancelled(&kept.lock()[n]);
     assert_eq!(heard(0), Some(Code::Cancelled));
     assert_eq!((heard(1), heard(2)), (None, None));
     // The server knows the deadline and needs no frame from the client.
@@ -462,14 +462,14 @@ fn a_deferred_reply_is_cancelled_at_once_when_its_caller_gives_up() {
     assert_eq!(heard(1), None);
     pair.pass(ms(2));
     assert_eq!(heard(1), Some(Code::DeadlineExceeded));
-    assert!(kept.borrow()[1].is_cancelled());
+    assert!(kept.lock()[1].is_cancelled());
     pair.network.lose_all(false);
     assert_eq!(heard(2), None);
     // The end of a session ends its calls.
     pair.client.close(session);
     pair.settle();
     assert_eq!(heard(2), Some(Code::Cancelled));
-    kept.borrow_mut().clear();
+    kept.lock().clear();
     pair.settle();
     assert_eq!(pair.server.requests_pending(), 0);
 }
@@ -477,21 +477,24 @@ fn a_deferred_reply_is_cancelled_at_once_when_its_caller_gives_up() {
 #[test]
 fn a_future_that_waits_for_its_caller_to_give_up_is_woken() {
     let mut pair = Pair::new();
-    let heard = Rc::new(Cell::new(None));
+    let heard = Arc::new(Mutex::new(None));
     let into = heard.clone();
     pair.server.register(
         MethodId(1),
         Handler::inline(move |context: &mut Context<'_, _>, _, reply| {
             let (reply, into) = (reply.defer(), into.clone());
-            context.spawn_local(async move { into.set(Some(reply.cancelled().await.code())) });
+            context.spawn(async move {
+                let code = reply.cancelled().await.code();
+                *into.lock() = Some(code);
+            });
         }),
     );
     let call = pair.call(1, b"", 0);
     pair.settle();
-    assert_eq!(heard.get(), None);
+    assert_eq!(*heard.lock(), None);
     pair.client.cancel(call);
     pair.settle();
-    assert_eq!(heard.get(), Some(Code::Cancelled));
+    assert_eq!(*heard.lock(), Some(Code::Cancelled));
     assert_eq!(pair.server.requests_pending(), 0);
 }
 
@@ -502,7 +505,7 @@ fn a_drain_gives_up_at_its_deadline() {
     pair.call(1, b"", 0);
     pair.settle();
     assert!(!pair.server.drain(ms(30)).unwrap());
-    assert_eq!(kept.borrow().len(), 1);
+    assert_eq!(kept.lock().len(), 1);
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::marker::{Marker, Place};
 use common::net::Net;
@@ -49,7 +51,7 @@ struct Pair {
     clock: SteppingClock,
     session: SessionId,
     continuation: ContinuationId,
-    answered: Rc<Cell<u64>>,
+    answered: Arc<AtomicU64>,
 }
 
 impl Pair {
@@ -76,11 +78,11 @@ impl Pair {
         });
         server.register(ECHO, echo);
         let session = client.connect(&address).expect("a route");
-        let answered = Rc::new(Cell::new(0));
+        let answered = Arc::new(AtomicU64::new(0));
         let count = answered.clone();
         let continuation = client.register_continuation(move |_, completion| {
             assert_eq!(completion.result.expect("an answer").body(), BODY);
-            count.set(count.get() + 1);
+            count.fetch_add(1, Ordering::Relaxed);
         });
         Self {
             client,
@@ -94,10 +96,10 @@ impl Pair {
 
     /// Makes [`CALLS`] calls; returns how long they took, ns.
     fn run_round(&mut self) -> u64 {
-        let (begin_ns, first) = (self.clock.0.get(), self.answered.get());
+        let (begin_ns, first) = (self.clock.0.get(), self.answered.load(Ordering::Relaxed));
         let mut made = 0;
         for _ in 0..MAX_TURNS {
-            let answered = self.answered.get() - first;
+            let answered = self.answered.load(Ordering::Relaxed) - first;
             if answered == CALLS {
                 return self.clock.0.get() - begin_ns;
             }
@@ -114,7 +116,10 @@ impl Pair {
             self.client.poll().expect("a healthy device");
             self.server.poll().expect("a healthy device");
         }
-        panic!("{} of {CALLS} calls answered", self.answered.get() - first);
+        panic!(
+            "{} of {CALLS} calls answered",
+            self.answered.load(Ordering::Relaxed) - first
+        );
     }
 
     /// Responses that reported a mark to the client.

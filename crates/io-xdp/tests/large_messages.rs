@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use starling_endpoint::{
@@ -69,8 +68,8 @@ fn exchange(pair: &Pair, config: &XdpConfig, mode: &str) -> [(u64, u64); 2] {
     let address = format!("xdp://va/10.77.0.2:{port}?mode={mode}");
     let connect = || XdpIo::client(&address, config.clone());
     let mut client = endpoint(inside(&pair.a, connect).expect("a device"), 1);
-    let content: Rc<[u8]> = (0..SIZE).map(|at| (at * 31 / 7) as u8).collect();
-    let right = Rc::clone(&content);
+    let content: Arc<[u8]> = (0..SIZE).map(|at| (at * 31 / 7) as u8).collect();
+    let right = Arc::clone(&content);
     let done = client.register_continuation(move |_, done: Completion<'_>| {
         let response = done.result.expect("an echo");
         assert!(*response.body() == *right);

@@ -18,11 +18,11 @@
 mod forwarding;
 mod host;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling_ethernet::Drop;
 use starling_io::Ecn;
 use starling_prefetch::prefetch;
@@ -50,7 +50,7 @@ const PREFETCH_MIN_HOSTS: usize = 16;
 const PREFETCH_DEPTH: usize = 8;
 
 /// A fabric that the devices on it share.
-pub type SharedFabric = Rc<RefCell<Fabric>>;
+pub type SharedFabric = Arc<Mutex<Fabric>>;
 
 /// The settings that all hosts and links of a fabric share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,6 +196,11 @@ impl Fabric {
             upcoming_turns: Vec::new(),
             ignores_checksums: false,
         }
+    }
+
+    /// [`Fabric::new`], for devices to share.
+    pub fn shared(config: FabricConfig) -> SharedFabric {
+        Arc::new(Mutex::new(Self::new(config)))
     }
 
     /// Adds a running host on a node of its own: the next one of the topology. It is reached at

@@ -43,7 +43,7 @@ impl SimIo {
     /// The device of `host`. A host has one device at a time: after a crash, drop the old one and
     /// make a new one.
     pub fn new(fabric: &SharedFabric, host: HostId) -> Self {
-        let config = fabric.borrow().config().clone();
+        let config = fabric.lock().config().clone();
         let waker = Arc::new(SimWaker::default());
         Self {
             fabric: fabric.clone(),
@@ -97,7 +97,7 @@ impl SimIo {
 
     /// How many peers are open. Checkers find leaked peers by this count.
     pub fn peer_count(&self) -> usize {
-        self.fabric.borrow().host(self.host).peers.len()
+        self.fabric.lock().host(self.host).peers.len()
     }
 }
 
@@ -114,7 +114,7 @@ impl PacketIo for SimIo {
     }
 
     fn local_address(&self) -> String {
-        format!("sim://{}", self.fabric.borrow().address(self.host))
+        format!("sim://{}", self.fabric.lock().address(self.host))
     }
 
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
@@ -130,13 +130,13 @@ impl PacketIo for SimIo {
     }
 
     fn poll_event(&mut self) -> Option<IoEvent> {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         fabric.host_mut(self.host).events.pop_front()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         self.waits += 1;
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let now_ns = fabric.now_ns();
         let awake = self.waker.0.swap(false, Ordering::Relaxed);
         let (waiting, _) = fabric.receive_queue(self.host);
@@ -177,7 +177,7 @@ pub struct SimRx {
 impl SimRx {
     /// Frees the datagrams of the last burst. Their memory is used again while it is in a cache.
     pub(crate) fn release(&mut self) {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         for (.., bytes) in self.burst.drain(..) {
             fabric.recycle(bytes.into_memory());
         }
@@ -187,7 +187,7 @@ impl SimRx {
 impl PacketRx for SimRx {
     fn rx_burst(&mut self) -> Result<usize, IoError> {
         self.release();
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         while self.burst.len() < MAX_BURST {
             let Some(read) = fabric.read(self.host) else {
                 break;
@@ -238,7 +238,7 @@ pub struct SimTx {
 
 impl SimTx {
     fn open_socket(&mut self, address: SocketAddr) -> PeerId {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let peer = fabric.host_mut(self.host).peers.open(address);
         let needed = peer.0 as usize + 1;
         if self.open.len() < needed {
@@ -259,7 +259,7 @@ impl SimTx {
     /// Allocates the queues of `datagrams` datagrams.
     pub(crate) fn reserve(&mut self, datagrams: usize) {
         self.ready.reserve(datagrams);
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         fabric.host_mut(self.host).queue.reserve(datagrams);
     }
 
@@ -281,7 +281,7 @@ impl SimTx {
 
     /// [`PacketIo::close_peer`].
     pub(crate) fn close_peer(&mut self, peer: PeerId) {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let Some(address) = fabric.host_mut(self.host).peers.close(peer) else {
             return;
         };
@@ -321,7 +321,7 @@ impl PacketTx for SimTx {
             "a frame of {size} bytes does not fit a datagram of {}",
             self.max_datagram
         );
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         if fabric.host(self.host).tx_frames_left == 0 {
             return Err(TxError::Full);
         }
@@ -364,7 +364,7 @@ impl PacketTx for SimTx {
             self.seal(peer);
         }
         self.begun = begun;
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         while let Some((to, bytes)) = self.ready.pop_front() {
             // The fabric says when there is room again.
             if let Err(bytes) = fabric.send(self.host, to, Ecn::Capable, bytes) {
@@ -378,7 +378,7 @@ impl PacketTx for SimTx {
 
     fn send_to_unknown(&mut self, to: SocketAddr, datagram: &[u8]) {
         // Best effort: without room on the link the datagram is lost, as in a kernel.
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let _ = fabric.send(self.host, to, Ecn::NotCapable, datagram.to_vec());
     }
 
@@ -417,7 +417,7 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn now_ns(&self) -> u64 {
-        self.fabric.borrow().host_now_ns(self.host)
+        self.fabric.lock().host_now_ns(self.host)
     }
 }
 

@@ -299,8 +299,8 @@ impl Bench<'_> {
     /// Ends a cluster's run with the final checks, and adds it to the sums.
     fn finish(&mut self, cluster: &mut Cluster) {
         cluster.settle();
-        enforce(no_overflow(cluster.fabric.borrow().counters()));
-        self.account(&cluster.fabric.borrow());
+        enforce(no_overflow(cluster.fabric.lock().counters()));
+        self.account(&cluster.fabric.lock());
     }
 
     /// Adds a run that is over to the sums.

@@ -7,12 +7,11 @@
 //! time until another thread wakes the device. Once its buffers exist the network does not
 //! allocate.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use starling_io::{
     Capabilities, Clock, Datagram, IoError, IoEvent, PacketIo, PacketRx, PacketTx, PeerId, Wake,
 };
@@ -67,10 +66,10 @@ impl Default for SteppedNetwork {
             poll_ns: 0,
             ..FabricConfig::default()
         };
-        let mut fabric = Fabric::new(config);
-        fabric.reserve(RESERVED_DATAGRAMS);
+        let fabric = Fabric::shared(config);
+        fabric.lock().reserve(RESERVED_DATAGRAMS);
         Self {
-            fabric: Rc::new(RefCell::new(fabric)),
+            fabric,
             clock: SteppedClock::default(),
         }
     }
@@ -80,7 +79,7 @@ impl SteppedNetwork {
     /// A device on a new host: the first is at `sim://10.0.0.0:4000`, the second at
     /// `sim://10.0.0.1:4000`.
     pub fn device(&self) -> SteppedIo {
-        let host = self.fabric.borrow_mut().add_host();
+        let host = self.fabric.lock().add_host();
         let device = SimIo::new(&self.fabric, host);
         let capabilities = Capabilities {
             reliable: true,
@@ -109,7 +108,7 @@ impl SteppedNetwork {
 
     /// Loses every datagram that leaves from now on, or no longer does.
     pub fn lose_all(&self, lost: bool) {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         if lost {
             fabric.set_departure_hook(Some(Box::new(|_| Treatment::LOSE)));
         } else {
@@ -119,7 +118,7 @@ impl SteppedNetwork {
 
     /// Every device is full from now on, or has room again.
     pub fn set_full(&self, full: bool) {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let frames = if full { 0 } else { usize::MAX };
         for host in 0..fabric.host_count() {
             fabric.limit_frames(HostId(host), frames);
@@ -129,7 +128,7 @@ impl SteppedNetwork {
     /// Delivers the datagrams that are due at the clock's time.
     fn deliver(&self) {
         let now_ns = self.clock.now_ns();
-        self.fabric.borrow_mut().advance_to(now_ns);
+        self.fabric.lock().advance_to(now_ns);
     }
 }
 
@@ -146,7 +145,7 @@ pub struct SteppedIo {
 impl SteppedIo {
     /// How many peers are open.
     pub fn open_peers(&self) -> usize {
-        self.network.fabric.borrow().host(self.host).peers.len()
+        self.network.fabric.lock().host(self.host).peers.len()
     }
 
     /// The device's waker, on which a thread can sleep.
@@ -168,11 +167,8 @@ impl ThreadWaker {
     /// # Panics
     /// If that takes a minute.
     pub fn park(&self) {
-        let woken = self.woken.lock().expect("no thread panicked");
-        let (mut woken, timeout) = self
-            .changed
-            .wait_timeout_while(woken, WAKE_LIMIT, |woken| !*woken)
-            .expect("no thread panicked");
+        let mut woken = self.woken.lock();
+        let timeout = (self.changed).wait_while_for(&mut woken, |woken| !*woken, WAKE_LIMIT);
         assert!(
             !timeout.timed_out(),
             "no thread used the waker for {WAKE_LIMIT:?}"
@@ -182,17 +178,17 @@ impl ThreadWaker {
 
     /// Whether the next wait returns at once.
     pub fn is_woken(&self) -> bool {
-        *self.woken.lock().expect("no thread panicked")
+        *self.woken.lock()
     }
 
     fn take(&self) -> bool {
-        std::mem::take(&mut *self.woken.lock().expect("no thread panicked"))
+        std::mem::take(&mut *self.woken.lock())
     }
 }
 
 impl Wake for ThreadWaker {
     fn wake(&self) {
-        *self.woken.lock().expect("no thread panicked") = true;
+        *self.woken.lock() = true;
         self.changed.notify_all();
     }
 }
@@ -210,7 +206,7 @@ impl PacketIo for SteppedIo {
     }
 
     fn local_address(&self) -> String {
-        format!("sim://{}", self.network.fabric.borrow().address(self.host))
+        format!("sim://{}", self.network.fabric.lock().address(self.host))
     }
 
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
@@ -226,13 +222,13 @@ impl PacketIo for SteppedIo {
     }
 
     fn poll_event(&mut self) -> Option<IoEvent> {
-        let mut fabric = self.network.fabric.borrow_mut();
+        let mut fabric = self.network.fabric.lock();
         fabric.host_mut(self.host).events.pop_front()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), IoError> {
         self.network.deliver();
-        let (waiting, _) = self.network.fabric.borrow().receive_queue(self.host);
+        let (waiting, _) = self.network.fabric.lock().receive_queue(self.host);
         if waiting > 0 {
             return Ok(());
         }

@@ -5,10 +5,10 @@
 //! handler's stated time. The loop that drives the host takes the requests that were begun and says
 //! when each is over.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
 use starling_endpoint::{Dispatch, Job, WorkerConfig};
 
@@ -16,7 +16,7 @@ use crate::fabric::{HostId, SharedFabric};
 
 /// Returns how long the handler of the job that was just run takes, ns, given the host's time.
 /// `None`: the job had nothing to run any more.
-type TakesNs = Box<dyn FnMut(u64) -> Option<u64>>;
+type TakesNs = Box<dyn FnMut(u64) -> Option<u64> + Send>;
 
 struct Pool {
     fabric: SharedFabric,
@@ -36,7 +36,7 @@ struct Pool {
 
 /// The workers of one host.
 #[derive(Clone)]
-pub(crate) struct Workers(Rc<RefCell<Pool>>);
+pub(crate) struct Workers(Arc<Mutex<Pool>>);
 
 impl Workers {
     /// `threads` of them behind one queue of `queue` jobs.
@@ -48,7 +48,7 @@ impl Workers {
         takes_ns: TakesNs,
     ) -> Self {
         let depth = WorkerConfig::new(1, 0).depth;
-        Self(Rc::new(RefCell::new(Pool {
+        Self(Arc::new(Mutex::new(Pool {
             fabric: fabric.clone(),
             host,
             policy: Jbsq::new(Mode::SingleQueue, threads, depth, queue),
@@ -63,17 +63,17 @@ impl Workers {
 
     /// Workers that began a job since the last time, and when each will be done.
     pub(crate) fn take_begun(&self) -> Vec<(usize, u64)> {
-        std::mem::take(&mut self.0.borrow_mut().begun)
+        std::mem::take(&mut self.0.lock().begun)
     }
 
     /// A worker's handler is over.
     pub(crate) fn finish(&self, worker: usize) {
-        let pool = &mut *self.0.borrow_mut();
+        let pool = &mut *self.0.lock();
         let job = pool.running[worker].take();
         pool.done.push_back((worker, job.expect("its alarm")));
         pool.start(worker);
-        let now_ns = pool.fabric.borrow().now_ns();
-        pool.fabric.borrow_mut().wake_at(pool.host, now_ns);
+        let now_ns = pool.fabric.lock().now_ns();
+        pool.fabric.lock().wake_at(pool.host, now_ns);
     }
 }
 
@@ -89,7 +89,7 @@ impl Pool {
     fn start(&mut self, worker: usize) {
         while let Some(mut job) = self.waiting[worker].pop_front() {
             let (now_ns, clock_ns) = {
-                let fabric = self.fabric.borrow();
+                let fabric = self.fabric.lock();
                 (fabric.now_ns(), fabric.host_now_ns(self.host))
             };
             job.run(clock_ns);
@@ -98,14 +98,14 @@ impl Pool {
                 return self.begun.push((worker, now_ns + takes_ns));
             }
             self.done.push_back((worker, job));
-            self.fabric.borrow_mut().wake_at(self.host, now_ns);
+            self.fabric.lock().wake_at(self.host, now_ns);
         }
     }
 }
 
 impl Dispatch for Workers {
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>> {
-        let pool = &mut *self.0.borrow_mut();
+        let pool = &mut *self.0.lock();
         // All flows share one queue, so the flow does not matter.
         match pool.policy.submit(0, job) {
             Placed::Assigned(worker, job) => pool.give(worker, job),
@@ -117,7 +117,7 @@ impl Dispatch for Workers {
     }
 
     fn poll(&mut self) -> Option<Box<Job>> {
-        let pool = &mut *self.0.borrow_mut();
+        let pool = &mut *self.0.lock();
         let (worker, job) = pool.done.pop_front()?;
         pool.in_flight -= 1;
         if let Some(next) = pool.policy.complete(worker) {
@@ -127,6 +127,6 @@ impl Dispatch for Workers {
     }
 
     fn in_flight(&self) -> usize {
-        self.0.borrow().in_flight
+        self.0.lock().in_flight
     }
 }

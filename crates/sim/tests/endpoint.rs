@@ -1,10 +1,11 @@
 //! The event loop that ships, unchanged, on simulated devices and clocks.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, Completion, ContinuationId, Endpoint, EndpointConfig, Handler, Idle,
     MethodId, Secrets, SessionId,
@@ -20,7 +21,7 @@ const CALLS: u64 = 120;
 
 type Host = Endpoint<SimIo, SimClock>;
 /// The number of times that each tag was seen.
-type Counts = Rc<RefCell<BTreeMap<u64, u32>>>;
+type Counts = Arc<Mutex<BTreeMap<u64, u32>>>;
 
 fn start(fabric: &SharedFabric, host: HostId, token: u32) -> Host {
     let mut config = EndpointConfig {
@@ -42,7 +43,7 @@ fn start_server(fabric: &SharedFabric, host: HostId, token: u32, executed: &Coun
     let executed = executed.clone();
     let echo = Handler::inline(move |_, request, mut reply| {
         let tag = u64::from_le_bytes(request.body()[..8].try_into().expect("a tag"));
-        *executed.borrow_mut().entry(tag).or_default() += 1;
+        *executed.lock().entry(tag).or_default() += 1;
         reply.buffer().extend_from_slice(request.body());
         reply.ok();
     });
@@ -68,22 +69,22 @@ struct Run {
     server: Host,
     session: SessionId,
     continuation: ContinuationId,
-    lengths: Rc<Vec<usize>>,
+    lengths: Arc<Vec<usize>>,
     executed: Counts,
     ended: Counts,
-    answered: Rc<RefCell<usize>>,
+    answered: Arc<AtomicUsize>,
     crash: bool,
 }
 
 impl Run {
     /// Two endpoints with a session between them. `crash`: the server will crash.
     fn new(seed: u64, rng: &mut Rng, crash: bool) -> Self {
-        let fabric = Rc::new(RefCell::new(Fabric::new(FabricConfig {
+        let fabric = Fabric::shared(FabricConfig {
             seed,
             ..FabricConfig::default()
-        })));
+        });
         let (client_id, server_id) = {
-            let mut fabric = fabric.borrow_mut();
+            let mut fabric = fabric.lock();
             let until_ns = 100 * MS;
             let mut add = |fault| fabric.add_rule(Rule::everywhere(0, until_ns, fault));
             let ppm = rng.range(0, 200_000) as u32;
@@ -96,16 +97,17 @@ impl Run {
         let (executed, ended) = (Counts::default(), Counts::default());
         let mut client = start(&fabric, client_id, 1);
         let server = start_server(&fabric, server_id, 2, &executed);
-        let answered = Rc::new(RefCell::new(0));
+        let answered = Arc::new(AtomicUsize::new(0));
         let lengths = (0..CALLS).map(|_| rng.log_range(0, 60_000) as usize);
-        let lengths: Rc<Vec<usize>> = Rc::new(lengths.collect());
+        let lengths: Arc<Vec<usize>> = Arc::new(lengths.collect());
         let continuation = {
             let (ended, answered, lengths) = (ended.clone(), answered.clone(), lengths.clone());
             client.register_continuation(move |_, completion| {
                 let tag = completion.tag;
-                *ended.borrow_mut().entry(tag).or_default() += 1;
+                *ended.lock().entry(tag).or_default() += 1;
                 let length = lengths[tag as usize];
-                *answered.borrow_mut() += usize::from(check_completion(completion, length, crash));
+                let succeeded = check_completion(completion, length, crash);
+                answered.fetch_add(usize::from(succeeded), Ordering::Relaxed);
             })
         };
         let session = client.connect(&server.local_address()).expect("an address");
@@ -126,19 +128,19 @@ impl Run {
     }
 
     fn set_timer(&self, at_ns: u64, word: u64) {
-        self.fabric.borrow_mut().set_timer(at_ns, word);
+        self.fabric.lock().set_timer(at_ns, word);
     }
 
     /// Steps through the run until its end.
     fn step_to_end(mut self) -> Self {
         loop {
-            let step = self.fabric.borrow_mut().step().expect("the end is a timer");
+            let step = self.fabric.lock().step().expect("the end is a timer");
             match step {
                 Step::Turn(host) => self.turn(host),
                 Step::Timer(CRASH) => {
                     drop(self.server);
-                    self.fabric.borrow_mut().crash(self.server_id);
-                    self.fabric.borrow_mut().restart(self.server_id);
+                    self.fabric.lock().crash(self.server_id);
+                    self.fabric.lock().restart(self.server_id);
                     self.server = start_server(&self.fabric, self.server_id, 3, &self.executed);
                 }
                 Step::Timer(END) => return self,
@@ -154,13 +156,13 @@ impl Run {
             &mut self.server
         };
         let turn = endpoint.poll().expect("the device has no errors");
-        let now_ns = self.fabric.borrow().now_ns();
+        let now_ns = self.fabric.lock().now_ns();
         if turn.is_idle() {
             endpoint.wait(None).expect("the device has no errors");
             // The wait ended at once, so the loop runs again.
-            self.fabric.borrow_mut().wake_at(host, now_ns + MS);
+            self.fabric.lock().wake_at(host, now_ns + MS);
         } else {
-            self.fabric.borrow_mut().wake_at(host, now_ns + 500);
+            self.fabric.lock().wake_at(host, now_ns + 500);
         }
     }
 
@@ -178,10 +180,10 @@ impl Run {
             .call(session, ECHO, &options, build, continuation, tag);
         if called.is_err() {
             assert!(self.crash, "the session ended without a crash");
-            *self.ended.borrow_mut().entry(tag).or_default() += 1;
+            *self.ended.lock().entry(tag).or_default() += 1;
         }
-        let now_ns = self.fabric.borrow().now_ns();
-        self.fabric.borrow_mut().wake_at(self.client_id, now_ns);
+        let now_ns = self.fabric.lock().now_ns();
+        self.fabric.lock().wake_at(self.client_id, now_ns);
     }
 }
 
@@ -216,15 +218,15 @@ fn run(seed: u64, crash: bool) -> (u64, usize) {
     }
     run.set_timer(10_000 * MS, END);
     let run = run.step_to_end();
-    let ended = run.ended.borrow();
+    let ended = run.ended.lock();
     assert_eq!(ended.len() as u64, CALLS, "every call ends");
     assert!(ended.values().all(|&times| times == 1), "once");
-    let at_most_once = run.executed.borrow().values().all(|&times| times == 1);
+    let at_most_once = run.executed.lock().values().all(|&times| times == 1);
     assert!(at_most_once, "a request ran twice");
     assert_eq!(run.client.calls_outstanding(), 0);
     assert_eq!(run.server.requests_pending(), 0);
-    let hash = run.fabric.borrow().trace().hash();
-    (hash, *run.answered.borrow())
+    let hash = run.fabric.lock().trace().hash();
+    (hash, run.answered.load(Ordering::Relaxed))
 }
 
 #[test]

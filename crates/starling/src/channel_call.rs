@@ -12,7 +12,7 @@ use starling_message::MethodDescriptor;
 use crate::address::Address;
 use crate::call_cell::{CallCell, CallResult};
 use crate::channel_state::StateCell;
-use crate::driver::{Command, DeadlineWaker, Driver, Reply, Submission};
+use crate::driver::{Command, DeadlineWaker, Driver, Reply, Submission, Watch};
 use crate::options::CallOptions;
 use crate::permits::{Permit, Permits};
 
@@ -103,6 +103,7 @@ enum Progress<R> {
 pub(crate) struct RawCall<R: IntoCommand> {
     shared: Arc<Shared>,
     progress: Progress<R>,
+    watch: Option<Watch>,
 }
 
 impl<R: IntoCommand> RawCall<R> {
@@ -110,6 +111,7 @@ impl<R: IntoCommand> RawCall<R> {
         let mut call = Self {
             shared: Arc::clone(shared),
             progress: Progress::Ended,
+            watch: None,
         };
         match shared.permits.try_acquire() {
             Some(permit) => call.submit(permit, request),
@@ -128,7 +130,7 @@ impl<R: IntoCommand> RawCall<R> {
     fn submit(&mut self, permit: Permit, request: R) {
         let cell = Arc::new(CallCell::new());
         self.progress = Progress::Submitted(Arc::clone(&cell));
-        self.shared.driver.send(request.into_command(Reply {
+        self.shared.driver.push(request.into_command(Reply {
             cell,
             permit: Some(permit),
         }));
@@ -149,8 +151,14 @@ impl<R: IntoCommand> RawCall<R> {
         }
         match &self.progress {
             Progress::Submitted(cell) => {
-                let result = cell.poll(cx);
+                let mut result = cell.poll(cx);
+                if result.is_pending() {
+                    self.shared.driver.drive(&mut self.watch);
+                    // Over shared memory the response may be here already.
+                    result = cell.poll(cx);
+                }
                 if result.is_ready() {
+                    self.watch = None;
                     self.progress = Progress::Ended;
                 }
                 result

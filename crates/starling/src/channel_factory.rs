@@ -1,9 +1,9 @@
 //! Channels for the thread that owns an endpoint.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling_io::MessageMemory;
 
 use crate::address::{Address, DeviceKey};
@@ -17,24 +17,24 @@ use crate::local::LocalChannel;
 
 /// Makes the [`LocalChannel`]s of one endpoint.
 pub(crate) struct ChannelFactory {
-    pub(crate) executor: Rc<Executor>,
+    pub(crate) executor: Arc<Executor>,
     /// The device's memory for messages.
     pub(crate) memory: MessageMemory,
     device: DeviceKey,
-    connections: Rc<Connections>,
+    connections: Arc<Connections>,
     /// Channels to addresses that the endpoint's device does not reach. Each stays for the life of
     /// the endpoint.
-    elsewhere: RefCell<HashMap<Address, Channel>>,
+    elsewhere: Mutex<HashMap<Address, Channel>>,
 }
 
 impl ChannelFactory {
-    pub(crate) fn new<I: Device>(core: &Core<I>, device: DeviceKey) -> Rc<Self> {
-        Rc::new(Self {
-            executor: Rc::clone(&core.executor),
+    pub(crate) fn new<I: Device>(core: &Core<I>, device: DeviceKey) -> Arc<Self> {
+        Arc::new(Self {
+            executor: Arc::clone(&core.executor),
             memory: core.raw.memory(),
             device,
-            connections: Rc::clone(&core.connections),
-            elsewhere: RefCell::default(),
+            connections: Arc::clone(&core.connections),
+            elsewhere: Mutex::default(),
         })
     }
 
@@ -50,7 +50,7 @@ impl ChannelFactory {
     }
 
     fn elsewhere(&self, address: Address) -> Result<Channel, Error> {
-        let mut elsewhere = self.elsewhere.borrow_mut();
+        let mut elsewhere = self.elsewhere.lock();
         if let Some(channel) = elsewhere.get(&address) {
             return Ok(channel.clone());
         }

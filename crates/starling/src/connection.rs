@@ -23,14 +23,14 @@
 //! native layout. If they differ and are compatible by protobuf's rules, messages go in protobuf. Else
 //! the client refuses calls of that method, naming the field.
 
-use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use starling_endpoint::{Code, Encoding, OpenError, SessionId, SessionState, Status};
 use starling_message::MethodDescriptor;
 
@@ -95,52 +95,52 @@ struct State {
 /// that theirs has ended.
 #[derive(Default)]
 pub(crate) struct PollQueue {
-    connections: RefCell<Vec<Rc<Connection>>>,
-    has_new: Cell<bool>,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    has_new: AtomicBool,
 }
 
 impl PollQueue {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.connections.borrow().is_empty()
+        self.connections.lock().is_empty()
     }
 
     /// Whether a connection has come since the event loop took the queue.
     pub(crate) fn has_new(&self) -> bool {
-        self.has_new.get()
+        self.has_new.load(Ordering::Relaxed)
     }
 
-    fn push(&self, connection: &Rc<Connection>) {
-        self.has_new.set(true);
-        self.connections.borrow_mut().push(Rc::clone(connection));
+    fn push(&self, connection: &Arc<Connection>) {
+        self.has_new.store(true, Ordering::Relaxed);
+        self.connections.lock().push(Arc::clone(connection));
     }
 
-    pub(crate) fn take(&self) -> Vec<Rc<Connection>> {
-        self.has_new.set(false);
-        self.connections.take()
+    pub(crate) fn take(&self) -> Vec<Arc<Connection>> {
+        self.has_new.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *self.connections.lock())
     }
 
     /// Keeps a connection for the next poll. It is not new: the thread may sleep until then.
-    pub(crate) fn keep(&self, connection: Rc<Connection>) {
-        self.connections.borrow_mut().push(connection);
+    pub(crate) fn keep(&self, connection: Arc<Connection>) {
+        self.connections.lock().push(connection);
     }
 }
 
 pub(crate) struct Connection {
     address: Address,
-    executor: Rc<Executor>,
+    executor: Arc<Executor>,
     /// Weak, because the queue owns the connections in it.
     queue: Weak<PollQueue>,
-    state: RefCell<State>,
+    state: Mutex<State>,
 }
 
 impl Connection {
-    pub(crate) fn new(address: Address, executor: Rc<Executor>, queue: Weak<PollQueue>) -> Self {
+    pub(crate) fn new(address: Address, executor: Arc<Executor>, queue: Weak<PollQueue>) -> Self {
         Self {
             address,
             executor,
             queue,
-            state: RefCell::new(State {
+            state: Mutex::new(State {
                 phase: Phase::Idle,
                 suspected: false,
                 failures: 0,
@@ -160,7 +160,7 @@ impl Connection {
 
     /// Publishes its state to other threads from now on.
     pub(crate) fn publish_to(&self, cell: Arc<StateCell>) {
-        self.state.borrow_mut().published = Some(cell);
+        self.state.lock().published = Some(cell);
     }
 
     // ---- for callers ----
@@ -168,7 +168,7 @@ impl Connection {
     /// The session and the encoding, if a call of this method can be made now.
     #[inline]
     pub(crate) fn ready(&self, method: u32) -> Option<(SessionId, Encoding)> {
-        let state = self.state.borrow();
+        let state = self.state.lock();
         match (&state.phase, state.bindings.get(&method)) {
             (Phase::Open(session), Some(Binding::Bound(encoding))) if !state.suspected => {
                 Some((*session, *encoding))
@@ -179,11 +179,11 @@ impl Connection {
 
     /// Takes in that a call failed. If the session may have ended, the event loop checks it before
     /// the next call.
-    pub(crate) fn suspect(self: &Rc<Self>, code: Code) {
+    pub(crate) fn suspect(self: &Arc<Self>, code: Code) {
         if code != Code::Unavailable {
             return;
         }
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock();
         if matches!(state.phase, Phase::Open(_)) && !state.suspected {
             state.suspected = true;
             self.enqueue();
@@ -191,7 +191,7 @@ impl Connection {
     }
 
     /// Has the event loop poll this connection. Has no effect after the end of the endpoint.
-    fn enqueue(self: &Rc<Self>) {
+    fn enqueue(self: &Arc<Self>) {
         if let Some(queue) = self.queue.upgrade() {
             queue.push(self);
         }
@@ -199,7 +199,7 @@ impl Connection {
 
     /// Waits until a call of this method can be made. `wait_for_ready` has it wait out failures.
     pub(crate) async fn prepare(
-        self: &Rc<Self>,
+        self: &Arc<Self>,
         method: &'static MethodDescriptor,
         wait_for_ready: bool,
     ) -> Result<(SessionId, Encoding), Status> {
@@ -224,11 +224,11 @@ impl Connection {
     }
 
     /// Waits for an open session.
-    pub(crate) async fn open(self: &Rc<Self>, wait_for_ready: bool) -> Result<SessionId, Status> {
+    pub(crate) async fn open(self: &Arc<Self>, wait_for_ready: bool) -> Result<SessionId, Status> {
         let mut tried = false;
         loop {
             let (phase, suspected, version) = {
-                let state = self.state.borrow();
+                let state = self.state.lock();
                 (state.phase.clone(), state.suspected, state.version)
             };
             match phase {
@@ -253,15 +253,15 @@ impl Connection {
 
     /// Starts an attempt to connect. It is a task of its own, as [`Self::request_binding`] is, and
     /// continues after the call that waits for it has been given up.
-    fn start_attempt(self: &Rc<Self>) {
+    fn start_attempt(self: &Arc<Self>) {
         if !lookup::is_needed(&self.address) {
             return self.connect_to(vec![self.address.to_string()]);
         }
-        self.state.borrow_mut().phase = Phase::Resolving;
+        self.state.lock().phase = Phase::Resolving;
         self.notify();
-        let connection = Rc::downgrade(self);
+        let connection = Arc::downgrade(self);
         let found = lookup::look_up(&self.address);
-        self.executor.local.spawn_local(async move {
+        self.executor.local.spawn(async move {
             let found = found.await;
             let Some(connection) = connection.upgrade() else {
                 return;
@@ -277,8 +277,8 @@ impl Connection {
     }
 
     /// Has the event loop open a session at the first of these targets that works.
-    fn connect_to(self: &Rc<Self>, targets: Vec<String>) {
-        let mut state = self.state.borrow_mut();
+    fn connect_to(self: &Arc<Self>, targets: Vec<String>) {
+        let mut state = self.state.lock();
         state.phase = Phase::Wanted;
         state.targets = targets.into();
         state.failed_targets.clear();
@@ -288,14 +288,14 @@ impl Connection {
     }
 
     async fn bind(
-        self: &Rc<Self>,
+        self: &Arc<Self>,
         session: SessionId,
         method: &'static MethodDescriptor,
     ) -> Result<Encoding, Status> {
         let mut requested = false;
         loop {
             let (binding, version) = {
-                let state = self.state.borrow();
+                let state = self.state.lock();
                 if !matches!(state.phase, Phase::Open(open) if open == session) {
                     return Err(self.down_status(&state));
                 }
@@ -316,16 +316,16 @@ impl Connection {
 
     /// Asks the server for its version of a method. It is a task of its own: other calls may wait for
     /// the answer, too, when this one is given up.
-    fn request_binding(self: &Rc<Self>, session: SessionId, method: &'static MethodDescriptor) {
-        let mut state = self.state.borrow_mut();
+    fn request_binding(self: &Arc<Self>, session: SessionId, method: &'static MethodDescriptor) {
+        let mut state = self.state.lock();
         state.bindings.insert(method.id, Binding::Requested);
         drop(state);
         let local = &self.executor.local;
         let (connection, answer) = (
-            Rc::downgrade(self),
+            Arc::downgrade(self),
             binding::request(local, session, method),
         );
-        local.spawn_local(async move {
+        local.spawn(async move {
             let answer = answer.await;
             let Some(connection) = connection.upgrade() else {
                 return;
@@ -342,7 +342,7 @@ impl Connection {
     }
 
     fn handle_binding(&self, session: SessionId, method: u32, binding: Binding) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock();
         if matches!(state.phase, Phase::Open(open) if open == session)
             && let Entry::Occupied(mut entry) = state.bindings.entry(method)
         {
@@ -366,7 +366,7 @@ impl Connection {
 
     /// Its session, open or opening.
     pub(crate) fn session(&self) -> Option<SessionId> {
-        match self.state.borrow().phase {
+        match self.state.lock().phase {
             Phase::Opening(session) | Phase::Open(session) => Some(session),
             _ => None,
         }
@@ -374,7 +374,7 @@ impl Connection {
 
     /// Where to open a session, if it wants one.
     pub(crate) fn target(&self) -> Option<String> {
-        let state = self.state.borrow();
+        let state = self.state.lock();
         let target = state.targets.front();
         target
             .filter(|_| matches!(state.phase, Phase::Wanted))
@@ -385,7 +385,7 @@ impl Connection {
     pub(crate) fn handle_connect(&self, result: Result<SessionId, OpenError>) {
         match result {
             Ok(session) => {
-                let mut state = self.state.borrow_mut();
+                let mut state = self.state.lock();
                 state.phase = Phase::Opening(session);
                 state.bindings.clear();
             }
@@ -396,7 +396,7 @@ impl Connection {
 
     /// Takes in the state of its session.
     pub(crate) fn handle_state(&self, session_state: Option<SessionState>) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock();
         state.suspected = false;
         let mut failure = None;
         match (session_state, &state.phase) {
@@ -425,7 +425,7 @@ impl Connection {
 
     /// No session opens at the target: tries the next one, or fails the attempt.
     fn fail_target(&self, error: Status) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock();
         state.targets.pop_front();
         state.failed_targets.push(error.message().to_owned());
         if !state.targets.is_empty() {
@@ -445,7 +445,7 @@ impl Connection {
     }
 
     fn fail(&self, error: Status) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock();
         let pause_ns = (BACKOFF_MIN_NS << state.failures.min(16)).min(BACKOFF_MAX_NS);
         let jitter_ns = self.executor.random() % (pause_ns / 2);
         state.failures += 1;
@@ -459,7 +459,7 @@ impl Connection {
 
     /// Publishes the state, and wakes the futures that wait for a change.
     fn notify(&self) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock();
         state.version += 1;
         if let Some(published) = &state.published {
             published.set(match state.phase {
@@ -477,7 +477,7 @@ impl Connection {
     /// Waits for a change after this version.
     async fn wait_for_change(&self, version: u64) {
         std::future::poll_fn(|cx| {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state.lock();
             if state.version != version {
                 return Poll::Ready(());
             }

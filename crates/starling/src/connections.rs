@@ -9,10 +9,10 @@
 //!      └───────────── wakers ◀── Connection ◀─┴─ state of its session
 //! ```
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::{Rc, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use starling_endpoint::SessionState;
 
 use crate::address::Address;
@@ -21,40 +21,40 @@ use crate::device::{Device, Raw};
 use crate::executor::Executor;
 
 pub(crate) struct Connections {
-    executor: Rc<Executor>,
+    executor: Arc<Executor>,
     queue: Weak<PollQueue>,
-    all: RefCell<Vec<Weak<Connection>>>,
+    all: Mutex<Vec<Weak<Connection>>>,
     /// Connections that are found by their address. They stay for the life of the endpoint.
-    shared: RefCell<HashMap<Address, Rc<Connection>>>,
+    shared: Mutex<HashMap<Address, Arc<Connection>>>,
 }
 
 impl Connections {
-    pub(crate) fn new(executor: &Rc<Executor>, queue: &Rc<PollQueue>) -> Rc<Self> {
-        Rc::new(Self {
-            executor: Rc::clone(executor),
-            queue: Rc::downgrade(queue),
-            all: RefCell::default(),
-            shared: RefCell::default(),
+    pub(crate) fn new(executor: &Arc<Executor>, queue: &Arc<PollQueue>) -> Arc<Self> {
+        Arc::new(Self {
+            executor: Arc::clone(executor),
+            queue: Arc::downgrade(queue),
+            all: Mutex::default(),
+            shared: Mutex::default(),
         })
     }
 
     /// A connection of the caller's own. Its session is closed with the last reference.
-    pub(crate) fn open(&self, address: Address) -> Rc<Connection> {
-        let (executor, queue) = (Rc::clone(&self.executor), Weak::clone(&self.queue));
-        let connection = Rc::new(Connection::new(address, executor, queue));
-        let mut all = self.all.borrow_mut();
+    pub(crate) fn open(&self, address: Address) -> Arc<Connection> {
+        let (executor, queue) = (Arc::clone(&self.executor), Weak::clone(&self.queue));
+        let connection = Arc::new(Connection::new(address, executor, queue));
+        let mut all = self.all.lock();
         all.retain(|connection| connection.strong_count() > 0);
-        all.push(Rc::downgrade(&connection));
+        all.push(Arc::downgrade(&connection));
         connection
     }
 
     /// The connection to an address that all futures of this thread share.
-    pub(crate) fn shared(&self, address: Address) -> Rc<Connection> {
-        let mut shared = self.shared.borrow_mut();
+    pub(crate) fn shared(&self, address: Address) -> Arc<Connection> {
+        let mut shared = self.shared.lock();
         let connection = shared
             .entry(address)
             .or_insert_with_key(|address| self.open(address.clone()));
-        Rc::clone(connection)
+        Arc::clone(connection)
     }
 
     /// Between two turns: opens sessions, and gives connections the state of theirs.
@@ -70,7 +70,7 @@ impl Connections {
         let mut changed = sessions_ended;
         let queued = queue.take();
         if sessions_ended {
-            let all: Vec<_> = self.all.borrow().iter().filter_map(Weak::upgrade).collect();
+            let all: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
             for connection in all {
                 if let Some(session) = connection.session() {
                     connection.handle_state(raw.session_state(session));

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -20,21 +19,24 @@ use crate::stats::ThreadStats;
 
 pub(crate) struct Core<I: Device> {
     pub(crate) raw: Raw<I>,
-    pub(crate) executor: Rc<Executor>,
-    pub(crate) connections: Rc<Connections>,
-    queue: Rc<PollQueue>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) connections: Arc<Connections>,
+    queue: Arc<PollQueue>,
     /// Client sessions of the endpoint that had ended when the connections were last polled.
     ended_seen: u64,
     woken: Arc<Woken>,
 }
 
 impl<I: Device> Core<I> {
-    pub(crate) fn new(io: I, config: &EndpointConfig) -> Result<Self, Error> {
+    pub(crate) fn new(
+        io: I,
+        clock: MonotonicClock,
+        config: &EndpointConfig,
+    ) -> Result<Self, Error> {
         let (secrets, seed) = secrets()?;
-        let clock = MonotonicClock::new();
         let raw = Raw::new(io, clock.clone(), config.clone(), secrets)?;
         let executor = Executor::new(raw.local(), clock, seed);
-        let queue = Rc::new(PollQueue::default());
+        let queue = Arc::new(PollQueue::default());
         let connections = Connections::new(&executor, &queue);
         let woken = Arc::new(Woken {
             flag: AtomicBool::new(false),

@@ -1,51 +1,53 @@
-//! The background thread behind channels: an endpoint that makes calls for other threads.
+//! The endpoint behind channels. It belongs to no thread: whoever waits for a call drives it, and a
+//! keeper thread does what nobody waits for.
 //!
 //! ```text
-//!  callers' threads                         driver's thread
-//!  encode ─▶ inbox (lock-free) ─▶ wake ─▶ turn ─▶ endpoint ─▶ network
-//!  CallCell ◀──────────────────────────── continuation
+//!  callers: encode ─▶ inbox (lock-free) ─▶ the driver: execute, turn ─▶ endpoint ─▶ network
+//!  CallCell ◀──────────────────────────────── continuation
 //! ```
 //!
-//! Each call holds a permit from before it enters the inbox until it ends, and adds at most one more
-//! command. So the channels' capacities bound the inbox.
+//! `starling_share` has the inbox and says who drives. Each call holds a permit from before it enters
+//! the inbox until it ends, and adds at most one more command. So the channels' capacities bound the
+//! inbox.
 
+mod any_loop;
 mod command;
 mod deadline_waker;
 mod event_loop;
-mod inbox;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::{JoinHandle, ThreadId};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use starling_endpoint::{EndpointConfig, Status};
-use starling_io::MessageMemory;
-use starling_io_shm::ShmIo;
-use starling_io_udp::UdpIo;
-use starling_io_xdp::XdpIo;
+use starling_io::{MessageMemory, MonotonicClock};
+use starling_share::SharedLoop;
 
-use crate::address::{Address, DeviceKey, Scheme};
-use crate::core::Core;
-use crate::device::Device;
+use crate::address::{Address, DeviceKey};
 use crate::error::Error;
 use crate::stats::ThreadStats;
+use crate::wait::{block_on, drive_while_blocked};
 
+use any_loop::AnyLoop;
 pub(crate) use command::{Command, Reply, Submission};
 pub(crate) use deadline_waker::DeadlineWaker;
-use event_loop::EventLoop;
-use inbox::{CloseGuard, Inbox};
 
-/// A background thread with an endpoint. It ends with its last channel.
+/// An endpoint that channels share. It ends with the last of them.
 pub(crate) struct Driver {
-    inbox: Arc<Inbox>,
-    /// The memory for messages of the thread's device.
+    shared: Arc<Shared>,
+    /// The memory for messages of the device.
     pub(crate) memory: MessageMemory,
     next_channel: AtomicU64,
-    thread: Option<JoinHandle<()>>,
-    thread_id: ThreadId,
+    keeper: Option<JoinHandle<()>>,
 }
+
+/// The loop with the right to drive it.
+pub(crate) type Shared = SharedLoop<AnyLoop>;
+
+/// A call that a future waits for.
+pub(crate) type Watch = starling_share::Watch<AnyLoop>;
 
 /// The drivers that channels share unless they have their own. There is one for each device.
 static SHARED: Mutex<Vec<(DeviceKey, Weak<Driver>)>> = Mutex::new(Vec::new());
@@ -54,9 +56,9 @@ impl Driver {
     /// The driver for this address that the channels of the process share.
     pub(crate) fn shared(address: &Address) -> Result<Arc<Self>, Error> {
         let key = DeviceKey::of(address);
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         shared.retain(|(_, driver)| driver.strong_count() > 0);
-        let works = |driver: &Arc<Self>| driver.inbox.failure().is_none();
+        let works = |driver: &Arc<Self>| driver.shared.failure().is_none();
         let mut reaching = shared.iter().filter(|(own, _)| own.reaches(&key));
         if let Some(driver) = reaching.find_map(|(_, driver)| driver.upgrade().filter(works)) {
             return Ok(driver);
@@ -66,37 +68,22 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Starts a new driver.
+    /// Makes a new endpoint, and starts its keeper.
     pub(crate) fn start(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
-        match address.scheme() {
-            Scheme::Udp => Self::start_on::<UdpIo>(address, config),
-            Scheme::Shm => Self::start_on::<ShmIo>(address, config),
-            Scheme::Xdp => Self::start_on::<XdpIo>(address, config),
-        }
-    }
-
-    fn start_on<I: Device>(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
-        let io = I::client(address.as_str())?;
-        let (scheme, memory) = (address.scheme(), io.memory());
-        let inbox = Inbox::new(io.waker());
-        let (config, its_inbox) = (config.clone(), Arc::clone(&inbox));
-        let thread = std::thread::Builder::new()
-            .name(format!("starling-{scheme}"))
-            .spawn(move || {
-                let guard = CloseGuard(Arc::clone(&its_inbox));
-                let result = Core::new(io, &config)
-                    .and_then(|core| Ok(EventLoop::new(core, its_inbox).run()?));
-                if let Err(error) = result {
-                    guard.0.fail(error.to_string());
-                }
-            })
+        let clock = MonotonicClock::new();
+        let event_loop = AnyLoop::new(address, clock.clone(), config)?;
+        let (device, memory) = (event_loop.waker(), event_loop.memory());
+        let shared = Arc::new(SharedLoop::new(event_loop, device, clock));
+        let kept = Arc::clone(&shared);
+        let keeper = std::thread::Builder::new()
+            .name(format!("starling-{}", address.scheme()))
+            .spawn(move || kept.keep())
             .map_err(|error| Error::system("start a thread for channels", error))?;
         Ok(Self {
-            inbox,
+            shared,
             memory,
             next_channel: AtomicU64::new(0),
-            thread_id: thread.thread().id(),
-            thread: Some(thread),
+            keeper: Some(keeper),
         })
     }
 
@@ -105,17 +92,39 @@ impl Driver {
         self.next_channel.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counters of the thread.
+    /// Counters of the endpoint.
     pub(crate) fn stats(&self) -> Result<ThreadStats, Status> {
-        let (answer, answered) = channel();
-        self.send(Command::Report(answer));
-        answered
-            .recv()
-            .map_err(|_| command::stopped(self.inbox.failure()))
+        let report = Arc::new(command::Report::default());
+        self.shared.push(Command::Report(Arc::clone(&report)));
+        let mut watch = None;
+        block_on(std::future::poll_fn(|cx| {
+            let stats = report.poll(cx);
+            if stats.is_pending() {
+                self.drive(&mut watch);
+            }
+            stats
+        }))
+        .ok_or_else(|| command::stopped(self.shared.failure()))
     }
 
+    /// Leaves a command, and has it executed soon.
     pub(crate) fn send(&self, command: Command) {
-        self.inbox.push(command);
+        self.shared.push(command);
+        self.shared.drive_once();
+    }
+
+    /// Leaves a call's command. [`Driver::drive`] has to follow before the caller waits.
+    pub(crate) fn push(&self, command: Command) {
+        self.shared.push(command);
+    }
+
+    /// Has the loop driven for a caller that begins to wait: by the caller, if its thread sleeps
+    /// until the call is over, else by the background, while `watch` lives.
+    pub(crate) fn drive(&self, watch: &mut Option<Watch>) {
+        if !drive_while_blocked(&self.shared) {
+            watch.get_or_insert_with(|| SharedLoop::watch(&self.shared));
+            self.shared.drive_once();
+        }
     }
 }
 
@@ -127,13 +136,14 @@ impl fmt::Debug for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.inbox.stop();
-        // The thread itself may drop the last reference, with a call's reply.
-        if std::thread::current().id() != self.thread_id
-            && let Some(thread) = self.thread.take()
+        self.shared.stop();
+        // A loop may drop the last reference itself, with a caller's waker. The keeper then waits
+        // for this very thread.
+        if !starling_share::is_driving()
+            && let Some(keeper) = self.keeper.take()
         {
             // The panic hook has reported a panic there already.
-            let _ = thread.join();
+            let _ = keeper.join();
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::{LocalHandle, Stats, Turn};
-use starling_io::{DeviceReport, IoError, MessageMemory, PacketIo, Wake};
+use starling_io::{DeviceReport, IoError, MessageMemory, MonotonicClock, PacketIo, Wake};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
@@ -27,7 +26,7 @@ use crate::settings::{Settings, settings_methods};
 /// [`Endpoint::poll`] in a loop of your own.
 pub struct Endpoint {
     core: AnyCore,
-    channels: Rc<ChannelFactory>,
+    channels: Arc<ChannelFactory>,
 }
 
 type AnyCore = PerDevice<Box<Core<UdpIo>>, Box<Core<ShmIo>>, Box<Core<XdpIo>>>;
@@ -59,8 +58,8 @@ impl Endpoint {
     }
 
     /// Adds a task to this endpoint. It makes progress while the endpoint runs.
-    pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
-        self.local().spawn_local(future);
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.local().spawn(future);
     }
 
     /// The handle by which futures of this endpoint sleep and spawn tasks.
@@ -227,7 +226,7 @@ impl EndpointBuilder {
             Role::Bind => I::bind(address.as_str(), false)?,
             Role::Reach => I::client(address.as_str())?,
         };
-        let mut core = Core::new(io, &config)?;
+        let mut core = Core::new(io, MonotonicClock::new(), &config)?;
         let channels = ChannelFactory::new(&core, DeviceKey::of(address));
         if role == Role::Bind {
             registry.serve_on(&mut core, &channels, &workers)?;

@@ -1,7 +1,7 @@
 //! Services for the futures of one endpoint's thread: tasks, timers, the clock and random numbers.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use starling_endpoint::LocalHandle;
 use starling_io::{Clock, MonotonicClock};
@@ -10,15 +10,15 @@ pub(crate) struct Executor {
     pub(crate) local: LocalHandle,
     clock: MonotonicClock,
     /// State of the generator for jitter.
-    random: Cell<u64>,
+    random: AtomicU64,
 }
 
 impl Executor {
-    pub(crate) fn new(local: LocalHandle, clock: MonotonicClock, seed: u64) -> Rc<Self> {
-        Rc::new(Self {
+    pub(crate) fn new(local: LocalHandle, clock: MonotonicClock, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
             local,
             clock,
-            random: Cell::new(seed | 1),
+            random: AtomicU64::new(seed | 1),
         })
     }
 
@@ -26,13 +26,13 @@ impl Executor {
         self.clock.now_ns()
     }
 
-    /// A number for jitter: xorshift64 (Marsaglia, 2003).
+    /// A number for jitter: xorshift64 (Marsaglia, 2003). Two callers at once may get the same one.
     pub(crate) fn random(&self) -> u64 {
-        let mut x = self.random.get();
+        let mut x = self.random.load(Ordering::Relaxed);
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        self.random.set(x);
+        self.random.store(x, Ordering::Relaxed);
         x
     }
 }

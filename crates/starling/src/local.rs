@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,30 +28,30 @@ use crate::retry::{Attempt, WaitingCall, call_when_ready, is_retryable};
 #[derive(Clone)]
 pub struct LocalChannel {
     route: Route,
-    executor: Rc<Executor>,
+    executor: Arc<Executor>,
     deadline_ns: Option<u64>,
 }
 
 #[derive(Clone)]
 enum Route {
-    Here(Rc<Connection>),
+    Here(Arc<Connection>),
     Elsewhere(Channel),
 }
 
 impl LocalChannel {
-    pub(crate) fn new(connection: Rc<Connection>, executor: &Rc<Executor>) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, executor: &Arc<Executor>) -> Self {
         Self {
             route: Route::Here(connection),
-            executor: Rc::clone(executor),
+            executor: Arc::clone(executor),
             deadline_ns: None,
         }
     }
 
     /// A channel to an address that the endpoint's device does not reach.
-    pub(crate) fn elsewhere(channel: Channel, executor: &Rc<Executor>) -> Self {
+    pub(crate) fn elsewhere(channel: Channel, executor: &Arc<Executor>) -> Self {
         Self {
             route: Route::Elsewhere(channel),
-            executor: Rc::clone(executor),
+            executor: Arc::clone(executor),
             deadline_ns: None,
         }
     }
@@ -122,8 +122,8 @@ impl Caller for LocalChannel {
                 } else {
                     0
                 },
-                connection: Rc::clone(connection),
-                executor: Rc::clone(&self.executor),
+                connection: Arc::clone(connection),
+                executor: Arc::clone(&self.executor),
             };
             let options = options.lower(Encoding::Native, timeout);
             let (head, tail) = request.parts();
@@ -146,7 +146,7 @@ impl Caller for LocalChannel {
             timeout,
             ..options.clone()
         };
-        let (connection, executor) = (Rc::clone(connection), Rc::clone(&self.executor));
+        let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
         LocalCall(State::Slow(Box::pin(async move {
             let call = WaitingCall {
                 method,
@@ -166,8 +166,8 @@ struct Origin {
     options: CallOptions,
     /// The time of the call by the endpoint's clock in nanoseconds, if the call has a timeout.
     at_ns: u64,
-    connection: Rc<Connection>,
-    executor: Rc<Executor>,
+    connection: Arc<Connection>,
+    executor: Arc<Executor>,
 }
 
 impl Origin {
@@ -178,12 +178,12 @@ impl Origin {
             timeout.saturating_sub(Duration::from_nanos(passed_ns))
         });
         let call = WaitingCall::last_attempt(self.method, message, self.options.clone(), left);
-        let (connection, executor) = (Rc::clone(&self.connection), Rc::clone(&self.executor));
+        let (connection, executor) = (Arc::clone(&self.connection), Arc::clone(&self.executor));
         Box::pin(async move { call_when_ready(&connection, &executor, call).await })
     }
 }
 
-type SlowCall = Pin<Box<dyn Future<Output = CallResult>>>;
+type SlowCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
 enum State<P: Message> {
     /// The connection was ready.

@@ -1,7 +1,7 @@
 //! How a nested handler makes calls of its own.
 
 use std::fmt;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::Sleep;
@@ -17,14 +17,14 @@ use crate::local::LocalChannel;
 /// is dropped. The calls that the future waits for are cancelled with it.
 #[derive(Clone)]
 pub struct NestedContext {
-    channels: Rc<ChannelFactory>,
+    channels: Arc<ChannelFactory>,
     deadline_ns: Option<u64>,
 }
 
 impl NestedContext {
-    pub(crate) fn new(channels: &Rc<ChannelFactory>, deadline_ns: Option<u64>) -> Self {
+    pub(crate) fn new(channels: &Arc<ChannelFactory>, deadline_ns: Option<u64>) -> Self {
         Self {
-            channels: Rc::clone(channels),
+            channels: Arc::clone(channels),
             deadline_ns,
         }
     }

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -29,49 +28,49 @@ use crate::service::{Registrar, Service};
 
 /// A method with its handler.
 pub(crate) trait Entry: Send + Sync {
-    fn udp(&self, channels: &Rc<ChannelFactory>) -> Handler<UdpIo>;
-    fn shm(&self, channels: &Rc<ChannelFactory>) -> Handler<ShmIo>;
-    fn xdp(&self, channels: &Rc<ChannelFactory>) -> Handler<XdpIo>;
+    fn udp(&self, channels: &Arc<ChannelFactory>) -> Handler<UdpIo>;
+    fn shm(&self, channels: &Arc<ChannelFactory>) -> Handler<ShmIo>;
+    fn xdp(&self, channels: &Arc<ChannelFactory>) -> Handler<XdpIo>;
 }
 
 /// A device that entries make handlers for.
 pub(crate) trait ServedDevice: Device {
-    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self>;
+    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self>;
 }
 
 impl ServedDevice for UdpIo {
-    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self> {
+    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self> {
         entry.udp(channels)
     }
 }
 
 impl ServedDevice for ShmIo {
-    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self> {
+    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self> {
         entry.shm(channels)
     }
 }
 
 impl ServedDevice for XdpIo {
-    fn handler(entry: &dyn Entry, channels: &Rc<ChannelFactory>) -> Handler<Self> {
+    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self> {
         entry.xdp(channels)
     }
 }
 
 /// Makes a method's handler for any device: an [`Entry`] whose devices are not named.
 trait MakeHandler: Send + Sync {
-    fn handler<I: PacketIo>(&self, channels: &Rc<ChannelFactory>) -> Handler<I>;
+    fn handler<I: PacketIo>(&self, channels: &Arc<ChannelFactory>) -> Handler<I>;
 }
 
 impl<T: MakeHandler> Entry for T {
-    fn udp(&self, channels: &Rc<ChannelFactory>) -> Handler<UdpIo> {
+    fn udp(&self, channels: &Arc<ChannelFactory>) -> Handler<UdpIo> {
         self.handler(channels)
     }
 
-    fn shm(&self, channels: &Rc<ChannelFactory>) -> Handler<ShmIo> {
+    fn shm(&self, channels: &Arc<ChannelFactory>) -> Handler<ShmIo> {
         self.handler(channels)
     }
 
-    fn xdp(&self, channels: &Rc<ChannelFactory>) -> Handler<XdpIo> {
+    fn xdp(&self, channels: &Arc<ChannelFactory>) -> Handler<XdpIo> {
         self.handler(channels)
     }
 }
@@ -122,7 +121,7 @@ impl Registry {
     pub(crate) fn serve_on<I: ServedDevice>(
         &self,
         core: &mut Core<I>,
-        channels: &Rc<ChannelFactory>,
+        channels: &Arc<ChannelFactory>,
         workers: &WorkerConfig,
     ) -> Result<(), Error> {
         for (method, entry) in &self.entries {
@@ -161,7 +160,7 @@ impl Registrar for Registry {
         handler: F,
     ) where
         F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<P, Status>> + 'static,
+        Fut: Future<Output = Result<P, Status>> + Send + 'static,
     {
         let entry = Nested::<Q, P, F> {
             handler: Arc::new(handler),
@@ -203,7 +202,7 @@ impl<Q: Message, P: Message, F> MakeHandler for Unary<Q, P, F>
 where
     F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static,
 {
-    fn handler<I: PacketIo>(&self, channels: &Rc<ChannelFactory>) -> Handler<I> {
+    fn handler<I: PacketIo>(&self, channels: &Arc<ChannelFactory>) -> Handler<I> {
         let (handler, memory) = (Arc::clone(&self.handler), channels.memory.clone());
         if self.in_worker {
             return Handler::worker(Arc::new(move |request, reply| {
@@ -229,10 +228,10 @@ struct Nested<Q, P, F> {
 impl<Q: Message, P: Message, F, Fut> MakeHandler for Nested<Q, P, F>
 where
     F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<P, Status>> + 'static,
+    Fut: Future<Output = Result<P, Status>> + Send + 'static,
 {
-    fn handler<I: PacketIo>(&self, channels: &Rc<ChannelFactory>) -> Handler<I> {
-        let (handler, channels) = (Arc::clone(&self.handler), Rc::clone(channels));
+    fn handler<I: PacketIo>(&self, channels: &Arc<ChannelFactory>) -> Handler<I> {
+        let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(channels));
         Handler::inline(move |cx, request, reply| {
             let (encoding, remaining) = (request.encoding(), request.remaining());
             let deadline_ns = request.deadline_ns();
@@ -244,7 +243,7 @@ where
             let mut reply = reply.defer();
             let future = handler(NestedContext::new(&channels, deadline_ns), request);
             let local = cx.local();
-            cx.spawn_local(async move {
+            cx.spawn(async move {
                 let result = until_cancelled(&reply, future).await;
                 let result = result.and_then(|response| {
                     let buffer = std::mem::take(reply.buffer());

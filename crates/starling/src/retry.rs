@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -64,8 +64,8 @@ impl WaitingCall {
 /// Makes a call when the connection is ready for it. If the session ends before the call was sent,
 /// makes the call again, once, within its timeout.
 pub(crate) async fn call_when_ready(
-    connection: &Rc<Connection>,
-    executor: &Rc<Executor>,
+    connection: &Arc<Connection>,
+    executor: &Arc<Executor>,
     call: WaitingCall,
 ) -> CallResult {
     let WaitingCall {

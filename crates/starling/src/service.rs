@@ -36,5 +36,5 @@ pub trait Registrar {
         handler: F,
     ) where
         F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<P, Status>> + 'static;
+        Fut: Future<Output = Result<P, Status>> + Send + 'static;
 }

@@ -2,11 +2,10 @@
 
 mod common;
 
-use std::cell::Cell;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{
     Gate, LONG, Service, any_addresses, impatient, payload, server, shm_address, wait_until,
@@ -226,12 +225,12 @@ fn calls_after_a_servers_pause_are_made_on_a_new_session() {
         let channel = endpoint
             .channel(&server.local_address())
             .expect("a channel");
-        let ended = Rc::new(Cell::new(0));
-        let spawn = |endpoint: &Endpoint, call: Pin<Box<dyn Future<Output = ()>>>| {
-            let ended = Rc::clone(&ended);
-            endpoint.spawn_local(async move {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let spawn = |endpoint: &Endpoint, call: Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let ended = Arc::clone(&ended);
+            endpoint.spawn(async move {
                 call.await;
-                ended.set(ended.get() + 1);
+                ended.fetch_add(1, Ordering::Relaxed);
             });
         };
         let begin = channel.clone();
@@ -240,7 +239,7 @@ fn calls_after_a_servers_pause_are_made_on_a_new_session() {
         wait_until(|| {
             endpoint.poll().expect("a device");
             server.poll().expect("a device");
-            ended.get() == 1
+            ended.load(Ordering::Relaxed) == 1
         });
 
         wait_until(|| {
@@ -259,7 +258,7 @@ fn calls_after_a_servers_pause_are_made_on_a_new_session() {
         wait_until(|| {
             endpoint.poll().expect("a device");
             server.poll().expect("a device");
-            ended.get() == 65
+            ended.load(Ordering::Relaxed) == 65
         });
         assert_eq!(gate.runs.load(SeqCst), 64);
     }

@@ -6,9 +6,8 @@
 mod common;
 
 use std::alloc::System;
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Gate, payload, shm_address};
 use counting::Counting;
@@ -67,12 +66,12 @@ const CALLS: u64 = 1000;
 
 /// Allocations while `done` goes from the warm-up's end to the calls' end. Everything happens in
 /// this thread.
-fn count(done: &Cell<u64>, mut turn: impl FnMut()) -> u64 {
-    while done.get() < WARM_UP {
+fn count(done: &AtomicU64, mut turn: impl FnMut()) -> u64 {
+    while done.load(Ordering::Relaxed) < WARM_UP {
         turn();
     }
     let before = counting::count();
-    while done.get() < WARM_UP + CALLS {
+    while done.load(Ordering::Relaxed) < WARM_UP + CALLS {
         turn();
     }
     counting::count() - before
@@ -95,11 +94,11 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
 
     let mut endpoint = client();
     let raw = endpoint.raw_shm().expect("its device");
-    let done = Rc::new(Cell::new(0));
-    let its_done = Rc::clone(&done);
+    let done = Arc::new(AtomicU64::new(0));
+    let its_done = Arc::clone(&done);
     let continuation = raw.register_continuation(move |_, completion| {
         completion.result.expect("an echo");
-        its_done.set(its_done.get() + 1);
+        its_done.fetch_add(1, Ordering::Relaxed);
     });
     let session = raw.connect(&address).expect("a session");
     let (request, options) = (payload(b"a small request"), CallOptions::default());
@@ -107,8 +106,12 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
     let mut made = 0;
     let allocations = count(&done, || {
         // Every slot is used before counting begins.
-        let in_flight = if done.get() < WARM_UP / 2 { 16 } else { 1 };
-        while made < done.get() + in_flight {
+        let in_flight = if done.load(Ordering::Relaxed) < WARM_UP / 2 {
+            16
+        } else {
+            1
+        };
+        while made < done.load(Ordering::Relaxed) + in_flight {
             made += 1;
             let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(request.parts().0);
             raw.call(session, echo, &options, build, continuation, 0)
@@ -121,13 +124,13 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
 
     let mut endpoint = client();
     let local = TestClient::new(endpoint.channel(&address).expect("a channel"));
-    done.set(0);
-    let its_done = Rc::clone(&done);
-    endpoint.spawn_local(async move {
+    done.store(0, Ordering::Relaxed);
+    let its_done = Arc::clone(&done);
+    endpoint.spawn(async move {
         loop {
             let response = local.echo(&request).await.expect("an echo");
             assert_eq!(response.message().bytes(), b"a small request");
-            its_done.set(its_done.get() + 1);
+            its_done.fetch_add(1, Ordering::Relaxed);
         }
     });
     let allocations = count(&done, || {

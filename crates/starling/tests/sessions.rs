@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::process::{self, Process};
@@ -108,13 +108,13 @@ fn open_use_and_close<I: PacketIo, C: Clock>(
     endpoint: &mut starling_endpoint::Endpoint<I, C>,
     address: &str,
 ) {
-    let answered = Rc::new(Cell::new(0));
-    let its_answered = Rc::clone(&answered);
+    let answered = Arc::new(AtomicUsize::new(0));
+    let its_answered = Arc::clone(&answered);
     let count = endpoint.register_continuation(move |_, completion| {
         let sent = payload(&completion.tag.to_le_bytes());
         let response = completion.result.expect("an echo");
         assert_eq!(response.body(), sent.parts().0);
-        its_answered.set(its_answered.get() + 1);
+        its_answered.fetch_add(1, Ordering::Relaxed);
     });
     // Few enough at a time that the queues hold them, and their repeats.
     let mut sessions: Vec<SessionId> = Vec::new();
@@ -140,7 +140,7 @@ fn open_use_and_close<I: PacketIo, C: Clock>(
             .expect("made");
     }
     run_until(endpoint, "not all calls were answered", |_| {
-        answered.get() == SESSIONS
+        answered.load(Ordering::Relaxed) == SESSIONS
     });
     assert_eq!(endpoint.calls_outstanding(), 0);
 

@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
     ("crates/handoff", &["prefetch"]),
     ("crates/proto", &["prefetch"]),
+    ("crates/share", &["io"]),
     // Devices know how to move datagrams, and do not know their content.
     ("crates/ethernet", &["io"]),
     ("crates/io-shm", &["io", "prefetch"]),
@@ -35,7 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/starling",
         &[
-            "call", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message",
+            "call", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "share",
         ],
     ),
     ("crates/sample-services", &["starling"]),

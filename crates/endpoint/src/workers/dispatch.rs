@@ -5,7 +5,7 @@ use starling_proto::RequestId;
 use super::job::Job;
 
 /// Hands jobs to workers. Called by the dispatch thread only; must not block.
-pub trait Dispatch {
+pub trait Dispatch: Send {
     /// Takes a job, or gives it back when all queues are full.
     fn submit(&mut self, job: Box<Job>) -> Result<(), Box<Job>>;
 

@@ -1,10 +1,10 @@
 //! Two endpoints on a network, for tests.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, ContinuationId, Endpoint, EndpointConfig, Idle, Metadata, MethodId,
     OwnedResponse, Secrets, SessionId, Status,
@@ -14,7 +14,7 @@ use starling_sim::stepped::{SteppedClock, SteppedIo, SteppedNetwork};
 pub type TestEndpoint = Endpoint<SteppedIo, SteppedClock>;
 
 /// The ends of calls, in order: tag and result.
-pub type Ends = Rc<RefCell<Vec<(u64, Result<OwnedResponse, Status>)>>>;
+pub type Ends = Arc<Mutex<Vec<(u64, Result<OwnedResponse, Status>)>>>;
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -56,7 +56,7 @@ impl Pair {
         let into = ends.clone();
         let collect = client.register_continuation(move |_, completion| {
             let result = completion.result.map(|response| response.into_owned());
-            into.borrow_mut().push((completion.tag, result));
+            into.lock().push((completion.tag, result));
         });
         Self {
             network,
@@ -108,7 +108,7 @@ impl Pair {
 
     /// The ends collected so far.
     pub fn take_ends(&mut self) -> Vec<(u64, Result<OwnedResponse, Status>)> {
-        self.ends.take()
+        std::mem::take(&mut self.ends.lock())
     }
 
     /// Settles; returns the end of the one call that has ended.

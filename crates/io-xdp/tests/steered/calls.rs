@@ -69,7 +69,7 @@ fn a_stalled_worker_holds_up_no_more_than_its_bound() {
             let begun = Instant::now();
             stuck = loop {
                 client.endpoint.poll().expect("a healthy device");
-                let outstanding = number as usize - 1 - client.ends.borrow().len();
+                let outstanding = number as usize - 1 - client.ends.lock().len();
                 let is_stuck = outstanding == 1 && begun.elapsed() > Duration::from_secs(1);
                 if outstanding <= stuck || is_stuck {
                     break outstanding;
@@ -124,7 +124,7 @@ fn a_call_that_waits_for_seconds_behind_blocked_workers_ends_when_one_is_free() 
             let limit = Some(Duration::from_millis(1));
             client.endpoint.wait(limit).expect("a healthy device");
         }
-        assert!(client.ends.borrow().is_empty(), "{:?}", client.ends);
+        assert!(client.ends.lock().is_empty(), "{:?}", client.ends);
         shared.gate.store(true, Ordering::SeqCst);
         client.run_until(1);
         client.check_echoes(WORKERS..WORKERS + 1);
@@ -159,7 +159,7 @@ fn a_call_ends_as_its_handler_does() {
         client.call(WORK, &timed, 41, ECHO);
         client.run_until(42);
         for number in 0..40 {
-            let end = client.ends.borrow_mut().remove(&u64::from(number));
+            let end = client.ends.lock().remove(&u64::from(number));
             let end = end.expect("the call ended");
             match number % 5 {
                 1 => assert_eq!(end.expect_err("it panicked").code(), Code::Internal),

@@ -1,12 +1,11 @@
 //! A server with steered workers, and clients of it.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, ContinuationId, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
     SessionId, Stats, Status, WorkerConfig, WorkerReply, WorkerRequest,
@@ -197,7 +196,7 @@ impl Drop for Server {
 }
 
 /// The results of calls, by their numbers.
-pub(crate) type Ends = Rc<RefCell<BTreeMap<u64, Result<Vec<u8>, Status>>>>;
+pub(crate) type Ends = Arc<Mutex<BTreeMap<u64, Result<Vec<u8>, Status>>>>;
 
 /// A client in namespace `a`.
 pub(crate) struct Client<I: PacketIo> {
@@ -233,10 +232,10 @@ impl<I: PacketIo> Client<I> {
         let mut endpoint =
             Endpoint::new(io, MonotonicClock::new(), config, secrets(1)).expect("sound");
         let ends = Ends::default();
-        let into = Rc::clone(&ends);
+        let into = Arc::clone(&ends);
         let collect = endpoint.register_continuation(move |_, completion| {
             let result = completion.result.map(|response| response.body().to_vec());
-            let before = into.borrow_mut().insert(completion.tag, result);
+            let before = into.lock().insert(completion.tag, result);
             assert!(before.is_none(), "a call ends once");
         });
         let session = endpoint.connect(address).expect("a route");
@@ -264,7 +263,7 @@ impl<I: PacketIo> Client<I> {
     /// and a datagram of its own: a client that sends several requests at a time bundles them, and
     /// bundles go to the dispatcher.
     pub(crate) fn echo(&mut self, numbers: std::ops::Range<u32>, outstanding: usize) {
-        let before = self.ends.borrow().len();
+        let before = self.ends.lock().len();
         for (made, number) in (1..).zip(numbers.clone()) {
             self.work(number, ECHO);
             self.run_until(before + (made + 1_usize).saturating_sub(outstanding));
@@ -285,10 +284,10 @@ impl<I: PacketIo> Client<I> {
     /// Runs for at least one turn, until `count` calls have ended.
     pub(crate) fn run_until(&mut self, count: usize) {
         let begun = Instant::now();
-        let ends = Rc::clone(&self.ends);
+        let ends = Arc::clone(&self.ends);
         let done = |_: &mut Endpoint<_, _>| {
-            assert!(begun.elapsed() < PATIENCE, "{} ended", ends.borrow().len());
-            ends.borrow().len() >= count
+            assert!(begun.elapsed() < PATIENCE, "{} ended", ends.lock().len());
+            ends.lock().len() >= count
         };
         self.endpoint.run_until(done).expect("a healthy device");
     }
@@ -303,7 +302,7 @@ impl<I: PacketIo> Client<I> {
 
     pub(crate) fn check_echoes(&self, numbers: impl Iterator<Item = u32>) {
         for number in numbers {
-            let end = self.ends.borrow_mut().remove(&number.into());
+            let end = self.ends.lock().remove(&number.into());
             let answer = end.expect("the call ended").expect("an answer");
             assert_eq!(answer[1..], body(number, ECHO)[1..]);
         }

@@ -35,7 +35,7 @@ fn a_server_that_shuts_down_finishes_what_its_workers_claimed() {
         let refused = loop {
             client.work(number, ECHO);
             client.run_until(number as usize);
-            let mut ends = client.ends.borrow_mut();
+            let mut ends = client.ends.lock();
             if let Some(Err(status)) = ends.insert(number.into(), Ok(Vec::new())) {
                 break status;
             }

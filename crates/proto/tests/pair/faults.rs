@@ -1,5 +1,8 @@
 //! Loss, duplication, cancellation: each request is run at most once and always ends.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::net::{Host, Net, Seen};
 
 #[test]
@@ -120,10 +123,10 @@ fn replayed_and_garbled_datagrams_run_nothing() {
     net.run_ms(1);
     let now = net.now;
     // The client's datagrams are captured and replayed much later.
-    let caught = std::rc::Rc::new(std::cell::Cell::new(0u64));
+    let caught = Arc::new(AtomicU64::new(0));
     let count = caught.clone();
     net.fate = Box::new(move |_, from, _| {
-        count.set(count.get() + 1);
+        count.fetch_add(1, Ordering::Relaxed);
         if from == 0 { 3 } else { 1 }
     });
     for tag in 0..50 {
@@ -131,7 +134,7 @@ fn replayed_and_garbled_datagrams_run_nothing() {
         net.run_until(net.now + 50_000);
     }
     assert_eq!(net.hosts[1].ran.len(), 50);
-    assert!(net.now > now && caught.get() > 50);
+    assert!(net.now > now && caught.load(Ordering::Relaxed) > 50);
     let mut state = 99u64;
     for len in 0..600 {
         let datagram: Vec<u8> = (0..len)

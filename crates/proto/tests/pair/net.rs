@@ -1,10 +1,10 @@
 //! Two or more protocols on the simulator's network. A test decides which datagrams the network loses,
 //! delays and marks.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling_io::{Ecn, PacketIo, PacketRx, PacketTx, TxError};
 use starling_proto::{
     Body, Config, Event, FrameSink, Incoming, Msgbuf, PeerId, Prefix, Protocol, RequestError,
@@ -178,10 +178,10 @@ pub(crate) struct Host {
 }
 
 /// Decides how many copies of datagram number `n` from one host to another arrive.
-type Fate = Box<dyn FnMut(u64, usize, usize) -> usize>;
+type Fate = Box<dyn FnMut(u64, usize, usize) -> usize + Send>;
 
 /// How much longer than others a datagram of a host is on its way, ns.
-type Delay = Box<dyn FnMut(usize, &[u8]) -> u64>;
+type Delay = Box<dyn FnMut(usize, &[u8]) -> u64 + Send>;
 
 /// The faults that the network applies to datagrams, and the datagrams that it saw.
 struct Faults {
@@ -223,7 +223,7 @@ pub(crate) struct Net {
     /// All datagrams that were sent, with their senders, so that a test can replay them.
     pub(crate) log: Vec<(usize, Vec<u8>)>,
     fabric: SharedFabric,
-    faults: Rc<RefCell<Faults>>,
+    faults: Arc<Mutex<Faults>>,
 }
 
 impl Host {
@@ -232,7 +232,7 @@ impl Host {
             token: 1000 * incarnation + index as u32 + 1,
             cookie_key: [index as u8; 16],
         };
-        let now = fabric.borrow().now_ns();
+        let now = fabric.lock().now_ns();
         Self {
             protocol: Protocol::new(config, secrets, now).expect("a sound configuration"),
             wire: Wire::new(fabric, index),
@@ -343,7 +343,7 @@ fn owned(body: Body<'_>) -> Vec<u8> {
 impl Net {
     /// Host 0 is the client, host 1 the server.
     pub(crate) fn new(configs: impl IntoIterator<Item = Config>) -> Self {
-        let fabric = Rc::new(RefCell::new(Fabric::new(FabricConfig {
+        let fabric = Fabric::shared(FabricConfig {
             max_datagram: 1 << 20,
             link: LinkConfig {
                 rate_bps: u64::MAX,
@@ -356,13 +356,13 @@ impl Net {
             },
             poll_ns: 0,
             ..FabricConfig::default()
-        })));
-        let faults = Rc::new(RefCell::new(Faults::default()));
+        });
+        let faults = Arc::new(Mutex::new(Faults::default()));
         let hook = faults.clone();
         fabric
-            .borrow_mut()
+            .lock()
             .set_departure_hook(Some(Box::new(move |departure| {
-                hook.borrow_mut().treat(departure)
+                hook.lock().treat(departure)
             })));
         let mut net = Self {
             now: START_NS,
@@ -375,7 +375,7 @@ impl Net {
         };
         net.catch_up();
         for (index, config) in configs.into_iter().enumerate() {
-            net.fabric.borrow_mut().add_host();
+            net.fabric.lock().add_host();
             let host = Host::new(&net.fabric, index, config, 1);
             net.hosts.push(host);
         }
@@ -385,8 +385,8 @@ impl Net {
     /// Replaces a host by its next incarnation, which has no state of the former one.
     pub(crate) fn restart(&mut self, host: usize, config: Config) {
         let id = HostId(host as u32);
-        self.fabric.borrow_mut().crash(id);
-        self.fabric.borrow_mut().restart(id);
+        self.fabric.lock().crash(id);
+        self.fabric.lock().restart(id);
         self.hosts[host] = Host::new(&self.fabric, host, config, 2);
     }
 
@@ -396,21 +396,21 @@ impl Net {
 
     /// Sends a datagram with any contents as if from `from`.
     pub(crate) fn inject(&mut self, from: usize, to: usize, datagram: Vec<u8>) {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let at = self.now + FLIGHT_NS;
         fabric.inject(at, address(from), HostId(to as u32), datagram);
     }
 
     /// Brings the network to the test's time, without a turn of any host.
     fn catch_up(&mut self) {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         fabric.set_timer(self.now, 0);
         while let Some(Step::Turn(_)) = fabric.step() {}
     }
 
     /// Hands the test's faults to the network, or takes them back.
     fn exchange_faults(&mut self) {
-        let mut faults = self.faults.borrow_mut();
+        let mut faults = self.faults.lock();
         std::mem::swap(&mut faults.fate, &mut self.fate);
         std::mem::swap(&mut faults.delay, &mut self.delay);
         faults.marked = self.hosts.iter().map(|host| host.marked).collect();
@@ -431,10 +431,10 @@ impl Net {
     pub(crate) fn run_until(&mut self, until: u64) {
         self.exchange_faults();
         self.catch_up();
-        self.fabric.borrow_mut().set_timer(until, 0);
+        self.fabric.lock().set_timer(until, 0);
         loop {
             self.turns();
-            let mut fabric = self.fabric.borrow_mut();
+            let mut fabric = self.fabric.lock();
             for (index, host) in self.hosts.iter().enumerate() {
                 if let (true, Some(timeout)) = (host.alive, host.protocol.poll_timeout()) {
                     // A timer may be due now: it takes a turn, and time moves by a little all the
@@ -474,6 +474,6 @@ impl Net {
 
     /// Datagrams sent so far.
     pub(crate) fn datagrams(&self) -> u64 {
-        self.fabric.borrow().counters().sent
+        self.fabric.lock().counters().sent
     }
 }

@@ -1,5 +1,8 @@
 //! Opening, refusing, closing and losing sessions; credits.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use starling_proto::{Config, PeerId, Refusal, RequestError, SessionError};
 
 use crate::net::{FLIGHT_NS, Host, Net, Seen};
@@ -437,15 +440,15 @@ fn another_version_is_refused_with_this_version() {
     connect.extend_from_slice(&[7, 0, 0, 0]);
     connect.extend_from_slice(&[0; 32]);
     net.inject(0, 1, connect);
-    let answers = std::rc::Rc::new(std::cell::Cell::new(0));
+    let answers = Arc::new(AtomicUsize::new(0));
     let count = answers.clone();
     net.fate = Box::new(move |_, from, _| {
-        count.set(count.get() + from);
+        count.fetch_add(from, Ordering::Relaxed);
         0
     });
     net.run_ms(1);
     assert_eq!(net.hosts[1].protocol.stats().datagrams_dropped, 1);
-    assert_eq!(answers.get(), 1);
+    assert_eq!(answers.load(Ordering::Relaxed), 1);
 }
 
 /// Requests that end with their session cannot have run if they were never sent whole: those that

@@ -43,4 +43,4 @@ impl Treatment {
 }
 
 /// Decides the fate of each datagram that leaves.
-pub type DepartureHook = Box<dyn FnMut(Departure<'_>) -> Treatment>;
+pub type DepartureHook = Box<dyn FnMut(Departure<'_>) -> Treatment + Send>;

@@ -75,14 +75,14 @@ impl HostSet for Endpoints {
     }
 
     fn check_overdue(&self, now_ns: u64) -> Result<(), Violation> {
-        self.records.borrow().calls.check(now_ns)
+        self.records.lock().calls.check(now_ns)
     }
 
     fn open_calls(&self) -> usize {
-        self.records.borrow().calls.open_count()
+        self.records.lock().calls.open_count()
     }
 
     fn outcomes(&self) -> Result<Outcomes, Violation> {
-        Ok(self.records.borrow().outcomes)
+        Ok(self.records.lock().outcomes)
     }
 }

@@ -1,8 +1,6 @@
 //! One run, from the first call to the last check.
 
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
 
 use super::endpoints::Endpoints;
 use super::failure::KEPT_ENTRIES;
@@ -40,12 +38,12 @@ pub fn run_with_bug(
     plan: &RunPlan,
     planted_bug: Option<PlantedBug>,
 ) -> Result<Report, Box<Failure>> {
-    let fabric = Rc::new(RefCell::new(Fabric::new(plan.fabric.clone())));
+    let fabric = Fabric::shared(plan.fabric.clone());
     if planted_bug == Some(PlantedBug::ChecksumIgnored) {
-        fabric.borrow_mut().ignore_checksums();
+        fabric.lock().ignore_checksums();
     }
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let ids = plan.add_hosts(&mut fabric.borrow_mut());
+        let ids = plan.add_hosts(&mut fabric.lock());
         if plan.endpoints {
             let endpoints = Endpoints::new(&fabric, plan, planted_bug, ids);
             return Simulation::new(&fabric, plan, endpoints).run();
@@ -54,7 +52,7 @@ pub fn run_with_bug(
         Simulation::new(&fabric, plan, protocols).run()
     }));
     let result = result.unwrap_or_else(|payload| Err(Violation::of_panic(payload)));
-    let fabric = fabric.borrow();
+    let fabric = fabric.lock();
     match result {
         Ok(outcomes) => Ok(Report {
             trace_hash: fabric.trace().hash(),
@@ -141,13 +139,13 @@ impl<'a, P: HostSet> Simulation<'a, P> {
 
     fn run(mut self) -> Result<Outcomes, Violation> {
         for _ in 0..MAX_STEPS {
-            let step = self.fabric.borrow_mut().step();
+            let step = self.fabric.lock().step();
             match step {
                 None => unreachable!("there is always a tick until the run ends"),
                 Some(Step::Turn(host)) => {
                     // This check comes before a handler reads a frame that should have been
                     // dropped.
-                    frames(self.fabric.borrow().counters())?;
+                    frames(self.fabric.lock().counters())?;
                     let busy = self.host_set.turn(host)?;
                     self.await_workers(busy);
                 }
@@ -176,7 +174,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
             Timer::Inject(index) => {
                 let datagram = &self.plan.injected[index];
                 let source = "192.0.2.1:9".parse().expect("an address");
-                let mut fabric = self.fabric.borrow_mut();
+                let mut fabric = self.fabric.lock();
                 fabric.inject(datagram.at_ns, source, datagram.to, datagram.bytes.clone());
             }
             Timer::Worker(busy) => {
@@ -201,7 +199,7 @@ impl<'a, P: HostSet> Simulation<'a, P> {
                 self.host_set.drain(host, now_ns);
                 self.set_timer(now_ns + for_ns, Timer::Restart(host));
             }
-            kind => kind.apply_to(&mut self.fabric.borrow_mut(), host),
+            kind => kind.apply_to(&mut self.fabric.lock(), host),
         }
     }
 
@@ -256,23 +254,23 @@ impl<'a, P: HostSet> Simulation<'a, P> {
 
     fn end(&self) -> Result<Outcomes, Violation> {
         let outcomes = self.host_set.outcomes()?;
-        frames(self.fabric.borrow().counters())?;
+        frames(self.fabric.lock().counters())?;
         for leftovers in self.host_set.leftovers() {
             leftovers.check()?;
         }
         if self.plan.is_faultless() && self.plan.is_survivable() {
-            no_overflow(self.fabric.borrow().counters())?;
+            no_overflow(self.fabric.lock().counters())?;
         }
         Ok(outcomes)
     }
 
     fn now_ns(&self) -> u64 {
-        self.fabric.borrow().now_ns()
+        self.fabric.lock().now_ns()
     }
 
     fn set_timer(&mut self, at_ns: u64, timer: Timer) {
         self.timers.push(timer);
         let word = self.timers.len() as u64 - 1;
-        self.fabric.borrow_mut().set_timer(at_ns, word);
+        self.fabric.lock().set_timer(at_ns, word);
     }
 }

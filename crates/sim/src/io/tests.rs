@@ -1,14 +1,11 @@
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use super::*;
 use crate::fabric::{Fabric, FabricConfig, LinkConfig, Step};
 
 const PREAMBLE: [u8; 8] = *b"preamble";
 
 fn pair(config: FabricConfig) -> (SharedFabric, SimIo, SimIo) {
-    let fabric = Rc::new(RefCell::new(Fabric::new(config)));
-    let hosts: Vec<HostId> = (0..2).map(|_| fabric.borrow_mut().add_host()).collect();
+    let fabric = Fabric::shared(config);
+    let hosts: Vec<HostId> = (0..2).map(|_| fabric.lock().add_host()).collect();
     let left = SimIo::new(&fabric, hosts[0]);
     let right = SimIo::new(&fabric, hosts[1]);
     (fabric, left, right)
@@ -18,7 +15,7 @@ fn pair(config: FabricConfig) -> (SharedFabric, SimIo, SimIo) {
 fn drain(fabric: &SharedFabric, io: &mut SimIo) -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
     loop {
-        let step = fabric.borrow_mut().step();
+        let step = fabric.lock().step();
         let Some(step) = step else {
             return payloads;
         };
@@ -41,7 +38,7 @@ fn frames_of_one_turn_share_a_datagram_and_answers_find_their_way() {
     tx.append(peer, &PREAMBLE, b"", b"e", b"").unwrap();
     tx.flush().unwrap();
 
-    assert_eq!(fabric.borrow_mut().step(), Some(Step::Turn(right.host())));
+    assert_eq!(fabric.lock().step(), Some(Step::Turn(right.host())));
     let (rx, tx) = right.split();
     assert_eq!(rx.rx_burst().unwrap(), 2);
     assert_eq!(rx.datagram(0).bytes, b"preambleabcd");
@@ -102,7 +99,7 @@ fn a_slow_link_fills_the_send_queue_and_loses_nothing() {
     tx.flush().unwrap();
     let mut received = 0;
     loop {
-        let step = fabric.borrow_mut().step();
+        let step = fabric.lock().step();
         match step {
             Some(Step::Turn(host)) if host == left.host() => left.split().1.flush().unwrap(),
             Some(_) => {
@@ -121,14 +118,14 @@ fn a_slow_link_fills_the_send_queue_and_loses_nothing() {
 fn a_wait_schedules_a_turn_and_the_waker_an_immediate_one() {
     let (fabric, mut left, _right) = pair(FabricConfig::default());
     left.wait(Some(Duration::from_micros(5))).unwrap();
-    assert_eq!(fabric.borrow_mut().step(), Some(Step::Turn(left.host())));
-    assert_eq!(fabric.borrow().now_ns(), 5_000);
+    assert_eq!(fabric.lock().step(), Some(Step::Turn(left.host())));
+    assert_eq!(fabric.lock().now_ns(), 5_000);
     left.waker().wake();
     left.wait(None).unwrap();
-    assert_eq!(fabric.borrow_mut().step(), Some(Step::Turn(left.host())));
-    assert_eq!(fabric.borrow().now_ns(), 5_300);
+    assert_eq!(fabric.lock().step(), Some(Step::Turn(left.host())));
+    assert_eq!(fabric.lock().now_ns(), 5_300);
     left.wait(None).unwrap();
-    assert_eq!(fabric.borrow_mut().step(), None);
+    assert_eq!(fabric.lock().step(), None);
 }
 
 #[test]
@@ -143,7 +140,7 @@ fn the_error_of_a_wrong_address_names_the_right_form() {
 fn clocks_jump_on_one_host_only() {
     let (fabric, left, right) = pair(FabricConfig::default());
     let clocks = [left.host(), right.host()].map(|host| SimClock::new(&fabric, host));
-    fabric.borrow_mut().jump_clock(left.host(), 1_000);
+    fabric.lock().jump_clock(left.host(), 1_000);
     assert_eq!(clocks[0].now_ns(), 1_000);
     assert_eq!(clocks[1].now_ns(), 0);
 }

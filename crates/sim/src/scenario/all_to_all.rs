@@ -198,7 +198,7 @@ fn measure(
     let begin_ns = cluster.now_ns();
     for index in 0..app.threads.len() {
         let at_ns = begin_ns + cluster.rng.below(20 * US);
-        cluster.fabric.borrow_mut().set_timer(at_ns, index as u64);
+        cluster.fabric.lock().set_timer(at_ns, index as u64);
     }
     cluster.run(&mut app, begin_ns + ramp_ns);
     app.latency_ns.reset();
@@ -222,7 +222,7 @@ fn measure(
     let sessions: usize = counts.map(|(client, server)| client + server).sum();
     let sessions = sessions as f64 / f64::from(nodes);
     bench.row(case, "sessions a node", "", sessions, None);
-    let drops: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
+    let drops: u64 = cluster.fabric.lock().counters().dropped.values().sum();
     bench.row(case, "datagrams dropped", "", drops as f64, None);
     bench.finish(&mut cluster);
     latencies

@@ -1,8 +1,6 @@
 //! Hosts on a fabric, and the loop that runs them.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use starling_prefetch::prefetch;
 use starling_proto::{Config, RequestError, Stats};
@@ -57,7 +55,7 @@ impl Cluster {
     pub(super) fn new(config: FabricConfig) -> Self {
         let rng = Rng::new(config.seed ^ 0x636c_7573_7465_7221);
         Self {
-            fabric: Rc::new(RefCell::new(Fabric::new(config))),
+            fabric: Fabric::shared(config),
             machines: Vec::new(),
             rng,
             intervals: BTreeMap::new(),
@@ -67,13 +65,13 @@ impl Cluster {
 
     /// A host on the next free node.
     pub(super) fn add(&mut self, config: &Config) -> HostId {
-        let id = self.fabric.borrow_mut().add_host();
+        let id = self.fabric.lock().add_host();
         self.start(id, config)
     }
 
     /// Another host, as a thread on `node`.
     pub(super) fn add_on(&mut self, node: NodeId, config: &Config) -> HostId {
-        let id = self.fabric.borrow_mut().add_host_on(node);
+        let id = self.fabric.lock().add_host_on(node);
         self.start(id, config)
     }
 
@@ -110,20 +108,20 @@ impl Cluster {
 
     fn open_at(&mut self, host: HostId, channel: usize, at_ns: u64) {
         let word = OPEN | (channel as u64) << 32 | u64::from(host.0);
-        self.fabric.borrow_mut().set_timer(at_ns, word);
+        self.fabric.lock().set_timer(at_ns, word);
     }
 
     /// The application is given `word` at `start_ns` and again every `interval_ns`.
     pub(super) fn repeat(&mut self, word: u64, start_ns: u64, interval_ns: u64) {
         self.intervals.insert(word, interval_ns);
-        self.fabric.borrow_mut().set_timer(start_ns, word);
+        self.fabric.lock().set_timer(start_ns, word);
     }
 
     /// `host`'s process ends at once, and with it the calls that it made.
     pub(super) fn crash(&mut self, host: HostId) {
         self.machine(host).crash();
         self.monitor.abandon(host);
-        self.fabric.borrow_mut().crash(host);
+        self.fabric.lock().crash(host);
     }
 
     /// Takes `host`'s core away until `until_ns`: from now on, or from the middle of its next turn.
@@ -132,20 +130,20 @@ impl Cluster {
         if amid {
             let now_ns = self.now_ns();
             self.machine(host).away_ns += until_ns - now_ns;
-            self.fabric.borrow_mut().wake_at(host, now_ns);
+            self.fabric.lock().wake_at(host, now_ns);
         } else {
-            self.fabric.borrow_mut().pause(host, until_ns);
+            self.fabric.lock().pause(host, until_ns);
         }
     }
 
     /// Another process takes its place.
     pub(super) fn restart(&mut self, host: HostId) {
-        self.fabric.borrow_mut().restart(host);
+        self.fabric.lock().restart(host);
         self.machine(host).start();
     }
 
     pub(super) fn now_ns(&self) -> u64 {
-        self.fabric.borrow().now_ns()
+        self.fabric.lock().now_ns()
     }
 
     /// Counters of all hosts together.
@@ -165,10 +163,10 @@ impl Cluster {
 
     /// Runs until `until_ns`, or until the application has seen enough.
     pub(super) fn run<A: Application + ?Sized>(&mut self, app: &mut A, until_ns: u64) {
-        self.fabric.borrow_mut().set_timer(until_ns, END | until_ns);
+        self.fabric.lock().set_timer(until_ns, END | until_ns);
         let mut prefetch = Vec::new();
         loop {
-            let step = self.fabric.borrow_mut().step();
+            let step = self.fabric.lock().step();
             match step.expect("the end is a timer") {
                 Step::Turn(host) => {
                     self.prefetch(&mut prefetch);
@@ -190,9 +188,9 @@ impl Cluster {
 
     /// Prefetches the memory of the hosts that have a turn soon.
     fn prefetch(&self, hosts: &mut Vec<HostId>) {
-        self.fabric.borrow_mut().take_upcoming_turns(hosts);
+        self.fabric.lock().take_upcoming_turns(hosts);
         for host in hosts.drain(..) {
-            self.fabric.borrow().prefetch_queue(host);
+            self.fabric.lock().prefetch_queue(host);
             prefetch(&self.machines[host.0 as usize]);
         }
     }
@@ -266,7 +264,7 @@ impl Cluster {
         let now_ns = self.now_ns();
         for machine in self.machines.iter_mut().filter(|it| it.is_running()) {
             change(machine);
-            self.fabric.borrow_mut().wake_at(machine.id, now_ns);
+            self.fabric.lock().wake_at(machine.id, now_ns);
         }
     }
 
@@ -278,14 +276,12 @@ impl Cluster {
             let machine = self.machine(host);
             if machine.is_running() {
                 machine.opening.push(channel);
-                self.fabric.borrow_mut().wake_at(host, now_ns);
+                self.fabric.lock().wake_at(host, now_ns);
             }
             return;
         }
         if let Some(interval_ns) = self.intervals.get(&word) {
-            self.fabric
-                .borrow_mut()
-                .set_timer(now_ns + interval_ns, word);
+            self.fabric.lock().set_timer(now_ns + interval_ns, word);
         }
         let mut calls = Vec::new();
         app.handle_timer(word, now_ns, &mut calls);
@@ -293,7 +289,7 @@ impl Cluster {
             let machine = self.machine(host);
             if machine.is_running() {
                 machine.wanted.push(call);
-                self.fabric.borrow_mut().wake_at(host, now_ns);
+                self.fabric.lock().wake_at(host, now_ns);
             }
         }
     }

@@ -193,7 +193,7 @@ pub(super) fn measure(
         enforce(fair(&received, MIN_FAIRNESS));
     }
     let (port, busy_ns) = {
-        let fabric = cluster.fabric.borrow();
+        let fabric = cluster.fabric.lock();
         (fabric.downlink(server), fabric.busy_ns(server))
     };
     bench.row(
@@ -203,7 +203,7 @@ pub(super) fn measure(
         port.most_queued as f64 / 1e3,
         None,
     );
-    let dropped: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
+    let dropped: u64 = cluster.fabric.lock().counters().dropped.values().sum();
     bench.row(case, "dropped packets", "", dropped as f64, None);
     let retransmissions = cluster.stats().retransmissions;
     bench.row(case, "timeouts", "", retransmissions as f64, None);

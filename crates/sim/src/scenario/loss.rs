@@ -140,7 +140,7 @@ fn measure(
     let server = cluster.add(&config);
     if one_in > 0 {
         let rule = Rule::everywhere(0, u64::MAX, Fault::RareLoss { one_in });
-        cluster.fabric.borrow_mut().add_rule(rule);
+        cluster.fabric.lock().add_rule(rule);
     }
     cluster.open(client, server, 0);
     let mut app = OneByOne {
@@ -161,7 +161,7 @@ fn measure(
     bench.row(case, "bandwidth", "Gb/s", gbps, paper);
     let p99_us = app.times_ns.value_at_quantile(0.99) as f64 / 1e3;
     bench.row(case, "request p99", "us", p99_us, None);
-    let lost: u64 = cluster.fabric.borrow().counters().dropped.values().sum();
+    let lost: u64 = cluster.fabric.lock().counters().dropped.values().sum();
     bench.row(case, "losses", "packets", lost as f64, None);
     bench.finish(&mut cluster);
     gbps

@@ -9,13 +9,12 @@
 //! Goodput counts answers in time. A handler is wasted work if its caller had given up before it
 //! began, or if its answer came too late.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, ContinuationId, Endpoint, EndpointConfig, Handler, Idle, MethodId, Secrets,
     SessionId, WorkerReply, WorkerRequest,
@@ -87,7 +86,7 @@ impl Ends {
     }
 }
 
-type SharedEnds = Rc<RefCell<Ends>>;
+type SharedEnds = Arc<Mutex<Ends>>;
 
 /// When the call was made, by the fabric's clock: the first bytes of its request.
 fn issued_ns(body: &[u8]) -> u64 {
@@ -103,7 +102,7 @@ struct Simulation {
     workers: Option<Workers>,
     rng: Rng,
     /// Handlers run in the server's thread so far.
-    ran: Rc<RefCell<u64>>,
+    ran: Arc<AtomicU64>,
     ends: SharedEnds,
     mean_gap_ns: f64,
 }
@@ -131,7 +130,7 @@ fn start_server(
     rng: &mut Rng,
     in_workers: bool,
     ends: &SharedEnds,
-    ran: &Rc<RefCell<u64>>,
+    ran: &Arc<AtomicU64>,
 ) -> (Host, Option<Workers>) {
     let mut server = start(fabric, id, rng);
     if in_workers {
@@ -142,10 +141,10 @@ fn start_server(
     server.register(
         ECHO,
         Handler::inline(move |_, request, mut reply| {
-            let now_ns = fabric.borrow().host_now_ns(id);
-            ends.borrow_mut().begin(now_ns, issued_ns(request.body()));
-            *ran.borrow_mut() += 1;
-            fabric.borrow_mut().spend(id, HANDLER_NS);
+            let now_ns = fabric.lock().host_now_ns(id);
+            ends.lock().begin(now_ns, issued_ns(request.body()));
+            ran.fetch_add(1, Ordering::Relaxed);
+            fabric.lock().spend(id, HANDLER_NS);
             reply.buffer().extend_from_slice(request.body());
             reply.ok();
         }),
@@ -165,7 +164,7 @@ fn workers_of(fabric: &SharedFabric, id: HostId, server: &mut Host, ends: &Share
     server.register_worker(ECHO, Arc::new(handler));
     let takes_ns = Box::new(move |clock_ns| {
         let issued_ns = ran.swap(0, Ordering::Relaxed).checked_sub(1)?;
-        ends.borrow_mut().begin(clock_ns, issued_ns);
+        ends.lock().begin(clock_ns, issued_ns);
         Some(WORKERS * HANDLER_NS)
     });
     let workers = Workers::new(fabric, id, WORKERS as usize, WORKER_QUEUE, takes_ns);
@@ -175,9 +174,9 @@ fn workers_of(fabric: &SharedFabric, id: HostId, server: &mut Host, ends: &Share
 
 impl Simulation {
     fn new(seed: u64, clients: u32, offered: f64, in_workers: bool, from_ns: u64) -> Self {
-        let fabric = Rc::new(RefCell::new(Fabric::new(cx4(seed, clients + 1))));
+        let fabric = Fabric::shared(cx4(seed, clients + 1));
         let mut rng = Rng::new(seed ^ 0x6f76_6572_6c6f_6164);
-        let ends = Rc::new(RefCell::new(Ends {
+        let ends = Arc::new(Mutex::new(Ends {
             from_ns,
             begun: 0,
             begun_expired: 0,
@@ -186,21 +185,21 @@ impl Simulation {
             gave_up: 0,
             latency_ns: times(),
         }));
-        let ran = Rc::default();
-        let id = fabric.borrow_mut().add_host();
+        let ran = Arc::default();
+        let id = fabric.lock().add_host();
         let (server, workers) = start_server(&fabric, id, &mut rng, in_workers, &ends, &ran);
         let address = server.local_address();
         let clients = (0..clients).map(|_| {
-            let id = fabric.borrow_mut().add_host();
+            let id = fabric.lock().add_host();
             let origin_ns = rng.next_u64() % ORIGIN_NS;
             let drift_ppb = (rng.next_u64() % (2 * DRIFT_PPB)) as i32 - DRIFT_PPB as i32;
-            fabric.borrow_mut().jump_clock(id, origin_ns);
-            fabric.borrow_mut().drift_clock(id, drift_ppb);
+            fabric.lock().jump_clock(id, origin_ns);
+            fabric.lock().drift_clock(id, drift_ppb);
             let mut client = start(&fabric, id, &mut rng);
             let (ends, fabric) = (ends.clone(), fabric.clone());
             let continuation = client.register_continuation(move |_, completion| {
-                let (now_ns, issued_ns) = (fabric.borrow().now_ns(), completion.tag);
-                let mut ends = ends.borrow_mut();
+                let (now_ns, issued_ns) = (fabric.lock().now_ns(), completion.tag);
+                let mut ends = ends.lock();
                 if issued_ns < ends.from_ns {
                     return;
                 }
@@ -242,16 +241,14 @@ impl Simulation {
         let clients = self.clients.len() as u64;
         for client in 0..clients {
             let first_ns = MS + self.gap_ns();
-            self.fabric.borrow_mut().set_timer(first_ns, client);
+            self.fabric.lock().set_timer(first_ns, client);
             let id = HostId(client as u32 + 1);
-            self.fabric.borrow_mut().wake_at(id, 0);
+            self.fabric.lock().wake_at(id, 0);
         }
         let end = clients + WORKERS;
-        self.fabric
-            .borrow_mut()
-            .set_timer(until_ns + COOL_DOWN_NS, end);
+        self.fabric.lock().set_timer(until_ns + COOL_DOWN_NS, end);
         loop {
-            let step = self.fabric.borrow_mut().step();
+            let step = self.fabric.lock().step();
             match step.expect("the end is a timer") {
                 Step::Turn(host) => self.turn(host),
                 Step::Timer(word) if word == end => return,
@@ -266,23 +263,23 @@ impl Simulation {
     }
 
     fn turn(&mut self, id: HostId) {
-        let ran = *self.ran.borrow();
+        let ran = self.ran.load(Ordering::Relaxed);
         let host = match id.0.checked_sub(1) {
             None => &mut self.server,
             Some(client) => &mut self.clients[client as usize].0,
         };
         let turn = host.poll().expect("the device has no errors");
-        let ran = *self.ran.borrow() - ran;
+        let ran = self.ran.load(Ordering::Relaxed) - ran;
         let work = Work {
             rx_frames: turn.requests + turn.responses,
             handlers: ran + turn.completions,
             ..Work::default()
         };
-        let free_ns = self.fabric.borrow_mut().end_turn(id, work);
+        let free_ns = self.fabric.lock().end_turn(id, work);
         if turn.is_idle() {
             host.wait(None).expect("the device has no errors");
         } else {
-            self.fabric.borrow_mut().wake_at(id, free_ns);
+            self.fabric.lock().wake_at(id, free_ns);
         }
         self.await_workers();
     }
@@ -292,15 +289,15 @@ impl Simulation {
         let begun = self.workers.as_ref().map(Workers::take_begun);
         for (worker, done_ns) in begun.unwrap_or_default() {
             let word = self.clients.len() as u64 + worker as u64;
-            self.fabric.borrow_mut().set_timer(done_ns, word);
+            self.fabric.lock().set_timer(done_ns, word);
         }
     }
 
     fn call(&mut self, index: u64, until_ns: u64) {
-        let now_ns = self.fabric.borrow().now_ns();
+        let now_ns = self.fabric.lock().now_ns();
         let next_ns = now_ns + self.gap_ns();
         if next_ns < until_ns {
-            self.fabric.borrow_mut().set_timer(next_ns, index);
+            self.fabric.lock().set_timer(next_ns, index);
         }
         let (client, session, continuation) = &mut self.clients[index as usize];
         let options = CallOptions::with_timeout(DEADLINE);
@@ -312,12 +309,10 @@ impl Simulation {
         let called = client.call(*session, ECHO, &options, build, *continuation, now_ns);
         if called.is_err() {
             // The queue behind the session's slots is full.
-            let mut ends = self.ends.borrow_mut();
+            let mut ends = self.ends.lock();
             ends.refused += u64::from(now_ns >= ends.from_ns);
         }
-        self.fabric
-            .borrow_mut()
-            .wake_at(HostId(index as u32 + 1), now_ns);
+        self.fabric.lock().wake_at(HostId(index as u32 + 1), now_ns);
     }
 }
 
@@ -339,7 +334,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
             let seed = bench.options.seed;
             let mut world = Simulation::new(seed, clients, offered, mode == 1, warm_up_ns);
             world.run(until_ns);
-            let ends = world.ends.borrow();
+            let ends = world.ends.lock();
             let per_second = |count: u64| count as f64 / measured_ns as f64 * 1e6;
             let goodput = per_second(ends.in_time);
             points.push((offered, goodput));
@@ -353,7 +348,7 @@ pub(super) fn run(bench: &mut Bench<'_>) {
             bench.row(case, "begun when expired", "", expired, None);
             let in_vain = ends.begun - ends.in_time;
             bench.row(case, "run, not in time", "", in_vain as f64, None);
-            bench.account(&world.fabric.borrow());
+            bench.account(&world.fabric.lock());
         }
         let peak = points.iter().map(|(_, goodput)| *goodput);
         let peak = peak.fold(0.0, f64::max);

@@ -1,6 +1,7 @@
 //! One attempt to connect, over the loopback interface.
 
 use starling_endpoint::EndpointConfig;
+use starling_io::MonotonicClock;
 use starling_io_udp::{UdpConfig, UdpIo};
 
 use super::*;
@@ -9,7 +10,7 @@ use crate::core::Core;
 fn core(address: &str) -> (Core<UdpIo>, u16) {
     let io = UdpIo::bind(address, UdpConfig::default()).expect("loopback");
     let port = io.local_socket_address().port();
-    let core = Core::new(io, &EndpointConfig::default());
+    let core = Core::new(io, MonotonicClock::new(), &EndpointConfig::default());
     (core.expect("a sound configuration"), port)
 }
 
@@ -23,7 +24,7 @@ fn attempt(server: &mut Core<UdpIo>, name: &str, targets: &[String]) -> Phase {
     loop {
         client.turn().expect("a device");
         server.turn().expect("a device");
-        let phase = connection.state.borrow().phase.clone();
+        let phase = connection.state.lock().phase.clone();
         match phase {
             Phase::Wanted | Phase::Opening(_) => {}
             end => return end,

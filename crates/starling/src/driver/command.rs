@@ -1,9 +1,11 @@
-//! Commands of callers to a driver.
+//! Commands of callers to the loop behind their channels.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
+use atomic_waker::AtomicWaker;
+use parking_lot::Mutex;
 use starling_endpoint::{Msgbuf, Status};
 use starling_message::MethodDescriptor;
 
@@ -32,13 +34,50 @@ pub(crate) enum Command {
         wait_for_ready: bool,
         reply: Reply,
     },
-    /// Sends what the thread has done.
-    Report(Sender<ThreadStats>),
+    /// Says what the endpoint has done.
+    Report(Arc<Report>),
     /// Wakes a caller that waits for a permit when its deadline passes.
     WakeAt {
         deadline: Instant,
         waker: Arc<DeadlineWaker>,
     },
+}
+
+/// The counters of an endpoint, on their way to a caller.
+#[derive(Default)]
+pub(crate) struct Report {
+    /// `Some(None)`: there is no endpoint any more.
+    stats: Mutex<Option<Option<ThreadStats>>>,
+    waker: AtomicWaker,
+}
+
+impl Report {
+    pub(super) fn set(&self, stats: Option<ThreadStats>) {
+        *self.stats.lock() = Some(stats);
+        self.waker.wake();
+    }
+
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Option<ThreadStats>> {
+        self.waker.register(cx.waker());
+        match self.stats.lock().take() {
+            Some(stats) => Poll::Ready(stats),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Ends what a command asks for, because there is no endpoint any more.
+pub(super) fn refuse(command: Command, failure: &str) {
+    match command {
+        Command::Call(Submission { reply, .. }) | Command::Connect { reply, .. } => {
+            reply.finish(Err(stopped(Some(failure))));
+        }
+        Command::Report(report) => report.set(None),
+        Command::Open { .. }
+        | Command::Close { .. }
+        | Command::Cancel(_)
+        | Command::WakeAt { .. } => {}
+    }
 }
 
 /// A call on its way to the driver.
@@ -81,6 +120,6 @@ impl Drop for Reply {
 pub(crate) fn stopped(why: Option<&str>) -> Status {
     let why = why.unwrap_or("its endpoint was dropped");
     Status::unavailable(format!(
-        "the channel's thread stopped: {why}; make a new channel"
+        "the channel's endpoint has ended: {why}; make a new channel"
     ))
 }

@@ -1,24 +1,24 @@
-//! The event loop of a driver's thread.
+//! The event loop behind channels: an endpoint that makes the calls of other threads. Whoever drives
+//! it has it to itself.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use slab::Slab;
 use starling_endpoint::{
     CallError, CallId, Code, Completion, ContinuationId, Encoding, MethodId, Msgbuf, OwnedResponse,
     SessionId, unsent_message,
 };
-use starling_io::IoError;
+use starling_io::{IoError, MessageMemory, Wake};
 use starling_message::MethodDescriptor;
 
 use super::command::{Command, Reply, Submission, stopped};
 use super::deadline_waker::wake_at;
-use super::inbox::Inbox;
 use crate::call_cell::{CallCell, CallResult};
 use crate::connection::Connection;
 use crate::core::Core;
@@ -26,9 +26,10 @@ use crate::device::Device;
 use crate::options::CallOptions;
 use crate::retry::{Attempt, WaitingCall, call_when_ready, is_retryable};
 
-/// Commands executed between two turns.
-const COMMANDS_PER_TURN: usize = 128;
-/// How long sessions may take to close when a driver ends.
+/// After so long without a turn, what has arrived is taken in before a call is made: its server may
+/// have said that it shuts down.
+const ABSENCE_NS: u64 = 1_000_000;
+/// How long sessions may take to close when the last channel is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The time that a call has left.
@@ -36,10 +37,10 @@ fn left_until(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-/// A call that the driver has taken from its inbox and not finished.
+/// A call that the loop has taken from the inbox and not finished.
 struct PendingCall {
     reply: Reply,
-    connection: Rc<Connection>,
+    connection: Arc<Connection>,
     stage: Stage,
 }
 
@@ -60,12 +61,12 @@ struct Origin {
 /// A call whose session ended before the call was sent.
 struct UnsentCall {
     reply: Reply,
-    connection: Rc<Connection>,
+    connection: Arc<Connection>,
     origin: Origin,
     message: Msgbuf,
 }
 
-/// The driver's calls, by the key that their cells hold.
+/// The loop's calls, by the key that their cells hold.
 #[derive(Default)]
 struct CallTable(Slab<PendingCall>);
 
@@ -89,29 +90,27 @@ impl CallTable {
     }
 }
 
-pub(super) struct EventLoop<I: Device> {
+pub(crate) struct EventLoop<I: Device> {
     core: Core<I>,
-    inbox: Arc<Inbox>,
-    calls: Rc<RefCell<CallTable>>,
-    unsent: Rc<RefCell<Vec<UnsentCall>>>,
+    calls: Arc<Mutex<CallTable>>,
+    unsent: Arc<Mutex<Vec<UnsentCall>>>,
     continuation: ContinuationId,
-    channels: HashMap<u64, Rc<Connection>>,
+    channels: HashMap<u64, Arc<Connection>>,
 }
 
 impl<I: Device> EventLoop<I> {
-    pub(super) fn new(mut core: Core<I>, inbox: Arc<Inbox>) -> Self {
-        let calls = Rc::new(RefCell::new(CallTable::default()));
-        let unsent = Rc::new(RefCell::new(Vec::new()));
-        let (its_calls, its_unsent) = (Rc::clone(&calls), Rc::clone(&unsent));
+    pub(super) fn new(mut core: Core<I>) -> Self {
+        let calls = Arc::new(Mutex::new(CallTable::default()));
+        let unsent = Arc::new(Mutex::new(Vec::new()));
+        let (its_calls, its_unsent) = (Arc::clone(&calls), Arc::clone(&unsent));
         let continuation = core.raw.register_continuation(move |_, completion| {
-            let call = its_calls.borrow_mut().remove(completion.tag as usize);
+            let call = its_calls.lock().remove(completion.tag as usize);
             if let Some(call) = call {
                 handle_completion(call, completion, &its_unsent);
             }
         });
         Self {
             core,
-            inbox,
             calls,
             unsent,
             continuation,
@@ -119,47 +118,68 @@ impl<I: Device> EventLoop<I> {
         }
     }
 
-    /// Runs until the driver is dropped. If the device fails, all calls end with its error.
-    pub(super) fn run(mut self) -> Result<(), IoError> {
-        let result = self.work();
-        if let Err(error) = &result {
-            self.inbox.fail(error.to_string());
-            let calls = self.calls.take().0.into_iter().map(|(_, call)| call.reply);
-            let unsent = self.unsent.take().into_iter().map(|call| call.reply);
-            for reply in calls.chain(unsent) {
-                reply.finish(Err(stopped(self.inbox.failure())));
-            }
-        }
-        result
+    pub(super) fn waker(&self) -> Arc<dyn Wake> {
+        self.core.raw.waker()
     }
 
-    fn work(&mut self) -> Result<(), IoError> {
-        loop {
-            let mut idle = self.core.turn()?.is_idle();
-            while let Some(unsent) = self.next_unsent() {
-                idle = false;
-                self.call_again(unsent);
-            }
-            for _ in 0..COMMANDS_PER_TURN {
-                let Some(command) = self.inbox.pop() else {
-                    break;
-                };
-                idle = false;
-                self.execute(command);
-            }
-            if !idle {
-                continue;
-            }
-            if self.inbox.is_stopping() {
-                self.channels.clear();
-                self.core.raw.drain(CLOSE_TIMEOUT)?;
-                return Ok(());
-            }
-            self.core.raw.wait(None)?;
+    pub(super) fn memory(&self) -> MessageMemory {
+        self.core.raw.memory()
+    }
+
+    /// One turn. Returns whether it did anything.
+    pub(super) fn turn(&mut self) -> Result<bool, IoError> {
+        // A panic is that of a caller's waker. Its call has ended, and the others go on.
+        let turn = catch_unwind(AssertUnwindSafe(|| self.core.turn()));
+        let mut busy = match turn {
+            Ok(turn) => !turn?.is_idle(),
+            Err(_) => true,
+        };
+        while let Some(unsent) = self.next_unsent() {
+            busy = true;
+            self.call_again(unsent);
+        }
+        Ok(busy)
+    }
+
+    /// Takes in what has arrived, if the last turn is long ago.
+    pub(super) fn resume(&mut self) -> Result<(), IoError> {
+        if self.core.executor.now_ns() - self.core.raw.turn_ns() > ABSENCE_NS {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.core.wait(limit)
+    }
+
+    /// Whether a caller waits for something.
+    pub(super) fn is_expecting(&self) -> bool {
+        !self.calls.lock().0.is_empty()
+    }
+
+    pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
+        self.core.raw.next_timer_ns()
+    }
+
+    /// Closes all sessions, or ends all calls with the device's error.
+    pub(super) fn end(mut self, failure: Option<&str>) {
+        self.channels.clear();
+        let Some(failure) = failure else {
+            // A failure of the device ends the sessions, too.
+            let _ = self.core.raw.drain(CLOSE_TIMEOUT);
+            return;
+        };
+        let calls = std::mem::take(&mut *self.calls.lock());
+        let unsent = std::mem::take(&mut *self.unsent.lock());
+        let calls = calls.0.into_iter().map(|(_, call)| call.reply);
+        let unsent = unsent.into_iter().map(|call| call.reply);
+        for reply in calls.chain(unsent) {
+            reply.finish(Err(stopped(Some(failure))));
         }
     }
 
-    fn execute(&mut self, command: Command) {
+    pub(super) fn execute(&mut self, command: Command) {
         match command {
             Command::Open {
                 channel,
@@ -175,8 +195,7 @@ impl<I: Device> EventLoop<I> {
             }
             Command::Call(submission) => self.call(submission),
             Command::Report(answer) => {
-                // The caller may be gone.
-                let _ = answer.send(self.core.stats());
+                answer.set(Some(self.core.stats()));
             }
             Command::Cancel(cell) => self.cancel(&cell),
             Command::Connect {
@@ -185,7 +204,7 @@ impl<I: Device> EventLoop<I> {
                 reply,
             } => {
                 if let Some(connection) = self.channels.get(&channel).cloned() {
-                    let opening = Rc::clone(&connection);
+                    let opening = Arc::clone(&connection);
                     self.wait(reply, connection, async move {
                         opening.open(wait_for_ready).await?;
                         Ok((OwnedResponse::default(), Encoding::Native))
@@ -195,13 +214,13 @@ impl<I: Device> EventLoop<I> {
             Command::WakeAt { deadline, waker } => {
                 let local = self.core.executor.local.clone();
                 let task = wake_at(deadline, waker, local.clone());
-                local.spawn_local(task);
+                local.spawn(task);
             }
         }
     }
 
     fn next_unsent(&self) -> Option<UnsentCall> {
-        self.unsent.borrow_mut().pop()
+        self.unsent.lock().pop()
     }
 
     /// Makes a call once more that was not sent.
@@ -246,7 +265,7 @@ impl<I: Device> EventLoop<I> {
     fn call_now(
         &mut self,
         session: SessionId,
-        connection: &Rc<Connection>,
+        connection: &Arc<Connection>,
         submission: Submission,
     ) -> Option<Submission> {
         let Submission {
@@ -264,9 +283,9 @@ impl<I: Device> EventLoop<I> {
             options: options.clone(),
             deadline,
         };
-        let key = self.calls.borrow_mut().insert(PendingCall {
+        let key = self.calls.lock().insert(PendingCall {
             reply,
-            connection: Rc::clone(connection),
+            connection: Arc::clone(connection),
             stage: Stage::Made(None, origin),
         });
         let made = self.core.raw.call_message(
@@ -277,7 +296,7 @@ impl<I: Device> EventLoop<I> {
             self.continuation,
             key as u64,
         );
-        let mut calls = self.calls.borrow_mut();
+        let mut calls = self.calls.lock();
         let rejected = match made {
             Ok(id) => {
                 if let Some(call) = calls.0.get_mut(key)
@@ -307,9 +326,9 @@ impl<I: Device> EventLoop<I> {
         })
     }
 
-    fn call_later(&mut self, reply: Reply, connection: Rc<Connection>, call: WaitingCall) {
-        let executor = Rc::clone(&self.core.executor);
-        let its_connection = Rc::clone(&connection);
+    fn call_later(&mut self, reply: Reply, connection: Arc<Connection>, call: WaitingCall) {
+        let executor = Arc::clone(&self.core.executor);
+        let its_connection = Arc::clone(&connection);
         self.wait(reply, connection, async move {
             call_when_ready(&its_connection, &executor, call).await
         });
@@ -319,20 +338,20 @@ impl<I: Device> EventLoop<I> {
     fn wait(
         &mut self,
         reply: Reply,
-        connection: Rc<Connection>,
-        future: impl Future<Output = CallResult> + 'static,
+        connection: Arc<Connection>,
+        future: impl Future<Output = CallResult> + Send + 'static,
     ) {
         let cell = Arc::clone(&reply.cell);
-        let key = self.calls.borrow_mut().insert(PendingCall {
+        let key = self.calls.lock().insert(PendingCall {
             reply,
             connection,
             stage: Stage::Waiting(None),
         });
-        let calls = Rc::clone(&self.calls);
-        self.core.executor.local.spawn_local(async move {
+        let calls = Arc::clone(&self.calls);
+        self.core.executor.local.spawn(async move {
             let mut future = pin!(future);
             let result = std::future::poll_fn(|cx| {
-                if let Some(call) = calls.borrow_mut().get_mut(key, &cell) {
+                if let Some(call) = calls.lock().get_mut(key, &cell) {
                     call.stage = Stage::Waiting(Some(cx.waker().clone()));
                 } else {
                     return Poll::Ready(None);
@@ -341,7 +360,7 @@ impl<I: Device> EventLoop<I> {
             })
             .await;
             if let Some(result) = result {
-                let call = calls.borrow_mut().remove(key);
+                let call = calls.lock().remove(key);
                 if let Some(call) = call {
                     call.reply.finish(result);
                 }
@@ -351,7 +370,7 @@ impl<I: Device> EventLoop<I> {
 
     fn cancel(&mut self, cell: &Arc<CallCell>) {
         let key = cell.key();
-        let mut calls = self.calls.borrow_mut();
+        let mut calls = self.calls.lock();
         match calls.get_mut(key, cell).map(|call| &mut call.stage) {
             Some(Stage::Made(Some(id), _)) => {
                 let id = *id;
@@ -377,7 +396,7 @@ impl<I: Device> EventLoop<I> {
 fn handle_completion(
     call: PendingCall,
     completion: Completion<'_>,
-    unsent: &RefCell<Vec<UnsentCall>>,
+    unsent: &Mutex<Vec<UnsentCall>>,
 ) {
     let PendingCall {
         reply,
@@ -394,7 +413,7 @@ fn handle_completion(
     connection.suspect(status.code());
     match (status.take_unsent().map(unsent_message), stage) {
         (Some(message), Stage::Made(_, origin)) if is_retryable(&status) => {
-            unsent.borrow_mut().push(UnsentCall {
+            unsent.lock().push(UnsentCall {
                 reply,
                 connection,
                 origin,

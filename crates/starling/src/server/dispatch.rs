@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use starling_endpoint::{EndpointConfig, WorkerConfig};
-use starling_io::IoError;
+use starling_io::{IoError, MonotonicClock};
 
 use super::control::{Control, ControlRequests};
 use crate::address::DeviceKey;
@@ -25,7 +25,7 @@ pub(super) struct DispatchThread {
 impl DispatchThread {
     /// Serves until the server stops. True if all work was finished then.
     pub(super) fn run<I: ServedDevice>(self, io: I, key: DeviceKey) -> Result<bool, Error> {
-        let mut core = Core::new(io, &self.config)?;
+        let mut core = Core::new(io, MonotonicClock::new(), &self.config)?;
         let channels = ChannelFactory::new(&core, key);
         (self.registry).serve_on(&mut core, &channels, &self.workers)?;
         self.control.count(|threads| threads.serving += 1);

@@ -276,7 +276,7 @@ mod __items {
             request: __rt::OwnedRequest<C>,
         ) -> impl ::core::future::Future<
             Output = ::core::result::Result<T, __rt::Status>,
-        > + 'static;
+        > + ::core::marker::Send + 'static;
         /// Method `/letters.S/Three`.
         fn three(
             &self,

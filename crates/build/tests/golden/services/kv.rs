@@ -669,7 +669,7 @@ mod __items {
             request: __rt::OwnedRequest<GetRequest>,
         ) -> impl ::core::future::Future<
             Output = ::core::result::Result<GetResponse, __rt::Status>,
-        > + 'static;
+        > + ::core::marker::Send + 'static;
     }
     /// Serves `kv.Kv` with an implementation of [`Kv`].
     pub struct KvServer<__T> {

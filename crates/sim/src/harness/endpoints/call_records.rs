@@ -1,10 +1,10 @@
 //! The call records of a run with whole endpoints: the results that users saw, and the results that
 //! the promises allow.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling_endpoint::{Code, Status};
 
 use super::super::plan::ResponseLimits;
@@ -57,7 +57,7 @@ pub(super) struct CallRecords {
     pub(super) broken: Option<Violation>,
 }
 
-pub(super) type SharedCallRecords = Rc<RefCell<CallRecords>>;
+pub(super) type SharedCallRecords = Arc<Mutex<CallRecords>>;
 
 impl CallRecords {
     pub(super) fn new(
@@ -72,7 +72,7 @@ impl CallRecords {
                 HostFaultKind::ClockDrift { .. } | HostFaultKind::ClockJump { .. }
             )
         };
-        Rc::new(RefCell::new(Self {
+        Arc::new(Mutex::new(Self {
             fabric: fabric.clone(),
             planted_bug,
             struck: false,
@@ -100,11 +100,11 @@ impl CallRecords {
     }
 
     pub(super) fn now_ns(&self) -> u64 {
-        self.fabric.borrow().now_ns()
+        self.fabric.lock().now_ns()
     }
 
     pub(super) fn record(&self, host: HostId, text: &'static str, a: u64, b: u64) {
-        self.fabric.borrow_mut().record(host, text, a, b);
+        self.fabric.lock().record(host, text, a, b);
     }
 
     /// A call is about to be made.
@@ -129,7 +129,7 @@ impl CallRecords {
         };
         self.calls.issued(tag, now_ns, bound_ns);
         self.executions.issued(expected.key);
-        let clock_ns = self.fabric.borrow().host_now_ns(host);
+        let clock_ns = self.fabric.lock().host_now_ns(host);
         let open = Open {
             host,
             channel,
@@ -184,7 +184,7 @@ impl CallRecords {
             }
         };
         self.record(host, "handles: key, bytes", expected.key, body.len() as u64);
-        let clock_ns = self.fabric.borrow().host_now_ns(host);
+        let clock_ns = self.fabric.lock().host_now_ns(host);
         if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock_ns) {
             let text = format!(
                 "request {:#x} is run {clock_ns} ns after its deadline",
@@ -248,7 +248,7 @@ impl CallRecords {
         if self.distrusts_content {
             return Ok(());
         }
-        let clock_ns = self.fabric.borrow().host_now_ns(host);
+        let clock_ns = self.fabric.lock().host_now_ns(host);
         let explained = match status.code() {
             Code::Cancelled => open.given_up,
             Code::DeadlineExceeded => match open.deadline_ns {

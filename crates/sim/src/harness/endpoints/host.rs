@@ -122,7 +122,7 @@ impl Host {
     pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
         self.entries += 1;
         self.schedule.insert((at_ns, self.entries), task);
-        self.fabric.borrow_mut().wake_at(self.id, at_ns);
+        self.fabric.lock().wake_at(self.id, at_ns);
     }
 
     /// The process dies, and its open calls with it.
@@ -130,11 +130,11 @@ impl Host {
         if self.process.take().is_none() {
             return;
         }
-        self.records.borrow().record(self.id, "crashes", 0, 0);
+        self.records.lock().record(self.id, "crashes", 0, 0);
         self.schedule
             .retain(|_, task| !matches!(task, Task::Complete(_) | Task::Drain));
-        self.fabric.borrow_mut().crash(self.id);
-        self.records.borrow_mut().abandon(self.id);
+        self.fabric.lock().crash(self.id);
+        self.records.lock().abandon(self.id);
     }
 
     /// Another process takes its place.
@@ -142,11 +142,11 @@ impl Host {
         if self.process.is_some() {
             return;
         }
-        self.records.borrow().record(self.id, "restarts", 0, 0);
-        self.fabric.borrow_mut().restart(self.id);
+        self.records.lock().record(self.id, "restarts", 0, 0);
+        self.fabric.lock().restart(self.id);
         self.incarnation += 1;
         self.start();
-        let now_ns = self.fabric.borrow().now_ns();
+        let now_ns = self.fabric.lock().now_ns();
         self.wake_for_tasks(now_ns);
     }
 
@@ -159,7 +159,7 @@ impl Host {
         if self.process.is_none() {
             return Ok(Vec::new());
         }
-        let now_ns = self.fabric.borrow().now_ns();
+        let now_ns = self.fabric.lock().now_ns();
         while let Some(entry) = self.schedule.first_entry() {
             if entry.key().0 > now_ns {
                 break;
@@ -175,7 +175,7 @@ impl Host {
             handlers: turn.requests + turn.completions,
             ..Work::default()
         };
-        let free_ns = self.fabric.borrow_mut().end_turn(self.id, work);
+        let free_ns = self.fabric.lock().end_turn(self.id, work);
         let next_ns = free_ns.max(now_ns + MIN_TURN_NS);
         let process = self.process();
         let waits = process.endpoint.io().waits();
@@ -185,7 +185,7 @@ impl Host {
         }
         let slept = process.endpoint.io().waits() > waits;
         if !slept {
-            self.fabric.borrow_mut().wake_at(self.id, next_ns);
+            self.fabric.lock().wake_at(self.id, next_ns);
         }
         self.idle_turns = if slept || !turn.is_idle() {
             0
@@ -203,14 +203,12 @@ impl Host {
 
     fn wake_for_tasks(&mut self, least_ns: u64) {
         if let Some((at_ns, _)) = self.schedule.keys().next() {
-            self.fabric
-                .borrow_mut()
-                .wake_at(self.id, least_ns.max(*at_ns));
+            self.fabric.lock().wake_at(self.id, least_ns.max(*at_ns));
         }
     }
 
     fn check(&mut self) -> Result<(), Violation> {
-        if let Some(violation) = self.records.borrow_mut().broken.take() {
+        if let Some(violation) = self.records.lock().broken.take() {
             return Err(violation);
         }
         let process = self.process();
@@ -261,7 +259,7 @@ impl Host {
 
     fn handle_events(&mut self, now_ns: u64) -> Result<(), Violation> {
         let handler_events = self.process().handler_events.clone();
-        let events: Vec<HandlerEvent> = handler_events.borrow_mut().drain(..).collect();
+        let events: Vec<HandlerEvent> = handler_events.lock().drain(..).collect();
         for event in events {
             match event {
                 HandlerEvent::Ended { tag, answered } => self.ended(tag, answered, now_ns)?,
@@ -327,9 +325,9 @@ impl Host {
                 let records = self.records.clone();
                 let process = self.process();
                 if let Some(session) = process.sessions.remove(&channel)
-                    && !records.borrow_mut().bug_triggers(PlantedBug::LeakedSession)
+                    && !records.lock().bug_triggers(PlantedBug::LeakedSession)
                 {
-                    records.borrow_mut().record_close(id, channel);
+                    records.lock().record_close(id, channel);
                     process.endpoint.close(session);
                 }
                 Ok(())
@@ -344,7 +342,7 @@ impl Host {
                 Ok(())
             }
             Task::Drain => {
-                self.records.borrow().record(self.id, "drains", 0, 0);
+                self.records.lock().record(self.id, "drains", 0, 0);
                 self.process().endpoint.start_drain();
                 Ok(())
             }
@@ -357,7 +355,7 @@ impl Host {
         let Some(&call) = process.calls.get(&tag) else {
             return Ok(());
         };
-        records.borrow_mut().record_give_up(tag);
+        records.lock().record_give_up(tag);
         // The call may have ended already, with its completion still to be delivered.
         process.endpoint.cancel(call);
         if process.endpoint.cancel(call) {
@@ -380,18 +378,18 @@ impl Host {
         };
         let id = self.id;
         let records = self.records.clone();
-        let tag = records.borrow_mut().new_tag();
+        let tag = records.lock().new_tag();
         let wanted = Expected {
             key: tag,
             response_len: plan.response_len,
             delay_us: plan.delay_us,
         };
         let (bytes, expected) = content::request(wanted, plan.request_len as usize);
-        (records.borrow_mut()).issue(id, plan.channel, tag, expected, plan.timeout_ns);
+        (records.lock()).issue(id, plan.channel, tag, expected, plan.timeout_ns);
         if let Some(channel) = plan.via {
-            records.borrow_mut().plan_relay(expected, channel);
+            records.lock().plan_relay(expected, channel);
         }
-        let forgets = records.borrow_mut().bug_forgets(plan.timeout_ns);
+        let forgets = records.lock().bug_forgets(plan.timeout_ns);
         let options = match plan.timeout_ns.filter(|_| !forgets) {
             Some(timeout_ns) => CallOptions::with_timeout(Duration::from_nanos(timeout_ns)),
             None => CallOptions::default(),
@@ -434,7 +432,7 @@ impl Host {
                 Ok(Some(tag))
             }
             Err(error) => {
-                records.borrow_mut().rejected(id, tag)?;
+                records.lock().rejected(id, tag)?;
                 self.cannot_probe(plan.channel, probe, &error)?;
                 Ok(None)
             }
@@ -464,7 +462,7 @@ impl Host {
     /// The channel's session, a new one if it has none.
     fn session(&mut self, channel: usize) -> Result<Option<SessionId>, Violation> {
         let server = self.channels[channel].server;
-        let address = format!("sim://{}", self.fabric.borrow().address(server));
+        let address = format!("sim://{}", self.fabric.lock().address(server));
         let tight = self.tight;
         let process = self.process();
         if let Some(&session) = process.sessions.get(&channel) {

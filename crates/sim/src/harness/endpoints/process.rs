@@ -1,10 +1,9 @@
 //! A simulated process: an endpoint with its handlers, its continuation and its workers.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use starling_endpoint::{
     CallError, CallId, CallOptions, ContinuationId, DeferredReply, Endpoint, EndpointConfig,
     Handler, MethodId, Msgbuf, Secrets, SessionId, WorkerHandler,
@@ -46,7 +45,7 @@ pub(super) enum HandlerEvent {
     },
 }
 
-pub(super) type HandlerEvents = Rc<RefCell<Vec<HandlerEvent>>>;
+pub(super) type HandlerEvents = Arc<Mutex<Vec<HandlerEvent>>>;
 
 /// A process with an endpoint: a crash takes all of it away.
 pub(super) struct Process {
@@ -133,8 +132,8 @@ fn start_workers(
     endpoint.register_worker(WORKER, worker_handler(&seen));
     let records = records.clone();
     let takes_ns = Box::new(move |_| {
-        let (body, deadline_ns) = seen.lock().expect("one thread").take()?;
-        let expected = records.borrow_mut().execute(id, &body, deadline_ns);
+        let (body, deadline_ns) = seen.lock().take()?;
+        let expected = records.lock().execute(id, &body, deadline_ns);
         Some(u64::from(expected.delay_us) * US)
     });
     let workers = Workers::new(fabric, id, threads, queue, takes_ns);
@@ -151,11 +150,11 @@ fn register_inline(
 ) {
     let (records, fabric) = (records.clone(), fabric.clone());
     let inline = Handler::inline(move |_, request, mut reply| {
-        let expected = (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
+        let expected = (records.lock()).execute(id, request.body(), request.deadline_ns());
         let takes_us = expected.delay_us.min(MAX_INLINE_US);
         // Where turns cost nothing, their datagrams leave at once.
-        if !fabric.borrow().config().cpu.is_free() {
-            fabric.borrow_mut().spend(id, u64::from(takes_us) * US);
+        if !fabric.lock().config().cpu.is_free() {
+            fabric.lock().spend(id, u64::from(takes_us) * US);
         }
         reply.buffer().extend_from_slice(&response(expected));
         reply.ok();
@@ -172,12 +171,12 @@ fn register_deferred(
 ) {
     let (records, events) = (records.clone(), events.clone());
     let deferred = Handler::inline(move |_, request, reply| {
-        let expected = (records.borrow_mut()).execute(id, request.body(), request.deadline_ns());
-        let via = records.borrow().relay(expected);
+        let expected = (records.lock()).execute(id, request.body(), request.deadline_ns());
+        let via = records.lock().relay(expected);
         let reply = reply.defer();
         let deferred = Deferred { reply, expected };
         let event = HandlerEvent::Deferred { deferred, via };
-        events.borrow_mut().push(event);
+        events.lock().push(event);
     });
     endpoint.register(DEFERRED, deferred);
 }
@@ -193,18 +192,18 @@ fn register_continuation(
     endpoint.register_continuation(move |_, completion| {
         let tag = completion.tag;
         let result = completion.result.as_ref().map(|response| response.body());
-        let mut records = records.borrow_mut();
+        let mut records = records.lock();
         let answered = result.is_ok();
         if let Err(violation) = records.ended(id, tag, &result) {
             records.report_violation(violation);
         }
         let event = HandlerEvent::Ended { tag, answered };
-        events.borrow_mut().push(event);
+        events.lock().push(event);
     })
 }
 
-/// The body and deadline of the request that a worker's handler saw last. The handler must be
-/// `Send`, so it leaves them here for the dispatcher, which can reach the call records.
+/// The body and deadline of the request that a worker's handler saw last. The handler leaves them
+/// here for the dispatcher, which enters the execution in the call records.
 type Seen = Arc<Mutex<Option<(Vec<u8>, Option<u64>)>>>;
 
 fn worker_handler(seen: &Seen) -> WorkerHandler {
@@ -215,7 +214,7 @@ fn worker_handler(seen: &Seen) -> WorkerHandler {
             .buffer()
             .extend(expected.map(response).unwrap_or_default());
         let saw = (request.body().to_vec(), request.deadline_ns());
-        *seen.lock().expect("one thread") = Some(saw);
+        *seen.lock() = Some(saw);
     })
 }
 

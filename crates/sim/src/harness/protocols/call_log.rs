@@ -82,11 +82,11 @@ impl CallLog {
     }
 
     pub(super) fn now_ns(&self) -> u64 {
-        self.fabric.borrow().now_ns()
+        self.fabric.lock().now_ns()
     }
 
     pub(super) fn record(&self, host: HostId, text: &'static str, a: u64, b: u64) {
-        self.fabric.borrow_mut().record(host, text, a, b);
+        self.fabric.lock().record(host, text, a, b);
     }
 
     /// A request is about to be handed to the protocol.

@@ -174,7 +174,7 @@ impl Host {
     /// Schedules a task and a turn of the host for it.
     pub(super) fn plan(&mut self, at_ns: u64, task: Task) {
         self.schedule.add(at_ns, task);
-        self.fabric.borrow_mut().wake_at(self.id, at_ns);
+        self.fabric.lock().wake_at(self.id, at_ns);
     }
 
     /// The process dies, and its open calls with it.
@@ -183,7 +183,7 @@ impl Host {
             return;
         };
         log.record(self.id, "crashes", 0, 0);
-        self.fabric.borrow_mut().crash(self.id);
+        self.fabric.lock().crash(self.id);
         for &tag in process.calls.keys() {
             log.abandon(tag);
         }
@@ -195,7 +195,7 @@ impl Host {
             return;
         }
         log.record(self.id, "restarts", 0, 0);
-        self.fabric.borrow_mut().restart(self.id);
+        self.fabric.lock().restart(self.id);
         self.incarnation += 1;
         let mut process = Process::start(&self.fabric, self.id, &self.config, &mut self.rng);
         if self.has_workers {
@@ -227,7 +227,7 @@ impl Host {
             .expect("the device has no errors");
         self.release_peers();
         self.check_accounting()?;
-        self.fabric.borrow_mut().end_turn(self.id, Work::default());
+        self.fabric.lock().end_turn(self.id, Work::default());
         self.schedule(log.now_ns());
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Host {
     fn schedule(&mut self, now_ns: u64) {
         let process = self.process.as_mut().expect("within a turn");
         let timer_ns = process.protocol.poll_timeout();
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = self.fabric.lock();
         let timer_ns = timer_ns.map(|at_ns| fabric.when(self.id, at_ns));
         let soonest_ns = now_ns + fabric.config().poll_ns.max(MIN_TURN_NS);
         let (waiting, _) = fabric.receive_queue(self.id);

@@ -227,7 +227,7 @@ impl Process {
 
     /// Ends the turn and asks for the next one.
     pub(super) fn schedule(&mut self, host: HostId, fabric: &SharedFabric, work: Work, busy: bool) {
-        let mut fabric = fabric.borrow_mut();
+        let mut fabric = fabric.lock();
         let free_ns = fabric.end_turn(host, work);
         let next_ns = free_ns.max(fabric.now_ns() + MIN_TURN_NS);
         if busy || fabric.receive_queue(host).0 > 0 {

@@ -158,7 +158,7 @@ impl Host {
     /// The channel's session, a new one if it has none.
     fn session(&mut self, channel: usize, log: &CallLog) -> Result<Option<SessionId>, Violation> {
         let server = self.channels[channel].server;
-        let address = format!("sim://{}", self.fabric.borrow().address(server));
+        let address = format!("sim://{}", self.fabric.lock().address(server));
         let process = self.process.as_mut().expect("within a turn");
         if let Some(&session) = process.sessions.get(&channel) {
             return Ok(Some(session));
