@@ -2,6 +2,7 @@
 //! library has, and Starling.
 
 use crate::benchmark::Benchmark;
+use crate::channel;
 use crate::endpoint;
 use crate::floor::{cache_line, memcpy, ring, tcp, udp};
 use crate::slo;
@@ -12,6 +13,7 @@ pub fn of(suite: Suite) -> Vec<Benchmark> {
     let mut benchmarks = floors(suite);
     benchmarks.extend(match suite {
         Suite::Slo => slo::benchmarks(),
+        Suite::Channel => channel::benchmarks(),
         _ => endpoint::benchmarks(suite),
     });
     benchmarks
@@ -50,6 +52,7 @@ pub fn floors(suite: Suite) -> Vec<Benchmark> {
         | Suite::Breakdown
         | Suite::Dispatch
         | Suite::Slo
-        | Suite::Interference => vec![],
+        | Suite::Interference
+        | Suite::Channel => vec![],
     }
 }

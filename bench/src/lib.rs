@@ -34,12 +34,15 @@
 //! | [`process`], [`roles`], [`pin`] | servers and load generators as processes, and their cores |
 //! | [`floor`], [`placement`] | the least that an exchange costs; how far apart the cores are |
 //! | [`endpoint`], `device`, [`breakdown`], `slo` | benchmarks of Starling's endpoint |
+//! | `channel`, [`callers`] | benchmarks of what users take, and the threads and tasks that make its calls |
 //! | [`kv`] | the load of the key-value demo: Zipf keys, YCSB workloads, the model that checks answers |
 //! | [`veth`] | benchmarks between two network namespaces |
 
 pub mod benchmark;
 pub mod benchmarks;
 pub mod breakdown;
+pub mod callers;
+mod channel;
 mod device;
 pub mod endpoint;
 pub mod error;

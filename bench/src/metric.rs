@@ -16,6 +16,8 @@ pub enum Metric {
     P999,
     /// Calls per second.
     Rate,
+    /// Processor time of client and server per call, ns; less is better.
+    Cpu,
     /// Payload bytes per second, in the direction of the requests.
     Throughput,
     /// Bytes of memory.
@@ -66,6 +68,7 @@ impl Metric {
             Self::P99 => "p99",
             Self::P999 => "p99.9",
             Self::Rate => "rate",
+            Self::Cpu => "cpu",
             Self::Throughput => "throughput",
             Self::Memory => "memory",
             Self::ThroughputUnderSlo => "throughput_under_slo",
@@ -87,6 +90,7 @@ impl Metric {
             Self::P50
             | Self::P99
             | Self::P999
+            | Self::Cpu
             | Self::HeldLonger
             | Self::Cost
             | Self::Stage(_)

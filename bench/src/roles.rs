@@ -1,6 +1,7 @@
 //! The roles that this package's processes have: servers and load generators.
 
 use crate::breakdown;
+use crate::channel;
 use crate::endpoint;
 use crate::error::BenchError;
 use crate::floor::{tcp, udp, xdp};
@@ -19,6 +20,7 @@ pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>>
             return breakdown::serve(role, arguments)
                 .or_else(|| endpoint::serve(role, arguments))
                 .or_else(|| slo::serve(role, arguments))
+                .or_else(|| channel::serve(role, arguments))
                 .or_else(|| starling_roles::serve(role, arguments));
         }
     };

@@ -38,11 +38,14 @@ pub enum Suite {
     /// Whether 1% of long requests delay the short ones: without long requests, with a worker that
     /// runs them, and with the dispatch thread that does (eRPC, NSDI'19, section 7.2).
     Interference,
+    /// What users take: the latency, rate and processor time of calls through a channel, with default
+    /// settings, from plain threads and from tasks of tokio: see the module `channel`.
+    Channel,
 }
 
 impl Suite {
     /// Every suite, in the order in which `all` runs them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Rtt,
         Self::Rate,
         Self::Large,
@@ -52,6 +55,7 @@ impl Suite {
         Self::Dispatch,
         Self::Slo,
         Self::Interference,
+        Self::Channel,
     ];
 
     /// Its name on the command line and in rows.
@@ -66,6 +70,7 @@ impl Suite {
             Self::Dispatch => "dispatch",
             Self::Slo => "slo",
             Self::Interference => "interference",
+            Self::Channel => "channel",
         }
     }
 
@@ -83,6 +88,7 @@ impl Suite {
             Self::Slo => "load of 16 workers with a tail latency of ten service times",
             Self::Interference => "latency of short requests beside 1% that take 50 us",
             Self::Breakdown => "the time of a read of 100 bytes, stage by stage",
+            Self::Channel => "32-byte calls as users make them, from threads and tasks",
         }
     }
 }
@@ -128,7 +134,7 @@ mod tests {
         let error = "speed".parse::<Suite>().unwrap_err();
         assert!(
             error.contains(
-                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference"
+                "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel"
             ),
             "{error}"
         );

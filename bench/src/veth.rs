@@ -71,7 +71,11 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
             return MTUS.into_iter().flat_map(of_mtu).collect();
         }
         // Their results depend on the device only by its speed.
-        Suite::Sessions | Suite::Factors | Suite::Dispatch | Suite::Interference => return vec![],
+        Suite::Sessions
+        | Suite::Factors
+        | Suite::Dispatch
+        | Suite::Interference
+        | Suite::Channel => return vec![],
         Suite::Breakdown => {}
         Suite::Slo => benchmarks = slo::benchmarks_over_veth(),
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use starling_bench::floor::SMALL_BYTES;
 use starling_bench::latency::Latencies;
 use starling_bench::{BenchError, Context, Metric, Sample};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
@@ -14,7 +15,7 @@ use tonic::{Request, Response, Status};
 use crate::api::bench::Payload;
 use crate::api::bench::echo_client::EchoClient;
 use crate::api::bench::echo_server::{Echo, EchoServer};
-use crate::{SYSTEM, connect, failed, runtime, serve_on_loopback};
+use crate::{SYSTEM, connect, failed, runtime, serve_on_loopback_in};
 
 /// Role of the server.
 pub(crate) const ROLE: &str = "tonic-echo";
@@ -38,7 +39,12 @@ impl Echo for Service {
 }
 
 pub(crate) fn serve() -> Result<(), BenchError> {
-    serve_on_loopback(|incoming| {
+    serve_in(&runtime()?)
+}
+
+/// Serves in a runtime.
+pub(crate) fn serve_in(runtime: &Runtime) -> Result<(), BenchError> {
+    serve_on_loopback_in(runtime, |incoming| {
         Server::builder()
             .add_service(EchoServer::new(Service))
             .serve_with_incoming(incoming)
@@ -46,7 +52,7 @@ pub(crate) fn serve() -> Result<(), BenchError> {
 }
 
 /// Makes one call with `number` in its request, and fails unless the response has the same number.
-async fn call(client: &mut EchoClient<Channel>, number: u64) -> Result<(), BenchError> {
+pub(crate) async fn call(client: &mut EchoClient<Channel>, number: u64) -> Result<(), BenchError> {
     let mut data = vec![0; SMALL_BYTES];
     data[..8].copy_from_slice(&number.to_le_bytes());
     let answer = client

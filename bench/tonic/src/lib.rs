@@ -1,11 +1,12 @@
 //! The benchmarks' gRPC baseline: the services of the benchmarks over tonic, with the settings that
-//! make tonic fastest on one core for each side.
+//! make tonic fastest on one core for each side. The suite `channel` has it as users take it.
 //!
 //! - Each side has a tokio runtime of one thread, pinned to its core. More threads would compete for
 //!   that core.
 //! - Both ends set `TCP_NODELAY`.
 //! - All calls go over one HTTP/2 connection.
 
+mod channel;
 mod echo;
 mod kv;
 
@@ -29,6 +30,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
     match suite {
         Suite::Rtt => vec![Benchmark::new("grpc", SYSTEM, "", echo::latencies)],
         Suite::Rate => vec![Benchmark::new("grpc", SYSTEM, "", echo::rate)],
+        Suite::Channel => channel::benchmarks(),
         Suite::Large
         | Suite::Sessions
         | Suite::Factors
@@ -45,6 +47,7 @@ pub fn benchmarks(suite: Suite) -> Vec<Benchmark> {
 pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
     match role {
         echo::ROLE => Some(begin_server(role, arguments).and_then(|_| echo::serve())),
+        channel::ROLE => Some(begin_server(role, arguments).and_then(|_| channel::serve())),
         KV_SERVER_ROLE => Some(begin_server(role, arguments).and_then(|rest| kv::serve(&rest))),
         KV_CLIENT_ROLE => Some(begin_client(role, arguments).and_then(|rest| kv::drive(&rest))),
         _ => None,
@@ -75,7 +78,18 @@ fn serve_on_loopback<F>(serve: impl FnOnce(TcpIncoming) -> F) -> Result<(), Benc
 where
     F: Future<Output = Result<(), tonic::transport::Error>>,
 {
-    runtime()?.block_on(async {
+    serve_on_loopback_in(&runtime()?, serve)
+}
+
+/// The same in another runtime.
+fn serve_on_loopback_in<F>(
+    runtime: &Runtime,
+    serve: impl FnOnce(TcpIncoming) -> F,
+) -> Result<(), BenchError>
+where
+    F: Future<Output = Result<(), tonic::transport::Error>>,
+{
+    runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
             .map_err(BenchError::io("binding a TCP socket"))?;

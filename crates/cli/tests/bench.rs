@@ -16,6 +16,43 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Each suite has a row of each of these systems and schemes.
+const ROWS: &[(&str, &str, &str)] = &[
+    ("rtt", "raw", "udp"),
+    ("rtt", "raw", "shm"),
+    ("rtt", "tonic", "grpc"),
+    ("rate", "raw", "udp"),
+    ("rate", "raw", "shm"),
+    ("rate", "tonic", "grpc"),
+    ("large", "tcp", "tcp"),
+    ("large", "memcpy", "memory"),
+    ("rtt", "starling", "udp"),
+    ("rtt", "starling", "shm"),
+    ("rate", "starling", "udp"),
+    ("rate", "starling", "shm"),
+    ("large", "starling", "udp"),
+    ("large", "starling", "shm"),
+    ("sessions", "starling", "udp"),
+    ("sessions", "starling", "shm"),
+    ("factors", "starling", "udp"),
+    ("factors", "starling", "shm"),
+    ("breakdown", "starling", "udp"),
+    ("breakdown", "starling", "shm"),
+    ("dispatch", "starling", "shm"),
+    ("interference", "starling", "udp"),
+    ("interference", "starling", "shm"),
+    ("channel", "channel", "udp"),
+    ("channel", "channel", "shm"),
+    ("channel", "local", "udp"),
+    ("channel", "local", "shm"),
+    ("channel", "endpoint", "udp"),
+    ("channel", "endpoint", "shm"),
+    ("channel", "tonic", "grpc"),
+    ("slo", "ideal", "model"),
+    ("slo", "starling", "udp"),
+    ("slo", "starling", "shm"),
+];
+
 #[test]
 fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
     let short = ["--json", "--seconds", "0.002", "--repetitions", "1"];
@@ -24,7 +61,7 @@ fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    let quick = "rtt rate large sessions factors breakdown dispatch interference";
+    let quick = "rtt rate large sessions factors breakdown dispatch interference channel";
     let quick: Vec<&str> = quick.split(' ').collect();
     // The other cases of `slo` work in the same way and take minutes.
     let some = ["ideal", "starling/shm/gev", "starling/udp/fixed/1x16"];
@@ -64,34 +101,7 @@ fn every_suite_runs_and_prints_rows_with_the_documented_keys() {
         assert!(names.insert(row_name), "a second row of this name: {line}");
         seen.insert((name("suite"), name("system"), name("scheme")));
     }
-    for (suite, system, scheme) in [
-        ("rtt", "raw", "udp"),
-        ("rtt", "raw", "shm"),
-        ("rtt", "tonic", "grpc"),
-        ("rate", "raw", "udp"),
-        ("rate", "raw", "shm"),
-        ("rate", "tonic", "grpc"),
-        ("large", "tcp", "tcp"),
-        ("large", "memcpy", "memory"),
-        ("rtt", "starling", "udp"),
-        ("rtt", "starling", "shm"),
-        ("rate", "starling", "udp"),
-        ("rate", "starling", "shm"),
-        ("large", "starling", "udp"),
-        ("large", "starling", "shm"),
-        ("sessions", "starling", "udp"),
-        ("sessions", "starling", "shm"),
-        ("factors", "starling", "udp"),
-        ("factors", "starling", "shm"),
-        ("breakdown", "starling", "udp"),
-        ("breakdown", "starling", "shm"),
-        ("dispatch", "starling", "shm"),
-        ("interference", "starling", "udp"),
-        ("interference", "starling", "shm"),
-        ("slo", "ideal", "model"),
-        ("slo", "starling", "udp"),
-        ("slo", "starling", "shm"),
-    ] {
+    for &(suite, system, scheme) in ROWS {
         let row = (suite.to_string(), system.to_string(), scheme.to_string());
         assert!(seen.contains(&row), "no row of {row:?} in {seen:?}");
     }
@@ -113,6 +123,8 @@ fn the_list_names_every_benchmark() {
         "starling/udp batch=11",
         "starling/shm sessions=20000 server",
         "starling/shm off=timely_bypass",
+        "channel/udp current-thread tasks=1024",
+        "tonic/grpc multi-thread tasks=128",
     ] {
         assert!(list.contains(name), "{name} is not in\n{list}");
     }
@@ -253,11 +265,9 @@ fn a_breakdown_over_af_xdp_has_the_same_stages() {
 fn a_wrong_command_line_is_status_2_and_lists_the_suites() {
     let output = starling(&["bench", "speed"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        text(&output.stderr).contains(
-            "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference"
-        )
-    );
+    assert!(text(&output.stderr).contains(
+        "rtt, rate, large, sessions, factors, breakdown, dispatch, slo, interference, channel"
+    ));
     assert_eq!(starling(&["bench"]).status.code(), Some(2));
     assert_eq!(
         starling(&["bench", "rtt", "--seconds", "-1"]).status.code(),

@@ -100,14 +100,22 @@ in a hundred is long: it takes 50 us of processor time. Latencies are those of t
 cases: there are no long requests; a worker runs them and sleeps soon after; a worker runs them and
 stays awake for 2 ms (`wakeful`); the dispatch thread runs them.
 
+channel: what users take, with default settings on both sides. The systems: `channel` is clones of one
+starling::Channel, `local` a LocalChannel, `endpoint` the raw endpoint of the suite `rate`. A case is a
+number of plain threads, or of tasks in a tokio runtime of one thread or of two workers; each makes one
+call after the other. All threads of the client share the first core. cpu is processor time of both
+processes per call; the server's is counted in steps of 10 ms. Do not run it by chrt: a thread that
+spins would keep the core from the one that it waits for.
+
 With --json each row is one object with these keys:
   suite, system, scheme, case   what was measured; with metric, the name of the row
-  metric, unit                  what the values are: p50 in ns, rate in per_s
+  metric, unit                  what the values are: p50 in ns, rate in per_s, cpu in ns
   value, min, max, repetitions  the median of the repetitions, their extremes, and their number
 `starling sim run --json` prints the same keys.
 
 Examples:
   starling bench rtt
+  starling bench channel --only channel/udp --only tonic
   starling bench slo --only ideal --only starling/xdp/gev
   starling bench rate --only starling --only raw/shm --repetitions 9
   starling bench breakdown --svg breakdown.svg
