@@ -7,7 +7,7 @@
 //! - *Raw*: [`Endpoint::call`] with a continuation that is registered once. A call costs no box, no
 //!   allocation, no lock and no reference count. A handler reads the request where it was received
 //!   and writes into a response buffer that exists already.
-//! - *Futures*: [`LocalHandle::call`], driven by the same loop in the same thread.
+//! - *Futures*: [`LocalHandle::call`], driven by the same loop.
 //!
 //! Handlers run *inline*, in the loop's thread, or in *workers* ([`Endpoint::start_workers`]).
 //! An inline handler may answer later ([`Reply::defer`]) and make nested calls meanwhile.

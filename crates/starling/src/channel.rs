@@ -31,13 +31,18 @@ const DEFAULT_CAPACITY: usize = 4096;
 /// `KvClient::new(Channel::connect("udp://kv:9000").await?)`. Cheap to clone; clones share the
 /// connection.
 ///
-/// The caller's thread encodes requests, and a background thread moves them to the network. The
-/// channels of a process share one such thread for each kind of address. It ends with the last of
-/// them. [`ChannelBuilder::own_thread`] gives a channel its own.
+/// The channels of a process share one endpoint for each kind of address. It ends with the last of
+/// them. [`ChannelBuilder::own_endpoint`] gives a channel its own. No thread owns the endpoint: a
+/// thread in [`ChannelCall::wait`] or [`block_on`](crate::block_on) drives it while it waits, and sends
+/// what others have left. A thread in the background does what nobody waits for, and the calls of
+/// executors, whose threads must not sleep for one call.
 ///
-/// Over `xdp://`, the thread has a queue of the interface to itself: the first, unless the address
+/// A call begins at the latest when its future is polled. A call that is never polled begins some
+/// milliseconds later.
+///
+/// Over `xdp://`, the endpoint has a queue of the interface to itself: the first, unless the address
 /// ends in `?queue=N`. A server on that interface, channels over the other IP version, and channels
-/// with a thread of their own need other queues.
+/// with an endpoint of their own need other queues.
 ///
 /// A connection that fails is opened anew, with growing pauses. A call that may have reached the
 /// server is never made again. A call that was not sent when its session ended is made again, once.
@@ -62,7 +67,7 @@ pub struct ChannelBuilder {
     address: String,
     capacity: usize,
     fail_when_full: bool,
-    own_thread: Option<EndpointConfig>,
+    own_endpoint: Option<EndpointConfig>,
 }
 
 impl ChannelBuilder {
@@ -79,28 +84,29 @@ impl ChannelBuilder {
         self
     }
 
-    /// Gives the channel a background thread of its own.
-    pub fn own_thread(mut self) -> Self {
-        self.own_thread.get_or_insert_default();
+    /// Gives the channel an endpoint of its own.
+    pub fn own_endpoint(mut self) -> Self {
+        self.own_endpoint.get_or_insert_default();
         self
     }
 
-    /// Sets how the background thread behaves when it is idle. Gives the channel its own thread.
+    /// Sets how a thread that drives the endpoint behaves when there is nothing to do. Gives the
+    /// channel its own endpoint.
     pub fn idle(mut self, idle: Idle) -> Self {
-        self.own_thread.get_or_insert_default().idle = idle;
+        self.own_endpoint.get_or_insert_default().idle = idle;
         self
     }
 
-    /// Every setting of the endpoint in the background. Gives the channel its own thread.
+    /// Every setting of the endpoint. Gives the channel its own endpoint.
     pub fn endpoint_config(mut self, config: EndpointConfig) -> Self {
-        self.own_thread = Some(config);
+        self.own_endpoint = Some(config);
         self
     }
 
     /// A channel that connects with its first call.
     pub fn lazy(self) -> Result<Channel, Error> {
         let address = Address::parse(&self.address)?;
-        let driver = match &self.own_thread {
+        let driver = match &self.own_endpoint {
             Some(config) => Arc::new(Driver::start(&address, config)?),
             None => Driver::shared(&address)?,
         };
@@ -148,7 +154,7 @@ impl Channel {
             address: address.to_owned(),
             capacity: DEFAULT_CAPACITY,
             fail_when_full: false,
-            own_thread: None,
+            own_endpoint: None,
         }
     }
 
@@ -173,11 +179,11 @@ impl Channel {
         self.shared.permits.taken()
     }
 
-    /// Counters of the background thread and its device, for all channels that share the thread.
-    /// Waits for the end of the thread's turn.
+    /// Counters of the endpoint and its device, for all channels that share the endpoint. Waits for the
+    /// end of the turn that is being taken.
     ///
     /// # Errors
-    /// UNAVAILABLE if the thread has ended, with the reason.
+    /// UNAVAILABLE if the endpoint has ended, with the reason.
     pub fn stats(&self) -> Result<ThreadStats, Status> {
         self.shared.driver.stats()
     }
@@ -210,7 +216,8 @@ pub struct ChannelCall<P: Message> {
 }
 
 impl<P: Message> ChannelCall<P> {
-    /// Waits for the call. This thread sleeps meanwhile, so this is not for use inside an executor.
+    /// Waits for the call. This thread drives the channel's endpoint meanwhile, or sleeps, so this is not
+    /// for use inside an executor.
     pub fn wait(self) -> Result<Response<P>, Status> {
         block_on(self)
     }

@@ -128,8 +128,8 @@
 //!
 //! | | [`Channel`] | [`LocalChannel`] |
 //! |---|---|---|
-//! | for | any thread, any executor | the thread that owns an [`Endpoint`] |
-//! | calls are made | by a background thread | by that thread itself |
+//! | for | any thread, any executor | the futures of one [`Endpoint`] |
+//! | calls are made | by a thread that waits for one; for an executor's futures in the background | by the thread that runs the endpoint |
 //! | waiting | `.await`, or `.wait()` in a plain thread | [`Endpoint::block_on`] |
 //!
 //! # Three kinds of handlers

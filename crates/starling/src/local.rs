@@ -24,7 +24,7 @@ use crate::retry::{Attempt, WaitingCall, call_when_ready, is_retryable};
 /// one address share a session.
 ///
 /// The endpoint has one device. Calls to an address that the device does not reach go through a
-/// background thread, as the calls of a [`Channel`] do.
+/// [`Channel`].
 #[derive(Clone)]
 pub struct LocalChannel {
     route: Route,

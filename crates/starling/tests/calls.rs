@@ -295,7 +295,7 @@ fn a_full_channel_refuses_calls_or_has_them_wait() {
 }
 
 #[test]
-fn an_endpoint_serves_in_its_own_thread() {
+fn an_endpoint_serves_in_its_own_endpoint() {
     let gate = Arc::new(Gate::default());
     let address = shm_address();
     let service = starling_test_protos::test::TestServer::new(common::Service(gate));

@@ -334,7 +334,7 @@ fn several_threads_of_one_udp_server_share_a_port() {
         .expect("threads");
     assert_eq!(server.addresses().len(), 1);
     for _ in 0..6 {
-        let channel = Channel::builder(server.address()).own_thread().lazy();
+        let channel = Channel::builder(server.address()).own_endpoint().lazy();
         let client = TestClient::new(channel.expect("a channel"));
         client
             .echo(&payload(b""))

@@ -42,7 +42,7 @@ fn servers_and_channels_count_what_they_did() {
         assert_eq!(before.address, server.address());
         assert_eq!(before.endpoint.requests, 0);
         assert_eq!(before.device.mode, None, "there is only one mode");
-        let channel = Channel::builder(server.address()).own_thread().lazy();
+        let channel = Channel::builder(server.address()).own_endpoint().lazy();
         let channel = channel.expect("a channel");
         call(&TestClient::new(channel.clone()));
 
@@ -155,7 +155,7 @@ fn the_slow_path_and_the_ring_are_counted_apart() {
     let (server, port) = serve(&pair);
     let channel = |namespace| {
         let address = format!("udp://{}:{port}", IPV4[1]);
-        let channel = inside(namespace, || Channel::builder(&address).own_thread().lazy());
+        let channel = inside(namespace, || Channel::builder(&address).own_endpoint().lazy());
         TestClient::new(channel.expect("a channel"))
     };
     // Datagrams that this host sends to itself do not pass the XDP program.
@@ -191,7 +191,7 @@ fn a_thread_that_has_failed_still_reports_its_last_stats() {
     };
     let (server, port) = serve(&pair);
     let address = format!("udp://{}:{port}", IPV4[1]);
-    let channel = inside(&pair.a, || Channel::builder(&address).own_thread().lazy());
+    let channel = inside(&pair.a, || Channel::builder(&address).own_endpoint().lazy());
     call(&TestClient::new(channel.expect("a channel")));
     run(&pair.b, "ip link del vb").expect("it is there");
     wait_until(|| !server.is_serving());

@@ -38,7 +38,7 @@ fn a_call_that_is_dropped_while_it_waits_for_a_permit_leaves_no_waker() {
     let (builder, gate) = server(&[&shm_address()]);
     let server = builder.build().unwrap().spawn().unwrap();
     let channel = Channel::builder(server.address())
-        .own_thread()
+        .own_endpoint()
         .capacity(1)
         .lazy()
         .unwrap();

@@ -68,7 +68,7 @@ fn ends_with_different_mtus_understand_each_other() {
             let port = address.rsplit(':').next().expect("a port");
             let address = format!("{}:{port}", at(client_at.1));
             let made = inside(client_at.0, || {
-                Channel::builder(&address).own_thread().lazy()
+                Channel::builder(&address).own_endpoint().lazy()
             });
             let client = TestClient::new(made.expect("a channel"));
             // So many at a time that requests share datagrams, and responses do.

@@ -157,14 +157,7 @@ impl Select {
     fn selects(&self, row: &Row) -> bool {
         self.keys.iter().all(|(key, pattern)| {
             let value = row.keys.get(key).map_or("", String::as_str);
-            match pattern.split_once('*') {
-                None => value == pattern,
-                Some((start, end)) => {
-                    value.len() >= start.len() + end.len()
-                        && value.starts_with(start)
-                        && value.ends_with(end)
-                }
-            }
+            pattern.split('|').any(|pattern| matches(pattern, value))
         })
     }
 
@@ -178,6 +171,18 @@ impl Select {
             (Some(Fold::Most), _) => Some((values.fold(f64::NEG_INFINITY, f64::max), None)),
             (None, [row]) => Some((row.value, row.spread)),
             (None, _) => None,
+        }
+    }
+}
+
+/// Whether a value matches a pattern with at most one `*`.
+fn matches(pattern: &str, value: &str) -> bool {
+    match pattern.split_once('*') {
+        None => value == pattern,
+        Some((start, end)) => {
+            value.len() >= start.len() + end.len()
+                && value.starts_with(start)
+                && value.ends_with(end)
         }
     }
 }

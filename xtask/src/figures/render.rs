@@ -46,7 +46,7 @@ fn replace(document: &str, name: &str, content: &str) -> Result<String, String> 
         Some((before, after))
     });
     let (before, after) = parts.ok_or(format!("SPECIFICATION.md has no markers for {name}"))?;
-    Ok(format!("{before}{begin}\n{content}{end}{after}"))
+    Ok(format!("{before}{begin}{content}{end}{after}"))
 }
 
 fn measured(results: &Results) -> String {
@@ -204,7 +204,7 @@ mod tests {
     fn only_what_is_between_the_markers_changes() {
         let document = "a\n<!-- figures: t: begin -->\nold\n<!-- figures: t: end -->\nb\n";
         let once = replace(document, "t", "new\n").unwrap();
-        let expected = "a\n<!-- figures: t: begin -->\n\nnew\n<!-- figures: t: end -->\nb\n";
+        let expected = "a\n<!-- figures: t: begin -->\nnew\n<!-- figures: t: end -->\nb\n";
         assert_eq!(once, expected);
         assert_eq!(replace(&once, "t", "new\n").unwrap(), once);
         assert!(replace(document, "u", "").is_err());

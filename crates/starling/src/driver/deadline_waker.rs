@@ -1,4 +1,4 @@
-//! Wakes a caller at a deadline, by the timers of a driver's thread.
+//! Wakes a caller at a deadline, by the timers of the endpoint behind channels.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -65,5 +65,5 @@ pub(crate) fn from_a(server: &ServerHandle) -> String {
 
 /// A channel in `a`.
 pub(crate) fn channel(pair: &Pair, address: &str) -> Channel {
-    inside(&pair.a, || Channel::builder(address).own_thread().lazy()).expect(address)
+    inside(&pair.a, || Channel::builder(address).own_endpoint().lazy()).expect(address)
 }
