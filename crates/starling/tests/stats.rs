@@ -155,7 +155,9 @@ fn the_slow_path_and_the_ring_are_counted_apart() {
     let (server, port) = serve(&pair);
     let channel = |namespace| {
         let address = format!("udp://{}:{port}", IPV4[1]);
-        let channel = inside(namespace, || Channel::builder(&address).own_endpoint().lazy());
+        let channel = inside(namespace, || {
+            Channel::builder(&address).own_endpoint().lazy()
+        });
         TestClient::new(channel.expect("a channel"))
     };
     // Datagrams that this host sends to itself do not pass the XDP program.
