@@ -317,12 +317,6 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         &self.core.proto
     }
 
-    /// When the last turn was taken or work was left for the next one, in nanoseconds of the
-    /// endpoint's clock.
-    pub fn turn_ns(&self) -> u64 {
-        self.core.now_ns
-    }
-
     /// Calls that are not over.
     pub fn calls_outstanding(&self) -> usize {
         self.core.calls_outstanding() + self.core.finished.len()
