@@ -7,11 +7,10 @@
 //! time until another thread wakes the device. Once its buffers exist the network does not
 //! allocate.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use starling_io::{
     Capabilities, Clock, Datagram, IoError, IoEvent, PacketIo, PacketRx, PacketTx, PeerId, Wake,
 };
@@ -154,7 +153,8 @@ impl SteppedIo {
     }
 }
 
-/// A waker that one thread sleeps on while others use it.
+/// A waker that one thread sleeps on while others use it. Its locks are the standard library's, which
+/// never allocate: tests count allocations.
 #[derive(Debug, Default)]
 pub struct ThreadWaker {
     woken: Mutex<bool>,
@@ -167,8 +167,11 @@ impl ThreadWaker {
     /// # Panics
     /// If that takes a minute.
     pub fn park(&self) {
-        let mut woken = self.woken.lock();
-        let timeout = (self.changed).wait_while_for(&mut woken, |woken| !*woken, WAKE_LIMIT);
+        let woken = self.woken.lock().expect("no thread panicked");
+        let (mut woken, timeout) = self
+            .changed
+            .wait_timeout_while(woken, WAKE_LIMIT, |woken| !*woken)
+            .expect("no thread panicked");
         assert!(
             !timeout.timed_out(),
             "no thread used the waker for {WAKE_LIMIT:?}"
@@ -178,17 +181,17 @@ impl ThreadWaker {
 
     /// Whether the next wait returns at once.
     pub fn is_woken(&self) -> bool {
-        *self.woken.lock()
+        *self.woken.lock().expect("no thread panicked")
     }
 
     fn take(&self) -> bool {
-        std::mem::take(&mut *self.woken.lock())
+        std::mem::take(&mut *self.woken.lock().expect("no thread panicked"))
     }
 }
 
 impl Wake for ThreadWaker {
     fn wake(&self) {
-        *self.woken.lock() = true;
+        *self.woken.lock().expect("no thread panicked") = true;
         self.changed.notify_all();
     }
 }
