@@ -349,14 +349,16 @@ fn write_client(
         let method = identifier(base);
         calls.push_str(&format!(
             "{doc} pub fn {method}(&self, request: &{request}) -> __C::Call<{response}> {{
-                self.{base}_with(request, &self.options)
+                self.caller.unary::<{request}, {response}>(
+                    &{constant}.methods[{index}], request, &self.options, ::core::option::Option::None)
             }}
 
-            /// Like `{base}`, with options for this call.
+            /// Like `{base}`, with options for this call, which come before the client's.
             pub fn {base}_with(&self, request: &{request}, options: &{rt}::CallOptions)
                 -> __C::Call<{response}> {{
                 self.caller.unary::<{request}, {response}>(
-                    &{constant}.methods[{index}], request, options)
+                    &{constant}.methods[{index}], request, &self.options,
+                    ::core::option::Option::Some(options))
             }}\n"
         ));
     }
@@ -374,7 +376,8 @@ fn write_client(
                 Self {{ caller, options: ::core::default::Default::default() }}
             }}
 
-            /// Sets the options of calls without options of their own, such as a timeout for every call.
+            /// Sets the options of all calls, such as a timeout. What a call's own options set comes
+            /// before these; metadata of both is sent.
             pub fn with_options(mut self, options: {rt}::CallOptions) -> Self {{
                 self.options = options;
                 self

@@ -73,6 +73,7 @@ mod stub {
             method: &'static MethodDescriptor,
             request: &Q,
             options: &CallOptions,
+            own: Option<&CallOptions>,
         ) -> Self::Call<P>;
     }
 
@@ -134,8 +135,9 @@ mod stub {
             method: &'static MethodDescriptor,
             request: &Q,
             options: &CallOptions,
+            own: Option<&CallOptions>,
         ) -> Self::Call<P> {
-            if options.fail {
+            if options.fail || own.is_some_and(|own| own.fail) {
                 return Box::pin(async { Err(Status("told to fail")) });
             }
             let answer = self.handlers[&method.id](request.parts().0);

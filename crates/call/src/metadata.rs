@@ -8,7 +8,7 @@ use std::fmt;
 use crate::field::{Field, Fields, MAX_METADATA, key_is_valid, metadata_field_len, put_metadata};
 
 /// Why a pair was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
     /// The key is empty, too long or has a character that is not allowed.
     #[error("a metadata key is 1 to 255 characters of a-z, 0-9, '-', '_' and '.'")]
@@ -16,6 +16,13 @@ pub enum MetadataError {
     /// All pairs together would be longer than [`MAX_METADATA`].
     #[error("metadata of one message is at most {MAX_METADATA} bytes; send more in the message")]
     TooLarge,
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for MetadataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Metadata to send, or a copy of received metadata. At most [`MAX_METADATA`] bytes.
@@ -43,6 +50,18 @@ impl Metadata {
             return Err(MetadataError::TooLarge);
         }
         put_metadata(&mut self.fields, key, value);
+        Ok(())
+    }
+
+    /// Adds the pairs of another one, behind its own.
+    ///
+    /// # Errors
+    /// If the metadata would be too long; nothing is added then.
+    pub fn extend(&mut self, other: &Self) -> Result<(), MetadataError> {
+        if self.fields.len() + other.fields.len() > MAX_METADATA {
+            return Err(MetadataError::TooLarge);
+        }
+        self.fields.extend_from_slice(&other.fields);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! How a call failed: a code, a message for people, metadata for programs.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use bytes::Bytes;
 
@@ -8,7 +9,8 @@ use crate::code::Code;
 use crate::field::MAX_STATUS_MESSAGE;
 use crate::metadata::Metadata;
 
-/// A request that was never sent: its call header and its body.
+/// A request that was never sent: its call header and its body. A status carries it to the layer that
+/// may make the call again; callers do not see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsent {
     /// The contiguous bytes; the call header comes first.
@@ -17,8 +19,23 @@ pub struct Unsent {
     pub tail: Option<Bytes>,
 }
 
+impl Unsent {
+    /// Adds the request to the status of its call, which did not run.
+    pub fn attach_to(self, mut status: Status) -> Status {
+        status.unsent = Some(Box::new(self));
+        status.with_not_run()
+    }
+
+    /// The request of a call that cannot have run, because its session ended before all of the
+    /// request was sent. The call may be made again on another session with this message, which
+    /// still has the header of the first attempt.
+    pub fn take_from(status: &mut Status) -> Option<Self> {
+        status.unsent.take().map(|request| *request)
+    }
+}
+
 /// The end of a call that did not succeed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Status {
     code: Code,
@@ -27,6 +44,13 @@ pub struct Status {
     metadata: Option<Box<Metadata>>,
     unsent: Option<Box<Unsent>>,
     not_run: bool,
+}
+
+/// The same text as `Display`: what `main` prints if it returns a status as its error.
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 macro_rules! constructors {
@@ -109,19 +133,6 @@ impl Status {
         !self.not_run
     }
 
-    /// The same status, of a call whose request was never sent. So the call did not run.
-    pub fn with_unsent(mut self, request: Unsent) -> Self {
-        self.unsent = Some(Box::new(request));
-        self.with_not_run()
-    }
-
-    /// The request of a call that cannot have run, because its session ended before all of the
-    /// request was sent. The call may be made again on another session with this message, which
-    /// still has the header of the first attempt.
-    pub fn take_unsent(&mut self) -> Option<Unsent> {
-        self.unsent.take().map(|request| *request)
-    }
-
     /// The same status with metadata.
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
         self.metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
@@ -166,5 +177,6 @@ mod tests {
     fn the_text_names_the_code_first() {
         let status = Status::not_found("no key 7");
         assert_eq!(status.to_string(), "NOT_FOUND: no key 7");
+        assert_eq!(format!("{status:?}"), status.to_string());
     }
 }

@@ -40,7 +40,7 @@ impl<R> Core<R> {
                     Err(rejected) => {
                         let mut status = Status::from(rejected.error);
                         if rejected.error == CallError::SessionOver {
-                            status = status.with_unsent(unsent(rejected.message));
+                            status = unsent(rejected.message).attach_to(status);
                         } else {
                             self.keep(rejected.message);
                         }

@@ -1,8 +1,8 @@
 //! Conversions between the types of the device, the session protocol and the call. None of the
 //! three knows the others; the endpoint knows all.
 
-use starling_call::Unsent;
 use starling_call::header::{HeaderSize, MAX_EXTENSION, REQUEST_FIELDS_AT};
+use starling_call::{Status, Unsent};
 use starling_io::PeerRefusal;
 use starling_proto::{DeviceRefusal, Msgbuf, PeerId, Prefix};
 
@@ -50,11 +50,13 @@ pub(crate) fn prefix_of(header: HeaderSize) -> Prefix {
     }
 }
 
-/// The message of a request that was not sent, for [`Context::call_message`] on another session.
+/// Takes the message of a request that was not sent from the status of its call, for
+/// [`Context::call_message`] on another session.
 ///
 /// [`Context::call_message`]: crate::Context::call_message
-pub fn unsent_message(unsent: Unsent) -> Msgbuf {
-    Msgbuf::from_parts(unsent.head, unsent.tail)
+pub fn unsent_message(status: &mut Status) -> Option<Msgbuf> {
+    let Unsent { head, tail } = Unsent::take_from(status)?;
+    Some(Msgbuf::from_parts(head, tail))
 }
 
 /// A request that was not sent, for its status.

@@ -28,6 +28,7 @@ use crate::client::{Call, CallId, ContinuationId};
 use crate::convert::{prefix_of, unsent};
 use crate::deadlines::Deadlines;
 use crate::error::{CallError, RejectedCall, status_of_failure};
+use crate::handler_panic;
 use crate::local;
 use crate::pending::Pending;
 use crate::server::{Abandoned, Answer, CancelReason, DeferredReply};
@@ -252,21 +253,30 @@ impl<R> Core<R> {
         self.calls
     }
 
-    /// Ends a call from this side. False if it is over already (its end may still be on its way
-    /// to the continuation).
-    pub(crate) fn abort(&mut self, tx: &mut impl PacketTx, id: CallId, status: Status) -> bool {
+    /// Ends a call from this side, with the status for whether it may have run. False if it is over
+    /// already (its end may still be on its way to the continuation).
+    pub(crate) fn abort(
+        &mut self,
+        tx: &mut impl PacketTx,
+        id: CallId,
+        status: impl FnOnce(bool) -> Status,
+    ) -> bool {
         let (now, sink) = (self.now_ns, &mut Sink(tx));
-        let Some((tag, message)) = self.proto.cancel(now, id.session, id.number, sink) else {
+        let Some(cancelled) = self.proto.cancel(now, id.session, id.number, sink) else {
             return false;
         };
-        self.proto.recycle(message);
-        let call = self.end_call(tag);
+        self.proto.recycle(cancelled.request);
+        let call = self.end_call(cancelled.tag);
+        let mut status = status(cancelled.may_have_run);
+        if !cancelled.may_have_run {
+            status = status.with_not_run();
+        }
         self.finished.push_back(Finished { id, call, status });
         true
     }
 
     pub(crate) fn cancel(&mut self, tx: &mut impl PacketTx, id: CallId) -> bool {
-        let cancelled = self.abort(tx, id, Status::cancelled("cancelled by the caller"));
+        let cancelled = self.abort(tx, id, |_| Status::cancelled("cancelled by the caller"));
         self.stats.cancelled += u64::from(cancelled);
         cancelled
     }
@@ -285,9 +295,15 @@ impl<R> Core<R> {
     /// Ends the calls whose deadline has come, and cancels the requests whose deadline has come.
     pub(crate) fn expire(&mut self, tx: &mut impl PacketTx) {
         while let Some(id) = self.deadlines.pop_due(self.now_ns) {
-            let peer = self.sessions.address(id.session);
-            let text = format!("{peer} did not answer in time; the call may have run");
-            if self.abort(tx, id, Status::deadline_exceeded(text)) {
+            let peer = self.sessions.address(id.session).to_owned();
+            let status = |may_have_run| {
+                Status::deadline_exceeded(if may_have_run {
+                    format!("{peer} did not answer in time; the call may have run")
+                } else {
+                    format!("the call to {peer} could not be sent in time; it did not run")
+                })
+            };
+            if self.abort(tx, id, status) {
                 self.stats.deadline_exceeded += 1;
             }
         }
@@ -322,7 +338,7 @@ impl<R> Core<R> {
                 if may_have_run {
                     self.proto.recycle(request);
                 } else {
-                    status = status.with_unsent(unsent(request));
+                    status = unsent(request).attach_to(status);
                 }
                 let id = CallId { session, number };
                 self.finished.push_back(Finished { id, call, status });
@@ -431,10 +447,15 @@ impl<R> Core<R> {
     /// Answers the requests whose deferred reply was dropped.
     #[cold]
     pub(crate) fn answer_abandoned(&mut self, tx: &mut impl PacketTx) {
-        for (id, message) in self.abandoned.take() {
-            self.stats.abandoned += 1;
-            let status = Status::internal("the server dropped the request without an answer");
-            self.finish_request(tx, id, Answer::of(message), Err(status));
+        for reply in self.abandoned.take() {
+            let status = if reply.panicked {
+                // The executor has counted the panic.
+                handler_panic::status()
+            } else {
+                self.stats.abandoned += 1;
+                Status::internal("the server dropped the request without an answer")
+            };
+            self.finish_request(tx, reply.id, Answer::of(reply.message), Err(status));
         }
     }
 

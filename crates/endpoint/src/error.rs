@@ -1,5 +1,7 @@
 //! Errors of calls and connects on this endpoint, and how the protocol's errors become statuses.
 
+use std::fmt;
+
 use starling_call::Status;
 use starling_io::{Fault, IoError};
 use starling_proto::{ConnectError, Msgbuf, RejectReason, Rejection, RequestError, SessionError};
@@ -82,7 +84,7 @@ impl From<CallError> for Status {
 }
 
 /// Invalid settings of workers. The caller is at fault.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("WorkerConfig::{field} is {value}, it must be {must}")]
 pub struct WorkerConfigError {
     /// The field.
@@ -91,6 +93,13 @@ pub struct WorkerConfigError {
     pub value: String,
     /// The values that are allowed.
     pub must: &'static str,
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for WorkerConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<WorkerConfigError> for IoError {
@@ -125,10 +134,11 @@ pub enum OpenError {
 impl From<OpenError> for Status {
     fn from(error: OpenError) -> Self {
         let text = error.to_string();
-        match error {
+        let status = match error {
             OpenError::Device(_) => Status::unavailable(text),
             OpenError::Session { .. } => Status::resource_exhausted(text),
-        }
+        };
+        status.with_not_run()
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  inline handler ── Endpoint::handle_burst catches ─▶ Tables::recover ─┐
 //!  worker handler ── Job::run catches ──▶ JobEnd::Panicked ─────────────┼─▶ status()
-//!  future ────────── Executor::run catches ─▶ its reply is dropped ─────┴─▶ INTERNAL, too
+//!  future ────────── its reply is dropped while it panics ──────────────┘
 //!  continuation ──── Endpoint::handle_burst catches ─▶ goes on unwinding after the turn
 //! ```
 //!

@@ -74,7 +74,7 @@ pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
 pub use starling_call::{
     CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
-    Status, StreamPosition, Unsent, header,
+    Status, StreamPosition, header,
 };
 pub use starling_proto::{
     Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,

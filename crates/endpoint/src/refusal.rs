@@ -28,6 +28,7 @@ impl Refusal {
             Self::Malformed(error) => {
                 stats.malformed += 1;
                 Status::invalid_argument(format!("the client's request is malformed: {error}"))
+                    .with_not_run()
             }
             Self::NotAdmitted(why) => not_admitted(stats, why),
             Self::Draining => {
@@ -42,6 +43,7 @@ impl Refusal {
                      or use one .proto file on both ends",
                     method.0
                 ))
+                .with_not_run()
             }
         }
     }

@@ -296,10 +296,18 @@ impl Reply<'_> {
         self.slot.ok = true;
     }
 
-    /// The call failed: sends the status in place of what is in the buffer.
+    /// The call failed: sends the status in place of what is in the buffer. The caller learns that
+    /// the call ran, even if the status is that of another call which did not.
     #[inline]
     pub fn status(self, status: Status) {
-        self.slot.outcome = Some(ReplyOutcome::Status(status));
+        self.slot.outcome = Some(ReplyOutcome::Status(status.with_run()));
+    }
+
+    /// The call was refused before it had any effect: as [`Reply::status`], but the caller learns
+    /// that it may make the call again.
+    #[cold]
+    pub fn refuse(self, status: Status) {
+        self.slot.outcome = Some(ReplyOutcome::Status(status.with_not_run()));
     }
 
     /// Sends the buffer or the status.
@@ -398,17 +406,28 @@ impl fmt::Debug for DeferredReply {
 impl Drop for DeferredReply {
     fn drop(&mut self) {
         if !self.state.answered.swap(true, Ordering::Relaxed) {
-            self.abandoned
-                .push(self.id, std::mem::take(&mut self.answer.message));
+            self.abandoned.push(AbandonedReply {
+                id: self.id,
+                message: std::mem::take(&mut self.answer.message),
+                panicked: std::thread::panicking(),
+            });
         }
     }
+}
+
+/// A request whose deferred reply was dropped.
+pub(crate) struct AbandonedReply {
+    pub(crate) id: RequestId,
+    pub(crate) message: Msgbuf,
+    /// By the panic of the handler that had it.
+    pub(crate) panicked: bool,
 }
 
 /// Requests whose deferred reply was dropped, perhaps in another thread. Bounded by the number of
 /// pending requests.
 pub(crate) struct Abandoned {
     any: AtomicBool,
-    queue: Mutex<Vec<(RequestId, Msgbuf)>>,
+    queue: Mutex<Vec<AbandonedReply>>,
     waker: Arc<dyn Wake>,
 }
 
@@ -427,9 +446,9 @@ impl Abandoned {
         }
     }
 
-    fn push(&self, id: RequestId, message: Msgbuf) {
+    fn push(&self, reply: AbandonedReply) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push((id, message));
+        queue.push(reply);
         self.any.store(true, Ordering::Release);
         drop(queue);
         self.waker.wake();
@@ -441,7 +460,7 @@ impl Abandoned {
     }
 
     #[cold]
-    pub(crate) fn take(&self) -> Vec<(RequestId, Msgbuf)> {
+    pub(crate) fn take(&self) -> Vec<AbandonedReply> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut queue)

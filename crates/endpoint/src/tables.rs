@@ -337,7 +337,7 @@ fn finish_uncommon<R, T: PacketTx>(
             return;
         }
         _ if panicked => handler_panic::status(),
-        Some(ReplyOutcome::Status(status)) => status.with_run(),
+        Some(ReplyOutcome::Status(status)) => status,
         None => Status::internal("the server's handler returned without an answer"),
     };
     core.answer_status(tx, reply.id, &mut reply.answer, &status);
@@ -354,8 +354,10 @@ fn submit_to_workers<I: PacketIo, C>(
     let (core, tx) = (&mut *turn.core, &mut *turn.tx);
     let Some(workers) = turn.workers else {
         let status = Status::internal(
-            "the method runs in a worker, and the server has none: it should start_workers",
-        );
+            "the method runs in a worker, and the server has none: it should start_workers; the \
+             call did not run",
+        )
+        .with_not_run();
         core.answer_status(tx, id, &mut answer, &status);
         return core.proto.recycle(answer.message);
     };

@@ -14,7 +14,7 @@ pub enum Fault {
 }
 
 /// An error of a device. Its text has three parts: what was tried, what happened, what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{attempt}: {problem}; {remedy}")]
 pub struct IoError {
     /// The attempt: `bind udp://127.0.0.1:80`.
@@ -28,6 +28,13 @@ pub struct IoError {
     /// The operating system's error, if a system call failed.
     #[source]
     pub source: Option<std::io::Error>,
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl IoError {

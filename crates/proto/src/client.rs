@@ -19,8 +19,8 @@ use crate::table::{Place, Table};
 use crate::wheel::Wheel;
 use crate::wire::MIN_DATAGRAM;
 use crate::{
-    ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected, RequestError,
-    RequestNumber, SessionError, SessionId, SinkError, Tag,
+    Cancelled, ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected,
+    RequestError, RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
 use session::{ClientSession, Queued, SendOutcome, State};
 use slot::Phase;
@@ -262,22 +262,31 @@ impl Client {
         id: SessionId,
         number: RequestNumber,
         sink: &mut S,
-    ) -> Option<(Tag, Msgbuf)> {
+    ) -> Option<Cancelled> {
         let session = self.sessions.get_mut(id)?;
         if let Some(at) = session.queue.iter().position(|q| q.number == number) {
             let queued = session.queue.remove(at).expect("its position was found");
-            return Some((queued.tag, queued.message));
+            return Some(Cancelled {
+                tag: queued.tag,
+                request: queued.message,
+                may_have_run: false,
+            });
         }
         let index = session
             .slots
             .iter()
             .position(|slot| slot.phase != Phase::Idle && slot.number == number)?;
+        let may_have_run = session.was_sent(index);
         if session.state == State::Open {
             session.push_cancel(index, sink);
         }
-        let (tag, message) = release(shared, session, index);
+        let (tag, request) = release(shared, session, index);
         self.send_queued(shared, now, id, sink);
-        Some((tag, message))
+        Some(Cancelled {
+            tag,
+            request,
+            may_have_run,
+        })
     }
 
     /// Ends one request with an error.

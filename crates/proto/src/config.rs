@@ -1,5 +1,7 @@
 //! Every limit and every timer of an endpoint's protocol, with its default and the reason for it.
 
+use std::fmt;
+
 use crate::wire::MIN_DATAGRAM;
 
 /// Nanoseconds in a millisecond.
@@ -133,7 +135,7 @@ impl Default for Config {
 }
 
 /// A configuration that cannot work. The caller is at fault.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, it must be {must}")]
 pub struct ConfigError {
     /// The field.
@@ -142,6 +144,13 @@ pub struct ConfigError {
     pub value: u64,
     /// The values that are allowed.
     pub must: &'static str,
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Config {

@@ -290,6 +290,17 @@ pub enum ConnectError {
     PathTooNarrow(usize),
 }
 
+/// A request that its caller cancelled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cancelled {
+    /// The caller's own identifier.
+    pub tag: Tag,
+    /// Its buffer, back.
+    pub request: Msgbuf,
+    /// Whether all of it was sent at least once, as in [`Event::RequestFailed`].
+    pub may_have_run: bool,
+}
+
 /// An event other than a request or a response. Given out by [`crate::Protocol::poll_event`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{Frame, Kind, PREAMBLE_BYTES, split_frame, split_frame_of};
 use crate::{
-    Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
+    Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
     RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
     SessionId, Source, Stats, Tag,
 };
@@ -149,7 +149,7 @@ impl Protocol {
         session: SessionId,
         number: RequestNumber,
         sink: &mut S,
-    ) -> Option<(Tag, Msgbuf)> {
+    ) -> Option<Cancelled> {
         self.client
             .cancel(&mut self.shared, now, session, number, sink)
     }

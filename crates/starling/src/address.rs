@@ -7,7 +7,7 @@ use starling_io_udp::UdpAddress;
 use starling_io_xdp::XdpAddress;
 
 /// Why a text is not an address that this version can use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It has no scheme, or one that does not exist.
     #[error(
@@ -28,6 +28,13 @@ pub enum AddressError {
         /// Its scheme.
         scheme: &'static str,
     },
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The scheme of an address: how the peer is reached.

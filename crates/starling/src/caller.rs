@@ -13,11 +13,13 @@ pub trait Caller: Clone {
     /// An outstanding call. Dropping it cancels the call.
     type Call<P: Message>: Future<Output = Result<Response<P>, Status>>;
 
-    /// Makes a call. It is sent whether or not the future is polled.
+    /// Makes a call. It is sent whether or not the future is polled. `options` are those of the
+    /// client, `own` those of this call, which come first.
     fn unary<Q: Message, P: Message>(
         &self,
         method: &'static MethodDescriptor,
         request: &Q,
         options: &CallOptions,
+        own: Option<&CallOptions>,
     ) -> Self::Call<P>;
 }

@@ -204,7 +204,9 @@ impl Channel {
             wait_for_ready,
         };
         let mut call = RawCall::new(&self.shared, None, request);
-        std::future::poll_fn(|cx| call.poll(cx)).await.map(drop)
+        let connected = std::future::poll_fn(|cx| call.poll(cx)).await.map(drop);
+        // No call of the user's was made.
+        connected.map_err(Status::with_not_run)
     }
 }
 
@@ -216,6 +218,13 @@ pub struct ChannelCall<P: Message> {
 }
 
 impl<P: Message> ChannelCall<P> {
+    fn of(raw: RawCall<CallRequest>) -> Self {
+        Self {
+            raw,
+            response: PhantomData,
+        }
+    }
+
     /// Waits for the call. This thread drives the channel's endpoint meanwhile, or sleeps, so this is not
     /// for use inside an executor.
     pub fn wait(self) -> Result<Response<P>, Status> {
@@ -247,14 +256,19 @@ impl Caller for Channel {
         method: &'static MethodDescriptor,
         request: &Q,
         options: &CallOptions,
+        own: Option<&CallOptions>,
     ) -> ChannelCall<P> {
+        let options = match options.merged(own) {
+            Ok(options) => options,
+            Err(status) => return ChannelCall::of(RawCall::failed(&self.shared, status)),
+        };
         let deadline = options
             .timeout
             .and_then(|timeout| Instant::now().checked_add(timeout));
         // A deadline beyond the clock's range is none, and the call header could not hold it.
         let options = CallOptions {
             timeout: options.timeout.filter(|_| deadline.is_some()),
-            ..options.clone()
+            ..options.into_owned()
         };
         let room = options
             .lower(Encoding::Native, options.timeout)
@@ -268,9 +282,6 @@ impl Caller for Channel {
             options,
             deadline,
         };
-        ChannelCall {
-            raw: RawCall::new(&self.shared, deadline, request),
-            response: PhantomData,
-        }
+        ChannelCall::of(RawCall::new(&self.shared, deadline, request))
     }
 }

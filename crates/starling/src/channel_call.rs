@@ -96,6 +96,8 @@ impl Drop for CancelOnDrop {
 enum Progress<R> {
     Queued(Queued<R>),
     Submitted(Arc<CallCell>),
+    /// The call was not made.
+    Failed(Status),
     Ended,
 }
 
@@ -125,6 +127,15 @@ impl<R: IntoCommand> RawCall<R> {
             }
         }
         call
+    }
+
+    /// A call that is not made, and ends with this status.
+    pub(crate) fn failed(shared: &Arc<Shared>, status: Status) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            progress: Progress::Failed(status),
+            watch: None,
+        }
     }
 
     fn submit(&mut self, permit: Permit, request: R) {
@@ -163,6 +174,11 @@ impl<R: IntoCommand> RawCall<R> {
                 }
                 result
             }
+            Progress::Failed(status) => {
+                let status = status.clone();
+                self.progress = Progress::Ended;
+                Poll::Ready(Err(status))
+            }
             Progress::Queued(_) | Progress::Ended => {
                 panic!("a call was polled after it had ended")
             }
@@ -187,7 +203,8 @@ impl<R> Queued<R> {
                         "the channel has its {} calls outstanding; the call was not made: \
                          call less often, or raise ChannelBuilder::capacity",
                         shared.permits.capacity()
-                    ))));
+                    ))
+                    .with_not_run()));
                 }
             }
             let listener = match &mut self.listener {
@@ -214,9 +231,12 @@ impl<R> Queued<R> {
             return Poll::Pending;
         };
         if deadline <= Instant::now() {
-            return Poll::Ready(Status::deadline_exceeded(
-                "the channel was full until the deadline; the call was not made",
-            ));
+            return Poll::Ready(
+                Status::deadline_exceeded(
+                    "the channel was full until the deadline; the call was not made",
+                )
+                .with_not_run(),
+            );
         }
         match &self.deadline_waker {
             Some(CancelOnDrop(waker)) => waker.register(cx.waker()),

@@ -16,6 +16,7 @@ use crate::device::{Device, Raw};
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::stats::ThreadStats;
+use crate::wait::InTurn;
 
 pub(crate) struct Core<I: Device> {
     pub(crate) raw: Raw<I>,
@@ -55,7 +56,9 @@ impl<I: Device> Core<I> {
     /// One turn of the endpoint, and then of its connections.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<Turn, IoError> {
+        let in_turn = InTurn::begin();
         let mut turn = self.raw.poll()?;
+        drop(in_turn);
         if self.poll_connections() {
             // Another turn flushes what the connections sent, before the thread may sleep.
             turn.events += 1;

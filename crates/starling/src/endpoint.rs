@@ -219,8 +219,10 @@ impl EndpointBuilder {
             config,
             workers,
         } = self.settings;
-        if role == Role::Bind {
-            registry.complete(&workers)?;
+        match role {
+            Role::Bind => registry.complete(&workers)?,
+            Role::Reach if registry.is_empty() => {}
+            Role::Reach => return Err(Error::ServesNothing),
         }
         let io = match role {
             Role::Bind => I::bind(address.as_str(), false)?,

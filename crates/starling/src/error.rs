@@ -1,13 +1,15 @@
 //! Why a server, an endpoint or a channel could not be made. Calls end with a
 //! [`Status`](crate::Status) instead.
 
+use std::fmt;
+
 use starling_endpoint::{ConfigError, Status, WorkerConfigError};
 use starling_io::IoError;
 
 use crate::address::AddressError;
 
 /// Why a server, an endpoint or a channel could not be made, or had to stop.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// The address cannot work.
     #[error(transparent)]
@@ -33,6 +35,12 @@ pub enum Error {
     /// The server or endpoint has no address.
     #[error("the server has no address: call bind(\"udp://0.0.0.0:9000\") or bind(\"shm://name\")")]
     NoAddress,
+    /// An endpoint has services, and no peer can reach it.
+    #[error(
+        "the endpoint has services and serves none of them, for it only reaches others: \
+         call bind(\"udp://0.0.0.0:9000\") in place of reach(), or add no services"
+    )]
+    ServesNothing,
     /// Two services have the same name, or two methods the same method id.
     #[error(
         "one server cannot serve both {first} and {second}: both have the method id {id:#010x}"
@@ -60,6 +68,13 @@ pub enum Error {
          report it with the backtrace (RUST_BACKTRACE=1)"
     )]
     Panicked,
+}
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<Error> for Status {
@@ -97,5 +112,13 @@ mod tests {
         assert!(status.message().contains("kv:9000"), "{status}");
         let status = handler("shm://kv").expect_err("as made");
         assert_eq!(status, Status::unavailable("nobody"));
+    }
+
+    #[test]
+    fn main_prints_the_same_text_as_a_log() {
+        let error = Error::NoAddress;
+        assert_eq!(format!("{error:?}"), error.to_string());
+        let error = Error::from(crate::Address::parse("kv:9000").expect_err("no scheme"));
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 }

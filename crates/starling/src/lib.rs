@@ -207,6 +207,7 @@ pub use local::{LocalCall, LocalChannel};
 pub use message::{OwnedRequest, Request, Response};
 pub use nested::NestedContext;
 pub use options::CallOptions;
+pub use registry::HandlerTask;
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use service::{Registrar, Service};
 pub use starling_endpoint::{

@@ -73,11 +73,12 @@ impl LocalChannel {
     }
 
     fn timeout(&self, options: &CallOptions) -> Option<Duration> {
+        let timeout = options.timeout.filter(|timeout| *timeout != Duration::MAX);
         let Some(deadline_ns) = self.deadline_ns else {
-            return options.timeout;
+            return timeout;
         };
         let left = Duration::from_nanos(deadline_ns.saturating_sub(self.executor.now_ns()));
-        Some(options.timeout.map_or(left, |timeout| timeout.min(left)))
+        Some(timeout.map_or(left, |timeout| timeout.min(left)))
     }
 }
 
@@ -98,16 +99,24 @@ impl Caller for LocalChannel {
         method: &'static MethodDescriptor,
         request: &Q,
         options: &CallOptions,
+        own: Option<&CallOptions>,
     ) -> LocalCall<P> {
-        let timeout = self.timeout(options);
+        let options = match options.merged(own) {
+            Ok(options) => options,
+            Err(status) => {
+                return LocalCall(State::Slow(Box::pin(std::future::ready(Err(status)))));
+            }
+        };
+        let timeout = self.timeout(&options);
         let connection = match &self.route {
             Route::Here(connection) => connection,
             Route::Elsewhere(channel) => {
                 let options = CallOptions {
                     timeout,
-                    ..options.clone()
+                    ..options.into_owned()
                 };
-                return LocalCall(State::Elsewhere(channel.unary(method, request, &options)));
+                let call = channel.unary(method, request, &options, None);
+                return LocalCall(State::Elsewhere(call));
             }
         };
         if let Some((session, Encoding::Native)) = connection.ready(method.id) {
@@ -115,7 +124,7 @@ impl Caller for LocalChannel {
                 method,
                 options: CallOptions {
                     timeout,
-                    ..options.clone()
+                    ..(*options).clone()
                 },
                 at_ns: if timeout.is_some() {
                     self.executor.now_ns()
@@ -144,7 +153,7 @@ impl Caller for LocalChannel {
         let message = prepare(request, 0);
         let options = CallOptions {
             timeout,
-            ..options.clone()
+            ..options.into_owned()
         };
         let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
         LocalCall(State::Slow(Box::pin(async move {
@@ -214,7 +223,7 @@ impl<P: Message> Future for LocalCall<P> {
                 Poll::Ready(Err(status)) => status,
             };
             origin.connection.suspect(status.code());
-            match status.take_unsent().map(unsent_message) {
+            match unsent_message(&mut status) {
                 Some(message) if is_retryable(&status) => {
                     self.0 = State::Slow(origin.call_again(message));
                 }

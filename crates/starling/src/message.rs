@@ -20,6 +20,7 @@ pub struct Request<'a, Q: Message> {
     pub(crate) view: Q::View<'a>,
     pub(crate) metadata: MetadataView<'a>,
     pub(crate) remaining: Option<Duration>,
+    pub(crate) deadline: Option<Instant>,
     pub(crate) memory: &'a MessageMemory,
 }
 
@@ -42,7 +43,7 @@ impl<'a, Q: Message> Request<'a, Q> {
 
     /// The call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        Instant::now().checked_add(self.remaining?)
+        self.deadline
     }
 
     /// The best memory for a large bytes field of the response, for `reply.set_..._bytes`: a device that
@@ -136,7 +137,7 @@ impl<Q: Message> OwnedRequest<Q> {
     ) -> Result<Self, Status> {
         Ok(Self {
             kept: Kept::receive(message, encoding).map_err(malformed_request)?,
-            deadline: remaining.and_then(|time| Instant::now().checked_add(time)),
+            deadline: deadline_after(remaining),
         })
     }
 
@@ -212,9 +213,15 @@ impl<P: Message> Response<P> {
     }
 }
 
+/// The handler did not run.
 #[cold]
 fn malformed_request(error: impl fmt::Display) -> Status {
-    Status::invalid_argument(format!("the client's request is malformed: {error}"))
+    Status::invalid_argument(format!("the client's request is malformed: {error}")).with_not_run()
+}
+
+/// The deadline of a call that has this time left now.
+fn deadline_after(remaining: Option<Duration>) -> Option<Instant> {
+    remaining.and_then(|time| Instant::now().checked_add(time))
 }
 
 /// A request as the endpoint hands it to a handler.
@@ -226,8 +233,9 @@ pub(crate) struct RawRequest<'a> {
     pub(crate) memory: &'a MessageMemory,
 }
 
-/// Runs a handler on a request and appends the response to `buffer`. Returns the response's tail. In
-/// the native layout it copies nothing and, if the response fits, allocates nothing.
+/// Runs a handler on a request and appends the response to `buffer`. Returns the response's tail, or a
+/// status that says whether the handler ran. In the native layout it copies nothing and, if the response
+/// fits, allocates nothing.
 #[inline]
 pub(crate) fn serve<Q: Message, P: Message>(
     request: RawRequest<'_>,
@@ -248,10 +256,11 @@ pub(crate) fn serve<Q: Message, P: Message>(
             view: decoded.view(),
             metadata,
             remaining,
+            deadline: deadline_after(remaining),
             memory,
         };
         let mut response = P::default();
-        handler(request, response.as_mut())?;
+        handler(request, response.as_mut()).map_err(Status::with_run)?;
         let (head, tail) = encode(response, encoding, own_buffer)?;
         *buffer = head;
         return Ok(tail);
@@ -261,10 +270,11 @@ pub(crate) fn serve<Q: Message, P: Message>(
         view: Q::view_of(Reader::root(body)),
         metadata,
         remaining,
+        deadline: deadline_after(remaining),
         memory,
     };
     let mut arena = Arena::begin(own_buffer, P::LAYOUT);
-    handler(request, P::mut_of(arena.root()))?;
+    handler(request, P::mut_of(arena.root())).map_err(Status::with_run)?;
     let (head, tail) = arena.into_parts();
     *buffer = head;
     Ok(tail)

@@ -1,39 +1,100 @@
 //! The options of a call.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use starling_endpoint::{Encoding, Metadata};
+use starling_endpoint::{Encoding, Metadata, MetadataError, Status};
 
-/// The options of one call. By default, a call has no deadline and no metadata, and fails at once if
-/// the server cannot be reached.
+/// The options of one call, or of all calls of a client. By default, a call has no deadline and no
+/// metadata, and fails at once if the server cannot be reached.
+///
+/// A call that has options of its own takes from its client's options what its own leave unset.
+/// Metadata of both is sent, the client's first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
     /// The call ends with DEADLINE_EXCEEDED after this time, which includes connecting and waiting. The
     /// server learns the deadline, and does not start a call whose deadline has passed.
+    /// `Duration::MAX` is no timeout, also for a client that has one.
     pub timeout: Option<Duration>,
     /// Is sent with the request.
     pub metadata: Metadata,
     /// If the server cannot be reached, the call waits until it can be, at most for the timeout, instead
     /// of ending with UNAVAILABLE. A call that may have reached the server is never made again. A call
     /// whose session ended before the call was sent is made again once, with or without this.
-    pub wait_for_ready: bool,
+    pub wait_for_ready: Option<bool>,
 }
 
 impl CallOptions {
     /// Options with a timeout.
     pub fn with_timeout(timeout: Duration) -> Self {
-        Self {
-            timeout: Some(timeout),
-            ..Self::default()
-        }
+        Self::default().timeout(timeout)
     }
 
     /// Options that wait for the server.
     pub fn waiting() -> Self {
-        Self {
-            wait_for_ready: true,
-            ..Self::default()
+        Self::default().wait_for_ready(true)
+    }
+
+    /// The same options, with a timeout.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// The same options, with one more pair of metadata.
+    ///
+    /// # Errors
+    /// If the key is not allowed, or all pairs together would be too long; see [`MetadataError`].
+    pub fn metadata(mut self, key: &str, value: impl AsRef<[u8]>) -> Result<Self, MetadataError> {
+        self.metadata.insert(key, value)?;
+        Ok(self)
+    }
+
+    /// The same options, with or without waiting for the server.
+    #[must_use]
+    pub fn wait_for_ready(mut self, wait: bool) -> Self {
+        self.wait_for_ready = Some(wait);
+        self
+    }
+
+    /// Whether the call waits for the server.
+    pub(crate) fn waits_for_ready(&self) -> bool {
+        self.wait_for_ready.unwrap_or(false)
+    }
+
+    /// The options of a call of a client with these options.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the metadata of both is too long. The call is not made then.
+    pub(crate) fn merged<'a>(&'a self, own: Option<&'a Self>) -> Result<Cow<'a, Self>, Status> {
+        let Some(own) = own else {
+            return Ok(Cow::Borrowed(self));
+        };
+        if self.is_default() {
+            return Ok(Cow::Borrowed(own));
         }
+        let mut metadata = self.metadata.clone();
+        metadata.extend(&own.metadata).map_err(|error| {
+            Status::invalid_argument(format!(
+                "the client's metadata and the call's together: {error}; the call was not made"
+            ))
+            .with_not_run()
+        })?;
+        Ok(Cow::Owned(Self {
+            timeout: own.timeout.or(self.timeout),
+            metadata,
+            wait_for_ready: own.wait_for_ready.or(self.wait_for_ready),
+        }))
+    }
+
+    fn is_default(&self) -> bool {
+        let Self {
+            timeout,
+            metadata,
+            wait_for_ready,
+        } = self;
+        timeout.is_none() && metadata.is_empty() && wait_for_ready.is_none()
     }
 
     /// The options of the endpoint's call.
@@ -48,5 +109,41 @@ impl CallOptions {
             stream: None,
             metadata: self.metadata.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_calls_own_options_come_first_and_metadata_adds_up() {
+        let client = CallOptions::with_timeout(Duration::from_secs(1))
+            .wait_for_ready(true)
+            .metadata("token", "t")
+            .expect("a key");
+        assert_eq!(*client.merged(None).expect("no sum"), client);
+        let own = CallOptions::with_timeout(Duration::MAX)
+            .metadata("trace", "7")
+            .expect("a key");
+        let both = client.merged(Some(&own)).expect("a short sum");
+        assert_eq!(both.timeout, Some(Duration::MAX));
+        assert_eq!(both.wait_for_ready, Some(true));
+        let pairs: Vec<_> = both.metadata.view().iter().collect();
+        assert_eq!(pairs, [("token", &b"t"[..]), ("trace", &b"7"[..])]);
+        let own = CallOptions::default().wait_for_ready(false);
+        let both = client.merged(Some(&own)).expect("a short sum");
+        assert_eq!(both.timeout, client.timeout);
+        assert!(!both.waits_for_ready());
+    }
+
+    #[test]
+    fn metadata_that_is_too_long_together_is_the_callers_fault() {
+        let long = CallOptions::default()
+            .metadata("k", vec![0; 5000])
+            .expect("short enough alone");
+        let status = long.merged(Some(&long)).expect_err("too long");
+        assert_eq!(status.code(), starling_endpoint::Code::InvalidArgument);
+        assert!(!status.may_have_run());
     }
 }

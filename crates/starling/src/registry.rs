@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -26,52 +26,67 @@ use crate::nested::NestedContext;
 use crate::reflection::{Catalog, ReflectionServer};
 use crate::service::{Registrar, Service};
 
+/// The future of a nested handler, as [`ServerBuilder::nested_executor`] gets it.
+///
+/// [`ServerBuilder::nested_executor`]: crate::ServerBuilder::nested_executor
+pub type HandlerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Gives the futures of nested handlers to an executor.
+pub(crate) type SpawnTask = Arc<dyn Fn(HandlerTask) + Send + Sync>;
+
+/// The parts of a dispatch thread that handlers use.
+pub(crate) struct DispatchContext<'a> {
+    channels: &'a Arc<ChannelFactory>,
+    /// Where nested handlers run. In the dispatch thread if this is `None`.
+    spawn: Option<&'a SpawnTask>,
+}
+
 /// A method with its handler.
 pub(crate) trait Entry: Send + Sync {
-    fn udp(&self, channels: &Arc<ChannelFactory>) -> Handler<UdpIo>;
-    fn shm(&self, channels: &Arc<ChannelFactory>) -> Handler<ShmIo>;
-    fn xdp(&self, channels: &Arc<ChannelFactory>) -> Handler<XdpIo>;
+    fn udp(&self, context: &DispatchContext<'_>) -> Handler<UdpIo>;
+    fn shm(&self, context: &DispatchContext<'_>) -> Handler<ShmIo>;
+    fn xdp(&self, context: &DispatchContext<'_>) -> Handler<XdpIo>;
 }
 
 /// A device that entries make handlers for.
 pub(crate) trait ServedDevice: Device {
-    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self>;
+    fn handler(entry: &dyn Entry, context: &DispatchContext<'_>) -> Handler<Self>;
 }
 
 impl ServedDevice for UdpIo {
-    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self> {
-        entry.udp(channels)
+    fn handler(entry: &dyn Entry, context: &DispatchContext<'_>) -> Handler<Self> {
+        entry.udp(context)
     }
 }
 
 impl ServedDevice for ShmIo {
-    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self> {
-        entry.shm(channels)
+    fn handler(entry: &dyn Entry, context: &DispatchContext<'_>) -> Handler<Self> {
+        entry.shm(context)
     }
 }
 
 impl ServedDevice for XdpIo {
-    fn handler(entry: &dyn Entry, channels: &Arc<ChannelFactory>) -> Handler<Self> {
-        entry.xdp(channels)
+    fn handler(entry: &dyn Entry, context: &DispatchContext<'_>) -> Handler<Self> {
+        entry.xdp(context)
     }
 }
 
 /// Makes a method's handler for any device: an [`Entry`] whose devices are not named.
 trait MakeHandler: Send + Sync {
-    fn handler<I: PacketIo>(&self, channels: &Arc<ChannelFactory>) -> Handler<I>;
+    fn handler<I: PacketIo>(&self, context: &DispatchContext<'_>) -> Handler<I>;
 }
 
 impl<T: MakeHandler> Entry for T {
-    fn udp(&self, channels: &Arc<ChannelFactory>) -> Handler<UdpIo> {
-        self.handler(channels)
+    fn udp(&self, context: &DispatchContext<'_>) -> Handler<UdpIo> {
+        self.handler(context)
     }
 
-    fn shm(&self, channels: &Arc<ChannelFactory>) -> Handler<ShmIo> {
-        self.handler(channels)
+    fn shm(&self, context: &DispatchContext<'_>) -> Handler<ShmIo> {
+        self.handler(context)
     }
 
-    fn xdp(&self, channels: &Arc<ChannelFactory>) -> Handler<XdpIo> {
-        self.handler(channels)
+    fn xdp(&self, context: &DispatchContext<'_>) -> Handler<XdpIo> {
+        self.handler(context)
     }
 }
 
@@ -82,6 +97,8 @@ pub(crate) struct Registry {
     entries: Vec<(&'static MethodDescriptor, Box<dyn Entry>)>,
     by_id: HashMap<u32, &'static str>,
     has_workers: bool,
+    /// Where nested handlers run. In the dispatch thread if this is `None`.
+    pub(crate) spawn: Option<SpawnTask>,
     error: Option<Error>,
 }
 
@@ -89,6 +106,11 @@ impl Registry {
     pub(crate) fn add<S: Service>(&mut self, service: S) {
         self.services.push(service.descriptor());
         service.register(self);
+    }
+
+    /// Whether no service was added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.services.is_empty()
     }
 
     fn insert(&mut self, method: &'static MethodDescriptor, entry: Box<dyn Entry>) {
@@ -124,8 +146,10 @@ impl Registry {
         channels: &Arc<ChannelFactory>,
         workers: &WorkerConfig,
     ) -> Result<(), Error> {
+        let spawn = self.spawn.as_ref();
+        let context = DispatchContext { channels, spawn };
         for (method, entry) in &self.entries {
-            let handler = I::handler(&**entry, channels);
+            let handler = I::handler(&**entry, &context);
             core.raw.register(MethodId(method.id), handler);
         }
         if self.has_workers {
@@ -202,19 +226,22 @@ impl<Q: Message, P: Message, F> MakeHandler for Unary<Q, P, F>
 where
     F: for<'a, 'b> Fn(Request<'a, Q>, P::Mut<'b>) -> Result<(), Status> + Send + Sync + 'static,
 {
-    fn handler<I: PacketIo>(&self, channels: &Arc<ChannelFactory>) -> Handler<I> {
-        let (handler, memory) = (Arc::clone(&self.handler), channels.memory.clone());
+    fn handler<I: PacketIo>(&self, context: &DispatchContext<'_>) -> Handler<I> {
+        let (handler, memory) = (Arc::clone(&self.handler), context.channels.memory.clone());
         if self.in_worker {
             return Handler::worker(Arc::new(move |request, reply| {
-                if let Err(status) = run!(handler, &memory, request, reply) {
-                    reply.set_status(status);
+                match run!(handler, &memory, request, reply) {
+                    Ok(()) => {}
+                    Err(status) if status.may_have_run() => reply.set_status(status),
+                    Err(status) => reply.refuse(status),
                 }
             }));
         }
         Handler::inline(
             move |_, request, mut reply| match run!(handler, &memory, request, reply) {
                 Ok(()) => reply.ok(),
-                Err(status) => reply.status(status),
+                Err(status) if status.may_have_run() => reply.status(status),
+                Err(status) => reply.refuse(status),
             },
         )
     }
@@ -230,20 +257,21 @@ where
     F: Fn(NestedContext, OwnedRequest<Q>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<P, Status>> + Send + 'static,
 {
-    fn handler<I: PacketIo>(&self, channels: &Arc<ChannelFactory>) -> Handler<I> {
-        let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(channels));
+    fn handler<I: PacketIo>(&self, context: &DispatchContext<'_>) -> Handler<I> {
+        let (handler, channels) = (Arc::clone(&self.handler), Arc::clone(context.channels));
+        let spawn = context.spawn.cloned();
         Handler::inline(move |cx, request, reply| {
             let (encoding, remaining) = (request.encoding(), request.remaining());
             let deadline_ns = request.deadline_ns();
             let request =
                 match OwnedRequest::<Q>::receive(request.into_owned(), encoding, remaining) {
                     Ok(request) => request,
-                    Err(status) => return reply.status(status),
+                    Err(status) => return reply.refuse(status),
                 };
             let mut reply = reply.defer();
             let future = handler(NestedContext::new(&channels, deadline_ns), request);
             let local = cx.local();
-            cx.spawn(async move {
+            let task = async move {
                 let result = until_cancelled(&reply, future).await;
                 let result = result.and_then(|response| {
                     let buffer = std::mem::take(reply.buffer());
@@ -255,7 +283,11 @@ where
                     Ok(())
                 });
                 local.complete_with(reply, result);
-            });
+            };
+            match &spawn {
+                None => cx.spawn(task),
+                Some(spawn) => spawn(Box::pin(task)),
+            }
         })
     }
 }

@@ -83,8 +83,10 @@ pub(crate) async fn call_when_ready(
         })
     };
     loop {
-        let ready = connection.prepare(method, options.wait_for_ready);
-        let (session, encoding) = within(&executor.local, left(), connection, ready).await?;
+        let ready = connection.prepare(method, options.waits_for_ready());
+        let ready = within(&executor.local, left(), connection, ready).await;
+        // Whatever failed, it was not this call: not even the call that asks for the schema.
+        let (session, encoding) = ready.map_err(Status::with_not_run)?;
         let lowered = options.lower(encoding, left());
         // The next session may take the native layout where this one takes protobuf.
         let mut original = None;
@@ -93,7 +95,8 @@ pub(crate) async fn call_when_ready(
                 if attempt == Attempt::First {
                     original = Some((message.clone(), room));
                 }
-                convert(method.request, message, room, lowered.header_len())?
+                convert(method.request, message, room, lowered.header_len())
+                    .map_err(Status::with_not_run)?
             }
             Encoding::Native if room == lowered.header_len() => message,
             Encoding::Native => {
@@ -109,7 +112,7 @@ pub(crate) async fn call_when_ready(
             Err(status) => status,
         };
         connection.suspect(status.code());
-        match status.take_unsent().map(unsent_message) {
+        match unsent_message(&mut status) {
             Some(unsent) if attempt == Attempt::First && is_retryable(&status) => {
                 (message, room) = original.unwrap_or((unsent, lowered.header_len()));
                 attempt = Attempt::Last;

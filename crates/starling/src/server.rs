@@ -5,7 +5,9 @@ mod dispatch;
 mod handle;
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use starling_io::{Fault, IoError, PacketIo};
 use starling_io_shm::ShmIo;
@@ -25,7 +27,7 @@ pub use handle::ServerHandle;
 /// The settings of a [`Server`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct ServerBuilder {
-    devices: Vec<BoundDevice>,
+    addresses: Vec<Address>,
     settings: Settings,
     threads: usize,
 }
@@ -37,12 +39,12 @@ struct BoundDevice {
 }
 
 impl BoundDevice {
-    fn local_address(&self) -> String {
-        for_each_device!(&self.io, io => io.local_address())
+    fn new(key: DeviceKey, io: AnyDevice) -> Self {
+        Self { key, io }
     }
 
-    fn is_steerable(&self) -> bool {
-        matches!(self.io, PerDevice::Xdp(_))
+    fn local_address(&self) -> String {
+        for_each_device!(&self.io, io => io.local_address())
     }
 }
 
@@ -53,17 +55,16 @@ impl fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Dispatch threads for each address that is bound after this. The default is 1. Over UDP, the
-    /// kernel divides the clients among the threads. Over AF_XDP, each thread has a queue of the
-    /// interface, counted from the address's own, and the network card divides the clients. Shared
-    /// memory always has one thread.
+    /// Dispatch threads for each address. The default is 1. Over UDP, the kernel divides the clients
+    /// among the threads. Over AF_XDP, each thread has a queue of the interface, counted from the
+    /// address's own, and the network card divides the clients. Shared memory always has one thread.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Binds an address now, and gives it dispatch threads of its own: `udp://0.0.0.0:9000`,
-    /// `udp://127.0.0.1:0` for any free port, `shm://kv`, or `xdp://eth0/10.0.0.7:9000`.
+    /// Adds an address, with dispatch threads of its own: `udp://0.0.0.0:9000`, `udp://127.0.0.1:0` for
+    /// any free port, `shm://kv`, or `xdp://eth0/10.0.0.7:9000`. [`ServerBuilder::build`] takes it.
     ///
     /// `xdp://eth0/10.0.0.7:9000?queue=1` takes queue 1 of the interface instead of queue 0. One device
     /// of one process owns a queue. If the host lets too little memory be locked for a device,
@@ -73,53 +74,12 @@ impl ServerBuilder {
     /// At `udp://0.0.0.0` and `udp://[::]`, a client has to use the address that this host sends to it
     /// from. If clients use other addresses, such as a second one of an interface, bind each address by
     /// itself.
+    ///
+    /// # Errors
+    /// If it is not an address. `build` says whether the host lets the server have it.
     pub fn bind(mut self, address: &str) -> Result<Self, Error> {
-        let address = Address::parse(address)?;
-        match address.scheme() {
-            Scheme::Shm => {
-                let io = <ShmIo as Device>::bind(address.as_str(), false)?;
-                self.push(DeviceKey::of(&address), PerDevice::Shm(Box::new(io)));
-            }
-            Scheme::Udp => self.bind_udp(&address)?,
-            Scheme::Xdp => self.bind_xdp(&address)?,
-        }
+        self.addresses.push(Address::parse(address)?);
         Ok(self)
-    }
-
-    fn bind_udp(&mut self, address: &Address) -> Result<(), Error> {
-        let first = <UdpIo as Device>::bind(address.as_str(), self.threads > 1)?;
-        // With port 0, the others need the port that the first one got.
-        let bound = first.local_address();
-        self.push(DeviceKey::of(address), PerDevice::Udp(Box::new(first)));
-        for _ in 1..self.threads {
-            let another = <UdpIo as Device>::bind(&bound, true)?;
-            self.push(DeviceKey::of(address), PerDevice::Udp(Box::new(another)));
-        }
-        Ok(())
-    }
-
-    fn bind_xdp(&mut self, address: &Address) -> Result<(), Error> {
-        let first = XdpAddress::parse(address.as_str())?;
-        let queue = first.queue().unwrap_or(0);
-        let mut bound = None;
-        for thread in 0..self.threads {
-            // The first one has the address as it was written.
-            let own = match thread {
-                0 => first.clone(),
-                _ => first.on_queue(queue.saturating_add(thread as u32)),
-            };
-            // The others need the port that the first one got.
-            let own = bound.map_or(own.clone(), |bound| own.at(bound)).to_string();
-            let io = <XdpIo as Device>::bind(&own, self.threads > 1)?;
-            bound = Some(io.local_socket_address());
-            let key = DeviceKey::of(&Address::parse(&own)?);
-            self.push(key, PerDevice::Xdp(Box::new(io)));
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, key: DeviceKey, io: AnyDevice) {
-        self.devices.push(BoundDevice { key, io });
     }
 
     settings_methods!();
@@ -135,31 +95,36 @@ impl ServerBuilder {
     /// Makes the server. It has its addresses, and does not serve yet.
     ///
     /// # Errors
-    /// If there is no address, if services collide, or if a setting cannot work. All that can be
-    /// checked without threads is checked here.
+    /// If there is no address, if an address cannot be bound, if services collide, or if a setting
+    /// cannot work. All that can be checked without threads is checked here.
     pub fn build(mut self) -> Result<Server, Error> {
-        if self.devices.is_empty() {
+        if self.addresses.is_empty() {
             return Err(Error::NoAddress);
         }
         (self.settings.registry).complete(&self.settings.workers)?;
         if self.settings.workers.steered {
             self.check_steering()?;
         }
-        for device in &self.devices {
+        let mut devices = Vec::new();
+        for address in &self.addresses {
+            bind_all(address, self.threads, &mut devices)?;
+        }
+        for device in &devices {
             let capabilities = for_each_device!(&device.io, io => io.capabilities());
             self.settings.config.check(capabilities)?;
         }
         Ok(Server {
-            devices: self.devices,
+            devices,
             settings: self.settings,
         })
     }
 
     fn check_steering(&self) -> Result<(), IoError> {
-        if let Some(device) = self.devices.iter().find(|device| !device.is_steerable()) {
+        let is_steerable = |address: &&Address| address.scheme() == Scheme::Xdp;
+        if let Some(address) = self.addresses.iter().find(|it| !is_steerable(it)) {
             return Err(IoError::new(
                 Fault::Caller,
-                format!("have {} hand requests to workers", device.local_address()),
+                format!("have {address} hand requests to workers"),
                 "only network interfaces do that",
                 "bind xdp:// addresses only, or have the server hand them out itself",
             ));
@@ -175,6 +140,58 @@ impl ServerBuilder {
         }
         Ok(())
     }
+}
+
+/// Opens the devices of an address, one for each dispatch thread.
+fn bind_all(
+    address: &Address,
+    threads: usize,
+    devices: &mut Vec<BoundDevice>,
+) -> Result<(), Error> {
+    let key = || DeviceKey::of(address);
+    match address.scheme() {
+        Scheme::Shm => {
+            let io = <ShmIo as Device>::bind(address.as_str(), false)?;
+            devices.push(BoundDevice::new(key(), PerDevice::Shm(Box::new(io))));
+        }
+        Scheme::Udp => {
+            let first = <UdpIo as Device>::bind(address.as_str(), threads > 1)?;
+            // With port 0, the others need the port that the first one got.
+            let bound = first.local_address();
+            devices.push(BoundDevice::new(key(), PerDevice::Udp(Box::new(first))));
+            for _ in 1..threads {
+                let another = <UdpIo as Device>::bind(&bound, true)?;
+                devices.push(BoundDevice::new(key(), PerDevice::Udp(Box::new(another))));
+            }
+        }
+        Scheme::Xdp => bind_queues(address, threads, devices)?,
+    }
+    Ok(())
+}
+
+/// Opens a queue of an interface for each dispatch thread.
+fn bind_queues(
+    address: &Address,
+    threads: usize,
+    devices: &mut Vec<BoundDevice>,
+) -> Result<(), Error> {
+    let first = XdpAddress::parse(address.as_str())?;
+    let queue = first.queue().unwrap_or(0);
+    let mut bound = None;
+    for thread in 0..threads {
+        // The first one has the address as it was written.
+        let own = match thread {
+            0 => first.clone(),
+            _ => first.on_queue(queue.saturating_add(thread as u32)),
+        };
+        // The others need the port that the first one got.
+        let own = bound.map_or(own.clone(), |bound| own.at(bound)).to_string();
+        let io = <XdpIo as Device>::bind(&own, threads > 1)?;
+        bound = Some(io.local_socket_address());
+        let key = DeviceKey::of(&Address::parse(&own)?);
+        devices.push(BoundDevice::new(key, PerDevice::Xdp(Box::new(io))));
+    }
+    Ok(())
 }
 
 /// Services that are ready to be served.
@@ -195,7 +212,7 @@ impl Server {
     /// A builder with the default settings.
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
-            devices: Vec::new(),
+            addresses: Vec::new(),
             settings: Settings::default(),
             threads: 1,
         }
@@ -245,5 +262,24 @@ impl Server {
     /// Serves until a device fails, and returns its error. This thread sleeps.
     pub fn run(self) -> Result<(), Error> {
         self.spawn()?.wait().map(drop)
+    }
+
+    /// Serves inside an executor until a device fails, and returns its error. The dispatch threads are
+    /// the server's own, and the executor's threads do not wait for them. Dropping the future shuts the
+    /// server down, which blocks for a second at most.
+    pub async fn serve(self) -> Result<(), Error> {
+        let ended = self.serve_until(std::future::pending(), Duration::ZERO);
+        ended.await.map(drop)
+    }
+
+    /// Serves as [`Server::serve`] does until `stop` is ready, such as a signal's future. Then refuses
+    /// new calls and sessions with UNAVAILABLE, and finishes the calls in progress, at most for
+    /// `timeout`. True if all of them were finished.
+    pub async fn serve_until(
+        self,
+        stop: impl Future<Output = ()>,
+        timeout: Duration,
+    ) -> Result<bool, Error> {
+        self.spawn()?.ended_or(stop, timeout).await
     }
 }

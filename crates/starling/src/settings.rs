@@ -47,6 +47,27 @@ macro_rules! settings_methods {
             self
         }
 
+        /// Has nested handlers run as tasks of an executor, whose timers and sockets they may use, instead
+        /// of in the dispatch thread. It costs each call two thread switches. With tokio:
+        ///
+        /// ```
+        /// # async fn with_tokio() {
+        /// let runtime = tokio::runtime::Handle::current();
+        /// let builder = starling::Server::builder().nested_executor(move |task| {
+        ///     runtime.spawn(task);
+        /// });
+        /// # }
+        /// ```
+        ///
+        /// A call whose task the executor drops ends with INTERNAL.
+        pub fn nested_executor(
+            mut self,
+            spawn: impl Fn($crate::HandlerTask) + Send + Sync + 'static,
+        ) -> Self {
+            self.settings.registry.spawn = Some(::std::sync::Arc::new(spawn));
+            self
+        }
+
         /// Sets how a dispatch thread behaves when it is idle. By default it spins for a moment and
         /// then sleeps.
         pub fn idle(mut self, idle: ::starling_endpoint::Idle) -> Self {

@@ -1,6 +1,6 @@
 //! Waits for futures in plain threads. The thread drives the calls that it waits for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,6 +23,28 @@ struct Blocked {
 thread_local! {
     static BLOCKED: RefCell<Blocked> = RefCell::default();
     static WAITER: Arc<Waiter> = Waiter::of_this_thread();
+    static IN_TURN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread takes a turn of an endpoint, while this lives. What runs meanwhile must not block.
+pub(crate) struct InTurn {
+    was: bool,
+}
+
+impl InTurn {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        Self {
+            was: IN_TURN.replace(true),
+        }
+    }
+}
+
+impl Drop for InTurn {
+    #[inline]
+    fn drop(&mut self) {
+        IN_TURN.set(self.was);
+    }
 }
 
 /// Has this thread drive the loop while it sleeps, if it is in [`block_on`] and drives no other loop.
@@ -41,14 +63,24 @@ pub(crate) fn drive_while_blocked(shared: &Arc<Shared>) -> bool {
 ///
 /// Not for futures of a [`LocalChannel`](crate::LocalChannel), whose endpoint would not run. Await them
 /// in [`Endpoint::block_on`](crate::Endpoint::block_on).
+///
+/// # Panics
+/// In a dispatch thread: in an inline or nested handler, or a task of an endpoint. All other calls of the
+/// thread would wait, perhaps for ever.
 pub fn block_on<F: Future>(future: F) -> F::Output {
+    assert!(
+        !IN_TURN.get(),
+        "`wait` or `block_on` in a dispatch thread, which would serve nobody meanwhile: make the \
+         method NESTED and `.await` the call, or make it WORKER"
+    );
     let mut future = pin!(future);
-    let waiter = match Blocking::begin() {
-        1 => WAITER.with(Arc::clone),
+    let _blocking = Blocking::begin();
+    let waiter = if Blocking::is_nested() {
         // The outer wait uses the thread's waiter.
-        _ => Waiter::of_this_thread(),
+        Waiter::of_this_thread()
+    } else {
+        WAITER.with(Arc::clone)
     };
-    let _blocking = Blocking;
     let waker = Waker::from(Arc::clone(&waiter));
     let mut cx = Context::from_waker(&waker);
     loop {
@@ -70,21 +102,34 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// The thread is in [`block_on`], while this lives.
-struct Blocking;
+struct Blocking {
+    /// The loop of the outer wait, if there is one.
+    outer: Option<Arc<Shared>>,
+}
 
 impl Blocking {
-    /// Returns how deep the thread is in it.
-    fn begin() -> usize {
+    fn begin() -> Self {
         BLOCKED.with_borrow_mut(|blocked| {
             blocked.depth += 1;
-            blocked.drives = None;
-            blocked.depth
+            Self {
+                outer: blocked.drives.take(),
+            }
         })
+    }
+
+    /// Whether the thread waits within another wait.
+    fn is_nested() -> bool {
+        BLOCKED.with_borrow(|blocked| blocked.depth > 1)
     }
 }
 
 impl Drop for Blocking {
     fn drop(&mut self) {
-        BLOCKED.with_borrow_mut(|blocked| blocked.depth -= 1);
+        let driven = BLOCKED.with_borrow_mut(|blocked| {
+            blocked.depth -= 1;
+            std::mem::replace(&mut blocked.drives, self.outer.take())
+        });
+        // Without the borrow: it may be the last reference.
+        drop(driven);
     }
 }

@@ -154,7 +154,12 @@ everywhere!(
         let client = client.with_options(CallOptions::with_timeout(LONG));
         let report = client.inspect(&payload(b"")).await.expect("a report");
         assert!(report_of(&report).0 > 0);
-        let options = CallOptions::default();
+        // A call's own options add to them, and come first.
+        let options = CallOptions::default().metadata("who", "ada");
+        let report = client.inspect_with(&payload(b""), &options.expect("a key"));
+        let (remaining, who) = report_of(&report.await.expect("a report"));
+        assert!(remaining > 0 && who == "ada", "{remaining} {who}");
+        let options = CallOptions::default().timeout(Duration::MAX);
         let report = client.inspect_with(&payload(b""), &options).await;
         assert_eq!(report_of(&report.expect("a report")).0, 0);
     }

@@ -94,7 +94,8 @@ fn an_address_in_use_is_refused() {
             .build()
             .expect("a server");
         let taken = &server.addresses()[0];
-        let error = Server::builder().bind(taken).expect_err("taken");
+        let another = Server::builder().bind(taken).expect("an address");
+        let error = another.build().expect_err("taken");
         assert!(matches!(error, Error::Device(_)), "{error}");
         assert!(error.to_string().contains(taken.as_str()), "{error}");
     }

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{any_addresses, server};
-use starling::{Endpoint, Error, Server, WorkerConfig, jbsq};
+use common::{Service, any_addresses, server};
+use starling::{Channel, Endpoint, Error, Server, WorkerConfig, jbsq};
 use starling_test_protos::hello::{Hello, HelloReplyMut, HelloRequest, HelloServer};
+use starling_test_protos::test::TestServer;
 
 type Change = fn(&mut WorkerConfig);
 
@@ -44,8 +45,25 @@ fn session_settings_that_cannot_work_are_refused_at_build() {
     let (builder, _) = server(&["udp://127.0.0.1:0"]);
     let mut config = starling::EndpointConfig::default();
     config.protocol.slots = 65;
-    let error = builder.config(config).build().expect_err("65 slots");
+    let error = builder.config(config.clone()).build();
+    let error = error.expect_err("65 slots");
     assert!(matches!(error, Error::Config(_)), "{error}");
+    for address in any_addresses() {
+        let channel = Channel::builder(&address).endpoint_config(config.clone());
+        let error = channel.lazy().expect_err("65 slots");
+        assert!(matches!(error, Error::Config(_)), "{error}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_serves_nothing_has_no_services() {
+    for address in any_addresses() {
+        let gate = std::sync::Arc::default();
+        let builder = Endpoint::builder().reach(&address);
+        let builder = builder.add_service(TestServer::new(Service(gate)));
+        let error = builder.build().expect_err("nobody can reach it");
+        assert!(matches!(error, Error::ServesNothing), "{error}");
+    }
 }
 
 #[test]

@@ -171,12 +171,13 @@ fn a_server_and_a_channel_of_one_process_take_a_queue_each() {
     let far = serve(&pair, 1, "udp://0.0.0.0:0");
     let far = far.addresses()[0].replace("udp://0.0.0.0", &format!("xdp://va/{}", IPV4[1]));
     let (near, _) = server(&[]);
-    let near = inside(&pair.a, || near.bind("xdp://va/0.0.0.0:0"));
-    let near = near.expect("an address").build().expect("a server");
+    let near = near.bind("xdp://va/0.0.0.0:0").expect("an address");
+    let near = inside(&pair.a, || near.build()).expect("a server");
     // The error names the address as it was written.
     let (another, _) = server(&[]);
     let taken = &near.addresses()[0];
-    let Err(Error::Device(error)) = inside(&pair.a, || another.bind(taken)) else {
+    let another = another.bind(taken).expect("an address");
+    let Err(Error::Device(error)) = inside(&pair.a, || another.build()) else {
         panic!("{taken} is there twice");
     };
     assert_eq!(error.attempt, format!("bind {taken}"));

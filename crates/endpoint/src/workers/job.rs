@@ -184,7 +184,7 @@ impl Job {
             match catch_unwind(AssertUnwindSafe(|| handler(request, reply))) {
                 Ok(()) => match reply.status.take() {
                     None => JobEnd::Answered,
-                    Some(status) => JobEnd::Failed(status.with_run()),
+                    Some(status) => JobEnd::Failed(status),
                 },
                 Err(panic) => {
                     handler_panic::discard(panic);

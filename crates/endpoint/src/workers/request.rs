@@ -100,8 +100,16 @@ impl WorkerReply {
         &mut self.answer
     }
 
-    /// The call failed: sends the status in place of what is in the buffer.
+    /// The call failed: sends the status in place of what is in the buffer. The caller learns that
+    /// the call ran, even if the status is that of another call which did not.
     pub fn set_status(&mut self, status: Status) {
-        self.status = Some(status);
+        self.status = Some(status.with_run());
+    }
+
+    /// The call was refused before it had any effect: as [`WorkerReply::set_status`], but the caller
+    /// learns that it may make the call again.
+    #[cold]
+    pub fn refuse(&mut self, status: Status) {
+        self.status = Some(status.with_not_run());
     }
 }

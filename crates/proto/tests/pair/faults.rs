@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use starling_proto::Config;
+
 use crate::net::{Host, Net, Seen};
 
 #[test]
@@ -92,9 +94,12 @@ fn a_cancelled_request_ends_and_its_slot_is_used_again() {
     let now = net.now;
     let Host { protocol, wire, .. } = &mut net.hosts[0];
     for (tag, number) in numbers.iter().enumerate().rev() {
-        let (back, message) = protocol.cancel(now, session, *number, wire).unwrap();
-        assert_eq!(back, tag as u128);
-        assert_eq!(message.head(), b"unwanted");
+        let cancelled = protocol.cancel(now, session, *number, wire).unwrap();
+        assert_eq!(cancelled.tag, tag as u128);
+        assert_eq!(cancelled.request.head(), b"unwanted");
+        // Those that found no free slot were never sent.
+        let slots = usize::from(Config::default().slots);
+        assert_eq!(cancelled.may_have_run, tag < slots);
         assert_eq!(protocol.cancel(now, session, *number, wire), None);
     }
     net.run_ms(5);

@@ -70,7 +70,7 @@ impl Report {
 pub(super) fn refuse(command: Command, failure: &str) {
     match command {
         Command::Call(Submission { reply, .. }) | Command::Connect { reply, .. } => {
-            reply.finish(Err(stopped(Some(failure))));
+            reply.finish(Err(stopped(Some(failure)).with_not_run()));
         }
         Command::Report(report) => report.set(None),
         Command::Open { .. }

@@ -405,7 +405,7 @@ fn handle_completion(
         Err(status) => status,
     };
     connection.suspect(status.code());
-    match (status.take_unsent().map(unsent_message), stage) {
+    match (unsent_message(&mut status), stage) {
         (Some(message), Stage::Made(_, origin)) if is_retryable(&status) => {
             unsent.lock().push(UnsentCall {
                 reply,

@@ -920,7 +920,8 @@ mod __items {
                 options: ::core::default::Default::default(),
             }
         }
-        /// Sets the options of calls without options of their own, such as a timeout for every call.
+        /// Sets the options of all calls, such as a timeout. What a call's own options set comes
+        /// before these; metadata of both is sent.
         pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
             self.options = options;
             self
@@ -932,9 +933,18 @@ mod __items {
         /// Compares the two ends' versions of one method. A client calls it before its first call of that
         /// method in a session.
         pub fn bind(&self, request: &BindRequest) -> __C::Call<BindResponse> {
-            self.bind_with(request, &self.options)
+            self.caller
+                .unary::<
+                    BindRequest,
+                    BindResponse,
+                >(
+                    &REFLECTION_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `bind`, with options for this call.
+        /// Like `bind`, with options for this call, which come before the client's.
         pub fn bind_with(
             &self,
             request: &BindRequest,
@@ -944,16 +954,30 @@ mod __items {
                 .unary::<
                     BindRequest,
                     BindResponse,
-                >(&REFLECTION_SERVICE.methods[0], request, options)
+                >(
+                    &REFLECTION_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
         /// The services of this server.
         pub fn list_services(
             &self,
             request: &ListServicesRequest,
         ) -> __C::Call<ListServicesResponse> {
-            self.list_services_with(request, &self.options)
+            self.caller
+                .unary::<
+                    ListServicesRequest,
+                    ListServicesResponse,
+                >(
+                    &REFLECTION_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `list_services`, with options for this call.
+        /// Like `list_services`, with options for this call, which come before the client's.
         pub fn list_services_with(
             &self,
             request: &ListServicesRequest,
@@ -963,16 +987,30 @@ mod __items {
                 .unary::<
                     ListServicesRequest,
                     ListServicesResponse,
-                >(&REFLECTION_SERVICE.methods[1], request, options)
+                >(
+                    &REFLECTION_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
         /// One of them, for clients that have no .proto at hand.
         pub fn describe_service(
             &self,
             request: &DescribeServiceRequest,
         ) -> __C::Call<DescribeServiceResponse> {
-            self.describe_service_with(request, &self.options)
+            self.caller
+                .unary::<
+                    DescribeServiceRequest,
+                    DescribeServiceResponse,
+                >(
+                    &REFLECTION_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `describe_service`, with options for this call.
+        /// Like `describe_service`, with options for this call, which come before the client's.
         pub fn describe_service_with(
             &self,
             request: &DescribeServiceRequest,
@@ -982,7 +1020,12 @@ mod __items {
                 .unary::<
                     DescribeServiceRequest,
                     DescribeServiceResponse,
-                >(&REFLECTION_SERVICE.methods[2], request, options)
+                >(
+                    &REFLECTION_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
     }
 }

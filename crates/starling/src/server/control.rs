@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use event_listener::Event;
 use starling_io::Wake;
 
 use crate::stats::ThreadStats;
@@ -26,6 +27,8 @@ pub(super) struct Control {
     threads: Mutex<Progress>,
     /// `threads` has changed.
     changed: Condvar,
+    /// The same, for futures.
+    event: Event,
 }
 
 /// How far the dispatch threads are.
@@ -55,6 +58,7 @@ impl Control {
     pub(super) fn count(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.threads());
         self.changed.notify_all();
+        self.event.notify(usize::MAX);
     }
 
     pub(super) fn threads(&self) -> MutexGuard<'_, Progress> {
@@ -66,6 +70,17 @@ impl Control {
         let waits = |threads: &mut Progress| threads.ended == 0 && Some(threads.serving) != serving;
         let threads = self.changed.wait_while(self.threads(), waits);
         threads.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits in a future until so many threads have ended.
+    pub(super) async fn ended(&self, threads: usize) {
+        while self.threads().ended < threads {
+            let listener = self.event.listen();
+            // The thread may have ended before there was a listener.
+            if self.threads().ended < threads {
+                listener.await;
+            }
+        }
     }
 
     fn lock_timeout(&self) -> MutexGuard<'_, Duration> {

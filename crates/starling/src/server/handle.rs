@@ -1,7 +1,10 @@
 //! The handle of a server that serves.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -125,6 +128,28 @@ impl ServerHandle {
     pub fn wait(mut self) -> Result<bool, Error> {
         drop(self.control.wait_for(None));
         self.stop(DROP_TIMEOUT);
+        self.join()
+    }
+
+    /// The same as [`ServerHandle::wait`] for futures, until `stop` is ready: the server then has
+    /// `timeout` to finish its calls. True if all of them were finished.
+    pub(super) async fn ended_or(
+        mut self,
+        stop: impl Future<Output = ()>,
+        timeout: Duration,
+    ) -> Result<bool, Error> {
+        let control = self.control();
+        let (mut ended, mut stop) = (pin!(control.ended(1)), pin!(stop));
+        let timeout = std::future::poll_fn(|cx| {
+            if ended.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(DROP_TIMEOUT);
+            }
+            stop.as_mut().poll(cx).map(|()| timeout)
+        });
+        let timeout = timeout.await;
+        self.stop(timeout);
+        control.ended(self.threads.len()).await;
+        // All of them have ended, so this does not block.
         self.join()
     }
 

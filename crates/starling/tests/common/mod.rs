@@ -102,6 +102,9 @@ impl Test for Service {
         cx: NestedContext,
         request: OwnedRequest<Payload>,
     ) -> Result<Payload, Status> {
+        if request.message().bytes() == b"panic" {
+            std::panic::resume_unwind(Box::new("as requested"));
+        }
         let unfinished = Unfinished(&self.0.dropped);
         self.0.waiting.fetch_add(1, Ordering::SeqCst);
         while !self.0.open.load(Ordering::SeqCst) {

@@ -16,7 +16,8 @@ pub(crate) fn pair(test: &str, shape: Shape) -> Option<Pair> {
     let made = Pair::with_shape(shape).and_then(|pair| {
         let bound = inside(&pair.b, || {
             starling::Server::builder()
-                .bind("xdp://vb/0.0.0.0:0")
+                .bind("xdp://vb/0.0.0.0:0")?
+                .build()
                 .map(drop)
         });
         match bound {

@@ -391,7 +391,8 @@ mod __items {
                 options: ::core::default::Default::default(),
             }
         }
-        /// Sets the options of calls without options of their own, such as a timeout for every call.
+        /// Sets the options of all calls, such as a timeout. What a call's own options set comes
+        /// before these; metadata of both is sent.
         pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
             self.options = options;
             self
@@ -402,39 +403,93 @@ mod __items {
         }
         /// Method `/letters.S/One`.
         pub fn one(&self, request: &T) -> __C::Call<R> {
-            self.one_with(request, &self.options)
+            self.caller
+                .unary::<
+                    T,
+                    R,
+                >(
+                    &S_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `one`, with options for this call.
+        /// Like `one`, with options for this call, which come before the client's.
         pub fn one_with(
             &self,
             request: &T,
             options: &__rt::CallOptions,
         ) -> __C::Call<R> {
-            self.caller.unary::<T, R>(&S_SERVICE.methods[0], request, options)
+            self.caller
+                .unary::<
+                    T,
+                    R,
+                >(
+                    &S_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
         /// Method `/letters.S/Two`.
         pub fn two(&self, request: &C) -> __C::Call<T> {
-            self.two_with(request, &self.options)
+            self.caller
+                .unary::<
+                    C,
+                    T,
+                >(
+                    &S_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `two`, with options for this call.
+        /// Like `two`, with options for this call, which come before the client's.
         pub fn two_with(
             &self,
             request: &C,
             options: &__rt::CallOptions,
         ) -> __C::Call<T> {
-            self.caller.unary::<C, T>(&S_SERVICE.methods[1], request, options)
+            self.caller
+                .unary::<
+                    C,
+                    T,
+                >(
+                    &S_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
         /// Method `/letters.S/Three`.
         pub fn three(&self, request: &R) -> __C::Call<C> {
-            self.three_with(request, &self.options)
+            self.caller
+                .unary::<
+                    R,
+                    C,
+                >(
+                    &S_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `three`, with options for this call.
+        /// Like `three`, with options for this call, which come before the client's.
         pub fn three_with(
             &self,
             request: &R,
             options: &__rt::CallOptions,
         ) -> __C::Call<C> {
-            self.caller.unary::<R, C>(&S_SERVICE.methods[2], request, options)
+            self.caller
+                .unary::<
+                    R,
+                    C,
+                >(
+                    &S_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
     }
 }

@@ -780,7 +780,8 @@ mod __items {
                 options: ::core::default::Default::default(),
             }
         }
-        /// Sets the options of calls without options of their own, such as a timeout for every call.
+        /// Sets the options of all calls, such as a timeout. What a call's own options set comes
+        /// before these; metadata of both is sent.
         pub fn with_options(mut self, options: __rt::CallOptions) -> Self {
             self.options = options;
             self
@@ -791,9 +792,18 @@ mod __items {
         }
         /// One value.
         pub fn get(&self, request: &GetRequest) -> __C::Call<GetResponse> {
-            self.get_with(request, &self.options)
+            self.caller
+                .unary::<
+                    GetRequest,
+                    GetResponse,
+                >(
+                    &KV_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `get`, with options for this call.
+        /// Like `get`, with options for this call, which come before the client's.
         pub fn get_with(
             &self,
             request: &GetRequest,
@@ -803,13 +813,27 @@ mod __items {
                 .unary::<
                     GetRequest,
                     GetResponse,
-                >(&KV_SERVICE.methods[0], request, options)
+                >(
+                    &KV_SERVICE.methods[0],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
         /// Values in order of their keys.
         pub fn scan(&self, request: &ScanRequest) -> __C::Call<ScanResponse> {
-            self.scan_with(request, &self.options)
+            self.caller
+                .unary::<
+                    ScanRequest,
+                    ScanResponse,
+                >(
+                    &KV_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `scan`, with options for this call.
+        /// Like `scan`, with options for this call, which come before the client's.
         pub fn scan_with(
             &self,
             request: &ScanRequest,
@@ -819,13 +843,27 @@ mod __items {
                 .unary::<
                     ScanRequest,
                     ScanResponse,
-                >(&KV_SERVICE.methods[1], request, options)
+                >(
+                    &KV_SERVICE.methods[1],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
         /// As Get, but asks another server.
         pub fn relay(&self, request: &GetRequest) -> __C::Call<GetResponse> {
-            self.relay_with(request, &self.options)
+            self.caller
+                .unary::<
+                    GetRequest,
+                    GetResponse,
+                >(
+                    &KV_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::None,
+                )
         }
-        /// Like `relay`, with options for this call.
+        /// Like `relay`, with options for this call, which come before the client's.
         pub fn relay_with(
             &self,
             request: &GetRequest,
@@ -835,7 +873,12 @@ mod __items {
                 .unary::<
                     GetRequest,
                     GetResponse,
-                >(&KV_SERVICE.methods[2], request, options)
+                >(
+                    &KV_SERVICE.methods[2],
+                    request,
+                    &self.options,
+                    ::core::option::Option::Some(options),
+                )
         }
     }
 }

@@ -166,9 +166,9 @@ impl Process {
             let cancelled = self
                 .protocol
                 .cancel(turn.now_ns, session, number, &mut sink);
-            let (tag, message) = cancelled.expect("the protocol has every call that is open");
-            self.protocol.recycle(message);
-            let serial = (tag >> 64) as u64;
+            let cancelled = cancelled.expect("the protocol has every call that is open");
+            self.protocol.recycle(cancelled.request);
+            let serial = (cancelled.tag >> 64) as u64;
             enforce(turn.monitor.ended(turn.host, serial, None, turn.now_ns));
         }
     }

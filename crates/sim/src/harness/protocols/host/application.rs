@@ -212,9 +212,9 @@ impl Host {
                 "every call ends",
                 format!("call {tag} is open, but the protocol says that it is over"),
             )),
-            Some((its_tag, request)) => {
-                log.cancelled(self.id, key_of(its_tag), &request)?;
-                process.protocol.recycle(request);
+            Some(cancelled) => {
+                log.cancelled(self.id, key_of(cancelled.tag), &cancelled.request)?;
+                process.protocol.recycle(cancelled.request);
                 Ok(())
             }
         }
