@@ -2,6 +2,8 @@
 //!
 //! Only this side keeps timers and decides what is sent again, as in eRPC (NSDI'19, section 5).
 
+mod frames;
+mod group;
 mod lifecycle;
 mod liveness;
 mod receive;
@@ -22,6 +24,7 @@ use crate::{
     Cancelled, ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected,
     RequestError, RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
+use group::Groups;
 use session::{ClientSession, Queued, SendOutcome, State};
 use slot::Phase;
 
@@ -46,6 +49,7 @@ pub(crate) struct Client {
     searched: (u64, usize),
     /// Peers that have not answered since this endpoint was away for long.
     suspected: Vec<PeerId>,
+    groups: Groups,
     /// Scratch of `flush`.
     due: Vec<u32>,
 }
@@ -61,6 +65,7 @@ impl Client {
             connecting: VecDeque::new(),
             searched: (0, 0),
             suspected: Vec::new(),
+            groups: Groups::new(),
             due: Vec::new(),
         }
     }
@@ -202,20 +207,38 @@ impl Client {
             tag,
             message,
             prefix,
+            queued_at: now,
         };
-        if session.free == 0 {
+        let mut holder = (session.free != 0).then_some(id);
+        if holder.is_none() && session.has_members && session.queue.is_empty() {
+            holder = self.available_member(id);
+        }
+        if let Some(holder) = holder {
+            self.assign(shared, now, holder, request);
+            self.send_pending(shared, now, holder, sink);
+        } else {
+            let session = self.sessions.get_mut(id).expect("the caller has it");
             if session.queue.len() >= shared.config.max_queued {
                 return Err(rejected(request.message, RejectReason::QueueFull));
             }
             session.queue.push_back(request);
             session.ready = false;
-        } else {
-            shared.pool.put(session.assign_slot(now, request));
-            self.send_pending(shared, now, id, sink);
+            if session.state == State::Open && shared.config.group_sessions > 1 {
+                self.groups.watch(now, session);
+            }
         }
         let session = self.sessions.get_mut(id).expect("the caller has it");
         session.next_number = number + 1;
         Ok(number)
+    }
+
+    /// Puts a request into a free slot of a session or of a member of its group.
+    fn assign(&mut self, shared: &mut Shared, now: u64, holder: SessionId, request: Queued) {
+        let session = self.sessions.get_mut(holder).expect("the caller has it");
+        if session.is_member() {
+            session.next_number = request.number + 1;
+        }
+        shared.pool.put(session.assign_slot(now, request));
     }
 
     /// Sends what the session has pending, and schedules the rest.
@@ -246,11 +269,15 @@ impl Client {
         sink: &mut S,
     ) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
-        while session.free != 0 {
-            let Some(request) = session.queue.pop_front() else {
-                break;
-            };
-            shared.pool.put(session.assign_slot(now, request));
+        if session.is_member() {
+            self.take_queued(shared, now, id);
+        } else {
+            while session.free != 0 {
+                let Some(request) = session.queue.pop_front() else {
+                    break;
+                };
+                shared.pool.put(session.assign_slot(now, request));
+            }
         }
         self.send_pending(shared, now, id, sink);
     }
@@ -272,10 +299,8 @@ impl Client {
                 may_have_run: false,
             });
         }
-        let index = session
-            .slots
-            .iter()
-            .position(|slot| slot.phase != Phase::Idle && slot.number == number)?;
+        let (id, index) = self.find_request(id, number)?;
+        let session = self.sessions.get_mut(id)?;
         let may_have_run = session.was_sent(index);
         if session.state == State::Open {
             session.push_cancel(index, sink);
@@ -300,10 +325,11 @@ impl Client {
         sink: &mut S,
     ) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
+        let owner = session.owner();
         let number = session.slots[index].number;
         let (tag, request) = release(shared, session, index);
         shared.events.push_back(Event::RequestFailed {
-            session: id,
+            session: owner,
             number,
             tag,
             request,
@@ -316,6 +342,7 @@ impl Client {
     /// Ends all requests of a session with an error.
     fn fail_requests(&mut self, shared: &mut Shared, id: SessionId, error: SessionError) {
         let session = self.sessions.get_mut(id).expect("the caller has it");
+        let owner = session.owner();
         let mut busy = session.busy();
         while busy != 0 {
             let index = busy.trailing_zeros() as usize;
@@ -324,7 +351,7 @@ impl Client {
             let may_have_run = session.was_sent(index);
             let (tag, request) = release(shared, session, index);
             shared.events.push_back(Event::RequestFailed {
-                session: id,
+                session: owner,
                 number,
                 tag,
                 request,
@@ -347,10 +374,13 @@ impl Client {
     /// Ends a session and all of its requests.
     fn fail_session(&mut self, shared: &mut Shared, id: SessionId, error: SessionError) {
         self.fail_requests(shared, id, error);
+        self.disband(shared, id, error);
         let session = self.sessions.remove(id).expect("the caller has it");
         debug_assert_eq!(session.in_flight, 0, "credits leaked");
         debug_assert_eq!(session.fragments_in_flight, 0, "credits leaked");
-        if session.state != State::Closing {
+        if session.is_member() {
+            self.groups.leave(&session);
+        } else if session.state != State::Closing {
             shared
                 .events
                 .push_back(Event::SessionEnded { session: id, error });
@@ -358,6 +388,11 @@ impl Client {
         shared
             .peers
             .release(session.peer, Role::Client, &mut shared.events);
+    }
+
+    /// The session that the caller of a session has: itself, or the first of its group.
+    pub(crate) fn owner(&self, id: SessionId) -> SessionId {
+        self.sessions.get(id).map_or(id, ClientSession::owner)
     }
 
     /// Requests that were accepted and have not ended.
@@ -373,15 +408,17 @@ impl Client {
 
     /// Whether frames found the sink full, or wait for the next flush.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.blocked.is_empty() || !self.rfr_queue.is_empty() || !self.connecting.is_empty()
+        !self.blocked.is_empty()
+            || !self.rfr_queue.is_empty()
+            || !self.connecting.is_empty()
+            || self.groups.has_orphans()
     }
 
     /// When the next timer is due.
     pub(crate) fn poll_timer(&self) -> Option<u64> {
-        match (self.timers.next(), self.pacer.next()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let groups = Some(self.groups.due_at()).filter(|at| *at != u64::MAX);
+        let timers = [self.timers.next(), self.pacer.next(), groups];
+        timers.into_iter().flatten().min()
     }
 
     /// The accounting of a session, for checkers: `(credits in use, credits, busy slots)`.

@@ -63,6 +63,11 @@ pub struct Config {
     pub max_queued: usize,
     /// Sessions of each kind (client, server). Default 65,536, at most 2^24 - 1.
     pub max_sessions: usize,
+    /// Sessions with the same peer that a session may grow to, itself included, while requests wait
+    /// for slow ones. 1: it does not grow. Default 512: with 8 slots each, 4096 requests at once.
+    pub group_sessions: u16,
+    /// Sessions that one client endpoint may have with this server. Default: all that there can be.
+    pub max_sessions_per_client: usize,
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
     /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].
     pub reassembly_bytes: usize,
@@ -115,6 +120,8 @@ impl Default for Config {
             max_message: 64 << 20,
             max_queued: 4096,
             max_sessions: 1 << 16,
+            group_sessions: 512,
+            max_sessions_per_client: crate::SessionId::MAX_INDEX,
             reassembly_bytes: 512 << 20,
             retained_bytes: 576 << 20,
             rx_queue_datagrams: 4096,
@@ -174,7 +181,7 @@ impl Config {
         Ok(())
     }
 
-    fn check_sizes(&self) -> [Check; 8] {
+    fn check_sizes(&self) -> [Check; 10] {
         [
             (
                 "slots",
@@ -199,6 +206,18 @@ impl Config {
                 self.max_sessions as u64,
                 (1..=crate::SessionId::MAX_INDEX).contains(&self.max_sessions),
                 "1 to 2^24 - 1",
+            ),
+            (
+                "group_sessions",
+                u64::from(self.group_sessions),
+                self.group_sessions >= 1,
+                "at least 1",
+            ),
+            (
+                "max_sessions_per_client",
+                self.max_sessions_per_client as u64,
+                self.max_sessions_per_client >= 1,
+                "at least 1",
             ),
             (
                 "reassembly_bytes",

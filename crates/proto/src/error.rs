@@ -48,6 +48,15 @@ pub enum Refusal {
         /// The largest datagram that the path takes.
         bytes: u32,
     },
+    /// This client has as many sessions as the server allows one client.
+    #[error(
+        "the server allows a client {limit} sessions, and this one has them: close sessions, share a \
+         channel, or raise max_sessions_per_client there"
+    )]
+    ClientLimit {
+        /// The server's limit.
+        limit: u32,
+    },
     /// A later version's reason.
     #[error(
         "the server refused for a reason that this release does not know, code {0}: update this end"
@@ -64,6 +73,7 @@ impl Refusal {
             Self::ShuttingDown => (4, 0),
             Self::Malformed => (5, 0),
             Self::NarrowPath { bytes } => (6, bytes),
+            Self::ClientLimit { limit } => (7, limit),
             Self::Other(code) => (code, 0),
         }
     }
@@ -76,6 +86,7 @@ impl Refusal {
             4 => Self::ShuttingDown,
             5 => Self::Malformed,
             6 => Self::NarrowPath { bytes: detail },
+            7 => Self::ClientLimit { limit: detail },
             other => Self::Other(other),
         }
     }

@@ -19,7 +19,7 @@ pub enum Source {
 /// a key and what the key refers to, so the caller needs no table of its own.
 pub type Tag = u128;
 
-/// The number of a request within its session: starts at 1, grows by one, never wraps (64 bits).
+/// The number of a request within its session: starts at 1, grows, never wraps (64 bits).
 pub type RequestNumber = u64;
 
 /// A place in a session table, and in the same word a generation: how often that place was used

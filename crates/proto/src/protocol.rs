@@ -236,7 +236,7 @@ impl Protocol {
                 Upcoming::Responses => self.poll_response(frames).and_then(|(peer, frame)| {
                     let tag = self.handle_response(now, peer, frame, sink)?;
                     Some(Incoming::Response {
-                        session: frame.session(),
+                        session: self.client.owner(frame.session()),
                         number: frame.header.number,
                         tag,
                         ext: frame.ext(),

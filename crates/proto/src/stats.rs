@@ -48,13 +48,15 @@ pub struct Stats {
     pub credits_revoked: u64,
     /// Client: resets that all sessions were searched for.
     pub resets_searched: u64,
+    /// Client: sessions opened because requests waited for slow ones.
+    pub sessions_added: u64,
     /// Peers found dead.
     pub peers_failed: u64,
 }
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 17] {
+    pub fn counts(&self) -> [(&'static str, u64); 18] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -78,6 +80,7 @@ impl Stats {
             challenges,
             credits_revoked,
             resets_searched,
+            sessions_added,
             peers_failed
         )
     }

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{Gate, impatient, payload, server, shm_address, wait_until};
-use starling::{CallOptions, Channel, Code, Endpoint, Request, Server, ServerHandle, Status};
+use starling::{
+    CallOptions, Channel, Code, Endpoint, EndpointConfig, Request, Server, ServerHandle, Status,
+};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 use starling_test_protos::{v1, v3};
 
@@ -120,7 +122,10 @@ fn a_call_that_waits_in_its_channel_did_not_run() {
 #[test]
 fn a_call_without_a_free_slot_did_not_run() {
     let (server, gate) = serve(&shm_address());
-    let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
+    let mut config = EndpointConfig::default();
+    config.protocol.group_sessions = 1;
+    let builder = Endpoint::builder().reach(server.address());
+    let mut endpoint = builder.config(config).build().expect("an endpoint");
     let client = TestClient::new(endpoint.channel(server.address()).expect("a channel"));
     let slots = usize::from(starling::ProtocolConfig::default().slots);
     let status = endpoint.block_on(async {

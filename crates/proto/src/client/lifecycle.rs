@@ -1,15 +1,13 @@
 //! The client side: opening, closing and losing sessions.
 
 use super::Client;
-use super::session::{ClientSession, Queued, State, slots_mask};
-use crate::congestion::{Ack, Controller};
+use super::session::{ClientSession, Queued, State};
 use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::sink::datagram_width;
-use crate::slots::Slots;
 use crate::wire::{
-    Accept, Challenge, FRAGMENT_BYTES, Frame, HEADER_BYTES, Header, Kind, MIN_DATAGRAM,
-    PREAMBLE_BYTES, Refuse, Reset, ResetReason,
+    Accept, Challenge, Frame, Header, Kind, MIN_DATAGRAM, PREAMBLE_BYTES, Refuse, Reset,
+    ResetReason,
 };
 use crate::{Config, Event, FrameSink, PeerId, Refusal, SessionError, SessionId, Source};
 
@@ -80,40 +78,20 @@ impl Client {
         }
         let session = self.sessions.get_mut(id).expect("just found");
         sink.limit_datagram(peer, accept.max_datagram as usize);
-        session.remote = accept.session;
-        session.preamble = preamble(accept.token);
-        session.state = State::Open;
-        session.opened_at = now;
+        session.open(now, &accept, &shared.config);
         if let Some(entry) = shared.peers.get_mut(peer) {
             entry.newest = id;
         }
-        let sent_once = std::mem::take(&mut session.retries) == 0;
-        session.credits = accept.credits;
-        session.window = accept.window.min(u32::from(u16::MAX)) as u16;
-        session.fragment =
-            accept.max_datagram - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
-        session.receive_window =
-            (shared.config.rx_queue_bytes / 2 / accept.max_datagram as usize).clamp(1, 1024) as u16;
-        session.max_message = session.max_message.min(accept.max_message);
-        session.single = session.fragment.min(session.max_message);
-        session.slots = Slots::new(accept.slots);
-        session.slot_count = accept.slots as u8;
-        session.free = slots_mask(usize::from(accept.slots));
-        session.control = Controller::new(&shared.config, accept.max_datagram);
-        if sent_once {
-            // A sample of the path's own delay: this session has sent nothing yet that could queue.
-            session.control.handle_ack(Ack {
-                now,
-                rtt_ns: Some(now - session.control_sent_at),
-                packets: 1,
-                marked: false,
-                lost: false,
-            });
+        if session.is_member() {
+            return self.handle_member_open(shared, now, id, sink);
         }
-        session.ready = session.control.is_unpaced();
         shared.events.push_back(Event::Connected { session: id });
         self.fail_too_large(shared, id);
         self.send_queued(shared, now, id, sink);
+        let session = self.sessions.get_mut(id).expect("just found");
+        if !session.queue.is_empty() && shared.config.group_sessions > 1 {
+            self.groups.watch(now, session);
+        }
     }
 
     /// Ends the queued requests that are too large for the server: its limit was not known before.
@@ -335,10 +313,14 @@ impl Client {
         sink: &mut S,
     ) {
         self.fail_requests(shared, id, error);
-        shared
-            .events
-            .push_back(Event::SessionEnded { session: id, error });
+        self.disband(shared, id, error);
         let session = self.sessions.get_mut(id).expect("the caller has it");
+        if session.is_member() {
+            self.groups.leave(session);
+        } else {
+            let ended = Event::SessionEnded { session: id, error };
+            shared.events.push_back(ended);
+        }
         session.state = State::Closing;
         session.ready = false;
         session.began_at = now;

@@ -267,7 +267,7 @@ impl Client {
         shared.stats.responses_received += 1;
         self.send_queued(shared, now, id, sink);
         Some(Incoming::Response {
-            session: id,
+            session: self.owner(id),
             number,
             tag,
             ext,

@@ -11,17 +11,16 @@
 use std::collections::VecDeque;
 
 use super::PACER_TICK_NS;
+use super::frames::request_flags;
 use super::slot::{Large, Phase, Slot};
-use crate::congestion::Controller;
+use crate::congestion::{Ack, Controller};
 use crate::msgbuf::Msgbuf;
+use crate::peer::preamble;
 use crate::rtt::Rtt;
-use crate::sink::push_rare;
 use crate::slots::Slots;
 use crate::table::{Place, SessionHandle};
 use crate::transfer::{SendWindow, fragment_count};
-use crate::wire::{
-    FRAGMENT_BYTES, Fragment, HEADER_BYTES, Header, Kind, Limit, PREAMBLE_BYTES, flags,
-};
+use crate::wire::{Accept, FRAGMENT_BYTES, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES};
 use crate::{Config, FrameSink, PeerId, Prefix, RequestNumber, SessionId, SinkError, Stats, Tag};
 
 /// The state of a session.
@@ -41,6 +40,7 @@ pub(crate) struct Queued {
     pub(crate) tag: Tag,
     pub(crate) message: Msgbuf,
     pub(crate) prefix: Prefix,
+    pub(crate) queued_at: u64,
 }
 
 /// The first three cache lines are what a small request and its response in the first slot need,
@@ -70,7 +70,8 @@ pub(crate) struct ClientSession {
     pub(crate) in_flight: u16,
     pub(crate) state: State,
     /// Nothing stands between a request of one packet and the sink but credits: the session is
-    /// open and not paced, nothing is pending or queued, the sink has room.
+    /// open and not paced, nothing is pending or queued, the sink has room. Never set of members: what
+    /// may wait for their slots is in another session's queue.
     pub(crate) ready: bool,
     /// Requests wait until the peer answers: it may have dropped the session.
     pub(crate) suspected: bool,
@@ -86,6 +87,14 @@ pub(crate) struct ClientSession {
     pub(crate) slots: Slots<Slot>,
     /// See [`SessionHandle`].
     pub(crate) round: u32,
+    /// The session that this one is a member of, in its group. `NONE` if it is no member.
+    pub(crate) first: SessionId,
+    /// A member: it is among those that may have a free slot.
+    pub(crate) offered: bool,
+    /// There may be members.
+    pub(crate) has_members: bool,
+    /// Its queue is looked at soon, because requests wait.
+    pub(crate) watched: bool,
     pub(crate) in_pacer: bool,
     pub(crate) blocked: bool,
     pub(crate) retries: u8,
@@ -147,6 +156,10 @@ impl Place for ClientSession {
             control: Controller::default(),
             slots: Slots::new(0),
             round: 0,
+            first: SessionId::NONE,
+            offered: false,
+            has_members: false,
+            watched: false,
             in_pacer: false,
             blocked: false,
             retries: 0,
@@ -185,33 +198,69 @@ pub(crate) fn slots_mask(n: usize) -> u64 {
     if n >= 64 { !0 } else { (1 << n) - 1 }
 }
 
-#[inline]
-fn request_flags(ext: bool, want: bool) -> u8 {
-    let mut flags = 0;
-    if ext {
-        flags |= flags::EXT;
-    }
-    if want {
-        flags |= flags::WANT;
-    }
-    flags
-}
-
 impl ClientSession {
-    fn header(&self, kind: Kind, slot: usize) -> Header {
-        let request = &self.slots[slot];
-        Header {
-            kind,
-            flags: request_flags(request.ext, self.want),
-            slot: slot as u8,
-            session: self.remote,
-            number: request.number,
-        }
-    }
-
     /// Whether the incarnation of `peer` that this preamble names has accepted the session.
     pub(crate) fn is_known_to(&self, peer: PeerId, preamble: [u8; PREAMBLE_BYTES]) -> bool {
         self.peer == peer && self.state != State::Connecting && self.preamble == preamble
+    }
+
+    /// The server has accepted the session, with these limits.
+    pub(crate) fn open(&mut self, now: u64, accept: &Accept, config: &Config) {
+        self.remote = accept.session;
+        self.preamble = preamble(accept.token);
+        self.state = State::Open;
+        self.opened_at = now;
+        self.credits = accept.credits;
+        self.window = accept.window.min(u32::from(u16::MAX)) as u16;
+        self.fragment =
+            accept.max_datagram - (PREAMBLE_BYTES + HEADER_BYTES + FRAGMENT_BYTES) as u32;
+        self.receive_window =
+            (config.rx_queue_bytes / 2 / accept.max_datagram as usize).clamp(1, 1024) as u16;
+        self.max_message = self.max_message.min(accept.max_message);
+        self.single = self.fragment.min(self.max_message);
+        self.slots = Slots::new(accept.slots);
+        self.slot_count = accept.slots as u8;
+        self.free = slots_mask(usize::from(accept.slots));
+        self.control = Controller::new(config, accept.max_datagram);
+        if std::mem::take(&mut self.retries) == 0 {
+            // A sample of the path's own delay: this session has sent nothing yet that could queue.
+            self.control.handle_ack(Ack {
+                now,
+                rtt_ns: Some(now - self.control_sent_at),
+                packets: 1,
+                marked: false,
+                lost: false,
+            });
+        }
+        self.ready = !self.is_member() && self.control.is_unpaced();
+    }
+
+    /// Whether this session belongs to the group of another one.
+    pub(crate) fn is_member(&self) -> bool {
+        self.first != SessionId::NONE
+    }
+
+    /// The session that the caller has.
+    pub(crate) fn owner(&self) -> SessionId {
+        if self.is_member() {
+            self.first
+        } else {
+            self.id
+        }
+    }
+
+    /// The slot that holds a request.
+    pub(crate) fn slot_of(&self, number: RequestNumber) -> Option<usize> {
+        let mut slots = self.slots.iter();
+        slots.position(|slot| slot.phase != Phase::Idle && slot.number == number)
+    }
+
+    /// Requests in slots that had no answer for this long.
+    pub(crate) fn slow_requests(&self, now: u64, slow_ns: u64) -> usize {
+        let is_slow = |slot: &&Slot| {
+            slot.phase != Phase::Idle && now.saturating_sub(slot.active_at) >= slow_ns
+        };
+        self.slots.iter().filter(is_slow).count()
     }
 
     /// Whether a request of one packet can be sent at once.
@@ -261,112 +310,6 @@ impl ClientSession {
         Ok(())
     }
 
-    /// The ownership rule of eRPC (NSDI'19, section 4.2.2): no part of a request is sent once its
-    /// response was processed or the request was given back.
-    fn assert_owned(&self, slot: usize, phase: Phase) {
-        debug_assert_eq!(
-            self.slots[slot].phase, phase,
-            "slot {slot} of {:?}",
-            self.id
-        );
-        debug_assert_eq!(self.free & 1 << slot, 0, "slot {slot} of {:?}", self.id);
-    }
-
-    /// Sends the request of one packet in `slot`. Touches no accounting.
-    pub(crate) fn push_single<S: FrameSink>(
-        &self,
-        slot: usize,
-        sink: &mut S,
-    ) -> Result<(), SinkError> {
-        self.assert_owned(slot, Phase::Single);
-        let (body, tail) = self.slots[slot].message();
-        let head = self
-            .header(Kind::Request, slot)
-            .to_bytes(body.len() + tail.len());
-        push_rare(sink, self.peer, &self.preamble, &head, body, tail)
-    }
-
-    /// Sends fragment `index` of the request in `slot`. Touches no accounting.
-    pub(crate) fn push_fragment<S: FrameSink>(
-        &self,
-        slot: usize,
-        index: u32,
-        sink: &mut S,
-    ) -> Result<usize, SinkError> {
-        self.assert_owned(slot, Phase::Sending);
-        let request = &self.slots[slot];
-        let total = request.message_len();
-        let from = index as usize * self.fragment as usize;
-        let to = (from + self.fragment as usize).min(total);
-        let len = FRAGMENT_BYTES + to - from;
-        let fragment = Fragment {
-            total: total as u32,
-            index,
-        };
-        let mut head = [0; HEADER_BYTES + FRAGMENT_BYTES];
-        head[..HEADER_BYTES]
-            .copy_from_slice(&self.header(Kind::RequestFragment, slot).to_bytes(len));
-        head[HEADER_BYTES..].copy_from_slice(&fragment.to_bytes());
-        let (body, tail) = request.message_range(from, to);
-        push_rare(sink, self.peer, &self.preamble, &head, body, tail)?;
-        Ok(head.len() + to - from)
-    }
-
-    /// Sends a request for the fragments `want` above `base`.
-    pub(crate) fn push_rfr<S: FrameSink>(
-        &self,
-        slot: usize,
-        base: u32,
-        want: u64,
-        sink: &mut S,
-    ) -> Result<(), SinkError> {
-        self.assert_owned(slot, Phase::Receiving);
-        let body = crate::wire::RequestForResponse {
-            base,
-            reserved: 0,
-            want,
-        }
-        .to_bytes();
-        let head = self
-            .header(Kind::RequestForResponse, slot)
-            .to_bytes(body.len());
-        push_rare(sink, self.peer, &self.preamble, &head, &body, &[])
-    }
-
-    /// Tells the server that the session is over. Repeated until the server confirms it.
-    pub(crate) fn push_close<S: FrameSink>(&self, sink: &mut S) {
-        let head = Header {
-            kind: Kind::Close,
-            flags: 0,
-            slot: 0,
-            session: self.remote,
-            number: u64::from(self.id.to_wire()),
-        }
-        .to_bytes(0);
-        let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
-    }
-
-    /// Tells the server that its last credit frame is in force.
-    pub(crate) fn push_credit_ack<S: FrameSink>(&self, limit: Limit, sink: &mut S) {
-        let body = limit.to_bytes();
-        let head = Header {
-            kind: Kind::CreditAck,
-            flags: 0,
-            slot: 0,
-            session: self.remote,
-            number: self.credit_number,
-        }
-        .to_bytes(body.len());
-        let _ = push_rare(sink, self.peer, &self.preamble, &head, &body, &[]);
-    }
-
-    /// Tells the server that the request in `slot` is not wanted any more, best effort.
-    pub(crate) fn push_cancel<S: FrameSink>(&self, slot: usize, sink: &mut S) {
-        let head = self.header(Kind::Cancel, slot).to_bytes(0);
-        // If it is lost, the server only does work that is not wanted.
-        let _ = push_rare(sink, self.peer, &self.preamble, &head, &[], &[]);
-    }
-
     /// Puts a request into a free slot; [`ClientSession::send_pending`] sends it. Returns a free
     /// buffer.
     pub(crate) fn assign_slot(&mut self, now: u64, mut request: Queued) -> Msgbuf {
@@ -379,6 +322,7 @@ impl ClientSession {
         self.ready = false;
         let len = request.message.len();
         let slot = self.slots.enter(index).expect("a free slot is one of them");
+        debug_assert!(slot.number < request.number, "the numbers of a slot grow");
         slot.number = request.number;
         slot.tag = request.tag;
         slot.store_buffer(&mut request.message);
@@ -409,6 +353,7 @@ impl ClientSession {
         self.ready = self.state == State::Open
             && self.pending == 0
             && self.queue.is_empty()
+            && !self.is_member()
             && !self.blocked
             && !self.suspected
             && self.control.is_unpaced();

@@ -22,6 +22,9 @@ impl Client {
         if !self.due.is_empty() {
             self.resume_paced(shared, now, sink);
         }
+        if now >= self.groups.due_at() {
+            self.maintain_groups(shared, now, sink);
+        }
         if !self.blocked.is_empty() {
             self.resume_blocked(shared, now, sink);
         }

@@ -61,6 +61,11 @@ impl Protocol {
         session.map_or(0, |session| session.queue.len())
     }
 
+    /// A client session and those that it has grown to, for checkers.
+    pub fn group(&self, session: SessionId) -> impl Iterator<Item = SessionId> {
+        self.client.group(session)
+    }
+
     /// How many sessions and slots wait for the next turn, for checkers.
     pub fn queue_lengths(&self) -> QueueLengths {
         let (client_blocked, client_rfrs) = self.client.queue_lengths();

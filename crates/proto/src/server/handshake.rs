@@ -151,6 +151,13 @@ impl Server {
         if self.sessions.is_full() {
             return Err(Refusal::SessionLimit { limit });
         }
+        let of_client = shared.peers.get(peer);
+        let of_client = of_client.map_or(0, |peer| peer.server_sessions);
+        let limit = shared.config.max_sessions_per_client;
+        if of_client as usize >= limit {
+            let limit = limit as u32;
+            return Err(Refusal::ClientLimit { limit });
+        }
         let wanted = connect.credits.min(shared.config.credits);
         let granted = self
             .first_grant(shared, wanted)

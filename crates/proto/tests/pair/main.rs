@@ -4,6 +4,7 @@ mod claims;
 mod congestion;
 mod credits;
 mod faults;
+mod groups;
 mod hostile;
 mod ids;
 mod memory;

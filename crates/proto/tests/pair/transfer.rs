@@ -175,6 +175,7 @@ fn a_sink_without_room_delays_but_loses_nothing() {
 fn more_requests_than_slots_queue_up_to_the_bound() {
     let config = Config {
         max_queued: 10,
+        group_sessions: 1,
         ..Config::default()
     };
     let mut net = Net::new([config, Config::default()]);

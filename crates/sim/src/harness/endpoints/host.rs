@@ -224,7 +224,8 @@ impl Host {
         let limit = limits.rx_queue_datagrams * limits.overcommit;
         let process = self.process.as_mut().expect("within a turn");
         let (protocol, grants) = (process.endpoint.protocol(), process.endpoint.io().grants());
-        for &session in process.sessions.values() {
+        let sessions = process.sessions.values().copied();
+        for session in sessions.flat_map(|first| protocol.group(first)) {
             if let Some(credits) = Credits::of(protocol, session, grants) {
                 credits.check()?;
             }
@@ -499,9 +500,15 @@ impl PlannedHost for Host {
     }
 
     fn sessions_with(&self, server: HostId) -> usize {
-        let sessions = self.process.iter().flat_map(|it| it.sessions.keys());
-        let to_server = |&&channel: &&usize| self.channels[channel].server == server;
-        sessions.filter(to_server).count()
+        let Some(process) = &self.process else {
+            return 0;
+        };
+        let protocol = process.endpoint.protocol();
+        let sessions = process.sessions.iter();
+        sessions
+            .filter(|&(&channel, _)| self.channels[channel].server == server)
+            .map(|(_, session)| protocol.group(*session).count())
+            .sum()
     }
 
     fn server_sessions(&self) -> usize {

@@ -57,6 +57,9 @@ impl RunPlan {
                 Congestion::Dctcp,
             ]);
         }
+        for config in &mut self.hosts {
+            config.group_sessions = rng.pick(&[1, 2, 512]);
+        }
     }
 
     /// Adds more clients, all of the first host.

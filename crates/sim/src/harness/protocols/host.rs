@@ -265,7 +265,8 @@ impl Host {
         let (protocol, grants) = (&process.protocol, process.io.grants());
         let sessions = process.sessions.values().copied();
         process.queues.check(protocol, &self.config, sessions)?;
-        for &session in process.sessions.values() {
+        let sessions = process.sessions.values().copied();
+        for session in sessions.flat_map(|first| protocol.group(first)) {
             if let Some(credits) = Credits::of(protocol, session, grants) {
                 credits.check()?;
             }
@@ -307,13 +308,14 @@ impl PlannedHost for Host {
     }
 
     fn sessions_with(&self, server: HostId) -> usize {
-        let channels = self
-            .process
-            .iter()
-            .flat_map(|process| process.sessions.keys());
-        channels
-            .filter(|&&channel| self.channels[channel].server == server)
-            .count()
+        let Some(process) = &self.process else {
+            return 0;
+        };
+        let sessions = process.sessions.iter();
+        sessions
+            .filter(|&(&channel, _)| self.channels[channel].server == server)
+            .map(|(_, session)| process.protocol.group(*session).count())
+            .sum()
     }
 
     fn server_sessions(&self) -> usize {

@@ -1,0 +1,351 @@
+//! Session groups: a session grows when slow requests hold its slots and others wait behind them.
+//!
+//! A session has few slots, so that a server's memory for it is small. The caller of a session does
+//! not see its *members*, the further sessions with the same peer. They share the session's queue and
+//! the numbers of its requests:
+//!
+//! ```text
+//!  request ─▶ slot of the session ─ none free ─▶ slot of a member ─ none free ─▶ queue
+//!                                                                                  │
+//!        a slot of the session or of a member becomes free, or a member opens ◀────┘
+//! ```
+//!
+//! Requests that end quickly need no members: more slots would only move their queue to the server.
+//! So a group grows by as many slots as hold slow requests, times [`GROWTH`], and no faster than a
+//! handshake. A member without requests for [`IDLE_NS`] to twice that is closed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Client;
+use super::session::{ClientSession, Queued, State};
+use crate::peer::Role;
+use crate::shared::Shared;
+use crate::{FrameSink, RequestNumber, SessionError, SessionId};
+
+/// A request is slow, and one that waits has waited for long, after this time.
+const SLOW_NS: u64 = 1_000_000;
+/// Slots that are added for each slow request: a group of slow requests quadruples.
+const GROWTH: usize = 3;
+/// The pause after a member that did not open: its server wants no more sessions for now.
+const REFUSED_PAUSE_NS: u64 = 1_000_000_000;
+/// Members that were idle since the last look, so long ago, are closed.
+const IDLE_NS: u64 = 1_000_000_000;
+
+/// The groups of a client's sessions.
+pub(super) struct Groups {
+    /// By the session that the caller has. A session without members has no group.
+    by_first: BTreeMap<u32, Group>,
+    /// Sessions with requests that wait, each once, and when they are looked at: in that order.
+    waiting: VecDeque<(u64, SessionId)>,
+    /// Sessions with members, each once, and when idle members are looked for: in that order.
+    grown: VecDeque<(u64, SessionId)>,
+    /// Open members of sessions that have ended. The next flush closes them.
+    orphans: Vec<SessionId>,
+    /// When the next of all this is due.
+    due_at: u64,
+}
+
+#[derive(Default)]
+struct Group {
+    members: Vec<Member>,
+    /// Members that may have a free slot.
+    available: Vec<SessionId>,
+    connecting: usize,
+    /// A member did not open.
+    refused: bool,
+    /// No member is added before this time.
+    grow_at: u64,
+}
+
+struct Member {
+    id: SessionId,
+    /// Its next number when idle members were last looked for.
+    seen: RequestNumber,
+}
+
+impl Groups {
+    pub(super) fn new() -> Self {
+        Self {
+            by_first: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            grown: VecDeque::new(),
+            orphans: Vec::new(),
+            due_at: u64::MAX,
+        }
+    }
+
+    #[inline]
+    pub(super) fn due_at(&self) -> u64 {
+        self.due_at
+    }
+
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    fn get_mut(&mut self, first: SessionId) -> Option<&mut Group> {
+        self.by_first.get_mut(&first.to_wire())
+    }
+
+    /// Has the queue of a session looked at when its requests have waited for long.
+    pub(super) fn watch(&mut self, now: u64, session: &mut ClientSession) {
+        if !session.watched {
+            session.watched = true;
+            self.watch_again(now, session.id);
+        }
+    }
+
+    fn watch_again(&mut self, now: u64, first: SessionId) {
+        self.waiting.push_back((now + SLOW_NS, first));
+        self.due_at = self.due_at.min(now + SLOW_NS);
+    }
+
+    /// A member has a free slot that no request waits for.
+    pub(super) fn offer(&mut self, member: &mut ClientSession) {
+        if !member.offered
+            && let Some(group) = self.get_mut(member.first)
+        {
+            member.offered = true;
+            group.available.push(member.id);
+        }
+    }
+
+    /// A member is over, or closing.
+    pub(super) fn leave(&mut self, member: &ClientSession) {
+        let Some(group) = self.get_mut(member.first) else {
+            return;
+        };
+        let before = group.members.len();
+        group.members.retain(|own| own.id != member.id);
+        group.available.retain(|own| *own != member.id);
+        if group.members.len() < before && member.state == State::Connecting {
+            group.connecting -= 1;
+            group.refused = true;
+        }
+    }
+
+    fn pop_due(queue: &mut VecDeque<(u64, SessionId)>, now: u64) -> Option<SessionId> {
+        let (at, _) = *queue.front()?;
+        (at <= now).then(|| queue.pop_front().expect("just seen").1)
+    }
+}
+
+impl Client {
+    /// A member with a free slot.
+    pub(super) fn available_member(&mut self, first: SessionId) -> Option<SessionId> {
+        let group = self.groups.get_mut(first)?;
+        while let Some(id) = group.available.last().copied() {
+            match self.sessions.get_mut(id) {
+                Some(member) if member.free != 0 && member.state == State::Open => return Some(id),
+                Some(member) => member.offered = false,
+                None => {}
+            }
+            group.available.pop();
+        }
+        None
+    }
+
+    /// A session and its members.
+    pub(crate) fn group(&self, first: SessionId) -> impl Iterator<Item = SessionId> {
+        let group = self.groups.by_first.get(&first.to_wire());
+        let members = group.into_iter().flat_map(|group| &group.members);
+        std::iter::once(first).chain(members.map(|member| member.id))
+    }
+
+    /// Which session of a group holds a request, and in which slot.
+    pub(super) fn find_request(
+        &self,
+        first: SessionId,
+        number: RequestNumber,
+    ) -> Option<(SessionId, usize)> {
+        self.group(first)
+            .find_map(|id| Some((id, self.sessions.get(id)?.slot_of(number)?)))
+    }
+
+    /// A member has opened.
+    pub(super) fn handle_member_open<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        id: SessionId,
+        sink: &mut S,
+    ) {
+        let member = self.sessions.get(id).expect("the caller has it");
+        let (first, preamble) = (member.first, member.preamble);
+        let of_same_server = |session: &ClientSession| session.is_known_to(member.peer, preamble);
+        let belongs = self.sessions.get(first).is_some_and(of_same_server);
+        let Some(group) = self.groups.get_mut(first) else {
+            unreachable!("a group ends with its members");
+        };
+        group.connecting -= 1;
+        if belongs {
+            self.send_queued(shared, now, id, sink);
+        } else {
+            // The server was restarted. The first session will learn it.
+            group.refused = true;
+            self.end(shared, now, id, SessionError::PeerRestarted, sink);
+        }
+    }
+
+    /// Moves requests from the queue of a member's group to its free slots.
+    pub(super) fn take_queued(&mut self, shared: &mut Shared, now: u64, id: SessionId) {
+        loop {
+            let member = self.sessions.get_mut(id).expect("the caller has it");
+            let first = member.first;
+            if member.free == 0 {
+                return;
+            }
+            let first = self.sessions.get_mut(first);
+            let Some(request) = first.and_then(|first| first.queue.pop_front()) else {
+                break;
+            };
+            self.assign(shared, now, id, request);
+        }
+        let member = self.sessions.get_mut(id).expect("the caller has it");
+        self.groups.offer(member);
+    }
+
+    /// The session that the caller has is over: all requests of its members end with it.
+    pub(super) fn disband(&mut self, shared: &mut Shared, first: SessionId, error: SessionError) {
+        let Some(group) = self.groups.by_first.remove(&first.to_wire()) else {
+            return;
+        };
+        for Member { id, .. } in group.members {
+            self.fail_requests(shared, id, error);
+            let member = self.sessions.get(id).expect("a member leaves at its end");
+            if member.state == State::Connecting {
+                let member = self.sessions.remove(id).expect("just seen");
+                let events = &mut shared.events;
+                shared.peers.release(member.peer, Role::Client, events);
+            } else {
+                self.groups.orphans.push(id);
+                self.groups.due_at = 0;
+            }
+        }
+    }
+
+    /// Does what is due: grows groups, and closes members.
+    #[cold]
+    pub(super) fn maintain_groups<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        sink: &mut S,
+    ) {
+        for id in std::mem::take(&mut self.groups.orphans) {
+            let session = self.sessions.get(id);
+            if session.is_some_and(|session| session.state == State::Open) {
+                self.end(shared, now, id, SessionError::Closed, sink);
+            }
+        }
+        while let Some(first) = Groups::pop_due(&mut self.groups.waiting, now) {
+            self.maintain_queue(shared, now, first, sink);
+        }
+        while let Some(first) = Groups::pop_due(&mut self.groups.grown, now) {
+            self.close_idle_members(shared, now, first, sink);
+        }
+        let groups = &mut self.groups;
+        let next = [groups.waiting.front(), groups.grown.front()];
+        let next = next.into_iter().flatten().map(|(at, _)| *at);
+        groups.due_at = next.min().unwrap_or(u64::MAX);
+    }
+
+    /// Adds members to a session whose requests have waited for long.
+    fn maintain_queue<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        sink: &mut S,
+    ) {
+        let Some(session) = self.sessions.get_mut(first) else {
+            return;
+        };
+        let waits = session.state == State::Open && !session.queue.is_empty();
+        session.watched = waits;
+        if !waits {
+            return;
+        }
+        self.groups.watch_again(now, first);
+        let is_late = |queued: &Queued| now.saturating_sub(queued.queued_at) >= SLOW_NS;
+        if session.suspected || !session.queue.front().is_some_and(is_late) {
+            return;
+        }
+        let (peer, slots, queued) = (
+            session.peer,
+            usize::from(session.slot_count),
+            session.queue.len(),
+        );
+        let mut slow = session.slow_requests(now, SLOW_NS);
+        let mut room = usize::from(shared.config.group_sessions) - 1;
+        if let Some(group) = self.groups.get_mut(first) {
+            if std::mem::take(&mut group.refused) {
+                group.grow_at = now + REFUSED_PAUSE_NS;
+            }
+            room = room.saturating_sub(group.members.len());
+            if room == 0 || group.connecting > 0 || now < group.grow_at {
+                return;
+            }
+            let members = group.members.iter();
+            let members = members.filter_map(|member| self.sessions.get(member.id));
+            slow += members
+                .map(|member| member.slow_requests(now, SLOW_NS))
+                .sum::<usize>();
+        }
+        let wanted = queued.min(GROWTH * slow).div_ceil(slots).min(room);
+        for _ in 0..wanted {
+            // If this end has its limit of sessions, the requests wait on.
+            let Ok(id) = self.connect(shared, now, peer, sink) else {
+                break;
+            };
+            self.add_member(now, first, id);
+            shared.stats.sessions_added += 1;
+        }
+    }
+
+    fn add_member(&mut self, now: u64, first: SessionId, id: SessionId) {
+        let member = self.sessions.get_mut(id).expect("just opened");
+        member.first = first;
+        let session = self.sessions.get_mut(first).expect("the caller has it");
+        session.has_members = true;
+        let group = self.groups.by_first.entry(first.to_wire());
+        let group = group.or_insert_with(|| {
+            self.groups.grown.push_back((now + IDLE_NS, first));
+            Group::default()
+        });
+        group.connecting += 1;
+        group.members.push(Member { id, seen: 0 });
+    }
+
+    /// Closes members that had no request since the last look.
+    fn close_idle_members<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        sink: &mut S,
+    ) {
+        let Some(group) = self.groups.get_mut(first) else {
+            return;
+        };
+        let mut idle = Vec::new();
+        for member in &mut group.members {
+            let session = self.sessions.get(member.id).expect("a member leaves");
+            let seen = std::mem::replace(&mut member.seen, session.next_number);
+            if session.state == State::Open && session.busy() == 0 && seen == session.next_number {
+                idle.push(member.id);
+            }
+        }
+        let is_over = idle.len() == group.members.len();
+        for id in idle {
+            self.end(shared, now, id, SessionError::Closed, sink);
+        }
+        if is_over {
+            self.groups.by_first.remove(&first.to_wire());
+            let session = self.sessions.get_mut(first).expect("it has a group");
+            session.has_members = false;
+        } else {
+            self.groups.grown.push_back((now + IDLE_NS, first));
+        }
+    }
+}

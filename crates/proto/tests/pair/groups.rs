@@ -1,0 +1,213 @@
+//! Session groups: slow requests do not hold up others.
+
+use starling_proto::{Config, Refusal, SessionError, SessionId};
+
+use crate::net::{Net, Seen};
+
+const MS: u64 = 1_000_000;
+
+/// A server whose requests are answered when the test says so.
+fn slow_server(server: Config) -> (Net, SessionId) {
+    let mut net = Net::new([Config::default(), server]);
+    net.hosts[1].echo = false;
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    (net, session)
+}
+
+fn answer_all(net: &mut Net) {
+    let now = net.now;
+    for (id, body) in std::mem::take(&mut net.hosts[1].ran) {
+        if net.hosts[1].protocol.is_wanted(id) {
+            assert!(net.hosts[1].respond(now, id, &body));
+        }
+    }
+}
+
+fn answers(net: &Net) -> usize {
+    let seen = net.hosts[0].seen.iter();
+    seen.filter(|seen| matches!(seen, Seen::Answer(..))).count()
+}
+
+fn group_of(net: &Net, session: SessionId) -> usize {
+    net.hosts[0].protocol.group(session).count()
+}
+
+#[test]
+fn slow_requests_run_all_at_once_and_the_group_shrinks_again() {
+    let (mut net, session) = slow_server(Config::default());
+    for tag in 0..1000 {
+        net.request(0, session, tag, b"slow");
+    }
+    net.run_ms(12);
+    assert_eq!(net.hosts[1].ran.len(), 1000);
+    assert_eq!(group_of(&net, session), 125);
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 125));
+    let mut numbers: Vec<_> = net.hosts[1].ran.iter().map(|(id, _)| id.number()).collect();
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(1..=1000), "each number once");
+    answer_all(&mut net);
+    net.run_ms(1);
+    assert_eq!(answers(&net), 1000);
+    // Members without requests are closed, and nobody hears of it.
+    net.run_ms(3000);
+    assert_eq!(group_of(&net, session), 1);
+    assert_eq!(net.hosts[0].protocol.session_counts(), (1, 0));
+    assert_eq!(net.hosts[1].protocol.session_counts(), (0, 1));
+    assert_eq!(net.hosts[0].seen.len(), 1 + 1000);
+}
+
+#[test]
+fn a_quick_request_waits_for_no_slow_one() {
+    let (mut net, session) = slow_server(Config::default());
+    for tag in 0..60 {
+        net.request(0, session, tag, b"slow");
+    }
+    net.run_ms(20);
+    net.hosts[1].echo = true;
+    let begun = net.now;
+    for tag in 100..120 {
+        net.request(0, session, tag, b"quick");
+        net.run_ms(2);
+        assert_eq!(answers(&net), tag as usize - 99);
+    }
+    assert_eq!(net.now - begun, 40 * MS);
+}
+
+#[test]
+fn requests_that_end_quickly_need_no_further_sessions() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    for tag in 0..4000 {
+        net.request(0, session, tag, b"quick");
+    }
+    net.run_ms(50);
+    assert_eq!(answers(&net), 4000);
+    assert_eq!(net.hosts[0].protocol.stats().sessions_added, 0);
+}
+
+#[test]
+fn a_group_stays_within_its_own_limit_and_its_servers() {
+    let small = Config {
+        group_sessions: 3,
+        ..Config::default()
+    };
+    let strict = Config {
+        max_sessions_per_client: 3,
+        ..Config::default()
+    };
+    for [client, server] in [[small, Config::default()], [Config::default(), strict]] {
+        let mut net = Net::new([client, server]);
+        net.hosts[1].echo = false;
+        let session = net.connect(0, 1);
+        net.run_ms(1);
+        for tag in 0..100 {
+            net.request(0, session, tag, b"slow");
+        }
+        net.run_ms(100);
+        assert_eq!(net.hosts[1].protocol.session_counts(), (0, 3));
+        assert_eq!(net.hosts[1].ran.len(), 24);
+        assert_eq!(group_of(&net, session), 3);
+        // The others run as slots become free.
+        for _ in 0..5 {
+            answer_all(&mut net);
+            net.run_ms(1);
+        }
+        assert_eq!(answers(&net), 100);
+    }
+}
+
+#[test]
+fn a_client_hears_of_its_servers_limit() {
+    let strict = Config {
+        max_sessions_per_client: 1,
+        ..Config::default()
+    };
+    let mut net = Net::new([Config::default(), strict]);
+    let first = net.connect(0, 1);
+    net.run_ms(10);
+    let second = net.connect(0, 1);
+    net.run_ms(10);
+    let refused = SessionError::Refused(Refusal::ClientLimit { limit: 1 });
+    let seen = &net.hosts[0].seen;
+    assert_eq!(
+        *seen,
+        [Seen::Connected(first), Seen::Ended(second, refused)]
+    );
+    assert!(refused.to_string().contains("max_sessions_per_client"));
+    net.request(0, first, 1, b"x");
+    net.run_ms(10);
+    assert_eq!(answers(&net), 1);
+}
+
+#[test]
+fn requests_are_cancelled_wherever_they_are() {
+    let (mut net, session) = slow_server(Config::default());
+    let numbers: Vec<_> = (0..40)
+        .map(|tag| net.request(0, session, tag, b"slow"))
+        .collect();
+    net.run_ms(20);
+    assert_eq!(net.hosts[1].ran.len(), 40);
+    let now = net.now;
+    let client = &mut net.hosts[0];
+    for (tag, number) in numbers.into_iter().enumerate() {
+        let cancelled = client
+            .protocol
+            .cancel(now, session, number, &mut client.wire);
+        assert_eq!(cancelled.map(|it| it.tag), Some(tag as u128));
+    }
+    assert_eq!(client.protocol.outstanding(), 0);
+    net.run_ms(1);
+    let server = &net.hosts[1];
+    let wanted = |(id, _): &&(_, _)| server.protocol.is_wanted(*id);
+    assert_eq!(server.ran.iter().filter(wanted).count(), 0);
+}
+
+#[test]
+fn a_session_that_ends_takes_its_members_with_it() {
+    for close in [true, false] {
+        let (mut net, session) = slow_server(Config::default());
+        for tag in 0..40 {
+            net.request(0, session, tag, b"slow");
+        }
+        net.run_ms(20);
+        assert_eq!(group_of(&net, session), 5);
+        if close {
+            let now = net.now;
+            let client = &mut net.hosts[0];
+            client.protocol.close(now, session, &mut client.wire);
+        } else {
+            net.hosts[1].alive = false;
+        }
+        net.run_ms(10_000);
+        assert_eq!(net.hosts[0].protocol.session_counts(), (0, 0));
+        let seen = &net.hosts[0].seen;
+        let failed = seen.iter().filter(|it| matches!(it, Seen::Failed(..)));
+        assert_eq!(failed.count(), 40);
+        // One end, after the last failure.
+        let ends: Vec<_> = (0..seen.len())
+            .filter(|at| matches!(seen[*at], Seen::Ended(..)))
+            .collect();
+        assert_eq!(ends, [1 + 40]);
+        if close {
+            assert_eq!(net.hosts[1].protocol.session_counts(), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_restarted_server_gets_no_member_of_a_former_session() {
+    let (mut net, session) = slow_server(Config::default());
+    for tag in 0..40 {
+        net.request(0, session, tag, b"slow");
+    }
+    net.run_ms(3);
+    net.restart(1, Config::default());
+    net.run_ms(10_000);
+    let seen = &net.hosts[0].seen;
+    let ended = seen.iter().filter(|it| matches!(it, Seen::Ended(..)));
+    assert_eq!(ended.count(), 1);
+    assert_eq!(net.hosts[0].protocol.outstanding(), 0);
+    assert_eq!(net.hosts[0].protocol.session_counts(), (0, 0));
+    assert_eq!(net.hosts[1].ran.len(), 0, "nothing runs at the new server");
+}

@@ -1,0 +1,114 @@
+//! As many calls run at once as a channel's capacity says, and slow ones hold up no others.
+
+mod common;
+
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use common::{any_addresses, payload, server, wait_until};
+use starling::{Channel, Code, Endpoint, EndpointConfig, Status};
+use starling_test_protos::test::TestClient;
+
+const CALLS: usize = 1000;
+
+/// Begins a call, and leaves it to the background.
+fn begin<F: Future>(call: &mut std::pin::Pin<Box<F>>) {
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut cx).is_pending());
+}
+
+#[test]
+fn a_thousand_slow_calls_run_at_once_and_a_quick_one_passes_them() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let channel = Channel::lazy(server.address()).expect("a channel");
+        let client = TestClient::new(channel.clone());
+        client.echo(&payload(b"")).wait().expect("an echo");
+        let mut open: Vec<_> = (0..CALLS as u32)
+            .map(|call| Box::pin(client.wait(&payload(&call.to_le_bytes()))))
+            .collect();
+        open.iter_mut().for_each(begin);
+        wait_until(|| gate.waiting.load(Ordering::SeqCst) == CALLS);
+        assert_eq!(channel.calls_outstanding(), CALLS);
+        let quick = client.echo(&payload(b"quick")).wait().expect("an echo");
+        assert_eq!(quick.message().bytes(), b"quick");
+        gate.open.store(true, Ordering::SeqCst);
+        for (call, ended) in open.into_iter().enumerate() {
+            let response = starling::block_on(ended).expect("the gate is open");
+            assert_eq!(response.message().bytes(), (call as u32).to_le_bytes());
+        }
+        let stats = channel.stats().expect("it works");
+        assert_eq!(stats.endpoint.completions, stats.endpoint.calls);
+        assert!(stats.protocol.sessions_added >= 124);
+    }
+}
+
+#[test]
+fn an_endpoints_channel_has_the_same_capacity() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
+        let client = TestClient::new(endpoint.channel(server.address()).expect("a channel"));
+        let ended = endpoint.block_on(async {
+            let bytes = payload(b"slow");
+            let calls: Vec<_> = (0..100).map(|_| client.wait(&bytes)).collect();
+            let mut calls: Vec<_> = calls.into_iter().map(Box::pin).collect();
+            std::future::poll_fn(|cx| {
+                calls.retain_mut(|call| match call.as_mut().poll(cx) {
+                    Poll::Pending => true,
+                    Poll::Ready(result) => {
+                        result.expect("the gate is open");
+                        false
+                    }
+                });
+                if gate.waiting.load(Ordering::SeqCst) == 100 {
+                    gate.open.store(true, Ordering::SeqCst);
+                } else {
+                    cx.waker().wake_by_ref();
+                }
+                match calls.is_empty() {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+        });
+        ended.expect("no device fails");
+    }
+}
+
+#[test]
+fn a_server_limits_what_one_client_has_and_the_client_hears_it() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let mut config = EndpointConfig::default();
+        config.protocol.max_sessions_per_client = 2;
+        let server = builder.config(config).build().expect("a server");
+        let server = server.spawn().expect("threads");
+        let client = |address: &str| TestClient::new(Channel::lazy(address).expect("a channel"));
+        let first = client(server.address());
+        let slow = payload(b"slow");
+        let mut open: Vec<_> = (0..40).map(|_| Box::pin(first.wait(&slow))).collect();
+        open.iter_mut().for_each(begin);
+        wait_until(|| gate.waiting.load(Ordering::SeqCst) == 16);
+        // The process's channels share an endpoint, which the server takes for one client.
+        let status: Status = client(server.address())
+            .echo(&slow)
+            .wait()
+            .expect_err("full");
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(
+            status.message().contains("max_sessions_per_client"),
+            "{status}"
+        );
+        assert!(!status.may_have_run());
+        // What waits runs when slots are free.
+        gate.open.store(true, Ordering::SeqCst);
+        for ended in open {
+            starling::block_on(ended).expect("the gate is open");
+        }
+    }
+}
