@@ -25,17 +25,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// # Errors
     /// If the device fails. The error is final.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        if self.between_turns || self.has_work() {
-            return Ok(());
-        }
-        let spin = match self.idle {
-            Idle::Spin => true,
-            Idle::Adaptive { spin } => {
-                u128::from(self.core.now_ns - self.active_ns) < spin.as_nanos()
-            }
-            Idle::Block => false,
-        };
-        if spin {
+        if self.spins() {
             return Ok(());
         }
         // The next turn skips nothing and reads the clock.
@@ -60,6 +50,20 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.executor.end_sleep();
         self.schedule.slept = true;
         slept
+    }
+
+    /// Whether [`Endpoint::wait`] returns at once, because there is work or by the setting of [`Idle`].
+    pub fn spins(&self) -> bool {
+        if self.between_turns || self.has_work() {
+            return true;
+        }
+        match self.idle {
+            Idle::Spin => true,
+            Idle::Adaptive { spin } => {
+                u128::from(self.core.now_ns - self.active_ns) < spin.as_nanos()
+            }
+            Idle::Block => false,
+        }
     }
 
     /// When the next turn is due although nothing arrives, in nanoseconds of the endpoint's clock.

@@ -17,8 +17,10 @@ struct Requests {
 /// Why the keeper woke up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeReason {
-    /// To drive: it was called, or its timer is due.
-    Drive,
+    /// It was called to drive.
+    Called,
+    /// Its timer is due.
+    TimerDue,
     Stop,
 }
 
@@ -77,10 +79,14 @@ impl Keeper {
             }
             let at_ns = self.timer_ns.load(Ordering::Relaxed);
             let left_ns = at_ns.saturating_sub(if at_ns == NEVER { 0 } else { now_ns() });
-            if std::mem::take(&mut requests.called) || left_ns == 0 {
+            let called = std::mem::take(&mut requests.called);
+            if called || left_ns == 0 {
                 // The driver sets the next one.
                 self.timer_ns.store(NEVER, Ordering::Relaxed);
-                return WakeReason::Drive;
+                return match called {
+                    true => WakeReason::Called,
+                    false => WakeReason::TimerDue,
+                };
             }
             if at_ns == NEVER {
                 self.wake.wait(&mut requests);
@@ -100,7 +106,7 @@ impl Keeper {
                 return WakeReason::Stop;
             }
             if std::mem::take(&mut requests.called) {
-                return WakeReason::Drive;
+                return WakeReason::Called;
             }
             requests = self.wake.wait(requests).expect("a model does not panic");
         }

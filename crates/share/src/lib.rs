@@ -15,8 +15,11 @@
 //!    └─ role taken: park ◀── call over, or role offered ──┘
 //!                                     │ nobody waits
 //!                                     ▼
-//!                              background: keeper thread or a runtime's task
+//!                                 background: the keeper thread
 //! ```
+//!
+//! Tasks of an executor leave their commands to one more task, which has the role as a thread does,
+//! for one turn at a time.
 //!
 //! Combining requests behind one leader is FLOCK's (section 4.2) and flat combining's (Hendler,
 //! Incze, Shavit, Tzafrir: SPAA 2010). Passing the role on is the leader/followers pattern (POSA 2).
@@ -32,10 +35,12 @@
 //! |---|---|
 //! | `shared_loop` | the role, the inbox, and who is next |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
+//! | `driver_task` | a task of an executor that drives for the executor's other tasks |
 //! | `keeper` | the thread for what nobody waits for: timers, abandoned calls, unpolled futures |
 
 #![forbid(unsafe_code)]
 
+mod driver_task;
 mod keeper;
 #[cfg(all(loom, test))]
 mod loom_model;
@@ -43,5 +48,6 @@ mod shared_loop;
 mod sync;
 mod waiter;
 
+pub use driver_task::{DriverTask, TaskHandle};
 pub use shared_loop::{EventLoop, SharedLoop, Step, Watch, is_driving};
 pub use waiter::Waiter;

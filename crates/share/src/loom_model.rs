@@ -8,13 +8,15 @@
 //! driver that nobody wakes is a deadlock, which loom reports. Time does not pass, so no timer hides
 //! a wake-up that was lost.
 
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use starling_io::{IoError, MonotonicClock, Wake};
 
-use crate::{EventLoop, SharedLoop, Step, Waiter};
+use crate::{DriverTask, EventLoop, SharedLoop, Step, Waiter};
 
 /// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
 #[derive(Default)]
@@ -82,6 +84,10 @@ impl EventLoop for Echo {
         Ok(())
     }
 
+    fn spins(&self) -> bool {
+        false
+    }
+
     fn is_expecting(&self) -> bool {
         !self.sent.is_empty() || !self.taken.is_empty()
     }
@@ -139,6 +145,41 @@ fn call_of_future(shared: &Arc<SharedLoop<Echo>>) {
     while !waiter.is_notified() {
         waiter.park();
     }
+}
+
+/// Has the thread of a waiter poll its driver task.
+struct PollTask(Arc<Waiter>);
+
+impl std::task::Wake for PollTask {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.offer();
+    }
+}
+
+/// Calls of a runtime's tasks, one after the other: the thread runs its driver task meanwhile.
+fn calls_in_a_runtime(shared: &Arc<SharedLoop<Echo>>, calls: usize) {
+    let (task, handle) = DriverTask::new(shared);
+    let mut task = Box::pin(task);
+    let mut ended = false;
+    let runtime = Waiter::of_this_thread();
+    // The task is spawned.
+    runtime.offer();
+    let waker = Waker::from(std::sync::Arc::new(PollTask(Arc::clone(&runtime))));
+    let mut cx = Context::from_waker(&waker);
+    for _ in 0..calls {
+        let _watch = SharedLoop::watch(shared);
+        shared.push(Arc::clone(&runtime));
+        assert!(handle.rouse());
+        while !runtime.take_notified() {
+            if runtime.take_offered() {
+                ended = ended || task.as_mut().poll(&mut cx) == Poll::Ready(());
+            } else {
+                runtime.park();
+            }
+        }
+    }
+    drop(task);
+    assert!(!handle.rouse(), "the task is gone");
 }
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -253,5 +294,62 @@ fn loom_commands_after_the_end_are_refused() {
         thread.join().expect("no panic");
         keeper.join().expect("no panic");
         call(&shared);
+    });
+}
+
+#[test]
+fn loom_a_task_drives_and_leaves_the_sleep_to_the_keeper() {
+    check(|| {
+        let (shared, executed) = shared();
+        let kept = Arc::clone(&shared);
+        let keeper = thread::spawn(move || kept.keep());
+        calls_in_a_runtime(&shared, 2);
+        shared.stop();
+        keeper.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_task_a_caller_and_the_keeper_all_end() {
+    check(|| {
+        let (shared, executed) = shared();
+        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
+        let keeper = thread::spawn(move || kept.keep());
+        let thread = thread::spawn(move || calls_in_a_runtime(&other, 1));
+        call(&shared);
+        thread.join().expect("no panic");
+        shared.stop();
+        keeper.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_the_calls_of_two_runtimes_that_need_each_other_end() {
+    check(|| {
+        let (shared, executed) = shared_that_needs(2);
+        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
+        let keeper = thread::spawn(move || kept.keep());
+        let thread = thread::spawn(move || calls_in_a_runtime(&other, 1));
+        calls_in_a_runtime(&shared, 1);
+        thread.join().expect("no panic");
+        shared.stop();
+        keeper.join().expect("no panic");
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_task_sees_the_end() {
+    check(|| {
+        let (shared, _) = shared();
+        let kept = Arc::clone(&shared);
+        let keeper = thread::spawn(move || kept.keep());
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || calls_in_a_runtime(&other, 1));
+        shared.stop();
+        thread.join().expect("no panic");
+        keeper.join().expect("no panic");
     });
 }

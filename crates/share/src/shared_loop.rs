@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use starling_io::{Clock, IoError, MonotonicClock, Wake};
 
+use crate::driver_task::{Next, TaskState};
 use crate::keeper::{Keeper, WakeReason};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
 
@@ -53,6 +54,9 @@ pub trait EventLoop: Send {
     /// If the device fails. The error is final: the loop is ended.
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError>;
 
+    /// Whether a driver that has nothing to do takes another turn rather than sleep.
+    fn spins(&self) -> bool;
+
     /// Whether a caller waits for something that a turn may complete.
     fn is_expecting(&self) -> bool;
 
@@ -72,9 +76,11 @@ pub struct SharedLoop<L: EventLoop> {
     inbox: Queue<L::Command>,
     /// Its lock is the driver role. `None` after the end of the loop.
     role: RoleLock<Option<L>>,
-    /// Callers that sleep without the role, in the order in which they came.
-    waiting: Mutex<VecDeque<Arc<Waiter>>>,
+    /// Those that could not get the role, in the order in which they came.
+    waiting: Mutex<VecDeque<Candidate>>,
     waiting_len: AtomicUsize,
+    /// Turns that driver tasks have taken: the keeper leaves the role to them while this grows.
+    task_turns: AtomicU64,
     /// Calls that are waited for in a way that drives nothing: by futures of other executors.
     watched: AtomicUsize,
     keeper: Keeper,
@@ -88,6 +94,24 @@ pub struct SharedLoop<L: EventLoop> {
 
 type Role<'a, L> = RoleGuard<'a, Option<L>>;
 
+/// Who is to drive next.
+enum Candidate {
+    /// A thread that sleeps until its call is over.
+    Thread(Arc<Waiter>),
+    /// A task of an executor.
+    Task(Arc<TaskState>),
+}
+
+impl Candidate {
+    fn is_thread(&self, waiter: &Arc<Waiter>) -> bool {
+        matches!(self, Self::Thread(own) if Arc::ptr_eq(own, waiter))
+    }
+
+    fn is_task(&self, task: &Arc<TaskState>) -> bool {
+        matches!(self, Self::Task(own) if Arc::ptr_eq(own, task))
+    }
+}
+
 impl<L: EventLoop> SharedLoop<L> {
     /// A loop that nobody drives yet. `device` ends a sleep of the driver, `clock` is the loop's.
     pub fn new(event_loop: L, device: std::sync::Arc<dyn Wake>, clock: MonotonicClock) -> Self {
@@ -96,6 +120,7 @@ impl<L: EventLoop> SharedLoop<L> {
             role: RoleLock::new(Some(event_loop)),
             waiting: Mutex::new(VecDeque::new()),
             waiting_len: AtomicUsize::new(0),
+            task_turns: AtomicU64::new(0),
             watched: AtomicUsize::new(0),
             keeper: Keeper::new(),
             is_active: AtomicBool::new(false),
@@ -133,7 +158,7 @@ impl<L: EventLoop> SharedLoop<L> {
             }
             if let Some(role) = self.try_take_role() {
                 if std::mem::take(&mut listed) {
-                    self.unlist(waiter);
+                    self.unlist(|candidate| candidate.is_thread(waiter));
                 }
                 if !self.drive(role, waiter) {
                     // The loop has ended, and all its calls with it. What the caller still waits
@@ -146,13 +171,13 @@ impl<L: EventLoop> SharedLoop<L> {
                 waiter.park();
             } else {
                 listed = true;
-                self.list(waiter);
+                self.list(Candidate::Thread(Arc::clone(waiter)));
                 // The driver may sleep, and has to look into the inbox.
                 self.device.wake();
             }
         }
         if listed {
-            self.unlist(waiter);
+            self.unlist(|candidate| candidate.is_thread(waiter));
         }
         if waiter.take_offered() {
             // The role was meant for somebody who waits.
@@ -266,7 +291,8 @@ impl<L: EventLoop> SharedLoop<L> {
         fence(Ordering::SeqCst);
         let Some((is_expecting, timer_ns)) = left else {
             // Nobody will drive again, and this needs no role.
-            return self.refuse_all();
+            self.refuse_all();
+            return self.end_tasks();
         };
         if is_expecting || !self.inbox.is_empty() {
             if self.offer_to_next() {
@@ -286,6 +312,10 @@ impl<L: EventLoop> SharedLoop<L> {
     #[cold]
     fn set_grace_timer(&self) {
         self.is_active.store(true, Ordering::Relaxed);
+        self.set_grace_timer_again();
+    }
+
+    fn set_grace_timer_again(&self) {
         self.keeper.set_timer(self.clock.now_ns() + GRACE_NS);
     }
 
@@ -299,15 +329,15 @@ impl<L: EventLoop> SharedLoop<L> {
 
     // ---- waiting callers ----
 
-    fn list(&self, waiter: &Arc<Waiter>) {
+    fn list(&self, candidate: Candidate) {
         let mut waiting = lock(&self.waiting);
-        waiting.push_back(Arc::clone(waiter));
+        waiting.push_back(candidate);
         self.waiting_len.store(waiting.len(), Ordering::SeqCst);
     }
 
-    fn unlist(&self, waiter: &Arc<Waiter>) {
+    fn unlist(&self, is_meant: impl Fn(&Candidate) -> bool) {
         let mut waiting = lock(&self.waiting);
-        if let Some(index) = waiting.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+        if let Some(index) = waiting.iter().position(is_meant) {
             waiting.remove(index);
             self.waiting_len.store(waiting.len(), Ordering::SeqCst);
         }
@@ -317,22 +347,100 @@ impl<L: EventLoop> SharedLoop<L> {
         self.waiting_len.load(Ordering::SeqCst) > 0
     }
 
-    /// Offers the role to the first caller whose call is not over. False if there is none.
+    /// Offers the role to the first thread whose call is not over, or task. False if there is none.
     fn offer_to_next(&self) -> bool {
         if !self.has_waiting() {
             return false;
         }
         let mut waiting = lock(&self.waiting);
-        let mut offered = false;
-        while !offered && let Some(waiter) = waiting.pop_front() {
-            offered = !waiter.is_notified();
-            if offered {
-                // Under the lock: a caller that is not in the list knows whether it has an offer.
-                waiter.offer();
+        let mut offered = None;
+        while offered.is_none()
+            && let Some(candidate) = waiting.pop_front()
+        {
+            match &candidate {
+                Candidate::Thread(waiter) if waiter.is_notified() => {}
+                Candidate::Thread(waiter) => {
+                    // Under the lock: a caller that is not in the list knows whether it has an
+                    // offer.
+                    waiter.offer();
+                    offered = Some(candidate);
+                }
+                Candidate::Task(_) => offered = Some(candidate),
             }
         }
         self.waiting_len.store(waiting.len(), Ordering::SeqCst);
-        offered
+        drop(waiting);
+        if let Some(Candidate::Task(task)) = &offered {
+            // An executor may be busy for long.
+            self.set_grace_timer();
+            task.rouse();
+        }
+        offered.is_some()
+    }
+
+    // ---- driver tasks ----
+
+    /// Drives one turn for a task, if nobody else drives. `rested`: the task was parked before.
+    pub(crate) fn drive_in_task(&self, task: &Arc<TaskState>, rested: bool) -> Next {
+        let Some(mut role) = self.take_role_or_list(task) else {
+            return Next::Park;
+        };
+        let driving = Driving::begin();
+        if rested {
+            self.begin(&mut role);
+        }
+        let step = self.step(&mut role);
+        self.task_turns.fetch_add(1, Ordering::Relaxed);
+        let spins = |event_loop: &L| event_loop.is_expecting() && event_loop.spins();
+        let goes_on = match step {
+            Some(Step::Busy) => true,
+            Some(Step::Idle) => role.as_ref().is_some_and(spins),
+            None => false,
+        };
+        drop(driving);
+        if step.is_none() {
+            self.release(role);
+            return Next::End;
+        }
+        if goes_on {
+            drop(role);
+            return Next::Again;
+        }
+        task.park();
+        self.release_parked(role, task)
+    }
+
+    /// The role, or the task's place among those that wait for it.
+    fn take_role_or_list(&self, task: &Arc<TaskState>) -> Option<Role<'_, L>> {
+        if let Some(role) = self.try_take_role() {
+            return Some(role);
+        }
+        task.park();
+        self.unlist(|candidate| candidate.is_task(task));
+        self.list(Candidate::Task(Arc::clone(task)));
+        // The driver may sleep, and has to look into the inbox.
+        self.device.wake();
+        let role = self.try_take_role()?;
+        task.unpark();
+        self.unlist(|candidate| candidate.is_task(task));
+        Some(role)
+    }
+
+    /// Gives up the role for a task that has parked. The inbox is looked at after that.
+    fn release_parked(&self, role: Role<'_, L>, task: &TaskState) -> Next {
+        if !self.inbox.is_empty() {
+            task.unpark();
+            drop(role);
+            return Next::Again;
+        }
+        self.release(role);
+        Next::Park
+    }
+
+    /// A driver task is gone, perhaps one that was offered the role.
+    pub(crate) fn leave(&self, task: &Arc<TaskState>) {
+        self.unlist(|candidate| candidate.is_task(task));
+        self.pass_on();
     }
 
     // ---- the end ----
@@ -351,6 +459,15 @@ impl<L: EventLoop> SharedLoop<L> {
         None
     }
 
+    /// Has the driver tasks that wait for the role see the end.
+    fn end_tasks(&self) {
+        for candidate in &*lock(&self.waiting) {
+            if let Candidate::Task(task) = candidate {
+                task.rouse();
+            }
+        }
+    }
+
     fn refuse_all(&self) {
         while let Some(command) = self.inbox.pop() {
             L::refuse(command, self.failure().unwrap_or("it has ended"));
@@ -361,12 +478,18 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// What the keeper's thread runs, until [`SharedLoop::stop`].
     pub fn keep(&self) {
+        let mut seen_turns = 0;
         loop {
             match self.keeper.sleep(|| self.clock.now_ns()) {
-                WakeReason::Drive => {
+                reason @ (WakeReason::Called | WakeReason::TimerDue) => {
+                    let turns = self.task_turns.load(Ordering::Relaxed);
+                    let tasks_drive = std::mem::replace(&mut seen_turns, turns) != turns;
                     // While calls are made, the timer stays set, so that they need not set it.
-                    if self.is_active.swap(false, Ordering::Relaxed) {
-                        self.keeper.set_timer(self.clock.now_ns() + GRACE_NS);
+                    if self.is_active.swap(false, Ordering::Relaxed) || tasks_drive {
+                        self.set_grace_timer_again();
+                    }
+                    if tasks_drive && reason == WakeReason::TimerDue {
+                        continue;
                     }
                     if let Some(role) = self.try_take_role() {
                         self.drive_in_background(role);

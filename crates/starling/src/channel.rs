@@ -34,8 +34,9 @@ const DEFAULT_CAPACITY: usize = 4096;
 /// The channels of a process share one endpoint for each kind of address. It ends with the last of
 /// them. [`ChannelBuilder::own_endpoint`] gives a channel its own. No thread owns the endpoint: a
 /// thread in [`ChannelCall::wait`] or [`block_on`](crate::block_on) drives it while it waits, and sends
-/// what others have left. A thread in the background does what nobody waits for, and the calls of
-/// executors, whose threads must not sleep for one call.
+/// what others have left. In a tokio runtime, a task of the runtime does so for the other tasks (feature
+/// `tokio`, on by default). A thread in the background does what nobody waits for, and the calls of
+/// other executors, whose threads must not sleep for one call.
 ///
 /// A call begins at the latest when its future is polled. A call that is never polled begins some
 /// milliseconds later.

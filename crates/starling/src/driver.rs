@@ -1,5 +1,5 @@
-//! The endpoint behind channels. It belongs to no thread: whoever waits for a call drives it, and a
-//! keeper thread does what nobody waits for.
+//! The endpoint behind channels. It belongs to no thread: whoever waits for a call drives it, in a
+//! tokio runtime a task of the runtime does, and a keeper thread does what nobody waits for.
 //!
 //! ```text
 //!  callers: encode ─▶ inbox (lock-free) ─▶ the driver: execute, turn ─▶ endpoint ─▶ network
@@ -14,6 +14,8 @@ mod any_loop;
 mod command;
 mod deadline_waker;
 mod event_loop;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +43,8 @@ pub(crate) struct Driver {
     pub(crate) memory: MessageMemory,
     next_channel: AtomicU64,
     keeper: Option<JoinHandle<()>>,
+    #[cfg(feature = "tokio")]
+    tasks: tasks::Tasks,
 }
 
 /// The loop with the right to drive it.
@@ -84,6 +88,8 @@ impl Driver {
             memory,
             next_channel: AtomicU64::new(0),
             keeper: Some(keeper),
+            #[cfg(feature = "tokio")]
+            tasks: tasks::Tasks::default(),
         })
     }
 
@@ -110,7 +116,9 @@ impl Driver {
     /// Leaves a command, and has it executed soon.
     pub(crate) fn send(&self, command: Command) {
         self.shared.push(command);
-        self.shared.drive_once();
+        if !self.rouse_task() {
+            self.shared.drive_once();
+        }
     }
 
     /// Leaves a call's command. [`Driver::drive`] has to follow before the caller waits.
@@ -119,12 +127,28 @@ impl Driver {
     }
 
     /// Has the loop driven for a caller that begins to wait: by the caller, if its thread sleeps
-    /// until the call is over, else by the background, while `watch` lives.
+    /// until the call is over, else by a task of the caller's runtime or by the background, while
+    /// `watch` lives.
     pub(crate) fn drive(&self, watch: &mut Option<Watch>) {
-        if !drive_while_blocked(&self.shared) {
-            watch.get_or_insert_with(|| SharedLoop::watch(&self.shared));
+        if drive_while_blocked(&self.shared) {
+            return;
+        }
+        watch.get_or_insert_with(|| SharedLoop::watch(&self.shared));
+        if !self.rouse_task() {
             self.shared.drive_once();
         }
+    }
+
+    /// Has a task of the runtime that this thread is in drive the loop. False if it is in none.
+    #[cfg(feature = "tokio")]
+    fn rouse_task(&self) -> bool {
+        self.tasks.rouse(&self.shared)
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn rouse_task(&self) -> bool {
+        false
     }
 }
 
@@ -145,5 +169,7 @@ impl Drop for Driver {
             // The panic hook has reported a panic there already.
             let _ = keeper.join();
         }
+        #[cfg(feature = "tokio")]
+        self.tasks.end();
     }
 }

@@ -129,7 +129,7 @@
 //! | | [`Channel`] | [`LocalChannel`] |
 //! |---|---|---|
 //! | for | any thread, any executor | the futures of one [`Endpoint`] |
-//! | calls are made | by a thread that waits for one; for an executor's futures in the background | by the thread that runs the endpoint |
+//! | calls are made | by a thread that waits for one; in a tokio runtime by a task of it; else in the background | by the thread that runs the endpoint |
 //! | waiting | `.await`, or `.wait()` in a plain thread | [`Endpoint::block_on`] |
 //!
 //! # Three kinds of handlers

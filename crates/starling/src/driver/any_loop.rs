@@ -73,6 +73,10 @@ impl starling_share::EventLoop for AnyLoop {
         for_each_device!(&mut self.0, event_loop => event_loop.sleep(limit))
     }
 
+    fn spins(&self) -> bool {
+        for_each_device!(&self.0, event_loop => event_loop.spins())
+    }
+
     fn is_expecting(&self) -> bool {
         for_each_device!(&self.0, event_loop => event_loop.is_expecting())
     }

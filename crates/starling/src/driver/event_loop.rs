@@ -147,6 +147,11 @@ impl<I: Device> EventLoop<I> {
         self.core.wait(limit)
     }
 
+    /// Whether a driver without work takes another turn rather than sleep.
+    pub(super) fn spins(&self) -> bool {
+        self.core.spins()
+    }
+
     /// Whether a caller waits for something.
     pub(super) fn is_expecting(&self) -> bool {
         !self.calls.lock().0.is_empty()

@@ -1,0 +1,163 @@
+//! A task of an executor that drives the loop for the executor's other tasks.
+//!
+//! An executor's thread must not sleep for one call, and a task that sent its own call at once would
+//! leave nothing to combine. So tasks only leave their commands, and the driver task runs after them:
+//! it executes what all of them have left, takes one turn, which sends it in one flush and wakes the
+//! tasks whose calls are over, and lets these run. No thread is switched.
+//!
+//! ```text
+//!  tasks: push ──▶ inbox ──▶ driver task: execute all, one turn ──▶ device
+//!    ▲                            │    ▲
+//!    └── woken: their calls ended ┘    └─ again, after the tasks that are ready
+//!
+//!  ACTIVE: it will look into the inbox     PARKED: a push rouses it     GONE: the executor ended
+//! ```
+//!
+//! It spins as long as a thread would before it sleeps. Then the keeper sleeps in the device in its
+//! place, until a push rouses the task again.
+//!
+//! No wake-up is lost: a caller pushes and then looks at the task's state. The task parks and then
+//! looks into the inbox. Both have a full fence in between.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::shared_loop::{EventLoop, SharedLoop};
+use crate::sync::atomic::{AtomicU8, Ordering, fence};
+use crate::sync::{Arc, Mutex, lock};
+
+const ACTIVE: u8 = 0;
+const PARKED: u8 = 1;
+const GONE: u8 = 2;
+
+/// What callers and other drivers know of a driver task.
+pub(crate) struct TaskState {
+    state: AtomicU8,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl TaskState {
+    /// Has the task polled, unless it will be anyway.
+    pub(crate) fn rouse(&self) {
+        let (from, to) = (PARKED, ACTIVE);
+        let roused = self
+            .state
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
+        if roused.is_ok() {
+            let waker = lock(&self.waker).clone();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    pub(crate) fn park(&self) {
+        self.set(PARKED);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.set(ACTIVE);
+    }
+
+    /// A swap, not a store: loom orders only these with what [`TaskState::rouse`] does.
+    fn set(&self, state: u8) {
+        self.state.swap(state, Ordering::SeqCst);
+    }
+
+    fn is_parked(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == PARKED
+    }
+}
+
+/// Has a driver task look into the inbox.
+#[derive(Clone)]
+pub struct TaskHandle(Arc<TaskState>);
+
+impl TaskHandle {
+    /// To be called after a push. False if the task is gone, with its executor.
+    pub fn rouse(&self) -> bool {
+        fence(Ordering::SeqCst);
+        match self.0.state.load(Ordering::Relaxed) {
+            ACTIVE => true,
+            PARKED => {
+                self.0.rouse();
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How a driver task goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It drives again, after the tasks that are ready.
+    Again,
+    /// It waits until it is roused.
+    Park,
+    /// The loop has ended.
+    End,
+}
+
+/// The task's future; see the module's documentation.
+pub struct DriverTask<L: EventLoop> {
+    shared: Arc<SharedLoop<L>>,
+    state: Arc<TaskState>,
+    /// The task was parked: much may have arrived since.
+    rested: bool,
+}
+
+impl<L: EventLoop> DriverTask<L> {
+    /// A task, for an executor to run, and what rouses it.
+    pub fn new(shared: &Arc<SharedLoop<L>>) -> (Self, TaskHandle) {
+        let state = Arc::new(TaskState {
+            state: AtomicU8::new(ACTIVE),
+            waker: Mutex::new(None),
+        });
+        let task = Self {
+            shared: Arc::clone(shared),
+            state: Arc::clone(&state),
+            rested: true,
+        };
+        (task, TaskHandle(state))
+    }
+}
+
+impl<L: EventLoop> Future for DriverTask<L> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        {
+            let mut waker = lock(&self.state.waker);
+            if !waker
+                .as_ref()
+                .is_some_and(|kept| kept.will_wake(cx.waker()))
+            {
+                *waker = Some(cx.waker().clone());
+            }
+        }
+        if self.state.is_parked() {
+            // Woken by the executor for no reason, or before it parked.
+            self.state.unpark();
+        }
+        let next = self.shared.drive_in_task(&self.state, self.rested);
+        self.rested = next == Next::Park;
+        match next {
+            Next::Again => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Next::Park => Poll::Pending,
+            Next::End => Poll::Ready(()),
+        }
+    }
+}
+
+impl<L: EventLoop> Drop for DriverTask<L> {
+    fn drop(&mut self) {
+        self.state.set(GONE);
+        self.shared.leave(&self.state);
+    }
+}
