@@ -21,6 +21,7 @@ use crate::server::{Abandoned, DeferredReply};
 use crate::sessions::SessionState;
 use crate::sink::Sink;
 use crate::sleep_state::SleepState;
+use crate::stall::Stall;
 use crate::stats::Stats;
 use crate::tables::Tables;
 use crate::workers::{Dispatch, MATCH_TABLE, SteeredPool, ThreadPool, WorkerHandler};
@@ -52,6 +53,9 @@ pub struct Endpoint<I: PacketIo, C: Clock> {
     /// When a long burst is flushed.
     pub(crate) cadence: FlushCadence,
     pub(crate) batched_timestamps: bool,
+    /// Requests when the clock was last read.
+    pub(crate) requests_seen: u64,
+    pub(crate) stall: Option<Stall>,
     pub(crate) clock: C,
     pub(crate) io: I,
 }
@@ -94,6 +98,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
             schedule: TurnSchedule::default(),
             cadence: FlushCadence::default(),
             batched_timestamps: config.batched_timestamps,
+            requests_seen: 0,
+            stall: None,
             clock,
             io,
         })

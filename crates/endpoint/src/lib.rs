@@ -54,6 +54,7 @@ mod sessions;
 mod sink;
 mod slab;
 mod sleep_state;
+mod stall;
 mod stats;
 mod tables;
 mod timers;
@@ -72,6 +73,7 @@ pub use local::{LocalCall, LocalHandle, Sleep};
 pub use payload::{OwnedMessage, OwnedResponse};
 pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
+pub use stall::Stall;
 pub use starling_call::{
     CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
     Status, StreamPosition, header,

@@ -44,6 +44,8 @@ pub struct Stats {
     pub abandoned: u64,
     /// Panics of handlers and of spawned futures.
     pub panics: u64,
+    /// Turns of 50 ms and more: a handler held up the thread, and all its clients.
+    pub stalls: u64,
     /// Client sessions that ended, in any way; [`SessionState`](crate::SessionState) has the
     /// reason.
     pub sessions_ended: u64,
@@ -51,7 +53,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 21] {
+    pub fn counts(&self) -> [(&'static str, u64); 22] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -79,6 +81,7 @@ impl Stats {
             refused_draining,
             abandoned,
             panics,
+            stalls,
             sessions_ended
         )
     }

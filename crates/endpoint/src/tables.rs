@@ -41,6 +41,8 @@ pub(crate) struct Tables<I: PacketIo> {
     running: Running,
     /// When the last request with a deadline was begun.
     began_ns: u64,
+    /// The method of the inline handler that ran last.
+    last_method: MethodId,
 }
 
 impl<I: PacketIo> Tables<I> {
@@ -53,6 +55,7 @@ impl<I: PacketIo> Tables<I> {
             reply: ReplySlot::default(),
             running: Running::Endpoint,
             began_ns: 0,
+            last_method: MethodId(0),
         }
     }
 
@@ -61,6 +64,11 @@ impl<I: PacketIo> Tables<I> {
             claimable.set(method, handler.for_workers());
         }
         self.methods.insert(method, handler);
+    }
+
+    /// The method of the inline handler that ran last.
+    pub(crate) fn last_method(&self) -> MethodId {
+        self.last_method
     }
 
     /// The methods that run in workers, for threads that claim requests. Kept up to date.
@@ -149,6 +157,7 @@ impl<I: PacketIo> Tables<I> {
                 reply.deadline_ns = timing.deadline_ns;
                 reply.ok = false;
                 self.running = Running::Handler;
+                self.last_method = method;
                 let (slot, abandoned) = (&mut *reply, &self.abandoned);
                 let context = &mut Context {
                     core: &mut *core,

@@ -24,6 +24,7 @@ use crate::convert::{device_refusal, io_peer, proto_peer};
 use crate::endpoint::Endpoint;
 use crate::refusal::result_of;
 use crate::sink::Sink;
+use crate::stall::STALL_NS;
 use crate::stats::{Stats, Turn};
 use crate::turn_context::TurnContext;
 
@@ -128,11 +129,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// Sets the time of the turn.
     #[inline]
     pub(crate) fn read_clock(&mut self) {
-        self.core.now_ns = self.clock.now_ns();
+        let before_ns = std::mem::replace(&mut self.core.now_ns, self.clock.now_ns());
         if std::mem::take(&mut self.schedule.slept) {
             // If a datagram ended the sleep, it arrived just now.
             self.core.admission.queue_is_empty(self.core.now_ns);
+        } else if self.core.now_ns.saturating_sub(before_ns) >= STALL_NS {
+            self.record_stall(self.core.now_ns - before_ns);
         }
+        self.requests_seen = self.core.stats.requests;
     }
 
     /// Does the work of a turn besides handling datagrams. Returns the number of things done.

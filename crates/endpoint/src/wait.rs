@@ -10,6 +10,7 @@ use starling_io::{Clock, IoError, PacketIo};
 use crate::config::Idle;
 use crate::endpoint::Endpoint;
 use crate::schedule::TurnSchedule;
+use crate::stall::STALL_NS;
 use crate::stats::Turn;
 
 /// A full device sends no event when it has room again. So after its last work the endpoint polls
@@ -34,6 +35,9 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         // The clock is read again because the turn may have taken long; before a sleep its cost
         // does not matter.
         let now_ns = self.clock.now_ns();
+        if now_ns.saturating_sub(self.core.now_ns) >= STALL_NS {
+            self.record_stall(now_ns - self.core.now_ns);
+        }
         let until = next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)));
         let timeout = match (until, limit) {
             (Some(until), Some(limit)) => Some(until.min(limit)),

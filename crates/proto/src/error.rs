@@ -177,7 +177,9 @@ pub enum SessionError {
     #[error(transparent)]
     NotAdmitted(#[from] DeviceRefusal),
     /// Nothing answered the connect in time.
-    #[error("nothing answered the connect in time: is a server running there?")]
+    #[error(
+        "nothing answered the connect in time: is a server running there, and does no handler block it?"
+    )]
     ConnectTimeout,
     /// The network reports that nothing listens there, or the peer's process has ended.
     #[error(

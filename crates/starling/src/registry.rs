@@ -113,6 +113,11 @@ impl Registry {
         self.services.is_empty()
     }
 
+    /// The path of a method, by its id.
+    pub(crate) fn path(&self, id: u32) -> Option<&'static str> {
+        self.by_id.get(&id).copied()
+    }
+
     fn insert(&mut self, method: &'static MethodDescriptor, entry: Box<dyn Entry>) {
         if let Some(first) = self.by_id.insert(method.id, method.path) {
             self.error.get_or_insert(Error::MethodsCollide {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_endpoint::{EndpointConfig, WorkerConfig};
+use starling_endpoint::{EndpointConfig, Stall, WorkerConfig};
 use starling_io::{IoError, MonotonicClock};
 
 use super::control::{Control, ControlRequests};
@@ -39,8 +39,30 @@ impl DispatchThread {
             if core.turn()?.is_idle() {
                 core.raw.wait(None)?;
             }
+            if let Some(stall) = core.raw.take_stall() {
+                self.warn(stall);
+            }
         }
         core.drain(self.control.drain_timeout())
+    }
+
+    /// Names a handler that held up this thread.
+    #[cold]
+    fn warn(&self, stall: Stall) {
+        let method = self.registry.path(stall.method.0);
+        let method = method.unwrap_or("a method that is not registered any more");
+        let others = match stall.requests {
+            1 => "",
+            _ => ", or another one of the same moment",
+        };
+        tracing::warn!(
+            method,
+            requests = stall.requests,
+            lasted_ms = stall.lasted.as_millis() as u64,
+            "the handler of {method}{others} held up its dispatch thread, and all clients of it, for \
+             {:?}: mark the method WORKER if it computes or blocks, NESTED if it awaits",
+            stall.lasted
+        );
     }
 
     /// Answers pending requests. A server that stops notifies each thread, so the flag covers both.
