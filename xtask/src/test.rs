@@ -185,7 +185,13 @@ pub(crate) fn run() -> ExitCode {
             "--",
             "--show-output",
         ];
-        tally.cargo_test(cargo(&arguments).env("RUSTFLAGS", "--cfg loom"));
+        let mut test = cargo(&arguments);
+        test.env("RUSTFLAGS", "--cfg loom");
+        // A model takes seconds; what a release is built with would cost minutes.
+        for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "false")] {
+            test.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+        }
+        tally.cargo_test(&mut test);
     }
     match instructions::compare() {
         instructions::Outcome::Skipped => tally.skipped += 1,
