@@ -21,6 +21,7 @@
 
 mod clock;
 mod error;
+mod fork;
 mod memory;
 mod report;
 mod steer;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 pub use clock::{Clock, Mark, MonotonicClock};
 pub use error::{Fault, IoError};
+pub use fork::forks;
 pub use memory::{MessageMemory, PacketMemory};
 pub use report::DeviceReport;
 pub use steer::{MATCH_BYTES, MatchTable, Steered, Steering, WorkerIo};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -44,6 +44,9 @@ const DEFAULT_CAPACITY: usize = 4096;
 /// Over `xdp://`, the endpoint has a queue of the interface to itself: the first, unless the address
 /// ends in `?queue=N`. A server on that interface, channels over the other IP version, and channels
 /// with an endpoint of their own need other queues.
+///
+/// After a fork, a channel has an endpoint of its own in the child. Calls that are out then belong to
+/// the parent; in the child they end with UNAVAILABLE.
 ///
 /// A connection that fails is opened anew, with growing pauses. A call that may have reached the
 /// server is never made again. A call that was not sent when its session ended is made again, once.
@@ -106,6 +109,7 @@ impl ChannelBuilder {
 
     /// A channel that connects with its first call.
     pub fn lazy(self) -> Result<Channel, Error> {
+        let settings = self.clone();
         let address = Address::parse(&self.address)?;
         let driver = match &self.own_endpoint {
             Some(config) => Arc::new(Driver::start(&address, config)?),
@@ -126,6 +130,8 @@ impl ChannelBuilder {
                 state,
                 permits: Permits::new(self.capacity),
                 fail_when_full: self.fail_when_full,
+                settings,
+                in_child: OnceLock::new(),
             }),
         })
     }
@@ -159,6 +165,23 @@ impl Channel {
         }
     }
 
+    /// What this process uses of the channel. In a child of the process that made the channel, it is
+    /// another endpoint with the same settings.
+    fn here(&self) -> Result<&Arc<Shared>, Status> {
+        let mut channel = self;
+        while !channel.shared.driver.is_of_this_process() {
+            let made = channel.shared.in_child.get_or_init(|| {
+                let made = self.shared.settings.clone().lazy();
+                made.map_err(|error| error.to_string())
+            });
+            channel = made.as_ref().map_err(|error| {
+                let text = format!("open an endpoint after a fork: {error}; the call did not run");
+                Status::unavailable(text).with_not_run()
+            })?;
+        }
+        Ok(&channel.shared)
+    }
+
     /// The server's address.
     pub fn address(&self) -> &str {
         self.shared.address.as_str()
@@ -167,17 +190,17 @@ impl Channel {
     /// The best memory for large bytes fields of requests, for `request.set_..._bytes`: a device that
     /// can do so sends from there without a copy.
     pub fn memory(&self) -> &MessageMemory {
-        &self.shared.driver.memory
+        &self.here().unwrap_or(&self.shared).driver.memory
     }
 
     /// Where the connection stands.
     pub fn state(&self) -> ChannelState {
-        self.shared.state.state()
+        self.here().unwrap_or(&self.shared).state.state()
     }
 
     /// Calls that are not over.
     pub fn calls_outstanding(&self) -> usize {
-        self.shared.permits.taken()
+        self.here().unwrap_or(&self.shared).permits.taken()
     }
 
     /// Counters of the endpoint and its device, for all channels that share the endpoint. Waits for the
@@ -186,7 +209,7 @@ impl Channel {
     /// # Errors
     /// UNAVAILABLE if the endpoint has ended, with the reason.
     pub fn stats(&self) -> Result<ThreadStats, Status> {
-        self.shared.driver.stats()
+        self.here()?.driver.stats()
     }
 
     /// Connects, unless the channel is connected. Fails if the first attempt does.
@@ -200,11 +223,12 @@ impl Channel {
     }
 
     async fn connected(&self, wait_for_ready: bool) -> Result<(), Status> {
+        let shared = self.here()?;
         let request = ConnectRequest {
-            channel: self.shared.id,
+            channel: shared.id,
             wait_for_ready,
         };
-        let mut call = RawCall::new(&self.shared, None, request);
+        let mut call = RawCall::new(shared, None, request);
         let connected = std::future::poll_fn(|cx| call.poll(cx)).await.map(drop);
         // No call of the user's was made.
         connected.map_err(Status::with_not_run)
@@ -259,9 +283,11 @@ impl Caller for Channel {
         options: &CallOptions,
         own: Option<&CallOptions>,
     ) -> ChannelCall<P> {
-        let options = match options.merged(own) {
-            Ok(options) => options,
-            Err(status) => return ChannelCall::of(RawCall::failed(&self.shared, status)),
+        let (shared, options) = match (self.here(), options.merged(own)) {
+            (Ok(shared), Ok(options)) => (shared, options),
+            (Err(status), _) | (_, Err(status)) => {
+                return ChannelCall::of(RawCall::failed(&self.shared, status));
+            }
         };
         let deadline = options
             .timeout
@@ -276,13 +302,13 @@ impl Caller for Channel {
             .header_len();
         let message = prepare(request, room);
         let request = CallRequest {
-            channel: self.shared.id,
+            channel: shared.id,
             method,
             message,
             room,
             options,
             deadline,
         };
-        ChannelCall::of(RawCall::new(&self.shared, deadline, request))
+        ChannelCall::of(RawCall::new(shared, deadline, request))
     }
 }

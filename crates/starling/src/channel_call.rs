@@ -1,7 +1,7 @@
 //! A call of a channel, without its message types: it waits for a permit, then for its result.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use starling_message::MethodDescriptor;
 
 use crate::address::Address;
 use crate::call_cell::{CallCell, CallResult};
+use crate::channel::{Channel, ChannelBuilder};
 use crate::channel_state::StateCell;
 use crate::driver::{Command, DeadlineWaker, Driver, Reply, Submission, Watch};
 use crate::options::CallOptions;
@@ -24,11 +25,17 @@ pub(crate) struct Shared {
     pub(crate) state: Arc<StateCell>,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
+    /// What the channel was made with.
+    pub(crate) settings: ChannelBuilder,
+    /// The channel that a child of this process uses in its place, or why there is none.
+    pub(crate) in_child: OnceLock<Result<Channel, String>>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.driver.send(Command::Close { channel: self.id });
+        if self.driver.is_of_this_process() {
+            self.driver.send(Command::Close { channel: self.id });
+        }
     }
 }
 
@@ -138,6 +145,18 @@ impl<R: IntoCommand> RawCall<R> {
         }
     }
 
+    /// The end of a call in a child of the process that made it.
+    #[cold]
+    fn belongs_to_parent(&mut self) -> Status {
+        let made = matches!(self.progress, Progress::Submitted(_));
+        self.progress = Progress::Ended;
+        let status = Status::unavailable(
+            "the process has forked since the call was made: its parent gets the response; \
+             make the call again here",
+        );
+        if made { status } else { status.with_not_run() }
+    }
+
     fn submit(&mut self, permit: Permit, request: R) {
         let cell = Arc::new(CallCell::new());
         self.progress = Progress::Submitted(Arc::clone(&cell));
@@ -148,6 +167,9 @@ impl<R: IntoCommand> RawCall<R> {
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallResult> {
+        if !self.shared.driver.is_of_this_process() {
+            return Poll::Ready(Err(self.belongs_to_parent()));
+        }
         if let Progress::Queued(queued) = &mut self.progress {
             let permit = match queued.poll_permit(&self.shared, cx) {
                 Poll::Pending => return Poll::Pending,
@@ -255,6 +277,7 @@ impl<R: IntoCommand> Drop for RawCall<R> {
     fn drop(&mut self) {
         // A queued call leaves the queue when its listener is dropped.
         if let Progress::Submitted(cell) = &self.progress
+            && self.shared.driver.is_of_this_process()
             && cell.abandon()
         {
             self.shared.driver.send(Command::Cancel(Arc::clone(cell)));

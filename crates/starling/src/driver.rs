@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use starling_endpoint::{EndpointConfig, Status};
-use starling_io::{MessageMemory, MonotonicClock};
+use starling_io::{MessageMemory, MonotonicClock, forks};
 use starling_share::SharedLoop;
 
 use crate::address::{Address, DeviceKey};
@@ -42,6 +42,8 @@ pub(crate) struct Driver {
     /// The memory for messages of the device.
     pub(crate) memory: MessageMemory,
     next_channel: AtomicU64,
+    /// The process that made it; see [`forks`].
+    process: u32,
     keeper: Option<JoinHandle<()>>,
     #[cfg(feature = "tokio")]
     tasks: tasks::Tasks,
@@ -62,7 +64,8 @@ impl Driver {
         let key = DeviceKey::of(address);
         let mut shared = SHARED.lock();
         shared.retain(|(_, driver)| driver.strong_count() > 0);
-        let works = |driver: &Arc<Self>| driver.shared.failure().is_none();
+        let works =
+            |driver: &Arc<Self>| driver.is_of_this_process() && driver.shared.failure().is_none();
         let mut reaching = shared.iter().filter(|(own, _)| own.reaches(&key));
         if let Some(driver) = reaching.find_map(|(_, driver)| driver.upgrade().filter(works)) {
             return Ok(driver);
@@ -87,10 +90,17 @@ impl Driver {
             shared,
             memory,
             next_channel: AtomicU64::new(0),
+            process: forks(),
             keeper: Some(keeper),
             #[cfg(feature = "tokio")]
             tasks: tasks::Tasks::default(),
         })
+    }
+
+    /// Whether this process made it, and not one that this process is a fork of.
+    #[inline]
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == forks()
     }
 
     /// A number for a new channel.
@@ -160,6 +170,12 @@ impl fmt::Debug for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        if !self.is_of_this_process() {
+            // The parent uses the sockets, and the keeper is a thread of its. Nothing may be closed.
+            std::mem::forget(Arc::clone(&self.shared));
+            std::mem::forget(self.keeper.take());
+            return;
+        }
         self.shared.stop();
         // A loop may drop the last reference itself, with a caller's waker. The keeper then waits
         // for this very thread.

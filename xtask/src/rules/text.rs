@@ -15,8 +15,9 @@ const FUNCTION_LINES: usize = 80;
 const COLUMNS: usize = 120;
 
 /// Folders of the packages that may allow `unsafe`.
-pub(super) const UNSAFE_PACKAGES: [&str; 6] = [
+pub(super) const UNSAFE_PACKAGES: [&str; 7] = [
     "crates/handoff",
+    "crates/io",
     "crates/io-udp",
     "crates/io-shm",
     "crates/io-xdp",

@@ -1,0 +1,62 @@
+//! A process forks while it has channels.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+
+use common::{any_addresses, payload, server, wait_until};
+use rustix::process::{Pid, WaitOptions, waitpid};
+use starling::{Channel, Code};
+use starling_test_protos::test::TestClient;
+
+#[allow(unsafe_code, reason = "the C library's fork and exit")]
+/// Runs `child` in a fork of this process. Its exit status is 0 if that returns true.
+fn in_a_fork(child: impl FnOnce() -> bool) -> Option<i32> {
+    // SAFETY: the child makes calls and leaves by `_exit`; nothing of the parent's is unwound in it.
+    match unsafe { libc::fork() } {
+        0 => {
+            let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            // SAFETY: it ends this process.
+            unsafe { libc::_exit(i32::from(!good.unwrap_or(false))) }
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("a process");
+            let ended = waitpid(Some(child), WaitOptions::empty());
+            let (_, status) = ended.expect("a child").expect("it has ended");
+            status.exit_status()
+        }
+    }
+}
+
+#[test]
+fn a_forks_channels_have_endpoints_of_their_own_and_the_parents_go_on() {
+    for address in any_addresses() {
+        let (builder, gate) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let channel = Channel::lazy(server.address()).expect("a channel");
+        let client = TestClient::new(channel.clone());
+        client.echo(&payload(b"before")).wait().expect("an echo");
+        let open = client.wait(&payload(b"open"));
+        let its_client = client.clone();
+        let other = std::thread::spawn(move || its_client.wait(&payload(b"other")).wait());
+        wait_until(|| gate.waiting.load(Ordering::SeqCst) > 0);
+        let status = in_a_fork(|| {
+            let echo = client.echo(&payload(b"child")).wait().expect("an echo");
+            let another = Channel::lazy(server.address()).expect("a channel");
+            let echoes = TestClient::new(another).echo(&payload(b"again")).wait();
+            let ended = open.wait().expect_err("it is the parent's");
+            let grandchild = in_a_fork(|| client.echo(&payload(b"")).wait().is_ok());
+            drop((client.clone(), channel.clone()));
+            echo.message().bytes() == b"child"
+                && echoes.is_ok()
+                && ended.code() == Code::Unavailable
+                && grandchild == Some(0)
+        });
+        assert_eq!(status, Some(0), "{address}");
+        gate.open.store(true, Ordering::SeqCst);
+        let answer = other.join().expect("no panic").expect("the gate is open");
+        assert_eq!(answer.message().bytes(), b"other");
+        client.echo(&payload(b"after")).wait().expect("an echo");
+        assert_eq!(channel.stats().expect("it works").protocol.peers_failed, 0);
+    }
+}
