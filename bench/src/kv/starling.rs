@@ -1,36 +1,75 @@
-//! The load generator's side of `kv.Kv`: an endpoint in this thread, and as many tasks on it as
-//! there are operations in flight, each of which makes one call after the other.
+//! The load generators' side of `kv.Kv`: as many tasks as there are operations in flight, each of which
+//! makes one call after the other. All settings are the defaults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use starling::{Endpoint, EndpointConfig, LocalChannel};
-
-use super::drive::{KvClient, Run, Stopwatch};
-use super::load::{Load, Op, Ticket};
-use crate::device::failed;
-use crate::error::BenchError;
+use starling::{Caller, Channel, Endpoint, LocalChannel};
 use starling_sample_services::api::kv::{
     DeleteRequest, GetRequest, GetResponseView, KvClient as Stub, MultiGetRequest, PutRequest,
     ScanRequest,
 };
+use tokio::runtime::Runtime;
 
-/// A connected load generator.
-pub(super) struct Client {
+use super::drive::{KvClient, Run, Stopwatch};
+use super::load::{Load, Op, Ticket};
+use crate::callers::Flavor;
+use crate::device::failed;
+use crate::error::BenchError;
+
+/// How long the tasks run before the time is looked at.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// A channel in a tokio runtime of this thread.
+pub(super) struct ChannelClient {
+    runtime: Runtime,
+    stub: Stub<Channel>,
+    in_flight: u32,
+}
+
+impl ChannelClient {
+    pub(super) fn connect(address: &str, in_flight: u32) -> Result<Self, BenchError> {
+        let runtime = Flavor::CurrentThread.runtime()?;
+        let channel = runtime.block_on(Channel::connect(address));
+        Ok(Self {
+            runtime,
+            stub: Stub::new(channel.map_err(failed)?),
+            in_flight,
+        })
+    }
+}
+
+impl KvClient for ChannelClient {
+    fn drive(&mut self, load: &Arc<Mutex<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
+        let job = Job::new(&self.stub, load, run, self.in_flight);
+        for _ in 0..self.in_flight {
+            self.runtime.spawn(Arc::clone(&job).work());
+        }
+        self.runtime.block_on(async {
+            while !job.is_over() {
+                run.handle_time(run.now_ns(), &mut load.lock());
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        job.result()
+    }
+
+    fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError> {
+        Ok(self.runtime.block_on(future))
+    }
+}
+
+/// An endpoint in this thread, and tasks on it.
+pub(super) struct LocalClient {
     endpoint: Endpoint,
     stub: Stub<LocalChannel>,
     in_flight: u32,
 }
 
-impl Client {
-    pub(super) fn connect(
-        address: &str,
-        config: EndpointConfig,
-        in_flight: u32,
-    ) -> Result<Self, BenchError> {
-        let builder = Endpoint::builder().reach(address).config(config);
-        let mut endpoint = builder.build().map_err(failed)?;
+impl LocalClient {
+    pub(super) fn connect(address: &str, in_flight: u32) -> Result<Self, BenchError> {
+        let mut endpoint = Endpoint::client(address).map_err(failed)?;
         let channel = endpoint.channel(address).map_err(failed)?;
         let connected = endpoint.block_on(channel.connect()).map_err(failed)?;
         connected.map_err(failed)?;
@@ -42,24 +81,18 @@ impl Client {
     }
 }
 
-impl KvClient for Client {
+impl KvClient for LocalClient {
     fn drive(&mut self, load: &Arc<Mutex<Load>>, run: &mut Run<'_>) -> Result<(), BenchError> {
-        let job = Arc::new(Job {
-            stub: self.stub.clone(),
-            load: Arc::clone(load),
-            time: run.stopwatch(),
-            working: AtomicU32::new(self.in_flight),
-            error: Mutex::default(),
-        });
+        let job = Job::new(&self.stub, load, run, self.in_flight);
         for _ in 0..self.in_flight {
             self.endpoint.spawn(Arc::clone(&job).work());
         }
         let is_over = || {
             run.handle_time(run.now_ns(), &mut load.lock());
-            job.working.load(Ordering::Relaxed) == 0
+            job.is_over()
         };
         self.endpoint.run_until(is_over).map_err(failed)?;
-        job.error.lock().take().map_or(Ok(()), Err)
+        job.result()
     }
 
     fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, BenchError> {
@@ -68,8 +101,8 @@ impl KvClient for Client {
 }
 
 /// The state that the tasks of one run share.
-struct Job {
-    stub: Stub<LocalChannel>,
+struct Job<C> {
+    stub: Stub<C>,
     load: Arc<Mutex<Load>>,
     time: Stopwatch,
     /// Tasks that have not ended.
@@ -78,7 +111,25 @@ struct Job {
     error: Mutex<Option<BenchError>>,
 }
 
-impl Job {
+impl<C: Caller> Job<C> {
+    fn new(stub: &Stub<C>, load: &Arc<Mutex<Load>>, run: &Run<'_>, tasks: u32) -> Arc<Self> {
+        Arc::new(Self {
+            stub: stub.clone(),
+            load: Arc::clone(load),
+            time: run.stopwatch(),
+            working: AtomicU32::new(tasks),
+            error: Mutex::default(),
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        self.working.load(Ordering::Relaxed) == 0
+    }
+
+    fn result(&self) -> Result<(), BenchError> {
+        self.error.lock().take().map_or(Ok(()), Err)
+    }
+
     /// Makes calls until the load has no more of them.
     async fn work(self: Arc<Self>) {
         loop {

@@ -1,12 +1,10 @@
-//! `kv.Kv` over Starling as a server's and a load generator's process.
-//!
-//! Both ends have room for all operations in flight on their one session. Everything else is the
-//! default: idle threads spin for a moment and then sleep.
+//! `kv.Kv` over Starling as the processes of a server and of load generators, with default settings:
+//! idle threads spin for a moment and then sleep.
 
-use starling::{EndpointConfig, Server};
+use starling::Server;
 
 use super::drive::{Settings, drive};
-use super::starling::Client;
+use super::starling::{ChannelClient, LocalClient};
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::process::{announce, begin_client, begin_server};
@@ -15,26 +13,23 @@ use starling_sample_services::kv;
 /// Role of the server; its arguments are an address to bind and the number of its initial records.
 pub const KV_SERVER: &str = "starling-kv";
 
-/// Role of the load generator; its arguments are the server's address and [`Settings`].
-pub const KV_CLIENT: &str = "starling-kv-load";
+/// Role of the load generator on a [`Channel`](starling::Channel) in a tokio runtime of one thread. The
+/// arguments of load generators are the server's address and [`Settings`].
+pub const KV_CHANNEL_CLIENT: &str = "starling-kv-channel-load";
 
-/// The most operations in flight that do not queue: the most slots of a session.
-pub const SLOTS: u16 = 64;
+/// Role of the load generator on a [`LocalChannel`](starling::LocalChannel), in the thread of its
+/// endpoint.
+pub const KV_LOCAL_CLIENT: &str = "starling-kv-local-load";
 
 /// Runs the process of a role of this module. `None`: the role is not one of them.
 pub fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
     match role {
         KV_SERVER => Some(begin_server(role, arguments).and_then(|rest| serve_kv(&rest))),
-        KV_CLIENT => Some(begin_client(role, arguments).and_then(|rest| drive_kv(&rest))),
+        KV_CHANNEL_CLIENT | KV_LOCAL_CLIENT => {
+            Some(begin_client(role, arguments).and_then(|rest| drive_kv(role, &rest)))
+        }
         _ => None,
     }
-}
-
-fn config() -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    config.protocol.slots = SLOTS;
-    config.protocol.credits = SLOTS;
-    config
 }
 
 fn serve_kv(arguments: &[String]) -> Result<(), BenchError> {
@@ -47,22 +42,26 @@ fn serve_kv(arguments: &[String]) -> Result<(), BenchError> {
         why: "expected an address and a number of records".into(),
     })?;
     let builder = Server::builder().bind(address).map_err(failed)?;
-    let builder = builder.add_service(kv::server(records)).config(config());
-    let server = builder.build().map_err(failed)?;
+    let server = builder.add_service(kv::server(records)).build();
+    let server = server.map_err(failed)?;
     let address = server.addresses().remove(0);
     let handle = server.spawn().map_err(failed)?;
     announce(&address)?;
     handle.wait().map(drop).map_err(failed)
 }
 
-fn drive_kv(arguments: &[String]) -> Result<(), BenchError> {
+fn drive_kv(role: &str, arguments: &[String]) -> Result<(), BenchError> {
     let (address, rest) = arguments
         .split_first()
         .ok_or_else(|| BenchError::BadRoleArguments {
-            role: KV_CLIENT.into(),
+            role: role.into(),
             why: "the first is the server's address".into(),
         })?;
-    let settings = Settings::from_arguments(KV_CLIENT, rest)?;
-    let mut client = Client::connect(address, config(), settings.in_flight)?;
+    let settings = Settings::from_arguments(role, rest)?;
+    if role == KV_LOCAL_CLIENT {
+        let mut client = LocalClient::connect(address, settings.in_flight)?;
+        return drive(&mut client, address, &settings);
+    }
+    let mut client = ChannelClient::connect(address, settings.in_flight)?;
     drive(&mut client, address, &settings)
 }

@@ -15,7 +15,7 @@ fn every_system_answers_every_workload_right() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let picture = std::fs::read_to_string(&svg).unwrap();
     std::fs::remove_file(&svg).unwrap();
-    assert_eq!(picture.matches("<polyline").count(), 12);
+    assert_eq!(picture.matches("<polyline").count(), 20);
 
     let mut figures: BTreeMap<[String; 4], f64> = BTreeMap::new();
     for line in text(&output.stdout).lines() {
@@ -25,7 +25,14 @@ fn every_system_answers_every_workload_right() {
         let key = ["system", "scheme", "case", "metric"].map(name);
         figures.insert(key, row["value"].as_f64().unwrap());
     }
-    for (system, scheme) in [("starling", "udp"), ("starling", "shm"), ("tonic", "grpc")] {
+    let systems = [
+        ("channel", "udp"),
+        ("channel", "shm"),
+        ("tonic", "grpc"),
+        ("local", "udp"),
+        ("local", "shm"),
+    ];
+    for (system, scheme) in systems {
         for workload in ["A", "B", "C", "E"] {
             for metric in ["rate", "p50", "p99", "p99.9", "right_answers"] {
                 let key = [system, scheme, workload, metric].map(String::from);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use starling_bench::kv::drive::Settings;
-use starling_bench::kv::starling_roles::{KV_CLIENT, KV_SERVER};
+use starling_bench::kv::starling_roles::{KV_CHANNEL_CLIENT, KV_LOCAL_CLIENT, KV_SERVER};
 use starling_bench::kv::{LoadProcess, Workload};
 use starling_bench::pin::Cores;
 use starling_bench::process::{Launcher, RoleProcess};
@@ -29,12 +29,13 @@ fn settings(records: u64) -> Settings {
 
 /// Starts a server of each system with `records` records. Returns each with the role of its load
 /// generator.
-fn servers(launcher: &Launcher, records: &str) -> [(&'static str, RoleProcess); 3] {
+fn servers(launcher: &Launcher, records: &str) -> [(&'static str, RoleProcess); 4] {
     let shm = format!("shm://starling-kv-test-{}-{records}", std::process::id());
     let starling = |address| launcher.start(KV_SERVER, &[address, records]).unwrap();
     [
-        (KV_CLIENT, starling("udp://127.0.0.1:0")),
-        (KV_CLIENT, starling(&shm)),
+        (KV_CHANNEL_CLIENT, starling("udp://127.0.0.1:0")),
+        (KV_CHANNEL_CLIENT, starling(&shm)),
+        (KV_LOCAL_CLIENT, starling("udp://127.0.0.1:0")),
         (
             KV_CLIENT_ROLE,
             launcher.start(KV_SERVER_ROLE, &[records]).unwrap(),
@@ -90,8 +91,8 @@ fn a_load_generator_without_a_server_fails() {
     // No server listens at port 1 of the loopback interface.
     for (client, address) in [
         (KV_CLIENT_ROLE, "http://127.0.0.1:1"),
-        (KV_CLIENT, "udp://127.0.0.1:1"),
-        (KV_CLIENT, "shm://starling-kv-test-nobody"),
+        (KV_CHANNEL_CLIENT, "udp://127.0.0.1:1"),
+        (KV_LOCAL_CLIENT, "shm://starling-kv-test-nobody"),
     ] {
         let error = LoadProcess::start(&launcher, client, address, &settings(10)).unwrap_err();
         assert!(error.to_string().contains(" failed: "), "{error}");

@@ -24,6 +24,17 @@ pub enum Idle {
     Block,
 }
 
+impl Idle {
+    /// How long an event loop without work spins before it sleeps, in nanoseconds.
+    pub fn spin_ns(self) -> u64 {
+        match self {
+            Self::Spin => u64::MAX,
+            Self::Adaptive { spin } => u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX),
+            Self::Block => 0,
+        }
+    }
+}
+
 impl Default for Idle {
     /// Adaptive, 50 us: a few round trips on the local host or network, and about the cost of
     /// putting a thread to sleep and waking it. On a small host, more would take the core from the

@@ -57,17 +57,14 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     }
 
     /// Whether [`Endpoint::wait`] returns at once, because there is work or by the setting of [`Idle`].
-    pub fn spins(&self) -> bool {
-        if self.between_turns || self.has_work() {
-            return true;
-        }
-        match self.idle {
-            Idle::Spin => true,
-            Idle::Adaptive { spin } => {
-                u128::from(self.core.now_ns - self.active_ns) < spin.as_nanos()
-            }
-            Idle::Block => false,
-        }
+    fn spins(&self) -> bool {
+        let idle_ns = self.core.now_ns - self.active_ns;
+        self.between_turns || self.has_work() || idle_ns < self.idle.spin_ns()
+    }
+
+    /// How the endpoint behaves when it has no work.
+    pub fn idle(&self) -> Idle {
+        self.idle
     }
 
     /// When the next turn is due although nothing arrives, in nanoseconds of the endpoint's clock.

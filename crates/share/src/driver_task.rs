@@ -13,8 +13,8 @@
 //!  ACTIVE: it will look into the inbox     PARKED: a push rouses it     GONE: the executor ended
 //! ```
 //!
-//! It spins as long as a thread would before it sleeps. Then the keeper sleeps in the device in its
-//! place, until a push rouses the task again.
+//! It spins as long as a thread would before it sleeps. Then it parks, and the keeper sleeps in the
+//! device in its place, until something arrives or a push rouses the task again.
 //!
 //! No wake-up is lost: a caller pushes and then looks at the task's state. The task parks and then
 //! looks into the inbox. Both have a full fence in between.
@@ -90,11 +90,22 @@ impl TaskHandle {
     }
 }
 
+/// What a driver task did last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It was parked: much may have arrived since.
+    Rested,
+    /// Its turn did something.
+    Busy,
+    /// Its turns have done nothing since this time of the loop's clock.
+    Idle { since_ns: u64 },
+}
+
 /// How a driver task goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// It drives again, after the tasks that are ready.
-    Again,
+    Again(Progress),
     /// It waits until it is roused.
     Park,
     /// The loop has ended.
@@ -105,8 +116,7 @@ pub(crate) enum Next {
 pub struct DriverTask<L: EventLoop> {
     shared: Arc<SharedLoop<L>>,
     state: Arc<TaskState>,
-    /// The task was parked: much may have arrived since.
-    rested: bool,
+    progress: Progress,
 }
 
 impl<L: EventLoop> DriverTask<L> {
@@ -119,7 +129,7 @@ impl<L: EventLoop> DriverTask<L> {
         let task = Self {
             shared: Arc::clone(shared),
             state: Arc::clone(&state),
-            rested: true,
+            progress: Progress::Rested,
         };
         (task, TaskHandle(state))
     }
@@ -142,16 +152,15 @@ impl<L: EventLoop> Future for DriverTask<L> {
             // Woken by the executor for no reason, or before it parked.
             self.state.unpark();
         }
-        let next = self.shared.drive_in_task(&self.state, self.rested);
-        self.rested = next == Next::Park;
-        match next {
-            Next::Again => {
+        self.progress = match self.shared.drive_in_task(&self.state, self.progress) {
+            Next::Again(progress) => {
                 cx.waker().wake_by_ref();
-                Poll::Pending
+                progress
             }
-            Next::Park => Poll::Pending,
-            Next::End => Poll::Ready(()),
-        }
+            Next::Park => Progress::Rested,
+            Next::End => return Poll::Ready(()),
+        };
+        Poll::Pending
     }
 }
 

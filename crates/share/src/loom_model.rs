@@ -84,8 +84,8 @@ impl EventLoop for Echo {
         Ok(())
     }
 
-    fn spins(&self) -> bool {
-        false
+    fn spin_ns(&self) -> u64 {
+        0
     }
 
     fn is_expecting(&self) -> bool {

@@ -1,12 +1,14 @@
 //! The driver role, the inbox, and who drives next.
 
+mod tasks;
+
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use starling_io::{Clock, IoError, MonotonicClock, Wake};
 
-use crate::driver_task::{Next, TaskState};
+use crate::driver_task::TaskState;
 use crate::keeper::{Keeper, WakeReason};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
@@ -54,8 +56,8 @@ pub trait EventLoop: Send {
     /// If the device fails. The error is final: the loop is ended.
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError>;
 
-    /// Whether a driver that has nothing to do takes another turn rather than sleep.
-    fn spins(&self) -> bool;
+    /// How long a driver that has nothing to do takes turns before it sleeps, in nanoseconds.
+    fn spin_ns(&self) -> u64;
 
     /// Whether a caller waits for something that a turn may complete.
     fn is_expecting(&self) -> bool;
@@ -79,6 +81,8 @@ pub struct SharedLoop<L: EventLoop> {
     /// Those that could not get the role, in the order in which they came.
     waiting: Mutex<VecDeque<Candidate>>,
     waiting_len: AtomicUsize,
+    /// Driver tasks that have parked: the keeper sleeps in their place.
+    parked: Mutex<Vec<Arc<TaskState>>>,
     /// Turns that driver tasks have taken: the keeper leaves the role to them while this grows.
     task_turns: AtomicU64,
     /// Calls that are waited for in a way that drives nothing: by futures of other executors.
@@ -120,6 +124,7 @@ impl<L: EventLoop> SharedLoop<L> {
             role: RoleLock::new(Some(event_loop)),
             waiting: Mutex::new(VecDeque::new()),
             waiting_len: AtomicUsize::new(0),
+            parked: Mutex::new(Vec::new()),
             task_turns: AtomicU64::new(0),
             watched: AtomicUsize::new(0),
             keeper: Keeper::new(),
@@ -378,71 +383,6 @@ impl<L: EventLoop> SharedLoop<L> {
         offered.is_some()
     }
 
-    // ---- driver tasks ----
-
-    /// Drives one turn for a task, if nobody else drives. `rested`: the task was parked before.
-    pub(crate) fn drive_in_task(&self, task: &Arc<TaskState>, rested: bool) -> Next {
-        let Some(mut role) = self.take_role_or_list(task) else {
-            return Next::Park;
-        };
-        let driving = Driving::begin();
-        if rested {
-            self.begin(&mut role);
-        }
-        let step = self.step(&mut role);
-        self.task_turns.fetch_add(1, Ordering::Relaxed);
-        let spins = |event_loop: &L| event_loop.is_expecting() && event_loop.spins();
-        let goes_on = match step {
-            Some(Step::Busy) => true,
-            Some(Step::Idle) => role.as_ref().is_some_and(spins),
-            None => false,
-        };
-        drop(driving);
-        if step.is_none() {
-            self.release(role);
-            return Next::End;
-        }
-        if goes_on {
-            drop(role);
-            return Next::Again;
-        }
-        task.park();
-        self.release_parked(role, task)
-    }
-
-    /// The role, or the task's place among those that wait for it.
-    fn take_role_or_list(&self, task: &Arc<TaskState>) -> Option<Role<'_, L>> {
-        if let Some(role) = self.try_take_role() {
-            return Some(role);
-        }
-        task.park();
-        self.unlist(|candidate| candidate.is_task(task));
-        self.list(Candidate::Task(Arc::clone(task)));
-        // The driver may sleep, and has to look into the inbox.
-        self.device.wake();
-        let role = self.try_take_role()?;
-        task.unpark();
-        self.unlist(|candidate| candidate.is_task(task));
-        Some(role)
-    }
-
-    /// Gives up the role for a task that has parked. The inbox is looked at after that.
-    fn release_parked(&self, role: Role<'_, L>, task: &TaskState) -> Next {
-        if !self.inbox.is_empty() {
-            task.unpark();
-            drop(role);
-            return Next::Again;
-        }
-        self.release(role);
-        Next::Park
-    }
-
-    /// A driver task is gone, perhaps one that was offered the role.
-    pub(crate) fn leave(&self, task: &Arc<TaskState>) {
-        self.unlist(|candidate| candidate.is_task(task));
-        self.pass_on();
-    }
-
     // ---- the end ----
 
     /// Ends the loop and refuses what is in the inbox.
@@ -509,13 +449,23 @@ impl<L: EventLoop> SharedLoop<L> {
     /// Drives while something is expected and no caller waits for the role.
     fn drive_in_background(&self, mut role: Role<'_, L>) {
         let driving = Driving::begin();
-        while let Some(step) = self.step(&mut role) {
+        while !self.has_waiting() {
             let expects = role.as_ref().is_some_and(L::is_expecting);
-            if self.has_waiting() || (step == Step::Idle && !expects) {
-                break;
+            if expects && self.inbox.is_empty() && self.has_parked() {
+                // The task takes the turn after the sleep. If the keeper did, it would wake the
+                // executor's other tasks from outside, and these then run after all others.
+                if self.sleep(&mut role).is_none() || self.list_parked() {
+                    break;
+                }
             }
-            if step == Step::Idle && self.sleep(&mut role).is_none() {
-                break;
+            match self.step(&mut role) {
+                Some(Step::Busy) => {}
+                Some(Step::Idle) if role.as_ref().is_some_and(L::is_expecting) => {
+                    if !self.has_parked() && self.sleep(&mut role).is_none() {
+                        break;
+                    }
+                }
+                Some(Step::Idle) | None => break,
             }
         }
         drop(driving);

@@ -88,11 +88,6 @@ impl<I: Device> Core<I> {
         self.raw.wait(limit)
     }
 
-    /// Whether [`Core::wait`] would not sleep now.
-    pub(crate) fn spins(&self) -> bool {
-        self.queue.has_new() || self.raw.spins()
-    }
-
     /// Counters of the endpoint and its device.
     pub(crate) fn stats(&self) -> ThreadStats {
         ThreadStats {

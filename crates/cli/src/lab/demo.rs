@@ -26,7 +26,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use starling_bench::kv::drive::Settings;
-use starling_bench::kv::starling_roles::{KV_CLIENT, KV_SERVER};
+use starling_bench::kv::starling_roles::{KV_CHANNEL_CLIENT, KV_LOCAL_CLIENT, KV_SERVER};
 use starling_bench::kv::{LoadProcess, RunFigures, Workload};
 use starling_bench::pin::Cores;
 use starling_bench::process::{Launcher, RoleProcess};
@@ -72,8 +72,10 @@ each, all in processes of their own: servers on the second core, load generators
 They run the workloads A, B, C and E of YCSB (Zipf 0.99, 1 million records, 16-byte keys, 64-byte
 values) with 64 calls in flight. Every answer is checked against a model of the store.
 
-Starling's load generator is a generated client on an `Endpoint`. Its session has 64 slots and
-credits; all other settings are the defaults, so an idle thread spins for 50 us and then sleeps.
+The systems: `channel` is a generated client on a starling::Channel, in tasks of a tokio runtime of
+one thread; `tonic` is its channel in such a runtime; `local` is a generated client on a LocalChannel,
+in the thread of its endpoint. All settings are the defaults, so an idle thread of Starling spins for
+50 us and then sleeps.
 
 The exit status is 0 if every answer was right, and does not depend on which system was faster.
 
@@ -97,17 +99,21 @@ struct System {
     bind: Option<String>,
 }
 
-fn systems() -> [System; 3] {
-    let starling = |scheme, bind: String| System {
+/// What users take first, then tonic, then the shortest path.
+fn systems() -> [System; 5] {
+    let starling = |name, client, scheme| System {
         scheme,
-        name: "starling",
+        name,
         server: KV_SERVER,
-        client: KV_CLIENT,
-        bind: Some(bind),
+        client,
+        bind: Some(match scheme {
+            "udp" => "udp://127.0.0.1:0".into(),
+            _ => format!("shm://starling-demo-{name}-{}", std::process::id()),
+        }),
     };
     [
-        starling("udp", "udp://127.0.0.1:0".into()),
-        starling("shm", format!("shm://starling-demo-{}", std::process::id())),
+        starling("channel", KV_CHANNEL_CLIENT, "udp"),
+        starling("channel", KV_CHANNEL_CLIENT, "shm"),
         System {
             scheme: "grpc",
             name: "tonic",
@@ -115,6 +121,8 @@ fn systems() -> [System; 3] {
             client: starling_bench_tonic::KV_CLIENT_ROLE,
             bind: None,
         },
+        starling("local", KV_LOCAL_CLIENT, "udp"),
+        starling("local", KV_LOCAL_CLIENT, "shm"),
     ]
 }
 

@@ -73,8 +73,8 @@ impl starling_share::EventLoop for AnyLoop {
         for_each_device!(&mut self.0, event_loop => event_loop.sleep(limit))
     }
 
-    fn spins(&self) -> bool {
-        for_each_device!(&self.0, event_loop => event_loop.spins())
+    fn spin_ns(&self) -> u64 {
+        for_each_device!(&self.0, event_loop => event_loop.spin_ns())
     }
 
     fn is_expecting(&self) -> bool {

@@ -147,9 +147,9 @@ impl<I: Device> EventLoop<I> {
         self.core.wait(limit)
     }
 
-    /// Whether a driver without work takes another turn rather than sleep.
-    pub(super) fn spins(&self) -> bool {
-        self.core.spins()
+    /// How long a driver without work takes turns before it sleeps.
+    pub(super) fn spin_ns(&self) -> u64 {
+        self.core.raw.idle().spin_ns()
     }
 
     /// Whether a caller waits for something.

@@ -44,6 +44,14 @@ fn colour(scheme: &str) -> &'static str {
     }
 }
 
+/// Calls of a [`LocalChannel`](starling::LocalChannel) have dashes.
+fn dashes(system: &str) -> &'static str {
+    match system {
+        "local" => r#" stroke-dasharray="6 4""#,
+        _ => "",
+    }
+}
+
 /// The whole picture.
 pub(super) fn svg(outcomes: &[Outcome]) -> String {
     let panels = Workload::YCSB;
@@ -71,11 +79,12 @@ fn legend(svg: &mut String, outcomes: &[Outcome]) {
     let first = outcomes.first().map(|outcome| outcome.workload);
     let systems = outcomes.iter().filter(|o| Some(o.workload) == first);
     for (index, outcome) in systems.enumerate() {
-        let x = LEFT + 160.0 * index as f64;
+        let x = LEFT + 150.0 * index as f64;
         let _ = writeln!(
             svg,
-            r#"<path d="M{x} 48h26" stroke="{}" stroke-width="3"/><text x="{}" y="52" font-size="13">{}/{}</text>"#,
+            r#"<path d="M{x} 48h26" stroke="{}" stroke-width="3"{}/><text x="{}" y="52" font-size="13">{}/{}</text>"#,
             colour(outcome.scheme),
+            dashes(outcome.system),
             x + 34.0,
             outcome.system,
             outcome.scheme
@@ -171,9 +180,10 @@ fn panel(svg: &mut String, workload: Workload, outcomes: &[Outcome], scale: Scal
             .collect();
         let _ = writeln!(
             svg,
-            r#"<polyline points="{}" fill="none" stroke="{}" stroke-width="2.5" stroke-linejoin="round"/>"#,
+            r#"<polyline points="{}" fill="none" stroke="{}" stroke-width="2.5" stroke-linejoin="round"{}/>"#,
             line.join(" "),
-            colour(outcome.scheme)
+            colour(outcome.scheme),
+            dashes(outcome.system)
         );
     }
 }

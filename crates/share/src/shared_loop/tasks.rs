@@ -1,0 +1,113 @@
+//! Driver tasks: how they get the role, and give it up.
+
+use starling_io::Clock;
+
+use super::{Candidate, Driving, EventLoop, Role, SharedLoop, Step};
+use crate::driver_task::{Next, Progress, TaskState};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, lock};
+
+impl<L: EventLoop> SharedLoop<L> {
+    /// Drives one turn for a task, if nobody else drives.
+    pub(crate) fn drive_in_task(&self, task: &Arc<TaskState>, was: Progress) -> Next {
+        let rested = was == Progress::Rested;
+        if rested {
+            self.unpark(task);
+        }
+        let Some(mut role) = self.take_role_or_list(task) else {
+            return Next::Park;
+        };
+        let driving = Driving::begin();
+        if rested {
+            self.begin(&mut role);
+        }
+        let step = self.step(&mut role);
+        self.task_turns.fetch_add(1, Ordering::Relaxed);
+        drop(driving);
+        let next = match (step, role.as_ref()) {
+            (Some(Step::Busy), _) => Next::Again(Progress::Busy),
+            (Some(Step::Idle), Some(event_loop)) if event_loop.is_expecting() => {
+                // The executor's other tasks may have run for long since the last turn that did
+                // something: only turns without work count.
+                let now_ns = self.clock.now_ns();
+                let since_ns = match was {
+                    Progress::Idle { since_ns } => since_ns,
+                    Progress::Busy | Progress::Rested => now_ns,
+                };
+                if now_ns - since_ns < event_loop.spin_ns() {
+                    Next::Again(Progress::Idle { since_ns })
+                } else {
+                    Next::Park
+                }
+            }
+            (Some(Step::Idle), _) => Next::Park,
+            (None, _) => {
+                self.release(role);
+                return Next::End;
+            }
+        };
+        if next != Next::Park {
+            drop(role);
+            return next;
+        }
+        lock(&self.parked).push(Arc::clone(task));
+        task.park();
+        self.release_parked(role, task)
+    }
+
+    fn unpark(&self, task: &Arc<TaskState>) {
+        lock(&self.parked).retain(|parked| !Arc::ptr_eq(parked, task));
+    }
+
+    pub(super) fn has_parked(&self) -> bool {
+        !lock(&self.parked).is_empty()
+    }
+
+    /// Has the tasks that have parked drive next. False if there are none any more.
+    pub(super) fn list_parked(&self) -> bool {
+        let parked = std::mem::take(&mut *lock(&self.parked));
+        let any = !parked.is_empty();
+        for task in parked {
+            self.list(Candidate::Task(task));
+        }
+        any
+    }
+
+    /// The role, or the task's place among those that wait for it.
+    fn take_role_or_list(&self, task: &Arc<TaskState>) -> Option<Role<'_, L>> {
+        if let Some(role) = self.try_take_role() {
+            if self.has_waiting() {
+                self.unlist(|candidate| candidate.is_task(task));
+            }
+            return Some(role);
+        }
+        task.park();
+        self.unlist(|candidate| candidate.is_task(task));
+        self.list(Candidate::Task(Arc::clone(task)));
+        // The driver may sleep, and has to look into the inbox.
+        self.device.wake();
+        let role = self.try_take_role()?;
+        task.unpark();
+        self.unlist(|candidate| candidate.is_task(task));
+        Some(role)
+    }
+
+    /// Gives up the role for a task that has parked. The inbox is looked at after that.
+    fn release_parked(&self, role: Role<'_, L>, task: &Arc<TaskState>) -> Next {
+        if !self.inbox.is_empty() {
+            self.unpark(task);
+            task.unpark();
+            drop(role);
+            return Next::Again(Progress::Busy);
+        }
+        self.release(role);
+        Next::Park
+    }
+
+    /// A driver task is gone, perhaps one that was offered the role.
+    pub(crate) fn leave(&self, task: &Arc<TaskState>) {
+        self.unpark(task);
+        self.unlist(|candidate| candidate.is_task(task));
+        self.pass_on();
+    }
+}
