@@ -115,10 +115,10 @@ fn handle_responses<I: PacketIo, C: Clock>(
 ) -> Result<(), IoError> {
     while let Some((peer, frame)) = turn.core.proto.poll_response(frames) {
         let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
-        if let Some(tag) = (turn.core.proto).handle_response(now, peer, frame, sink) {
+        if let Some((session, tag)) = (turn.core.proto).handle_response(now, peer, frame, sink) {
             turn.clock.mark(Mark::Taken);
             let id = CallId {
-                session: frame.session(),
+                session,
                 number: frame.number(),
             };
             let bytes = PayloadBytes::InPlace(frame.payload());

@@ -291,7 +291,8 @@ impl Client {
         sink: &mut S,
     ) -> Option<Cancelled> {
         let session = self.sessions.get_mut(id)?;
-        if let Some(at) = session.queue.iter().position(|q| q.number == number) {
+        // The numbers of the queue grow.
+        if let Ok(at) = session.queue.binary_search_by_key(&number, |q| q.number) {
             let queued = session.queue.remove(at).expect("its position was found");
             return Some(Cancelled {
                 tag: queued.tag,

@@ -234,9 +234,9 @@ impl Protocol {
                     })
                 }),
                 Upcoming::Responses => self.poll_response(frames).and_then(|(peer, frame)| {
-                    let tag = self.handle_response(now, peer, frame, sink)?;
+                    let (session, tag) = self.handle_response(now, peer, frame, sink)?;
                     Some(Incoming::Response {
-                        session: self.client.owner(frame.session()),
+                        session,
                         number: frame.header.number,
                         tag,
                         ext: frame.ext(),
@@ -312,8 +312,8 @@ impl Protocol {
             .handle_request(&mut self.shared, now, peer, frame, sink)
     }
 
-    /// Handles a response of one packet. `Some`: it answers this endpoint's request with that tag.
-    /// The message is the frame's payload.
+    /// Handles a response of one packet. `Some`: it answers this endpoint's request with that tag, on
+    /// that session. The message is the frame's payload.
     #[inline]
     pub fn handle_response<S: FrameSink>(
         &mut self,
@@ -321,7 +321,7 @@ impl Protocol {
         peer: PeerId,
         frame: Frame<'_>,
         sink: &mut S,
-    ) -> Option<Tag> {
+    ) -> Option<(SessionId, Tag)> {
         self.client
             .handle_response(&mut self.shared, now, peer, frame, sink)
     }

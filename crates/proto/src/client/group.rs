@@ -10,9 +10,11 @@
 //!        a slot of the session or of a member becomes free, or a member opens ◀────┘
 //! ```
 //!
-//! Requests that end quickly need no members: more slots would only move their queue to the server.
-//! So a group grows by as many slots as hold slow requests, times [`GROWTH`], and no faster than a
-//! handshake. A member without requests for [`IDLE_NS`] to twice that is closed.
+//! Requests that end quickly need no members, nor do those that wait for the server's thread: more
+//! slots would only move their queue to the server. So only requests count that the server has said
+//! it executes, in answer to a repeat. A group grows by as many slots as hold such requests, times
+//! [`GROWTH`], and no faster than a handshake. A member without requests for [`IDLE_NS`] to twice that
+//! is closed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,6 +26,8 @@ use crate::{FrameSink, RequestNumber, SessionError, SessionId};
 
 /// A request is slow, and one that waits has waited for long, after this time.
 const SLOW_NS: u64 = 1_000_000;
+/// When a group that cannot grow now is looked at again.
+const STUCK_NS: u64 = 100_000_000;
 /// Slots that are added for each slow request: a group of slow requests quadruples.
 const GROWTH: usize = 3;
 /// The pause after a member that did not open: its server wants no more sessions for now.
@@ -35,8 +39,10 @@ const IDLE_NS: u64 = 1_000_000_000;
 pub(super) struct Groups {
     /// By the session that the caller has. A session without members has no group.
     by_first: BTreeMap<u32, Group>,
-    /// Sessions with requests that wait, each once, and when they are looked at: in that order.
+    /// Sessions with requests that wait, and when they are looked at: in that order. Each session is in
+    /// one of these two once.
     waiting: VecDeque<(u64, SessionId)>,
+    stuck: VecDeque<(u64, SessionId)>,
     /// Sessions with members, each once, and when idle members are looked for: in that order.
     grown: VecDeque<(u64, SessionId)>,
     /// Open members of sessions that have ended. The next flush closes them.
@@ -68,6 +74,7 @@ impl Groups {
         Self {
             by_first: BTreeMap::new(),
             waiting: VecDeque::new(),
+            stuck: VecDeque::new(),
             grown: VecDeque::new(),
             orphans: Vec::new(),
             due_at: u64::MAX,
@@ -173,12 +180,16 @@ impl Client {
         let member = self.sessions.get(id).expect("the caller has it");
         let (first, preamble) = (member.first, member.preamble);
         let of_same_server = |session: &ClientSession| session.is_known_to(member.peer, preamble);
-        let belongs = self.sessions.get(first).is_some_and(of_same_server);
+        let owner = self.sessions.get(first).filter(|it| of_same_server(it));
+        let rtt = owner.map(|owner| owner.rtt);
         let Some(group) = self.groups.get_mut(first) else {
             unreachable!("a group ends with its members");
         };
         group.connecting -= 1;
-        if belongs {
+        if let Some(rtt) = rtt {
+            // The path is the same.
+            let member = self.sessions.get_mut(id).expect("just seen");
+            member.rtt = rtt;
             self.send_queued(shared, now, id, sink);
         } else {
             // The server was restarted. The first session will learn it.
@@ -241,11 +252,15 @@ impl Client {
         while let Some(first) = Groups::pop_due(&mut self.groups.waiting, now) {
             self.maintain_queue(shared, now, first, sink);
         }
+        while let Some(first) = Groups::pop_due(&mut self.groups.stuck, now) {
+            self.maintain_queue(shared, now, first, sink);
+        }
         while let Some(first) = Groups::pop_due(&mut self.groups.grown, now) {
             self.close_idle_members(shared, now, first, sink);
         }
         let groups = &mut self.groups;
-        let next = [groups.waiting.front(), groups.grown.front()];
+        let queues = [&groups.waiting, &groups.stuck, &groups.grown];
+        let next = queues.map(VecDeque::front);
         let next = next.into_iter().flatten().map(|(at, _)| *at);
         groups.due_at = next.min().unwrap_or(u64::MAX);
     }
@@ -266,41 +281,59 @@ impl Client {
         if !waits {
             return;
         }
-        self.groups.watch_again(now, first);
         let is_late = |queued: &Queued| now.saturating_sub(queued.queued_at) >= SLOW_NS;
-        if session.suspected || !session.queue.front().is_some_and(is_late) {
-            return;
+        let is_late = !session.suspected && session.queue.front().is_some_and(is_late);
+        if is_late && !self.grow(shared, now, first, sink) {
+            self.groups.stuck.push_back((now + STUCK_NS, first));
+        } else {
+            self.groups.watch_again(now, first);
         }
-        let (peer, slots, queued) = (
-            session.peer,
-            usize::from(session.slot_count),
-            session.queue.len(),
-        );
+    }
+
+    /// Adds as many members as slow requests ask for. False if the group cannot grow now.
+    fn grow<S: FrameSink>(
+        &mut self,
+        shared: &mut Shared,
+        now: u64,
+        first: SessionId,
+        sink: &mut S,
+    ) -> bool {
+        let session = self.sessions.get(first).expect("the caller has it");
+        let (peer, slots) = (session.peer, usize::from(session.slot_count));
+        let queued = session.queue.len();
         let mut slow = session.slow_requests(now, SLOW_NS);
         let mut room = usize::from(shared.config.group_sessions) - 1;
         if let Some(group) = self.groups.get_mut(first) {
             if std::mem::take(&mut group.refused) {
                 group.grow_at = now + REFUSED_PAUSE_NS;
             }
-            room = room.saturating_sub(group.members.len());
-            if room == 0 || group.connecting > 0 || now < group.grow_at {
-                return;
+            if group.connecting > 0 {
+                return true;
             }
+            if now < group.grow_at {
+                return false;
+            }
+            room = room.saturating_sub(group.members.len());
             let members = group.members.iter();
             let members = members.filter_map(|member| self.sessions.get(member.id));
             slow += members
                 .map(|member| member.slow_requests(now, SLOW_NS))
                 .sum::<usize>();
         }
+        // The callers' own sessions come first: half of the table is theirs.
+        room = room.min((shared.config.max_sessions / 2).saturating_sub(self.sessions.len()));
+        if room == 0 {
+            return false;
+        }
         let wanted = queued.min(GROWTH * slow).div_ceil(slots).min(room);
         for _ in 0..wanted {
-            // If this end has its limit of sessions, the requests wait on.
             let Ok(id) = self.connect(shared, now, peer, sink) else {
-                break;
+                return false;
             };
             self.add_member(now, first, id);
             shared.stats.sessions_added += 1;
         }
+        true
     }
 
     fn add_member(&mut self, now: u64, first: SessionId, id: SessionId) {
@@ -336,7 +369,8 @@ impl Client {
                 idle.push(member.id);
             }
         }
-        let is_over = idle.len() == group.members.len();
+        // A group that was refused keeps its pause.
+        let is_over = idle.len() == group.members.len() && now >= group.grow_at;
         for id in idle {
             self.end(shared, now, id, SessionError::Closed, sink);
         }

@@ -79,6 +79,11 @@ impl Client {
         let session = self.sessions.get_mut(id).expect("just found");
         sink.limit_datagram(peer, accept.max_datagram as usize);
         session.open(now, &accept, &shared.config);
+        if self.suspected.contains(&peer) {
+            // This accept may be older than the absence for which the peer is suspected.
+            session.suspected = true;
+            session.ready = false;
+        }
         if let Some(entry) = shared.peers.get_mut(peer) {
             entry.newest = id;
         }

@@ -32,7 +32,7 @@ impl Client {
         peer: PeerId,
         frame: Frame<'_>,
         sink: &mut S,
-    ) -> Option<Tag> {
+    ) -> Option<(SessionId, Tag)> {
         let id = frame.session();
         let index = frame.header.slot;
         let session = match self.sessions.get_mut(id) {
@@ -78,12 +78,14 @@ impl Client {
             slot.credits = 0;
             session.in_flight -= 1;
             session.free |= 1 << index;
+            Some((id, tag))
         } else {
-            self.complete_slow_path(shared, now, id, index.into(), sink);
+            let owner = self.complete_slow_path(shared, now, id, index.into(), sink);
+            Some((owner, tag))
         }
-        Some(tag)
     }
 
+    /// Returns the session that the caller of this one has.
     #[inline(never)]
     fn complete_slow_path<S: FrameSink>(
         &mut self,
@@ -92,13 +94,15 @@ impl Client {
         id: SessionId,
         index: usize,
         sink: &mut S,
-    ) {
+    ) -> SessionId {
         let session = self.sessions.get_mut(id).expect("the caller has it");
+        let owner = session.owner();
         session.free_slot(index);
         if session.slots[index].is_bulky() {
             session.slots[index].release_memory(shared);
         }
         self.send_queued(shared, now, id, sink);
+        owner
     }
 
     /// Bytes of the response whose first fragment this frame is, if memory must be promised for it.
@@ -297,6 +301,7 @@ impl Client {
         let srtt_ns = session.rtt.smoothed_ns();
         let slot = &mut session.slots[index];
         if ack.executing != 0 {
+            slot.executing = true;
             slot.confirm(now);
         }
         let Some(Large::Send { window, timed }) = slot.cold.large_mut() else {

@@ -251,15 +251,20 @@ impl ClientSession {
 
     /// The slot that holds a request.
     pub(crate) fn slot_of(&self, number: RequestNumber) -> Option<usize> {
+        if self.busy() == 0 {
+            return None;
+        }
         let mut slots = self.slots.iter();
         slots.position(|slot| slot.phase != Phase::Idle && slot.number == number)
     }
 
-    /// Requests in slots that had no answer for this long.
+    /// Requests in slots that the server has executed for this long. One that waits in the server's
+    /// receive queue is not among them: it would only wait with more company there.
     pub(crate) fn slow_requests(&self, now: u64, slow_ns: u64) -> usize {
-        let is_slow = |slot: &&Slot| {
-            slot.phase != Phase::Idle && now.saturating_sub(slot.active_at) >= slow_ns
-        };
+        // The server's answer to a repeated request took at least a retransmission timeout.
+        let is_long =
+            |slot: &Slot| slot.retries > 0 || now.saturating_sub(slot.active_at) >= slow_ns;
+        let is_slow = |slot: &&Slot| slot.phase != Phase::Idle && slot.executing && is_long(slot);
         self.slots.iter().filter(is_slow).count()
     }
 
@@ -290,6 +295,7 @@ impl ClientSession {
         slot.ext = ext;
         slot.active_at = now;
         slot.retries = 0;
+        slot.executing = false;
         slot.phase = Phase::Single;
         let body = message.head();
         let head = Header {
@@ -329,6 +335,7 @@ impl ClientSession {
         slot.ext = request.prefix.ext;
         slot.active_at = now;
         slot.retries = 0;
+        slot.executing = false;
         if len <= self.fragment as usize {
             slot.phase = Phase::Single;
         } else {

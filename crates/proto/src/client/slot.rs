@@ -52,6 +52,8 @@ pub(crate) struct Slot {
     pub(crate) retries: u8,
     /// A request for response is due at the next flush.
     pub(crate) rfr_due: bool,
+    /// The server has said that it executes the request.
+    pub(crate) executing: bool,
     inline: InlineMessage,
 }
 
@@ -67,6 +69,7 @@ impl Default for Slot {
             ext: false,
             retries: 0,
             rfr_due: false,
+            executing: false,
             inline: InlineMessage::default(),
         }
     }

@@ -98,6 +98,13 @@ impl Server {
         if let Some(id) = self.by_client.get(&key) {
             return Ok(Some(*id));
         }
+        let client = shared.peers.get(peer);
+        let client = client.filter(|client| client.token == connect.token);
+        let most = shared.config.max_sessions_per_client;
+        if client.is_some_and(|client| client.server_sessions as usize >= most) {
+            let limit = most as u32;
+            return Err(Refusal::ClientLimit { limit });
+        }
         if !self.draining
             && !self.sessions.is_full()
             && self.first_grant(shared, 1).is_none()
@@ -150,13 +157,6 @@ impl Server {
         let limit = shared.config.max_sessions as u32;
         if self.sessions.is_full() {
             return Err(Refusal::SessionLimit { limit });
-        }
-        let of_client = shared.peers.get(peer);
-        let of_client = of_client.map_or(0, |peer| peer.server_sessions);
-        let limit = shared.config.max_sessions_per_client;
-        if of_client as usize >= limit {
-            let limit = limit as u32;
-            return Err(Refusal::ClientLimit { limit });
         }
         let wanted = connect.credits.min(shared.config.credits);
         let granted = self

@@ -39,7 +39,7 @@ fn slow_requests_run_all_at_once_and_the_group_shrinks_again() {
     for tag in 0..1000 {
         net.request(0, session, tag, b"slow");
     }
-    net.run_ms(12);
+    net.run_ms(30);
     assert_eq!(net.hosts[1].ran.len(), 1000);
     assert_eq!(group_of(&net, session), 125);
     assert_eq!(net.hosts[1].protocol.session_counts(), (0, 125));
@@ -49,6 +49,8 @@ fn slow_requests_run_all_at_once_and_the_group_shrinks_again() {
     answer_all(&mut net);
     net.run_ms(1);
     assert_eq!(answers(&net), 1000);
+    let answered_on: Vec<_> = net.hosts[0].answered_on.iter().collect();
+    assert_eq!(answered_on, [&session], "the caller knows no other");
     // Members without requests are closed, and nobody hears of it.
     net.run_ms(3000);
     assert_eq!(group_of(&net, session), 1);
@@ -83,6 +85,23 @@ fn requests_that_end_quickly_need_no_further_sessions() {
     }
     net.run_ms(50);
     assert_eq!(answers(&net), 4000);
+    assert_eq!(net.hosts[0].protocol.stats().sessions_added, 0);
+}
+
+#[test]
+fn requests_that_wait_for_the_servers_thread_need_no_further_sessions() {
+    let mut net = Net::pair();
+    let session = net.connect(0, 1);
+    net.run_ms(1);
+    for tag in 0..100 {
+        net.request(0, session, tag, b"waits");
+    }
+    // Nothing of it is read meanwhile.
+    net.delay = Box::new(|from, _| if from == 0 { 40 * MS } else { 0 });
+    net.run_ms(300);
+    net.delay = Box::new(|_, _| 0);
+    net.run_ms(1000);
+    assert_eq!(answers(&net), 100);
     assert_eq!(net.hosts[0].protocol.stats().sessions_added, 0);
 }
 

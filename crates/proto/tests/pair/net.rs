@@ -1,6 +1,7 @@
 //! Two or more protocols on the simulator's network. A test decides which datagrams the network loses,
 //! delays and marks.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -166,6 +167,8 @@ pub(crate) struct Host {
     pub(crate) protocol: Protocol,
     pub(crate) wire: Wire,
     pub(crate) seen: Vec<Seen>,
+    /// The sessions of its answered requests.
+    pub(crate) answered_on: HashSet<SessionId>,
     /// Requests that were handed over, in order, with their bodies.
     pub(crate) ran: Vec<(RequestId, Vec<u8>)>,
     /// Requests that failed and cannot have run.
@@ -237,6 +240,7 @@ impl Host {
             protocol: Protocol::new(config, secrets, now).expect("a sound configuration"),
             wire: Wire::new(fabric, index),
             seen: Vec::new(),
+            answered_on: HashSet::new(),
             ran: Vec::new(),
             not_run: Vec::new(),
             echo: true,
@@ -297,7 +301,10 @@ impl Host {
                     }
                     self.ran.push((id, body));
                 }
-                Incoming::Response { tag, body, .. } => {
+                Incoming::Response {
+                    session, tag, body, ..
+                } => {
+                    self.answered_on.insert(session);
                     self.seen.push(Seen::Answer(tag, owned(body)));
                 }
                 Incoming::Cancelled { .. } => {}

@@ -264,7 +264,7 @@ fn handle_frames<A: Application + ?Sized>(
             Upcoming::Responses => {
                 let response = protocol.poll_response(frames);
                 let tag = response.and_then(|(peer, frame)| {
-                    let tag = protocol.handle_response(now, peer, frame, sink)?;
+                    let (_, tag) = protocol.handle_response(now, peer, frame, sink)?;
                     Some((tag, frame.payload()))
                 });
                 if let Some((tag, body)) = tag {
