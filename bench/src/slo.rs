@@ -22,7 +22,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use starling_endpoint::jbsq::Mode;
+use starling_endpoint::jbsq::QueueModel;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
@@ -60,16 +60,16 @@ const SEARCH: Search = Search {
 pub(crate) struct Policy {
     /// RPCValet's name: queues x workers of each.
     name: &'static str,
-    mode: Mode,
+    model: QueueModel,
     /// The device hands out requests, not the dispatch thread.
     steered: bool,
 }
 
 impl Policy {
-    const fn of(name: &'static str, mode: Mode) -> Self {
+    const fn of(name: &'static str, model: QueueModel) -> Self {
         Self {
             name,
-            mode,
+            model,
             steered: false,
         }
     }
@@ -82,15 +82,15 @@ impl Policy {
 
 /// The policies of any device.
 const POLICIES: [Policy; 3] = [
-    Policy::of("1x16", Mode::SingleQueue),
-    Policy::of("4x4", Mode::Grouped(4)),
-    Policy::of("16x1", Mode::Partitioned),
+    Policy::of("1x16", QueueModel::SingleQueue),
+    Policy::of("4x4", QueueModel::Grouped(4)),
+    Policy::of("16x1", QueueModel::Partitioned),
 ];
 
 /// A single queue in effect, kept by a device that can steer: AF_XDP.
 const STEERED: Policy = Policy {
     steered: true,
-    ..Policy::of("steered", Mode::SingleQueue)
+    ..Policy::of("steered", QueueModel::SingleQueue)
 };
 
 /// The ideal, and Starling over the devices within this host.

@@ -60,7 +60,7 @@ fn serve_on<I: Device>(policy: Policy, host: &str) -> Result<(), BenchError> {
     endpoint.register_worker(HOLD, Arc::new(hold));
     let mut config = WorkerConfig::new(WORKERS, FLOWS * usize::from(SLOTS));
     config.idle = Idle::Block;
-    (config.mode, config.steered) = (policy.mode, policy.steered);
+    (config.model, config.steered) = (policy.model, policy.steered);
     endpoint.start_workers(&config).map_err(failed)?;
     announce(&endpoint.local_address())?;
     endpoint.run_until(|_| false).map_err(failed)

@@ -6,7 +6,7 @@ use starling_io::Capabilities;
 use starling_proto::ConfigError;
 
 use crate::error::WorkerConfigError;
-use crate::jbsq::{MAX_DEPTH, Mode};
+use crate::jbsq::{MAX_DEPTH, QueueModel};
 
 /// How an event loop behaves when it has no work. While a device has no room for frames that wait,
 /// all settings but [`Idle::Spin`] poll the device for 100 us after the last work, then every 50
@@ -58,10 +58,10 @@ pub struct WorkerConfig {
     /// at once. 1 to [`MAX_DEPTH`](crate::jbsq::MAX_DEPTH), 2 by default.
     pub depth: u8,
     /// Which threads may run a request.
-    pub mode: Mode,
+    pub model: QueueModel,
     /// The device itself steers plain requests of one packet to the threads, which answer them
     /// without the endpoint's thread (RPCValet, ASPLOS 2019). Only `xdp://` can do that, with 1 to
-    /// 63 threads and [`Mode::SingleQueue`]. The same threads get all other requests, such as calls
+    /// 63 threads and [`QueueModel::SingleQueue`]. The same threads get all other requests, such as calls
     /// with a timeout or metadata, in the usual way. An endpoint that is dropped while handlers run
     /// frees its port at once, and the interface's queue when the last handler has returned.
     pub steered: bool,
@@ -79,7 +79,7 @@ impl WorkerConfig {
             threads,
             queue,
             depth: 2,
-            mode: Mode::SingleQueue,
+            model: QueueModel::SingleQueue,
             steered: false,
             idle: Idle::Adaptive {
                 spin: Duration::ZERO,
@@ -92,7 +92,7 @@ impl WorkerConfig {
     /// # Errors
     /// With the field that has to be changed.
     pub fn check(&self) -> Result<(), WorkerConfigError> {
-        let (mode, depth) = (self.mode, self.depth);
+        let (model, depth) = (self.model, self.depth);
         let checks = [
             (
                 "threads",
@@ -107,16 +107,16 @@ impl WorkerConfig {
                 "1 to 8",
             ),
             (
-                "mode",
-                format!("{mode:?}"),
-                mode != Mode::Grouped(0),
+                "model",
+                format!("{model:?}"),
+                model != QueueModel::Grouped(0),
                 "of at least one group",
             ),
             (
-                "mode",
-                format!("{mode:?}"),
-                mode == Mode::SingleQueue || !self.steered,
-                "SingleQueue if the device steers requests to workers: it has no other mode",
+                "model",
+                format!("{model:?}"),
+                model == QueueModel::SingleQueue || !self.steered,
+                "SingleQueue if the device steers requests to workers: it has no other model",
             ),
         ];
         for (field, value, good, must) in checks {
@@ -192,12 +192,12 @@ mod tests {
                 "depth is 9, it must be 1 to 8",
             ),
             (
-                |config| config.mode = Mode::Grouped(0),
-                "mode is Grouped(0), it must be of at least one group",
+                |config| config.model = QueueModel::Grouped(0),
+                "model is Grouped(0), it must be of at least one group",
             ),
             (
-                |config| (config.steered, config.mode) = (true, Mode::Partitioned),
-                "mode is Partitioned, it must be SingleQueue",
+                |config| (config.steered, config.model) = (true, QueueModel::Partitioned),
+                "model is Partitioned, it must be SingleQueue",
             ),
         ];
         for (change, says) in changes {

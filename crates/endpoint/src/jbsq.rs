@@ -7,8 +7,8 @@
 //! runs, and one to continue with while the completion is on its way. So at most one request waits
 //! behind a long one.
 //!
-//! [`Mode::Partitioned`] is what receive-side scaling does, for comparison: each flow has one
-//! worker, under any load. [`Mode::Grouped`] is in between.
+//! [`QueueModel::Partitioned`] is what receive-side scaling does, for comparison: each flow has one
+//! worker, under any load. [`QueueModel::Grouped`] is in between.
 //!
 //! Nothing here runs an item or knows what it is: a thread pool and a simulator use the same code.
 
@@ -19,7 +19,7 @@ pub const MAX_DEPTH: u8 = 8;
 
 /// Which workers may run a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum QueueModel {
     /// Any worker (1xN).
     #[default]
     SingleQueue,
@@ -30,7 +30,7 @@ pub enum Mode {
     Partitioned,
 }
 
-impl Mode {
+impl QueueModel {
     fn groups(self, workers: usize) -> usize {
         match self {
             Self::SingleQueue => 1,
@@ -78,9 +78,9 @@ struct Group<T> {
 impl<T> Jbsq<T> {
     /// `workers` (at least one), each with at most `depth` items (clamped to 1 to [`MAX_DEPTH`]), and
     /// at most `capacity` items that wait, in a queue or behind the item that a worker runs.
-    pub fn new(mode: Mode, workers: usize, depth: u8, capacity: usize) -> Self {
+    pub fn new(model: QueueModel, workers: usize, depth: u8, capacity: usize) -> Self {
         let (workers, depth) = (workers.max(1), depth.clamp(1, MAX_DEPTH));
-        let count = mode.groups(workers);
+        let count = model.groups(workers);
         let groups = (0..count).map(|index| {
             let workers = index * workers / count..(index + 1) * workers / count;
             let mut by_load = vec![Set::new(workers.len()); depth.into()];
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_shortest_queue_is_joined_up_to_the_bound() {
-        let mut jbsq = Jbsq::new(Mode::SingleQueue, 3, 2, 5);
+        let mut jbsq = Jbsq::new(QueueModel::SingleQueue, 3, 2, 5);
         let order: Vec<_> = (0..6)
             .map(|item| assigned(jbsq.submit(item, item)))
             .collect();
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn only_items_that_would_wait_are_refused() {
-        let mut jbsq = Jbsq::new(Mode::SingleQueue, 2, 8, 1);
+        let mut jbsq = Jbsq::new(QueueModel::SingleQueue, 2, 8, 1);
         let order: Vec<_> = (0..3)
             .map(|item| assigned(jbsq.submit(item, item)))
             .collect();
@@ -273,8 +273,8 @@ mod tests {
 
     #[test]
     fn a_flow_stays_in_its_group() {
-        for (mode, groups) in [(Mode::Grouped(4), 4), (Mode::Partitioned, 16)] {
-            let mut jbsq = Jbsq::new(mode, 16, 2, 1000);
+        for (model, groups) in [(QueueModel::Grouped(4), 4), (QueueModel::Partitioned, 16)] {
+            let mut jbsq = Jbsq::new(model, 16, 2, 1000);
             let mut hit = std::collections::BTreeSet::new();
             for flow in 0..200 {
                 let worker = assigned(jbsq.submit(flow, ()));
@@ -294,7 +294,7 @@ mod tests {
     fn groups_of_unlike_sizes_hold_every_worker_once() {
         for workers in 1..70 {
             for groups in 1..=workers {
-                let jbsq = Jbsq::<()>::new(Mode::Grouped(groups), workers, 2, 0);
+                let jbsq = Jbsq::<()>::new(QueueModel::Grouped(groups), workers, 2, 0);
                 for worker in 0..workers {
                     assert!(jbsq.group_of(worker).contains(&worker));
                 }
@@ -311,12 +311,12 @@ mod tests {
             .with_type::<(u8, u8, u8, Vec<(bool, u8)>)>()
             .for_each(|(workers, groups, depth, steps)| {
                 let workers = usize::from(workers % 100) + 1;
-                let mode = match groups {
-                    0 => Mode::SingleQueue,
-                    1 => Mode::Partitioned,
-                    _ => Mode::Grouped(usize::from(*groups)),
+                let model = match groups {
+                    0 => QueueModel::SingleQueue,
+                    1 => QueueModel::Partitioned,
+                    _ => QueueModel::Grouped(usize::from(*groups)),
                 };
-                let mut jbsq = Jbsq::new(mode, workers, *depth, 5);
+                let mut jbsq = Jbsq::new(model, workers, *depth, 5);
                 let depth = depth.clamp(&1, &MAX_DEPTH);
                 let mut busy: Vec<usize> = Vec::new();
                 let mut next = 0_u32;

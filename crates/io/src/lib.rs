@@ -198,7 +198,7 @@ pub trait PacketIo {
             Fault::Caller,
             format!("have {} place datagrams on workers", self.local_address()),
             format!("{} devices cannot do that", self.capabilities().scheme),
-            "use an xdp:// address, or another dispatch mode",
+            "use an xdp:// address, or another queue model",
         ))
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
+use starling_endpoint::jbsq::{Jbsq, Placed, QueueModel};
 use starling_endpoint::{Dispatch, Job, WorkerConfig};
 
 use crate::fabric::{HostId, SharedFabric};
@@ -51,7 +51,7 @@ impl Workers {
         Self(Arc::new(Mutex::new(Pool {
             fabric: fabric.clone(),
             host,
-            policy: Jbsq::new(Mode::SingleQueue, threads, depth, queue),
+            policy: Jbsq::new(QueueModel::SingleQueue, threads, depth, queue),
             waiting: (0..threads).map(|_| VecDeque::new()).collect(),
             running: (0..threads).map(|_| None).collect(),
             done: VecDeque::new(),

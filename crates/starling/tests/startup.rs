@@ -14,10 +14,13 @@ const UNSOUND: [(Change, &str); 5] = [
     (|config| config.threads = 0, "threads"),
     (|config| config.depth = 0, "depth"),
     (|config| config.depth = jbsq::MAX_DEPTH + 1, "depth"),
-    (|config| config.mode = jbsq::Mode::Grouped(0), "mode"),
     (
-        |config| (config.steered, config.mode) = (true, jbsq::Mode::Partitioned),
-        "mode",
+        |config| config.model = jbsq::QueueModel::Grouped(0),
+        "model",
+    ),
+    (
+        |config| (config.steered, config.model) = (true, jbsq::QueueModel::Partitioned),
+        "model",
     ),
 ];
 

@@ -158,7 +158,7 @@ impl Job {
         self.reply.answer = answer;
     }
 
-    /// The flow of the request: requests of one flow may share a worker ([`crate::jbsq::Mode`]).
+    /// The flow of the request: requests of one flow may share a worker ([`crate::jbsq::QueueModel`]).
     pub(super) fn flow(&self) -> u64 {
         self.request.info.peer.0.into()
     }

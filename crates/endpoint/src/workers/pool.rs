@@ -88,7 +88,7 @@ impl ThreadPool {
     ) -> Result<Self, IoError> {
         config.check()?;
         let count = config.threads;
-        let policy = Jbsq::new(config.mode, count, config.depth, config.queue);
+        let policy = Jbsq::new(config.model, count, config.depth, config.queue);
         let (dispatcher, mailboxes) = dispatcher(count);
         let idle = std::iter::repeat_with(CachePadded::default);
         let shared = Arc::new(Shared {

@@ -37,7 +37,7 @@ impl XdpIo {
         if !(1..=MAX_WORKERS).contains(&workers) {
             return fail(
                 format!("{workers} workers are too few or too many"),
-                "have 1 to 63, or another dispatch mode",
+                "have 1 to 63, or another queue model",
             );
         }
         if !(1..=MAX_DEPTH).contains(&depth) {
@@ -66,7 +66,7 @@ impl XdpIo {
         ));
         let mut parts: Vec<WorkerParts> = Vec::new();
         let host = |error| {
-            let remedy = "raise the limits on memory and open files, or use another dispatch mode";
+            let remedy = "raise the limits on memory and open files, or use another queue model";
             IoError::from_os(Fault::Host, attempt.as_str(), error, remedy)
         };
         for index in 0..workers {

@@ -170,7 +170,7 @@ fn a_device_that_cannot_steer_refuses_steered_workers() {
     assert_eq!(error.fault, Fault::Caller);
     assert!(error.remedy.contains("xdp://"), "{error}");
     let mut partitioned = steered(2);
-    partitioned.mode = starling_endpoint::jbsq::Mode::Partitioned;
+    partitioned.model = starling_endpoint::jbsq::QueueModel::Partitioned;
     let error = endpoint.start_workers(&partitioned);
     let error = error.expect_err("steered workers have one queue");
     assert_eq!(error.fault, Fault::Caller);

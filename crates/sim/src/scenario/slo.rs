@@ -1,4 +1,4 @@
-//! The highest load of a server of many cores before its tail latency is too long, by dispatch mode:
+//! The highest load of a server of many cores before its tail latency is too long, by queue model:
 //! figures 2 and 9 of RPCValet (ASPLOS 2019), with the dispatch code that ships.
 //!
 //! Requests arrive at random (Poisson), with several distributions of service times. Each row has
@@ -9,7 +9,7 @@ mod model;
 
 use std::convert::Infallible;
 
-use starling_endpoint::jbsq::Mode;
+use starling_endpoint::jbsq::QueueModel;
 
 use super::{Bench, Curve, Plot};
 use crate::queueing::{self, SLO, Search, Service, arrivals};
@@ -34,7 +34,7 @@ const SEARCH: Search = Search {
 #[derive(Clone, Copy)]
 enum System {
     Ideal,
-    Policy(Mode),
+    Policy(QueueModel),
 }
 
 impl System {
@@ -42,9 +42,9 @@ impl System {
     fn name(self, workers: usize) -> String {
         match self {
             Self::Ideal => "ideal".into(),
-            Self::Policy(Mode::SingleQueue) => format!("1x{workers}"),
-            Self::Policy(Mode::Grouped(groups)) => format!("{groups}x{}", workers / groups),
-            Self::Policy(Mode::Partitioned) => format!("{workers}x1"),
+            Self::Policy(QueueModel::SingleQueue) => format!("1x{workers}"),
+            Self::Policy(QueueModel::Grouped(groups)) => format!("{groups}x{}", workers / groups),
+            Self::Policy(QueueModel::Partitioned) => format!("{workers}x1"),
         }
     }
 
@@ -53,7 +53,7 @@ impl System {
         let arrivals = arrivals(service, MEAN_NS, workers, load, seed);
         let latencies_ns = match self {
             Self::Ideal => queueing::ideal(workers, arrivals, count),
-            Self::Policy(mode) => model::dispatched(mode, DEPTH, workers, arrivals, count),
+            Self::Policy(model) => model::dispatched(model, DEPTH, workers, arrivals, count),
         };
         latencies_ns.value_at_quantile(0.99) as f64 / MEAN_NS
     }
@@ -67,9 +67,9 @@ pub(super) fn run(bench: &mut Bench<'_>) {
     };
     let systems = [
         System::Ideal,
-        System::Policy(Mode::SingleQueue),
-        System::Policy(Mode::Grouped(4)),
-        System::Policy(Mode::Partitioned),
+        System::Policy(QueueModel::SingleQueue),
+        System::Policy(QueueModel::Grouped(4)),
+        System::Policy(QueueModel::Partitioned),
     ];
     let total = sizes.len() * Service::ALL.len();
     for (at, &workers) in sizes.iter().enumerate() {

@@ -200,7 +200,7 @@ fn a_job_behind_a_blocked_handler_is_run_although_all_other_workers_are_busy() {
 #[test]
 fn an_idle_worker_gets_its_flows_although_jobs_wait_for_another_worker() {
     let mut config = WorkerConfig::new(2, 1);
-    config.mode = crate::jbsq::Mode::Partitioned;
+    config.model = crate::jbsq::QueueModel::Partitioned;
     let (mut pool, _) = start(&config);
     let (_open, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);
@@ -223,17 +223,17 @@ fn an_idle_worker_gets_its_flows_although_jobs_wait_for_another_worker() {
 /// Far more jobs than there is room for, from handlers that panic now and then.
 #[test]
 fn every_job_comes_back_once_in_every_mode() {
-    use crate::jbsq::Mode;
+    use crate::jbsq::QueueModel;
     use crate::workers::job::JobEnd;
 
-    for (mode, depth) in [
-        (Mode::SingleQueue, 1),
-        (Mode::SingleQueue, 2),
-        (Mode::Grouped(2), 3),
-        (Mode::Partitioned, 8),
+    for (model, depth) in [
+        (QueueModel::SingleQueue, 1),
+        (QueueModel::SingleQueue, 2),
+        (QueueModel::Grouped(2), 3),
+        (QueueModel::Partitioned, 8),
     ] {
         let mut config = WorkerConfig::new(4, 16);
-        (config.mode, config.depth) = (mode, depth);
+        (config.model, config.depth) = (model, depth);
         let (mut pool, rung) = start(&config);
         let handler: WorkerHandler = Arc::new(|request, reply| {
             assert!(!request.body().len().is_multiple_of(7), "as planned");

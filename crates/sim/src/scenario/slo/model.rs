@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use hdrhistogram::Histogram;
-use starling_endpoint::jbsq::{Jbsq, Mode, Placed};
+use starling_endpoint::jbsq::{Jbsq, Placed, QueueModel};
 
 use crate::queueing::{Arrival, times};
 
@@ -118,15 +118,15 @@ impl Machine {
 /// Latencies of all but the first tenth of `count` requests, with the shipped policy. Partitioned
 /// requests reach their worker without the dispatcher, as from a network card.
 pub(super) fn dispatched(
-    mode: Mode,
+    model: QueueModel,
     depth: u8,
     workers: usize,
     arrivals: impl Iterator<Item = Arrival>,
     count: usize,
 ) -> Histogram<u64> {
-    let free = mode == Mode::Partitioned;
+    let free = model == QueueModel::Partitioned;
     let mut machine = Machine {
-        policy: Jbsq::new(mode, workers, depth, QUEUE),
+        policy: Jbsq::new(model, workers, depth, QUEUE),
         schedule: Schedule::new(),
         told: 0,
         busy_until_ns: 0,
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn partitioned_workers_have_the_textbooks_latency() {
         let load = arrivals(Service::Exponential, MEAN_NS, 16, 0.5, 1);
-        let parted = dispatched(Mode::Partitioned, 2, 16, load, 1_000_000);
+        let parted = dispatched(QueueModel::Partitioned, 2, 16, load, 1_000_000);
         assert!((parted.mean() / MEAN_NS - 2.0).abs() < 0.05);
     }
 
@@ -174,7 +174,7 @@ mod tests {
             service_ns: 1_000,
             flow: 0,
         };
-        let run = |count| dispatched(Mode::SingleQueue, 2, 4, std::iter::once(lone), count);
+        let run = |count| dispatched(QueueModel::SingleQueue, 2, 4, std::iter::once(lone), count);
         let expected = 1_000 + DISPATCH_NS / 2 + HANDOVER_NS;
         assert!(run(1).equivalent(run(1).max(), expected));
     }
