@@ -24,7 +24,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::shared_loop::{EventLoop, SharedLoop};
-use crate::sync::atomic::{AtomicU8, Ordering, fence};
+use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, lock};
 
 const ACTIVE: u8 = 0;
@@ -34,6 +34,8 @@ const GONE: u8 = 2;
 /// What callers and other drivers know of a driver task.
 pub(crate) struct TaskState {
     state: AtomicU8,
+    /// Calls that the executor's other tasks wait for.
+    calls: AtomicUsize,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -50,6 +52,20 @@ impl TaskState {
                 waker.wake();
             }
         }
+    }
+
+    /// A task of the executor begins to wait for a call.
+    pub(crate) fn begin_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_call(&self) {
+        self.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the executor needs a driver. A call that this misses has its command in the inbox.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn park(&self) {
@@ -73,9 +89,14 @@ impl TaskState {
 
 /// Has a driver task look into the inbox.
 #[derive(Clone)]
-pub struct TaskHandle(Arc<TaskState>);
+pub struct TaskHandle(pub(crate) Arc<TaskState>);
 
 impl TaskHandle {
+    /// Whether the task has ended, with its executor or with the loop.
+    pub fn is_gone(&self) -> bool {
+        self.0.state.load(Ordering::Relaxed) == GONE
+    }
+
     /// To be called after a push. False if the task is gone, with its executor.
     pub fn rouse(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -124,6 +145,7 @@ impl<L: EventLoop> DriverTask<L> {
     pub fn new(shared: &Arc<SharedLoop<L>>) -> (Self, TaskHandle) {
         let state = Arc::new(TaskState {
             state: AtomicU8::new(ACTIVE),
+            calls: AtomicUsize::new(0),
             waker: Mutex::new(None),
         });
         let task = Self {
@@ -167,6 +189,9 @@ impl<L: EventLoop> Future for DriverTask<L> {
 impl<L: EventLoop> Drop for DriverTask<L> {
     fn drop(&mut self) {
         self.state.set(GONE);
+        // It holds what the executor has for the task.
+        let waker = lock(&self.state.waker).take();
+        drop(waker);
         self.shared.leave(&self.state);
     }
 }

@@ -16,7 +16,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use starling_io::{IoError, MonotonicClock, Wake};
 
-use crate::{DriverTask, EventLoop, SharedLoop, Step, Waiter};
+use crate::{DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter};
 
 /// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
 #[derive(Default)]
@@ -139,7 +139,7 @@ fn call(shared: &SharedLoop<Echo>) {
 /// One call of an executor's future: the thread drives one turn and then only waits.
 fn call_of_future(shared: &Arc<SharedLoop<Echo>>) {
     let waiter = Waiter::of_this_thread();
-    let _watch = SharedLoop::watch(shared);
+    let _watch = SharedLoop::watch(shared, None);
     shared.push(Arc::clone(&waiter));
     shared.drive_once();
     while !waiter.is_notified() {
@@ -158,28 +158,41 @@ impl std::task::Wake for PollTask {
 
 /// Calls of a runtime's tasks, one after the other: the thread runs its driver task meanwhile.
 fn calls_in_a_runtime(shared: &Arc<SharedLoop<Echo>>, calls: usize) {
+    let (task, handle) = calls_in_a_runtime_that_stops(shared, calls);
+    drop(task);
+    assert!(!handle.rouse(), "the task is gone");
+}
+
+type Task = std::pin::Pin<Box<DriverTask<Echo>>>;
+
+/// The same. The driver task remains, and nobody runs it any more.
+fn calls_in_a_runtime_that_stops(
+    shared: &Arc<SharedLoop<Echo>>,
+    calls: usize,
+) -> (Option<Task>, TaskHandle) {
     let (task, handle) = DriverTask::new(shared);
-    let mut task = Box::pin(task);
-    let mut ended = false;
+    // An executor drops a task that has ended.
+    let mut task = Some(Box::pin(task));
     let runtime = Waiter::of_this_thread();
     // The task is spawned.
     runtime.offer();
     let waker = Waker::from(std::sync::Arc::new(PollTask(Arc::clone(&runtime))));
     let mut cx = Context::from_waker(&waker);
     for _ in 0..calls {
-        let _watch = SharedLoop::watch(shared);
+        let _watch = SharedLoop::watch(shared, Some(&handle));
         shared.push(Arc::clone(&runtime));
-        assert!(handle.rouse());
+        if !handle.rouse() {
+            shared.drive_once();
+        }
         while !runtime.take_notified() {
             if runtime.take_offered() {
-                ended = ended || task.as_mut().poll(&mut cx) == Poll::Ready(());
+                task.take_if(|task| task.as_mut().poll(&mut cx) == Poll::Ready(()));
             } else {
                 runtime.park();
             }
         }
     }
-    drop(task);
-    assert!(!handle.rouse(), "the task is gone");
+    (task, handle)
 }
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -337,6 +350,23 @@ fn loom_the_calls_of_two_runtimes_that_need_each_other_end() {
         shared.stop();
         keeper.join().expect("no panic");
         assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
+fn loom_a_runtime_that_stops_holds_up_no_caller() {
+    check(|| {
+        let (shared, executed) = shared();
+        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
+        let keeper = thread::spawn(move || kept.keep());
+        let thread = thread::spawn(move || calls_in_a_runtime_that_stops(&other, 1));
+        call(&shared);
+        let stopped = thread.join().expect("no panic");
+        call(&shared);
+        shared.stop();
+        keeper.join().expect("no panic");
+        drop(stopped);
+        assert_eq!(*executed.lock().expect("no panic"), 3);
     });
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use starling_io::{Clock, IoError, MonotonicClock, Wake};
 
-use crate::driver_task::TaskState;
+use crate::driver_task::{TaskHandle, TaskState};
 use crate::keeper::{Keeper, WakeReason};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
@@ -90,6 +90,8 @@ pub struct SharedLoop<L: EventLoop> {
     keeper: Keeper,
     /// Whether a command was pushed since the keeper's last timer.
     is_active: AtomicBool,
+    /// Whoever drives is to leave the role to the keeper, which ends the loop.
+    stopping: AtomicBool,
     device: std::sync::Arc<dyn Wake>,
     clock: MonotonicClock,
     /// Why the loop has ended.
@@ -129,6 +131,7 @@ impl<L: EventLoop> SharedLoop<L> {
             watched: AtomicUsize::new(0),
             keeper: Keeper::new(),
             is_active: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             device,
             clock,
             failure: OnceLock::new(),
@@ -148,9 +151,17 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Says that a call is waited for by a future of an executor, which drives nothing, so that the
     /// background does not let it wait.
-    pub fn watch(shared: &Arc<Self>) -> Watch<L> {
+    /// `task` is the driver task of the executor, if there is one.
+    pub fn watch(shared: &Arc<Self>, task: Option<&TaskHandle>) -> Watch<L> {
         shared.watched.fetch_add(1, Ordering::Relaxed);
-        Watch(Arc::clone(shared))
+        let task = task.map(|task| Arc::clone(&task.0));
+        if let Some(task) = &task {
+            task.begin_call();
+        }
+        Watch {
+            shared: Arc::clone(shared),
+            task,
+        }
     }
 
     /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
@@ -169,6 +180,7 @@ impl<L: EventLoop> SharedLoop<L> {
                     // The loop has ended, and all its calls with it. What the caller still waits
                     // for is somebody else's.
                     while !waiter.is_notified() {
+                        waiter.take_offered();
                         waiter.park();
                     }
                 }
@@ -212,8 +224,14 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Ends the loop. The keeper does so when the driver has left.
     pub fn stop(&self) {
+        // First the keeper: those who leave the role then leave it to the keeper's end.
         self.keeper.stop();
+        self.stopping.store(true, Ordering::SeqCst);
         self.device.wake();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
     }
 
     // ---- the role ----
@@ -279,6 +297,10 @@ impl<L: EventLoop> SharedLoop<L> {
             let step = self.step(role)?;
             if waiter.is_notified() {
                 return Some(());
+            }
+            if self.is_stopping() {
+                // What this thread still waits for is not a call of the loop, or ends with it.
+                return None;
             }
             if step == Step::Idle {
                 self.sleep(role)?;
@@ -352,35 +374,40 @@ impl<L: EventLoop> SharedLoop<L> {
         self.waiting_len.load(Ordering::SeqCst) > 0
     }
 
-    /// Offers the role to the first thread whose call is not over, or task. False if there is none.
+    /// Offers the role to the first thread whose call is not over. If there is none, to all tasks, for
+    /// an executor may be busy for long. False if there is nobody.
     fn offer_to_next(&self) -> bool {
         if !self.has_waiting() {
             return false;
         }
         let mut waiting = lock(&self.waiting);
-        let mut offered = None;
-        while offered.is_none()
-            && let Some(candidate) = waiting.pop_front()
-        {
-            match &candidate {
-                Candidate::Thread(waiter) if waiter.is_notified() => {}
-                Candidate::Thread(waiter) => {
-                    // Under the lock: a caller that is not in the list knows whether it has an
-                    // offer.
-                    waiter.offer();
-                    offered = Some(candidate);
-                }
-                Candidate::Task(_) => offered = Some(candidate),
+        waiting.retain(
+            |candidate| !matches!(candidate, Candidate::Thread(waiter) if waiter.is_notified()),
+        );
+        let thread = |candidate: &Candidate| matches!(candidate, Candidate::Thread(_));
+        let mut tasks = VecDeque::new();
+        let mut offered = false;
+        if let Some(first) = waiting.iter().position(thread) {
+            if let Some(Candidate::Thread(waiter)) = waiting.remove(first) {
+                // Under the lock: a caller that is not in the list knows whether it has an offer.
+                waiter.offer();
+                offered = true;
             }
+        } else {
+            tasks = std::mem::take(&mut *waiting);
         }
         self.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        if let Some(Candidate::Task(task)) = &offered {
-            // An executor may be busy for long.
+        offered |= !tasks.is_empty();
+        if !tasks.is_empty() {
             self.set_grace_timer();
-            task.rouse();
         }
-        offered.is_some()
+        for candidate in tasks {
+            if let Candidate::Task(task) = candidate {
+                task.rouse();
+            }
+        }
+        offered
     }
 
     // ---- the end ----
@@ -399,12 +426,16 @@ impl<L: EventLoop> SharedLoop<L> {
         None
     }
 
-    /// Has the driver tasks that wait for the role see the end.
+    /// Has the driver tasks that wait for the role, or have parked, see the end.
     fn end_tasks(&self) {
+        let mut tasks = std::mem::take(&mut *lock(&self.parked));
         for candidate in &*lock(&self.waiting) {
             if let Candidate::Task(task) = candidate {
-                task.rouse();
+                tasks.push(Arc::clone(task));
             }
+        }
+        for task in tasks {
+            task.rouse();
         }
     }
 
@@ -449,7 +480,7 @@ impl<L: EventLoop> SharedLoop<L> {
     /// Drives while something is expected and no caller waits for the role.
     fn drive_in_background(&self, mut role: Role<'_, L>) {
         let driving = Driving::begin();
-        while !self.has_waiting() {
+        while !self.has_waiting() && !self.is_stopping() {
             let expects = role.as_ref().is_some_and(L::is_expecting);
             if expects && self.inbox.is_empty() && self.has_parked() {
                 // The task takes the turn after the sleep. If the keeper did, it would wake the
@@ -474,11 +505,17 @@ impl<L: EventLoop> SharedLoop<L> {
 }
 
 /// A call that a future waits for; see [`SharedLoop::watch`].
-pub struct Watch<L: EventLoop>(Arc<SharedLoop<L>>);
+pub struct Watch<L: EventLoop> {
+    shared: Arc<SharedLoop<L>>,
+    task: Option<Arc<TaskState>>,
+}
 
 impl<L: EventLoop> Drop for Watch<L> {
     fn drop(&mut self) {
-        self.0.watched.fetch_sub(1, Ordering::Relaxed);
+        self.shared.watched.fetch_sub(1, Ordering::Relaxed);
+        if let Some(task) = &self.task {
+            task.end_call();
+        }
     }
 }
 

@@ -170,14 +170,17 @@ impl Channel {
     fn here(&self) -> Result<&Arc<Shared>, Status> {
         let mut channel = self;
         while !channel.shared.driver.is_of_this_process() {
-            let made = channel.shared.in_child.get_or_init(|| {
-                let made = self.shared.settings.clone().lazy();
-                made.map_err(|error| error.to_string())
-            });
-            channel = made.as_ref().map_err(|error| {
-                let text = format!("open an endpoint after a fork: {error}; the call did not run");
-                Status::unavailable(text).with_not_run()
-            })?;
+            let in_child = &channel.shared.in_child;
+            if in_child.get().is_none() {
+                let made = self.shared.settings.clone().lazy().map_err(|error| {
+                    let text =
+                        format!("open an endpoint after a fork: {error}; the call did not run");
+                    Status::unavailable(text).with_not_run()
+                })?;
+                // Of two threads at once, one drops what it has made.
+                let _ = in_child.set(made);
+            }
+            channel = in_child.get().expect("just set");
         }
         Ok(&channel.shared)
     }

@@ -27,8 +27,8 @@ pub(crate) struct Shared {
     pub(crate) fail_when_full: bool,
     /// What the channel was made with.
     pub(crate) settings: ChannelBuilder,
-    /// The channel that a child of this process uses in its place, or why there is none.
-    pub(crate) in_child: OnceLock<Result<Channel, String>>,
+    /// The channel that a child of this process uses in its place.
+    pub(crate) in_child: OnceLock<Channel>,
 }
 
 impl Drop for Shared {

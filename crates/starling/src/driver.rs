@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use starling_endpoint::{EndpointConfig, Status};
 use starling_io::{MessageMemory, MonotonicClock, forks};
-use starling_share::SharedLoop;
+use starling_share::{SharedLoop, TaskHandle};
 
 use crate::address::{Address, DeviceKey};
 use crate::error::Error;
@@ -62,13 +62,18 @@ impl Driver {
     /// The driver for this address that the channels of the process share.
     pub(crate) fn shared(address: &Address) -> Result<Arc<Self>, Error> {
         let key = DeviceKey::of(address);
+        // Dropped after the lock is released: the end of a driver runs its callers' wakers.
+        let reaching: Vec<_>;
         let mut shared = SHARED.lock();
         shared.retain(|(_, driver)| driver.strong_count() > 0);
         let works =
-            |driver: &Arc<Self>| driver.is_of_this_process() && driver.shared.failure().is_none();
-        let mut reaching = shared.iter().filter(|(own, _)| own.reaches(&key));
-        if let Some(driver) = reaching.find_map(|(_, driver)| driver.upgrade().filter(works)) {
-            return Ok(driver);
+            |driver: &&Arc<Self>| driver.is_of_this_process() && driver.shared.failure().is_none();
+        reaching = (shared.iter())
+            .filter(|(own, _)| own.reaches(&key))
+            .filter_map(|(_, driver)| driver.upgrade())
+            .collect();
+        if let Some(driver) = reaching.iter().find(works) {
+            return Ok(Arc::clone(driver));
         }
         let driver = Arc::new(Self::start(address, &EndpointConfig::default())?);
         shared.push((key, Arc::downgrade(&driver)));
@@ -126,7 +131,7 @@ impl Driver {
     /// Leaves a command, and has it executed soon.
     pub(crate) fn send(&self, command: Command) {
         self.shared.push(command);
-        if !self.rouse_task() {
+        if !self.task_of_this_runtime().is_some_and(|task| task.rouse()) {
             self.shared.drive_once();
         }
     }
@@ -143,22 +148,24 @@ impl Driver {
         if drive_while_blocked(&self.shared) {
             return;
         }
-        watch.get_or_insert_with(|| SharedLoop::watch(&self.shared));
-        if !self.rouse_task() {
+        let task = self.task_of_this_runtime();
+        watch.get_or_insert_with(|| SharedLoop::watch(&self.shared, task.as_ref()));
+        // After the watch: the task does not drive for a runtime without calls.
+        if !task.is_some_and(|task| task.rouse()) {
             self.shared.drive_once();
         }
     }
 
-    /// Has a task of the runtime that this thread is in drive the loop. False if it is in none.
+    /// The driver task of the runtime that this thread is in.
     #[cfg(feature = "tokio")]
-    fn rouse_task(&self) -> bool {
-        self.tasks.rouse(&self.shared)
+    fn task_of_this_runtime(&self) -> Option<TaskHandle> {
+        self.tasks.of_this_runtime(&self.shared)
     }
 
     #[cfg(not(feature = "tokio"))]
     #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn rouse_task(&self) -> bool {
-        false
+    fn task_of_this_runtime(&self) -> Option<TaskHandle> {
+        None
     }
 }
 
@@ -181,6 +188,7 @@ impl Drop for Driver {
         // for this very thread.
         if !starling_share::is_driving()
             && let Some(keeper) = self.keeper.take()
+            && keeper.thread().id() != std::thread::current().id()
         {
             // The panic hook has reported a panic there already.
             let _ = keeper.join();

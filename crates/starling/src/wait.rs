@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use starling_io::forks;
 use starling_share::Waiter;
 
 use crate::driver::Shared;
@@ -18,6 +19,19 @@ struct Blocked {
     /// The loop that the future's calls wait for. The thread drives one loop; calls by others are
     /// driven in the background.
     drives: Option<Arc<Shared>>,
+    /// The process that `drives` is of; see [`forks`].
+    process: u32,
+}
+
+impl Blocked {
+    /// The loop that this thread drives. What a fork has inherited is its parent's.
+    fn drives(&mut self) -> &mut Option<Arc<Shared>> {
+        let process = forks();
+        if std::mem::replace(&mut self.process, process) != process {
+            std::mem::forget(self.drives.take());
+        }
+        &mut self.drives
+    }
 }
 
 thread_local! {
@@ -53,7 +67,7 @@ pub(crate) fn drive_while_blocked(shared: &Arc<Shared>) -> bool {
         if blocked.depth == 0 {
             return false;
         }
-        let drives = blocked.drives.get_or_insert_with(|| Arc::clone(shared));
+        let drives = blocked.drives().get_or_insert_with(|| Arc::clone(shared));
         Arc::ptr_eq(drives, shared)
     })
 }
@@ -90,7 +104,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
             return output;
         }
         // Kept for the next poll, which may poll none of the calls that it still waits for.
-        match BLOCKED.with_borrow(|blocked| blocked.drives.clone()) {
+        match BLOCKED.with_borrow_mut(|blocked| blocked.drives().clone()) {
             Some(shared) => shared.wait(&waiter),
             None => {
                 while !waiter.is_notified() {
@@ -112,7 +126,7 @@ impl Blocking {
         BLOCKED.with_borrow_mut(|blocked| {
             blocked.depth += 1;
             Self {
-                outer: blocked.drives.take(),
+                outer: blocked.drives().take(),
             }
         })
     }

@@ -125,6 +125,33 @@ impl Wake for Bomb {
     }
 }
 
+/// The thread that drives waits for something else by then.
+#[test]
+fn the_last_channel_can_be_dropped_while_a_thread_drives() {
+    for address in any_addresses() {
+        let (builder, _) = server(&[&address]);
+        let server = builder.build().expect("a server").spawn().expect("threads");
+        let channel = Channel::builder(server.address()).own_endpoint();
+        let client = TestClient::new(channel.lazy().expect("a channel"));
+        let its_client = client.clone();
+        let (called, has_called) = std::sync::mpsc::channel();
+        let (dropped, is_dropped) = tokio::sync::oneshot::channel();
+        let waiting = std::thread::spawn(move || {
+            starling::block_on(async move {
+                its_client.echo(&payload(b"x")).await.expect("an echo");
+                drop(its_client);
+                called.send(()).expect("the test waits");
+                is_dropped.await
+            })
+        });
+        has_called.recv().expect("an echo");
+        drop(client);
+        dropped.send(()).expect("it waits");
+        let ended = waiting.join().expect("no panic");
+        ended.expect("it was told");
+    }
+}
+
 #[test]
 fn a_waker_that_panics_harms_no_other_call() {
     for address in any_addresses() {

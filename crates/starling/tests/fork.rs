@@ -53,6 +53,16 @@ fn a_forks_channels_have_endpoints_of_their_own_and_the_parents_go_on() {
                 && grandchild == Some(0)
         });
         assert_eq!(status, Some(0), "{address}");
+        // The thread that forks drives the parent's endpoint.
+        let its_client = client.clone();
+        let status = starling::block_on(async {
+            its_client.echo(&payload(b"first")).await.expect("an echo");
+            in_a_fork(|| {
+                let call = its_client.echo(&payload(b"child"));
+                starling::block_on(call).is_ok()
+            })
+        });
+        assert_eq!(status, Some(0), "{address}");
         gate.open.store(true, Ordering::SeqCst);
         let answer = other.join().expect("no panic").expect("the gate is open");
         assert_eq!(answer.message().bytes(), b"other");

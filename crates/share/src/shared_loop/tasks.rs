@@ -4,7 +4,7 @@ use starling_io::Clock;
 
 use super::{Candidate, Driving, EventLoop, Role, SharedLoop, Step};
 use crate::driver_task::{Next, Progress, TaskState};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, lock};
 
 impl<L: EventLoop> SharedLoop<L> {
@@ -13,6 +13,9 @@ impl<L: EventLoop> SharedLoop<L> {
         let rested = was == Progress::Rested;
         if rested {
             self.unpark(task);
+        }
+        if self.is_stopping() {
+            return Next::End;
         }
         let Some(mut role) = self.take_role_or_list(task) else {
             return Next::Park;
@@ -26,7 +29,9 @@ impl<L: EventLoop> SharedLoop<L> {
         drop(driving);
         let next = match (step, role.as_ref()) {
             (Some(Step::Busy), _) => Next::Again(Progress::Busy),
-            (Some(Step::Idle), Some(event_loop)) if event_loop.is_expecting() => {
+            (Some(Step::Idle), Some(event_loop))
+                if event_loop.is_expecting() && task.has_calls() =>
+            {
                 // The executor's other tasks may have run for long since the last turn that did
                 // something: only turns without work count.
                 let now_ns = self.clock.now_ns();
@@ -48,11 +53,29 @@ impl<L: EventLoop> SharedLoop<L> {
         };
         if next != Next::Park {
             drop(role);
-            return next;
+            return self.let_others_drive(task).unwrap_or(next);
         }
-        lock(&self.parked).push(Arc::clone(task));
+        let had_calls = task.has_calls();
+        if had_calls {
+            lock(&self.parked).push(Arc::clone(task));
+        }
         task.park();
-        self.release_parked(role, task)
+        self.release_parked(role, task, had_calls)
+    }
+
+    /// Offers the role to those that wait for it. The executor may not run this task again for long.
+    fn let_others_drive(&self, task: &Arc<TaskState>) -> Option<Next> {
+        // As in `release`.
+        fence(Ordering::SeqCst);
+        if !self.has_waiting() {
+            return None;
+        }
+        task.park();
+        if task.has_calls() {
+            self.list(Candidate::Task(Arc::clone(task)));
+        }
+        self.pass_on();
+        Some(Next::Park)
     }
 
     fn unpark(&self, task: &Arc<TaskState>) {
@@ -83,7 +106,9 @@ impl<L: EventLoop> SharedLoop<L> {
         }
         task.park();
         self.unlist(|candidate| candidate.is_task(task));
-        self.list(Candidate::Task(Arc::clone(task)));
+        if task.has_calls() {
+            self.list(Candidate::Task(Arc::clone(task)));
+        }
         // The driver may sleep, and has to look into the inbox.
         self.device.wake();
         let role = self.try_take_role()?;
@@ -92,9 +117,9 @@ impl<L: EventLoop> SharedLoop<L> {
         Some(role)
     }
 
-    /// Gives up the role for a task that has parked. The inbox is looked at after that.
-    fn release_parked(&self, role: Role<'_, L>, task: &Arc<TaskState>) -> Next {
-        if !self.inbox.is_empty() {
+    /// Gives up the role for a task that has parked. What calls have come is looked at after that.
+    fn release_parked(&self, role: Role<'_, L>, task: &Arc<TaskState>, had_calls: bool) -> Next {
+        if !self.inbox.is_empty() || (!had_calls && task.has_calls()) {
             self.unpark(task);
             task.unpark();
             drop(role);

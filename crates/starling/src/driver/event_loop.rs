@@ -179,6 +179,11 @@ impl<I: Device> EventLoop<I> {
     }
 
     pub(super) fn execute(&mut self, command: Command) {
+        // A panic is that of a caller's waker, as in a turn.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.execute_command(command)));
+    }
+
+    fn execute_command(&mut self, command: Command) {
         match command {
             Command::Open {
                 channel,

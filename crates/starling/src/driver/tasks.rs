@@ -12,26 +12,22 @@ use super::Shared;
 pub(super) struct Tasks(Mutex<Vec<(Id, TaskHandle)>>);
 
 impl Tasks {
-    /// Has the driver task of this thread's runtime look into the inbox, and spawns it if there is
-    /// none. False if the thread is in no runtime.
-    pub(super) fn rouse(&self, shared: &Arc<Shared>) -> bool {
-        let Ok(runtime) = Handle::try_current() else {
-            return false;
-        };
+    /// The driver task of this thread's runtime, which is spawned if there is none. `None` if the
+    /// thread is in no runtime.
+    pub(super) fn of_this_runtime(&self, shared: &Arc<Shared>) -> Option<TaskHandle> {
+        let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
         let mut tasks = self.0.lock();
-        let own = tasks.iter().position(|(of, _)| *of == id);
-        if let Some(own) = own {
-            if tasks[own].1.rouse() {
-                return true;
-            }
-            tasks.swap_remove(own);
+        let own = tasks.iter().find(|(of, _)| *of == id);
+        if let Some((_, task)) = own.filter(|(_, task)| !task.is_gone()) {
+            return Some(task.clone());
         }
+        tasks.retain(|(_, task)| !task.is_gone());
         let (task, handle) = DriverTask::new(shared);
-        tasks.push((id, handle));
+        tasks.push((id, handle.clone()));
         drop(tasks);
         runtime.spawn(task);
-        true
+        Some(handle)
     }
 
     /// The loop has ended: so do its tasks.
