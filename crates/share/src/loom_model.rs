@@ -195,6 +195,27 @@ fn calls_in_a_runtime_that_stops(
     (task, handle)
 }
 
+/// Makes calls while the keeper's thread runs, and ends the loop after them.
+fn with_keeper(shared: &Arc<SharedLoop<Echo>>, calls: impl FnOnce()) {
+    let kept = Arc::clone(shared);
+    let keeper = thread::spawn(move || kept.keep());
+    calls();
+    shared.stop();
+    keeper.join().expect("no panic");
+}
+
+/// Makes calls in this thread and, at the same time, others in another one. Returns what those return.
+fn beside<T: 'static>(
+    shared: &Arc<SharedLoop<Echo>>,
+    others: impl FnOnce(&Arc<SharedLoop<Echo>>) -> T + 'static,
+    calls: impl FnOnce(),
+) -> T {
+    let other = Arc::clone(shared);
+    let thread = thread::spawn(move || others(&other));
+    calls();
+    thread.join().expect("no panic")
+}
+
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -230,11 +251,7 @@ fn loom_a_caller_that_calls_twice_leaves_the_role_to_the_other() {
 fn loom_the_keeper_drives_for_a_future() {
     check(|| {
         let (shared, executed) = shared();
-        let kept = Arc::clone(&shared);
-        let keeper = thread::spawn(move || kept.keep());
-        call_of_future(&shared);
-        shared.stop();
-        keeper.join().expect("no panic");
+        with_keeper(&shared, || call_of_future(&shared));
         assert_eq!(*executed.lock().expect("no panic"), 1);
     });
 }
@@ -243,13 +260,9 @@ fn loom_the_keeper_drives_for_a_future() {
 fn loom_a_caller_a_future_and_the_keeper_all_end() {
     check(|| {
         let (shared, executed) = shared();
-        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
-        let keeper = thread::spawn(move || kept.keep());
-        let thread = thread::spawn(move || call_of_future(&other));
-        call(&shared);
-        thread.join().expect("no panic");
-        shared.stop();
-        keeper.join().expect("no panic");
+        with_keeper(&shared, || {
+            beside(&shared, call_of_future, || call(&shared))
+        });
         assert_eq!(*executed.lock().expect("no panic"), 2);
     });
 }
@@ -314,11 +327,7 @@ fn loom_commands_after_the_end_are_refused() {
 fn loom_a_task_drives_and_leaves_the_sleep_to_the_keeper() {
     check(|| {
         let (shared, executed) = shared();
-        let kept = Arc::clone(&shared);
-        let keeper = thread::spawn(move || kept.keep());
-        calls_in_a_runtime(&shared, 2);
-        shared.stop();
-        keeper.join().expect("no panic");
+        with_keeper(&shared, || calls_in_a_runtime(&shared, 2));
         assert_eq!(*executed.lock().expect("no panic"), 2);
     });
 }
@@ -327,13 +336,13 @@ fn loom_a_task_drives_and_leaves_the_sleep_to_the_keeper() {
 fn loom_a_task_a_caller_and_the_keeper_all_end() {
     check(|| {
         let (shared, executed) = shared();
-        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
-        let keeper = thread::spawn(move || kept.keep());
-        let thread = thread::spawn(move || calls_in_a_runtime(&other, 1));
-        call(&shared);
-        thread.join().expect("no panic");
-        shared.stop();
-        keeper.join().expect("no panic");
+        with_keeper(&shared, || {
+            beside(
+                &shared,
+                |shared| calls_in_a_runtime(shared, 1),
+                || call(&shared),
+            )
+        });
         assert_eq!(*executed.lock().expect("no panic"), 2);
     });
 }
@@ -342,13 +351,13 @@ fn loom_a_task_a_caller_and_the_keeper_all_end() {
 fn loom_the_calls_of_two_runtimes_that_need_each_other_end() {
     check(|| {
         let (shared, executed) = shared_that_needs(2);
-        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
-        let keeper = thread::spawn(move || kept.keep());
-        let thread = thread::spawn(move || calls_in_a_runtime(&other, 1));
-        calls_in_a_runtime(&shared, 1);
-        thread.join().expect("no panic");
-        shared.stop();
-        keeper.join().expect("no panic");
+        with_keeper(&shared, || {
+            beside(
+                &shared,
+                |shared| calls_in_a_runtime(shared, 1),
+                || calls_in_a_runtime(&shared, 1),
+            );
+        });
         assert_eq!(*executed.lock().expect("no panic"), 2);
     });
 }
@@ -357,14 +366,12 @@ fn loom_the_calls_of_two_runtimes_that_need_each_other_end() {
 fn loom_a_runtime_that_stops_holds_up_no_caller() {
     check(|| {
         let (shared, executed) = shared();
-        let (kept, other) = (Arc::clone(&shared), Arc::clone(&shared));
-        let keeper = thread::spawn(move || kept.keep());
-        let thread = thread::spawn(move || calls_in_a_runtime_that_stops(&other, 1));
-        call(&shared);
-        let stopped = thread.join().expect("no panic");
-        call(&shared);
-        shared.stop();
-        keeper.join().expect("no panic");
+        let mut stopped = None;
+        with_keeper(&shared, || {
+            let others = |shared: &Arc<_>| calls_in_a_runtime_that_stops(shared, 1);
+            stopped = Some(beside(&shared, others, || call(&shared)));
+            call(&shared);
+        });
         drop(stopped);
         assert_eq!(*executed.lock().expect("no panic"), 3);
     });

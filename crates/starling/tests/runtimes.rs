@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{LONG, any_addresses, payload, server, wait_until};
-use starling::{Channel, Code, Idle};
+use common::{Gate, LONG, any_addresses, payload, server, wait_until};
+use starling::{Channel, Code, Idle, ServerHandle};
 use starling_test_protos::test::TestClient;
 use tokio::runtime::{Builder, Runtime};
 
@@ -21,6 +21,15 @@ fn two_workers() -> Runtime {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build();
     runtime.expect("a runtime")
+}
+
+/// A server, what its test and it share, and a channel to it with a client.
+fn served(address: &str) -> (ServerHandle, Arc<Gate>, Channel, TestClient<Channel>) {
+    let (builder, gate) = server(&[address]);
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    let client = TestClient::new(channel.clone());
+    (server, gate, channel, client)
 }
 
 /// Calls of tasks that all get their own answers.
@@ -73,10 +82,7 @@ fn runtimes_and_threads_share_a_channel_with_any_idle_setting() {
 #[test]
 fn a_runtime_that_is_blocked_holds_up_no_call() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
-        let channel = Channel::lazy(server.address()).expect("a channel");
-        let client = TestClient::new(channel);
+        let (_server, gate, _, client) = served(&address);
         current_thread().block_on(async {
             client.echo(&payload(b"")).await.expect("an echo");
             let its_client = client.clone();
@@ -97,10 +103,7 @@ fn a_runtime_that_is_blocked_holds_up_no_call() {
 fn a_runtime_that_ends_with_calls_out_cancels_them_and_harms_no_others() {
     for address in any_addresses() {
         for runtime in [current_thread(), two_workers()] {
-            let (builder, gate) = server(&[&address]);
-            let server = builder.build().expect("a server").spawn().expect("threads");
-            let channel = Channel::lazy(server.address()).expect("a channel");
-            let client = TestClient::new(channel.clone());
+            let (_server, gate, channel, client) = served(&address);
             let others = client.clone();
             let other = std::thread::spawn(move || others.wait(&payload(b"other")).wait());
             runtime.block_on(async {
@@ -149,10 +152,7 @@ fn no_task_is_left_in_a_runtime_without_channels() {
 #[test]
 fn a_server_that_goes_ends_the_calls_of_a_runtime() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
-        let channel = Channel::lazy(server.address()).expect("a channel");
-        let client = TestClient::new(channel);
+        let (server, gate, _, client) = served(&address);
         current_thread().block_on(async {
             let open: Vec<_> = (0..20)
                 .map(|_| {
@@ -176,9 +176,7 @@ fn a_server_that_goes_ends_the_calls_of_a_runtime() {
 /// Inside a runtime that nobody runs, calls end all the same.
 #[test]
 fn a_call_in_the_context_of_an_idle_runtime_ends() {
-    let (builder, _) = server(&["udp://127.0.0.1:0"]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
-    let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+    let (_server, _, _, client) = served("udp://127.0.0.1:0");
     let runtime = current_thread();
     let _context = runtime.enter();
     let woken = Arc::new(Woken(AtomicBool::new(true)));
