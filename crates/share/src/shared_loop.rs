@@ -150,8 +150,7 @@ impl<L: EventLoop> SharedLoop<L> {
     }
 
     /// Says that a call is waited for by a future of an executor, which drives nothing, so that the
-    /// background does not let it wait.
-    /// `task` is the driver task of the executor, if there is one.
+    /// background does not let it wait. `task` is the driver task of the executor, if there is one.
     pub fn watch(shared: &Arc<Self>, task: Option<&TaskHandle>) -> Watch<L> {
         shared.watched.fetch_add(1, Ordering::Relaxed);
         let task = task.map(|task| Arc::clone(&task.0));
