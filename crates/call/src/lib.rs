@@ -13,25 +13,35 @@
 //!              Status   CallOptions   │
 //!                 └────┬────┴─────────┘
 //!                    header                 the header of a request, of a response
+//!                      │
+//!   CallDescriptor     │     RequestView, ResponseBuilder
+//!   a message on its   │     what a handler gets and
+//!   way through a plane│     builds, on any plane
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod code;
+mod descriptor;
 mod encoding;
+mod exchange;
 mod field;
 pub mod header;
 mod metadata;
 mod method;
 mod options;
+mod owned;
 mod status;
 mod stream;
 
 pub use code::Code;
+pub use descriptor::{CallDescriptor, CallNumber, Direction, MethodPath};
 pub use encoding::Encoding;
+pub use exchange::{RequestView, ResponseBuilder, ResponseMessage, UnaryFn, WorkerFn};
 pub use header::HeaderError;
 pub use metadata::{Metadata, MetadataError, MetadataView};
 pub use method::MethodId;
 pub use options::CallOptions;
+pub use owned::OwnedMessage;
 pub use status::{Status, Unsent};
 pub use stream::StreamPosition;

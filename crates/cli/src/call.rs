@@ -24,7 +24,7 @@ use starling::reflection::{
     DescribeServiceRequest, ListServicesRequest, ListServicesResponse, ReflectionClient,
 };
 use starling::{CallOptions, Endpoint, LocalChannel, Message, Metadata, Response, Status};
-use starling_endpoint::{Encoding, MethodId, OpenError, OwnedResponse, SessionId};
+use starling_endpoint::{Encoding, MethodId, OpenError, OwnedMessage, SessionId};
 use starling_io::Fault;
 use starling_message::method_id;
 
@@ -259,7 +259,7 @@ impl Session {
             .endpoint
             .local()
             .call(self.session, id, &options, build);
-        let response: OwnedResponse = self.endpoint.block_on(call)??;
+        let response: OwnedMessage = self.endpoint.block_on(call)??;
         Ok((response.body().to_vec(), response.to_metadata()))
     }
 }

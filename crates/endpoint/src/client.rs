@@ -1,9 +1,9 @@
 //! A call on the client: its id, how it ends, and the response.
 
-use starling_call::{MetadataView, Status, StreamPosition, header};
+use starling_call::{MetadataView, OwnedMessage, Status, StreamPosition, header};
 use starling_proto::{Msgbuf, RequestNumber, SessionId, Tag};
 
-use crate::payload::{OwnedResponse, Payload};
+use crate::payload::Payload;
 
 /// The id of a call. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +92,7 @@ impl Response<'_> {
 
     /// The response, to keep it longer than the continuation runs. A large one is moved, a small
     /// one copied.
-    pub fn into_owned(self) -> OwnedResponse {
+    pub fn into_owned(self) -> OwnedMessage {
         self.payload.into_owned(Msgbuf::new())
     }
 }

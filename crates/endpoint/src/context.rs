@@ -3,8 +3,9 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
-use starling_call::{CallOptions, MethodId, Status};
+use starling_call::{CallOptions, MethodId, Status, UnaryFn, WorkerFn};
 use starling_io::PacketIo;
 use starling_proto::{Msgbuf, SessionId};
 
@@ -14,7 +15,7 @@ use crate::error::{CallError, RejectedCall};
 use crate::local::LocalHandle;
 use crate::server::{DeferredReply, Reply, Request};
 use crate::sessions::SessionState;
-use crate::workers::WorkerHandler;
+use crate::workers::{WorkerHandler, of_worker_fn};
 
 /// The type of inline handlers.
 pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send;
@@ -23,8 +24,31 @@ pub(crate) type InlineFn<I> = dyn FnMut(&mut Context<'_, I>, Request<'_>, Reply<
 pub struct Handler<I: PacketIo>(pub(crate) HandlerKind<I>);
 
 pub(crate) enum HandlerKind<I: PacketIo> {
-    Inline(Box<InlineFn<I>>),
+    Inline(InlineHandler<I>),
     Worker(WorkerHandler),
+}
+
+/// A handler that runs in the endpoint's own thread.
+pub(crate) enum InlineHandler<I: PacketIo> {
+    /// It may make calls, defer its answer, and spawn futures.
+    OfEndpoint(Box<InlineFn<I>>),
+    /// It answers, and knows no endpoint.
+    Unary(Box<UnaryFn>),
+}
+
+impl<I: PacketIo> InlineHandler<I> {
+    #[inline(always)]
+    pub(crate) fn run(
+        &mut self,
+        context: &mut Context<'_, I>,
+        request: Request<'_>,
+        reply: Reply<'_>,
+    ) {
+        match self {
+            Self::OfEndpoint(handler) => handler(context, request, reply),
+            Self::Unary(handler) => reply.answer_with(&request, handler),
+        }
+    }
 }
 
 impl<I: PacketIo> Handler<I> {
@@ -33,7 +57,19 @@ impl<I: PacketIo> Handler<I> {
     pub fn inline(
         handler: impl FnMut(&mut Context<'_, I>, Request<'_>, Reply<'_>) + Send + 'static,
     ) -> Self {
-        Self(HandlerKind::Inline(Box::new(handler)))
+        Self(HandlerKind::Inline(InlineHandler::OfEndpoint(Box::new(
+            handler,
+        ))))
+    }
+
+    /// Runs as an inline handler does. It knows no endpoint and no device.
+    pub fn unary(handler: Box<UnaryFn>) -> Self {
+        Self(HandlerKind::Inline(InlineHandler::Unary(handler)))
+    }
+
+    /// Runs as a worker handler does. It knows no endpoint and no device.
+    pub fn unary_worker(handler: Arc<WorkerFn>) -> Self {
+        Self(HandlerKind::Worker(of_worker_fn(handler)))
     }
 
     /// Runs in a thread of the endpoint's worker pool; see

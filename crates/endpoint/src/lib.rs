@@ -70,13 +70,12 @@ pub use convert::unsent_message;
 pub use endpoint::Endpoint;
 pub use error::{CallError, OpenError, RejectedCall, WorkerConfigError};
 pub use local::{LocalCall, LocalHandle, Sleep};
-pub use payload::{OwnedMessage, OwnedResponse};
 pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
 pub use stall::Stall;
 pub use starling_call::{
     CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
-    Status, StreamPosition, header,
+    OwnedMessage, Status, StreamPosition, header,
 };
 pub use starling_proto::{
     Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,

@@ -21,12 +21,11 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use starling_call::{CallOptions, MethodId, Status};
+use starling_call::{CallOptions, MethodId, OwnedMessage, Status};
 use starling_proto::{Msgbuf, Prefix, SessionId};
 
 use crate::client::CallId;
 use crate::convert::prefix_of;
-use crate::payload::OwnedResponse;
 use crate::server::{Abandoned, DeferredReply};
 use crate::slab::Slab;
 use crate::sleep_state::SleepState;
@@ -56,7 +55,7 @@ pub(crate) enum Command {
 enum CallState {
     /// Not over. The call's id is present once the command was executed.
     Waiting(Option<CallId>, Option<Waker>),
-    Over(Result<OwnedResponse, Status>),
+    Over(Result<OwnedMessage, Status>),
 }
 
 #[derive(Default)]
@@ -174,7 +173,7 @@ impl Shared {
     }
 
     /// Hands the end of a call to its future, if the future still exists.
-    pub(crate) fn finish(&self, key: u64, result: Result<OwnedResponse, Status>) {
+    pub(crate) fn finish(&self, key: u64, result: Result<OwnedMessage, Status>) {
         let mut state = self.lock();
         let Some(call) = state.calls.get_mut(key) else {
             return;
@@ -433,7 +432,7 @@ impl fmt::Debug for LocalCall {
 }
 
 impl Future for LocalCall {
-    type Output = Result<OwnedResponse, Status>;
+    type Output = Result<OwnedMessage, Status>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let mut state = self.shared.lock();

@@ -1,8 +1,6 @@
 //! Received messages, read in place or kept.
 
-use std::ops::Deref;
-
-use starling_call::{Encoding, Metadata, MetadataView, StreamPosition, header};
+use starling_call::{OwnedMessage, header};
 use starling_proto::{Body, Msgbuf};
 
 /// A received payload with a validated header.
@@ -64,77 +62,6 @@ impl Payload<'_> {
             }
             PayloadBytes::Reassembled(message) => std::mem::take(message),
         };
-        OwnedMessage {
-            message,
-            fields_at: self.fields_at,
-            body_at: self.body_at,
-        }
-    }
-}
-
-/// A received message that was kept. Dereferences to its body.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnedMessage {
-    pub(crate) message: Msgbuf,
-    fields_at: u32,
-    body_at: u32,
-}
-
-/// A response that was kept.
-pub type OwnedResponse = OwnedMessage;
-
-impl OwnedMessage {
-    /// A message that is only a body.
-    pub(crate) fn of_body(body: Vec<u8>) -> Self {
-        Self {
-            message: Msgbuf::from_vec(body),
-            fields_at: 0,
-            body_at: 0,
-        }
-    }
-
-    /// The body.
-    #[inline]
-    pub fn body(&self) -> &[u8] {
-        let bytes = self.message.head();
-        bytes.get(self.body_at as usize..).unwrap_or(&[])
-    }
-
-    pub(crate) fn fields(&self) -> &[u8] {
-        let (from, to) = (self.fields_at as usize, self.body_at as usize);
-        header::fields_between(self.message.head(), from, to)
-    }
-
-    /// The metadata that the sender sent.
-    pub fn metadata(&self) -> MetadataView<'_> {
-        MetadataView::of_extension(self.fields())
-    }
-
-    /// The encoding of the body, if the message is a request.
-    pub fn encoding(&self) -> Encoding {
-        header::encoding_of(self.fields())
-    }
-
-    /// The position in a stream, if the sender gave one.
-    pub fn stream(&self) -> Option<StreamPosition> {
-        header::stream_of(self.fields())
-    }
-
-    /// A copy of the metadata.
-    pub fn to_metadata(&self) -> Metadata {
-        self.metadata().to_owned()
-    }
-
-    /// The memory that holds the message, and where in it the body begins.
-    pub fn into_parts(self) -> (Msgbuf, usize) {
-        (self.message, self.body_at as usize)
-    }
-}
-
-impl Deref for OwnedMessage {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.body()
+        OwnedMessage::new(message, self.fields_at, self.body_at)
     }
 }

@@ -17,13 +17,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use starling_call::header::{self, MAX_EXTENSION, REQUEST_BODY_AT, ResponseParts};
-use starling_call::{Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition};
+use starling_call::{
+    Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
+    StreamPosition, UnaryFn,
+};
 use starling_io::{PeerId, Wake};
 use starling_proto::{Msgbuf, Prefix, RequestId};
 
 use crate::admission::Timing;
 use crate::convert::prefix_of;
-use crate::payload::{OwnedMessage, Payload};
+use crate::payload::Payload;
 use crate::timers::NEVER;
 
 /// The facts about a request besides its bytes.
@@ -99,6 +102,16 @@ impl Request<'_> {
     /// copied.
     pub fn into_owned(self) -> OwnedMessage {
         self.payload.into_owned(Msgbuf::new())
+    }
+
+    /// The request, for a handler that knows no endpoint.
+    #[inline]
+    fn view(&self) -> RequestView<'_> {
+        let remaining = match self.info.timing.deadline_ns {
+            NEVER => None,
+            _ => self.remaining(),
+        };
+        RequestView::new(self.payload.body(), self.payload.fields(), remaining)
     }
 }
 
@@ -316,6 +329,25 @@ impl Reply<'_> {
         match result {
             Ok(()) => self.ok(),
             Err(status) => self.status(status),
+        }
+    }
+
+    /// Has a handler that knows no endpoint answer a request.
+    #[inline]
+    pub(crate) fn answer_with(mut self, request: &Request<'_>, handler: &mut UnaryFn) {
+        let mut response = ResponseBuilder::new(self.buffer());
+        let result = handler(request.view(), &mut response);
+        let (tail, metadata) = response.into_parts();
+        if let Some(tail) = tail {
+            self.set_tail(tail);
+        }
+        if let Some(metadata) = metadata {
+            self.set_metadata(metadata);
+        }
+        match result {
+            Ok(()) => self.ok(),
+            Err(status) if status.may_have_run() => self.status(status),
+            Err(status) => self.refuse(status),
         }
     }
 

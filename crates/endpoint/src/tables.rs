@@ -152,6 +152,12 @@ impl<I: PacketIo> Tables<I> {
             body_at: body_at as u32,
         };
         match self.methods.find(method) {
+            Some(HandlerKind::Worker(handler)) => {
+                let handler = Arc::clone(handler);
+                let answer = std::mem::take(&mut self.reply.answer);
+                let request = Request { payload, info };
+                submit_to_workers(turn, handler, id, request, answer);
+            }
             Some(HandlerKind::Inline(handler)) => {
                 let reply = &mut self.reply;
                 reply.deadline_ns = timing.deadline_ns;
@@ -164,7 +170,7 @@ impl<I: PacketIo> Tables<I> {
                     tx: &mut *turn.tx,
                 };
                 let request = Request { payload, info };
-                handler(context, request, Reply { slot, abandoned });
+                handler.run(context, request, Reply { slot, abandoned });
                 self.running = Running::Endpoint;
                 if reply.deadline_ns != NEVER {
                     let now_ns = turn.clock.now_ns();
@@ -176,12 +182,6 @@ impl<I: PacketIo> Tables<I> {
                     finish_uncommon(core, turn.tx, reply, false);
                 }
                 self.apply(&mut core.registrations);
-            }
-            Some(HandlerKind::Worker(handler)) => {
-                let handler = Arc::clone(handler);
-                let answer = std::mem::take(&mut self.reply.answer);
-                let request = Request { payload, info };
-                submit_to_workers(turn, handler, id, request, answer);
             }
             None => self.refuse(turn, Refusal::UnknownMethod(method)),
         }

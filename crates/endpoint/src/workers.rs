@@ -26,6 +26,7 @@ pub(crate) use self::job::JobEnd;
 pub use self::job::{Job, WorkerHandler};
 pub(crate) use self::match_table::MATCH_TABLE;
 pub use self::pool::ThreadPool;
+pub(crate) use self::request::of_worker_fn;
 pub use self::request::{WorkerReply, WorkerRequest};
 pub(crate) use self::steered::SteeredPool;
 pub(crate) use self::worker_methods::WorkerMethods;

@@ -10,7 +10,7 @@ use common::{Pair, TestEndpoint, code, endpoint, ms, pass, settle};
 use futures::future::{Either, join_all, select};
 use parking_lot::Mutex;
 use starling_endpoint::{
-    CallOptions, Code, Handler, LocalHandle, MethodId, OwnedResponse, SessionId, Status,
+    CallOptions, Code, Handler, LocalHandle, MethodId, OwnedMessage, SessionId, Status,
 };
 
 fn serve_increment(server: &mut TestEndpoint) {
@@ -284,7 +284,7 @@ fn calls_tasks_and_replies_that_outlive_their_endpoint_end() {
     assert_eq!(Arc::strong_count(&before), 1, "the future was dropped");
     let after = local.call(session, MethodId(1), &options, |_| {});
     local.spawn(async { unreachable!("never polled") });
-    let results: Vec<Result<OwnedResponse, Status>> =
+    let results: Vec<Result<OwnedMessage, Status>> =
         futures::executor::block_on(join_all([pending, after]));
     assert!(results.iter().all(|r| code(r) == Code::Cancelled));
     pass(&network, &mut [&mut server], ms(10));

@@ -18,6 +18,7 @@
 //! written before its words are opened. So a claim whose step succeeds has read the right session:
 //! this is a sequence lock (Lameter, 2005), with the claim itself as the second read.
 
+use crate::msgbuf_pool::is_bulky;
 use crate::peer::preamble;
 use crate::table::SessionHandle;
 use crate::wire::{Frame, HEADER_BYTES, Header, Kind, PREAMBLE_BYTES, flags, split_frame_of};
@@ -118,7 +119,7 @@ impl Claim {
         response: &Msgbuf,
     ) -> Option<([u8; PREAMBLE_BYTES], [u8; HEADER_BYTES])> {
         let len = response.len();
-        if response.is_bulky() || !response.tail().is_empty() || len > self.info.single as usize {
+        if is_bulky(response) || !response.tail().is_empty() || len > self.info.single as usize {
             return None;
         }
         let header = Header {

@@ -12,9 +12,9 @@ mod session;
 mod slot;
 mod timer;
 
+use starling_msgbuf::Msgbuf;
 use std::collections::VecDeque;
 
-use crate::msgbuf::Msgbuf;
 use crate::peer::Role;
 use crate::shared::Shared;
 use crate::table::{Place, Table};

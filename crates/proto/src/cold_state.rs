@@ -6,9 +6,10 @@
 //! is allocated when the slot first needs it. So the slots of most sessions stay small.
 //!
 //! Both sides of a session use it: a client's slot keeps a request, a server's slot a response.
+use starling_msgbuf::Msgbuf;
 
 use crate::inline_message::InlineMessage;
-use crate::msgbuf::Msgbuf;
+use crate::msgbuf_pool::is_bulky;
 
 /// `L` is the state of a message of several packets. `X` is what else the side keeps.
 #[derive(Debug)]
@@ -114,14 +115,14 @@ impl<L, X: Default> ColdState<L, X> {
     #[inline]
     pub(crate) fn has_bulky_message(&self) -> bool {
         let cold = self.0.as_deref();
-        cold.is_some_and(|cold| cold.message.is_bulky())
+        cold.is_some_and(|cold| is_bulky(&cold.message))
     }
 
     /// Whether more memory is here than a slot keeps for its next message.
     #[inline]
     pub(crate) fn is_bulky(&self) -> bool {
         let cold = self.0.as_deref();
-        cold.is_some_and(|cold| cold.large.is_some() || cold.message.is_bulky())
+        cold.is_some_and(|cold| cold.large.is_some() || is_bulky(&cold.message))
     }
 
     /// Takes out the message and the state of a message of several packets, if there is any cold

@@ -58,7 +58,7 @@ mod error;
 mod ids;
 mod incoming;
 mod inline_message;
-mod msgbuf;
+mod msgbuf_pool;
 mod peer;
 mod protocol;
 mod rtt;
@@ -80,9 +80,9 @@ pub use error::{
 };
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use incoming::{Body, Incoming};
-pub use msgbuf::Msgbuf;
 pub use protocol::{Frames, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
+pub use starling_msgbuf::Msgbuf;
 pub use stats::{QueueLengths, Stats};
 pub use wire::{
     DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PLAIN_REQUEST,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use crate::client::Client;
 use crate::cookie::CookieKey;
 use crate::incoming::{Body, Incoming};
-use crate::msgbuf::{FRESH_BYTES, Msgbuf, Pool};
+use crate::msgbuf_pool::{FRESH_BYTES, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
 use crate::shared::Shared;
@@ -20,6 +20,7 @@ use crate::{
     RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
     SessionId, Source, Stats, Tag,
 };
+use starling_msgbuf::Msgbuf;
 
 /// The interval at which silent peers and idle sessions are checked.
 const TICK_NS: u64 = 50_000_000;

@@ -10,11 +10,12 @@ mod session;
 mod slot;
 mod teardown;
 
+use starling_msgbuf::Msgbuf;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::claims::Claims;
-use crate::msgbuf::Msgbuf;
+use crate::msgbuf_pool::is_bulky;
 use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::table::Table;
@@ -241,7 +242,7 @@ impl Server {
             return Err(stale(shared));
         }
         let len = message.head().len();
-        if message.is_bulky() || len > session.single as usize {
+        if is_bulky(&message) || len > session.single as usize {
             return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
         slot.phase = Phase::Done;
@@ -287,7 +288,7 @@ impl Server {
             let max = session.max_message as usize;
             return Err(RespondReason::TooLarge { len, max });
         }
-        let bulky = message.is_bulky();
+        let bulky = is_bulky(&message);
         if bulky && !self.retain(shared, now, message.len()) {
             return Err(RespondReason::NoMemory { len });
         }

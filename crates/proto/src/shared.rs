@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use crate::cookie::CookieKey;
-use crate::msgbuf::{Msgbuf, Pool};
+use crate::msgbuf_pool::Pool;
 use crate::peer::{Peers, preamble};
 use crate::sink::push_rare;
 use crate::wire::{HEADER_BYTES, Header, PREAMBLE_BYTES};
 use crate::{Config, Event, FrameSink, Source, Stats};
+use starling_msgbuf::Msgbuf;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,

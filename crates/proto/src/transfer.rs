@@ -11,7 +11,7 @@
 //!         └── bit 0 ... ────┘ at most 64
 //! ```
 
-use crate::msgbuf::Msgbuf;
+use starling_msgbuf::Msgbuf;
 
 /// Fragments that may be outstanding for one message: the width of the bitmaps on the wire.
 pub(crate) const WINDOW: u32 = 64;

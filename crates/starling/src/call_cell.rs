@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use starling_endpoint::{Encoding, OwnedResponse, Status};
+use starling_endpoint::{Encoding, OwnedMessage, Status};
 
 /// How a call ended: its response and the response's encoding, or a status.
-pub(crate) type CallResult = Result<(OwnedResponse, Encoding), Status>;
+pub(crate) type CallResult = Result<(OwnedMessage, Encoding), Status>;
 
 enum State {
     Waiting(Option<Waker>),

@@ -4,14 +4,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use starling_call::{MethodId, Status};
+use starling_call::{MethodId, OwnedMessage, Status};
 use starling_io::{PeerId, WorkerIo};
 use starling_proto::{Claim, Msgbuf, RequestId};
 
 use super::request::{WorkerReply, WorkerRequest};
 use crate::admission::{NotAdmitted, Timing};
 use crate::handler_panic;
-use crate::payload::OwnedMessage;
 use crate::server::{Answer, CancelReason, RequestInfo, RequestState};
 
 /// A handler that runs in a worker thread.
@@ -100,7 +99,7 @@ impl Job {
         }
         self.id = id;
         self.handler = Some(handler);
-        self.request_bytes = message.message.len();
+        self.request_bytes = message.len_with_header();
         self.request.message = message;
         self.request.info = info;
         self.reply.answer = answer;
@@ -206,7 +205,7 @@ impl Job {
         self.handler = None;
         self.reply.status = None;
         (
-            std::mem::take(&mut self.request.message).message,
+            std::mem::take(&mut self.request.message).into_parts().0,
             std::mem::take(&mut self.reply.answer),
             self.end.take().unwrap_or(JobEnd::Cancelled),
         )

@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use starling_call::header::REQUEST_BODY_AT;
-use starling_call::{Encoding, Metadata, MetadataView, MethodId, Status, StreamPosition};
+use starling_call::{
+    Encoding, Metadata, MetadataView, MethodId, OwnedMessage, RequestView, ResponseBuilder, Status,
+    StreamPosition, WorkerFn,
+};
 use starling_io::{PeerId, WorkerIo};
 use starling_proto::{HEADER_BYTES, Msgbuf, PREAMBLE_BYTES};
 
-use crate::payload::OwnedMessage;
 use crate::server::{Answer, RequestInfo, RequestState, answer_writers, request_getters};
 use crate::timers::NEVER;
+
+use super::job::WorkerHandler;
 
 /// Where the body of a request that a worker claimed begins in its datagram.
 const IN_PLACE_BODY_AT: usize = PREAMBLE_BYTES + HEADER_BYTES + REQUEST_BODY_AT;
@@ -58,6 +62,11 @@ impl WorkerRequest {
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline_ns()
             .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.info.timing.now_ns)))
+    }
+
+    /// The request, for a handler that knows no endpoint.
+    fn view(&self) -> RequestView<'_> {
+        RequestView::new(self.body(), self.message.fields(), self.remaining())
     }
 
     /// Whether the caller no longer waits. A long-running handler checks this now and then.
@@ -112,4 +121,24 @@ impl WorkerReply {
     pub fn refuse(&mut self, status: Status) {
         self.status = Some(status.with_not_run());
     }
+}
+
+/// The worker handler that runs a handler which knows no endpoint.
+pub(crate) fn of_worker_fn(handler: Arc<WorkerFn>) -> WorkerHandler {
+    Arc::new(move |request, reply| {
+        let mut response = ResponseBuilder::new(reply.buffer());
+        let result = handler(request.view(), &mut response);
+        let (tail, metadata) = response.into_parts();
+        if let Some(tail) = tail {
+            reply.set_tail(tail);
+        }
+        if let Some(metadata) = metadata {
+            reply.set_metadata(metadata);
+        }
+        match result {
+            Ok(()) => {}
+            Err(status) if status.may_have_run() => reply.set_status(status),
+            Err(status) => reply.refuse(status),
+        }
+    })
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use starling_endpoint::{
     CallOptions, Code, ContinuationId, Endpoint, EndpointConfig, Idle, Metadata, MethodId,
-    OwnedResponse, Secrets, SessionId, Status,
+    OwnedMessage, Secrets, SessionId, Status,
 };
 use starling_sim::stepped::{SteppedClock, SteppedIo, SteppedNetwork};
 
 pub type TestEndpoint = Endpoint<SteppedIo, SteppedClock>;
 
 /// The ends of calls, in order: tag and result.
-pub type Ends = Arc<Mutex<Vec<(u64, Result<OwnedResponse, Status>)>>>;
+pub type Ends = Arc<Mutex<Vec<(u64, Result<OwnedMessage, Status>)>>>;
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -107,12 +107,12 @@ impl Pair {
     }
 
     /// The ends collected so far.
-    pub fn take_ends(&mut self) -> Vec<(u64, Result<OwnedResponse, Status>)> {
+    pub fn take_ends(&mut self) -> Vec<(u64, Result<OwnedMessage, Status>)> {
         std::mem::take(&mut self.ends.lock())
     }
 
     /// Settles; returns the end of the one call that has ended.
-    pub fn one_end(&mut self) -> Result<OwnedResponse, Status> {
+    pub fn one_end(&mut self) -> Result<OwnedMessage, Status> {
         self.settle();
         let mut ends = self.take_ends();
         assert_eq!(ends.len(), 1, "{ends:?}");
@@ -146,7 +146,7 @@ pub fn pass(network: &SteppedNetwork, endpoints: &mut [&mut TestEndpoint], time:
     }
 }
 
-pub fn code(result: &Result<OwnedResponse, Status>) -> Code {
+pub fn code(result: &Result<OwnedMessage, Status>) -> Code {
     match result {
         Ok(_) => Code::Ok,
         Err(status) => status.code(),

@@ -3,8 +3,9 @@
 use super::Client;
 use super::session::State;
 use super::slot::{Large, Phase, Slot};
+use starling_msgbuf::Msgbuf;
+
 use crate::congestion::{Ack, Controller};
-use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
 use crate::wire::{CreditReturn, Fragment, Frame, Limit, Reject, flags};

@@ -13,8 +13,9 @@ use std::collections::VecDeque;
 use super::PACER_TICK_NS;
 use super::frames::request_flags;
 use super::slot::{Large, Phase, Slot};
+use starling_msgbuf::Msgbuf;
+
 use crate::congestion::{Ack, Controller};
-use crate::msgbuf::Msgbuf;
 use crate::peer::preamble;
 use crate::rtt::Rtt;
 use crate::slots::Slots;

@@ -1,9 +1,9 @@
 //! A slot of a client session: one request, from its assignment to its response.
+use starling_msgbuf::Msgbuf;
 
 use crate::cold_state;
 use crate::congestion::Ack;
 use crate::inline_message::InlineMessage;
-use crate::msgbuf::Msgbuf;
 use crate::shared::Shared;
 use crate::transfer::{ResponseWindow, SendWindow};
 use crate::wire::flags;

@@ -1,9 +1,10 @@
 //! A slot of a server session: the last request's number and its response.
+use starling_msgbuf::Msgbuf;
 
 use crate::RequestNumber;
 use crate::cold_state;
 use crate::inline_message::InlineMessage;
-use crate::msgbuf::Msgbuf;
+use crate::msgbuf_pool::is_bulky;
 use crate::shared::Shared;
 use crate::transfer::ReceiveWindow;
 use crate::wire::flags;
@@ -93,7 +94,7 @@ impl Slot {
         let Some((response, large)) = self.cold.take_all() else {
             return;
         };
-        if response.is_bulky() {
+        if is_bulky(&response) {
             shared.retained -= response.len();
         }
         shared.pool.put(response);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use slab::Slab;
 use starling_endpoint::{
-    CallError, CallId, Code, Completion, ContinuationId, Encoding, MethodId, Msgbuf, OwnedResponse,
+    CallError, CallId, Code, Completion, ContinuationId, Encoding, MethodId, Msgbuf, OwnedMessage,
     SessionId, unsent_message,
 };
 use starling_io::{IoError, MessageMemory, Wake};
@@ -211,7 +211,7 @@ impl<I: Device> EventLoop<I> {
                     let opening = Arc::clone(&connection);
                     self.wait(reply, connection, async move {
                         opening.open(wait_for_ready).await?;
-                        Ok((OwnedResponse::default(), Encoding::Native))
+                        Ok((OwnedMessage::default(), Encoding::Native))
                     });
                 }
             }

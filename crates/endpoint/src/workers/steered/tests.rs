@@ -7,9 +7,9 @@ use starling_io::{Datagram, PeerId};
 use starling_proto::{Config, Msgbuf, Protocol, Secrets};
 
 use super::*;
-use crate::payload::OwnedMessage;
 use crate::server::Answer;
 use crate::workers::job::WorkerHandler;
+use starling_call::OwnedMessage;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

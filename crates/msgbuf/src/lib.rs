@@ -1,9 +1,11 @@
-//! Message buffers and their pool.
+//! Message buffers: what a message lies in while it is built, sent and kept.
 //!
 //! The ownership rule of eRPC (NSDI'19, section 4.2.2) is that no transmission queue refers to a
 //! request's msgbuf once its response is processed. Here moves keep the rule: a request's buffer
 //! moves into its slot, frames are copied out of it (or sent from it) within one call, and the buffer
 //! moves back with the response. No queue of references could outlive it.
+
+#![forbid(unsafe_code)]
 
 use bytes::Bytes;
 
@@ -17,6 +19,7 @@ pub struct Msgbuf {
 
 impl Msgbuf {
     /// An empty message without memory.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             head: Vec::new(),
@@ -25,11 +28,13 @@ impl Msgbuf {
     }
 
     /// A message that is `head`.
+    #[inline]
     pub fn from_vec(head: Vec<u8>) -> Self {
         Self { head, tail: None }
     }
 
     /// A message that is `head`, then `tail`. `tail` is gathered at transmission, not copied.
+    #[inline]
     pub fn from_parts(head: Vec<u8>, tail: Option<Bytes>) -> Self {
         Self {
             head,
@@ -38,6 +43,7 @@ impl Msgbuf {
     }
 
     /// The parts.
+    #[inline]
     pub fn into_parts(self) -> (Vec<u8>, Option<Bytes>) {
         (self.head, self.tail.map(|tail| *tail))
     }
@@ -88,15 +94,15 @@ impl Msgbuf {
         self.head.capacity()
     }
 
-    /// Whether it has more memory than a slot keeps for its next message.
+    /// Whether it has a part that is held by reference.
     #[inline]
-    pub(crate) fn is_bulky(&self) -> bool {
-        self.head.capacity() > KEPT_BYTES || self.tail.is_some()
+    pub fn has_tail(&self) -> bool {
+        self.tail.is_some()
     }
 
     /// The range `[from, to)` as at most two slices.
     #[inline]
-    pub(crate) fn range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
+    pub fn range(&self, from: usize, to: usize) -> (&[u8], &[u8]) {
         let split = self.head.len();
         if to <= split {
             return (&self.head[from..to], &[]);
@@ -106,79 +112,6 @@ impl Msgbuf {
             return (&[], &tail[from - split..to - split]);
         }
         (&self.head[from..], &tail[..to - split])
-    }
-}
-
-/// The most memory that a slot keeps for its next message.
-const KEPT_BYTES: usize = 512;
-
-/// Empty buffers to use again: last in, first out, so that the next one is still in the cache.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    small: Vec<Msgbuf>,
-    large: Vec<Msgbuf>,
-    large_bytes: usize,
-}
-
-/// A buffer with more memory than this is kept apart, so that a large message does not end up
-/// as the preallocated response of a small one.
-const SMALL_BYTES: usize = 4096;
-/// Small buffers kept: 4096 of at most 4 KiB are at most 16 MiB.
-const SMALL_KEPT: usize = 4096;
-/// Memory of large buffers kept.
-const LARGE_KEPT_BYTES: usize = 128 << 20;
-/// Memory of a fresh buffer: a small RPC with its header.
-pub(crate) const FRESH_BYTES: usize = 96;
-
-impl Pool {
-    pub(crate) fn new() -> Self {
-        Self {
-            small: Vec::with_capacity(SMALL_KEPT),
-            large: Vec::new(),
-            large_bytes: 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self) -> Msgbuf {
-        match self.small.pop() {
-            Some(buffer) => buffer,
-            None => Msgbuf::from_vec(Vec::with_capacity(FRESH_BYTES)),
-        }
-    }
-
-    /// A buffer with room for `bytes`, for a message that does not fit one packet.
-    pub(crate) fn take_large(&mut self, bytes: usize) -> Msgbuf {
-        let fitting = self.large.iter().rposition(|b| b.capacity() >= bytes);
-        match fitting {
-            Some(index) => {
-                let buffer = self.large.swap_remove(index);
-                self.large_bytes -= buffer.capacity();
-                buffer
-            }
-            None => Msgbuf::from_vec(Vec::with_capacity(bytes)),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn put(&mut self, mut buffer: Msgbuf) {
-        buffer.clear();
-        let capacity = buffer.capacity();
-        if capacity <= SMALL_BYTES {
-            if capacity > 0 && self.small.len() < SMALL_KEPT {
-                self.small.push(buffer);
-            }
-        } else {
-            self.put_large(buffer, capacity);
-        }
-    }
-
-    #[cold]
-    fn put_large(&mut self, buffer: Msgbuf, capacity: usize) {
-        if self.large_bytes + capacity <= LARGE_KEPT_BYTES && self.large.len() < 64 {
-            self.large_bytes += capacity;
-            self.large.push(buffer);
-        }
     }
 }
 
@@ -198,19 +131,5 @@ mod tests {
                 assert_eq!(joined, expected);
             }
         }
-    }
-
-    #[test]
-    fn the_pool_keeps_small_and_large_apart_and_is_bounded() {
-        let mut pool = Pool::new();
-        let mut large = pool.take_large(1 << 20);
-        large.head_mut().resize(1 << 20, 7);
-        pool.put(large);
-        assert!(pool.take().capacity() <= SMALL_BYTES);
-        assert!(pool.take_large(1 << 19).capacity() >= 1 << 20);
-        for _ in 0..3 * SMALL_KEPT {
-            pool.put(Msgbuf::from_vec(Vec::with_capacity(64)));
-        }
-        assert_eq!(pool.small.len(), SMALL_KEPT);
     }
 }

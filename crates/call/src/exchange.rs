@@ -1,0 +1,126 @@
+//! What a plane hands to a method's handler, and what it takes back: without a device, a message type
+//! or a kind of handler.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use starling_msgbuf::Msgbuf;
+
+use crate::encoding::Encoding;
+use crate::header;
+use crate::metadata::{Metadata, MetadataView};
+use crate::status::Status;
+use crate::stream::StreamPosition;
+
+/// A request, in place where it was received.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestView<'a> {
+    body: &'a [u8],
+    fields: &'a [u8],
+    remaining: Option<Duration>,
+}
+
+impl<'a> RequestView<'a> {
+    /// A request with a validated header: its body, the fields of its extension (empty if there is none),
+    /// and how long the caller still waits.
+    #[inline]
+    pub fn new(body: &'a [u8], fields: &'a [u8], remaining: Option<Duration>) -> Self {
+        Self {
+            body,
+            fields,
+            remaining,
+        }
+    }
+
+    /// The body.
+    #[inline]
+    pub fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// The encoding of the body, which the response must have, too.
+    #[inline]
+    pub fn encoding(&self) -> Encoding {
+        if self.fields.is_empty() {
+            return Encoding::Native;
+        }
+        header::encoding_of(self.fields)
+    }
+
+    /// The metadata that the caller sent.
+    #[inline]
+    pub fn metadata(&self) -> MetadataView<'a> {
+        MetadataView::of_extension(self.fields)
+    }
+
+    /// The position in a stream, if the caller gave one.
+    pub fn stream(&self) -> Option<StreamPosition> {
+        header::stream_of(self.fields)
+    }
+
+    /// How long the caller still waits, if the call has a deadline.
+    #[inline]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+}
+
+/// The response that a handler builds.
+#[derive(Debug)]
+pub struct ResponseBuilder<'a> {
+    body: &'a mut Vec<u8>,
+    tail: Option<Bytes>,
+    metadata: Option<Metadata>,
+}
+
+impl<'a> ResponseBuilder<'a> {
+    /// A response whose body is appended to this buffer.
+    #[inline]
+    pub fn new(body: &'a mut Vec<u8>) -> Self {
+        Self {
+            body,
+            tail: None,
+            metadata: None,
+        }
+    }
+
+    /// The buffer for the body: empty, with memory.
+    #[inline]
+    pub fn body(&mut self) -> &mut Vec<u8> {
+        self.body
+    }
+
+    /// Appends a part to the response that is sent without a copy. There is only one: a second one
+    /// replaces the first.
+    pub fn set_tail(&mut self, tail: Bytes) {
+        self.tail = Some(tail);
+    }
+
+    /// Sends metadata with the response.
+    pub fn set_metadata(&mut self, metadata: Metadata) {
+        self.metadata = Some(metadata);
+    }
+
+    /// The tail and the metadata, for the plane.
+    #[inline]
+    pub fn into_parts(self) -> (Option<Bytes>, Option<Metadata>) {
+        (self.tail, self.metadata)
+    }
+}
+
+/// A handler that answers before it returns, and runs in one thread.
+pub type UnaryFn =
+    dyn FnMut(RequestView<'_>, &mut ResponseBuilder<'_>) -> Result<(), Status> + Send;
+
+/// A handler that answers before it returns, for any number of threads.
+pub type WorkerFn =
+    dyn Fn(RequestView<'_>, &mut ResponseBuilder<'_>) -> Result<(), Status> + Send + Sync;
+
+/// A response that was built outside of a plane's buffers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseMessage {
+    /// The body.
+    pub body: Msgbuf,
+    /// Sent with the body.
+    pub metadata: Metadata,
+}

@@ -1,0 +1,87 @@
+//! Received messages that outlive their datagrams.
+
+use std::ops::Deref;
+
+use starling_msgbuf::Msgbuf;
+
+use crate::encoding::Encoding;
+use crate::header;
+use crate::metadata::{Metadata, MetadataView};
+use crate::stream::StreamPosition;
+
+/// A received message that was kept: a request or a response. Dereferences to its body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedMessage {
+    message: Msgbuf,
+    fields_at: u32,
+    body_at: u32,
+}
+
+impl OwnedMessage {
+    /// A message whose call header was validated: where in it the fields of the extension would begin,
+    /// and where the body begins.
+    #[inline]
+    pub fn new(message: Msgbuf, fields_at: u32, body_at: u32) -> Self {
+        Self {
+            message,
+            fields_at,
+            body_at,
+        }
+    }
+
+    /// A message that is only a body.
+    pub fn of_body(body: Vec<u8>) -> Self {
+        Self::new(Msgbuf::from_vec(body), 0, 0)
+    }
+
+    /// The body.
+    #[inline]
+    pub fn body(&self) -> &[u8] {
+        let bytes = self.message.head();
+        bytes.get(self.body_at as usize..).unwrap_or(&[])
+    }
+
+    /// Bytes, with the call header.
+    pub fn len_with_header(&self) -> usize {
+        self.message.len()
+    }
+
+    /// The fields of the call header's extension.
+    pub fn fields(&self) -> &[u8] {
+        let (from, to) = (self.fields_at as usize, self.body_at as usize);
+        header::fields_between(self.message.head(), from, to)
+    }
+
+    /// The metadata that the sender sent.
+    pub fn metadata(&self) -> MetadataView<'_> {
+        MetadataView::of_extension(self.fields())
+    }
+
+    /// The encoding of the body, if the message is a request.
+    pub fn encoding(&self) -> Encoding {
+        header::encoding_of(self.fields())
+    }
+
+    /// The position in a stream, if the sender gave one.
+    pub fn stream(&self) -> Option<StreamPosition> {
+        header::stream_of(self.fields())
+    }
+
+    /// A copy of the metadata.
+    pub fn to_metadata(&self) -> Metadata {
+        self.metadata().to_owned()
+    }
+
+    /// The memory that holds the message, and where in it the body begins.
+    pub fn into_parts(self) -> (Msgbuf, usize) {
+        (self.message, self.body_at as usize)
+    }
+}
+
+impl Deref for OwnedMessage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.body()
+    }
+}
