@@ -266,12 +266,12 @@ impl Session {
 
 /// Opens a session. A server that cannot be reached shows when the first call ends.
 fn connect(endpoint: &mut Endpoint, address: &str) -> Result<SessionId, CliError> {
-    let opened = if let Some(raw) = endpoint.raw_udp() {
+    let opened = if let Some(raw) = endpoint.raw::<starling_io_udp::UdpIo>() {
         raw.connect(address)
-    } else if let Some(raw) = endpoint.raw_shm() {
+    } else if let Some(raw) = endpoint.raw::<starling_io_shm::ShmIo>() {
         raw.connect(address)
     } else {
-        let raw = endpoint.raw_xdp();
+        let raw = endpoint.raw::<starling_io_xdp::XdpIo>();
         raw.expect("there are no other devices").connect(address)
     };
     opened.map_err(|error| match error {

@@ -74,8 +74,9 @@ pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;
 pub use stall::Stall;
 pub use starling_call::{
-    CallOptions, Code, Encoding, HeaderError, Metadata, MetadataError, MetadataView, MethodId,
-    OwnedMessage, Status, StreamPosition, header,
+    CallDescriptor, CallNumber, CallOptions, Code, Direction, Encoding, HeaderError, Metadata,
+    MetadataError, MetadataView, MethodId, MethodPath, OwnedMessage, RequestView, ResponseBuilder,
+    ResponseMessage, Status, StreamPosition, UnaryFn, WorkerFn, header,
 };
 pub use starling_proto::{
     Config as ProtocolConfig, ConfigError, Congestion, Msgbuf, Secrets, SessionError, SessionId,

@@ -36,6 +36,7 @@ mod config;
 mod device;
 mod handshake;
 mod map;
+mod named;
 mod pending;
 mod ring;
 mod rx;

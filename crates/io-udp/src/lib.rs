@@ -22,6 +22,7 @@ mod config;
 mod connected;
 mod control;
 mod device;
+mod named;
 mod open;
 mod path;
 mod rx;

@@ -57,6 +57,7 @@ mod frame_size;
 mod inspect;
 mod kernel;
 mod memory;
+mod named;
 mod neighbour;
 mod netlink;
 mod peer_cache;

@@ -20,6 +20,7 @@
 //! Datagrams may be lost, duplicated, reordered and corrupted. They are never split or merged.
 
 mod clock;
+mod device;
 mod error;
 mod fork;
 mod memory;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{Clock, Mark, MonotonicClock};
+pub use device::Device;
 pub use error::{Fault, IoError};
 pub use fork::forks;
 pub use memory::{MessageMemory, PacketMemory};

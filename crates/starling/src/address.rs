@@ -1,32 +1,35 @@
 //! Addresses such as `udp://host:port`: the scheme names the device, the rest names the peer.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use starling_io::IoError;
-use starling_io_udp::UdpAddress;
-use starling_io_xdp::XdpAddress;
+
+use crate::device::{DeviceKind, by_scheme, forms};
 
 /// Why a text is not an address that this version can use.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It has no scheme, or one that does not exist.
-    #[error(
-        "{0:?} is not a Starling address: write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"
-    )]
-    Malformed(String),
+    #[error("{address:?} is not a Starling address: write {forms}")]
+    Malformed {
+        /// The text.
+        address: String,
+        /// The forms of addresses.
+        forms: String,
+    },
     /// The part after the scheme is wrong. The text says why, and what to write.
     #[error("{0}")]
     Unusable(String),
     /// This version does not have its scheme yet.
-    #[error(
-        "{address}: {scheme}:// is not built into this version yet; use udp://HOST:PORT, shm://NAME or \
-         xdp://IFNAME/HOST:PORT"
-    )]
+    #[error("{address}: {scheme}:// is not built into this version yet; use {forms}")]
     NotBuiltIn {
         /// The address.
         address: String,
         /// Its scheme.
         scheme: &'static str,
+        /// The forms of addresses.
+        forms: String,
     },
 }
 
@@ -37,33 +40,32 @@ impl fmt::Debug for AddressError {
     }
 }
 
-/// The scheme of an address: how the peer is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// `udp://host:port`: kernel UDP, to any host.
-    Udp,
-    /// `shm://name`: shared memory, to a process of this host.
-    Shm,
-    /// `xdp://ifname/host:port`: UDP past the kernel's network stack, to any host.
-    Xdp,
+/// An address that is well formed, with a scheme that this version has. Whether a peer answers at it
+/// shows when it is used.
+#[derive(Clone)]
+pub struct Address {
+    device: &'static dyn DeviceKind,
+    text: Box<str>,
 }
 
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Scheme::Udp => "udp",
-            Scheme::Shm => "shm",
-            Scheme::Xdp => "xdp",
-        })
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
     }
 }
 
-/// An address that is well formed, with a scheme that this version has. Whether a peer answers at it
-/// shows when it is used.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
-    scheme: Scheme,
-    text: Box<str>,
+impl Eq for Address {}
+
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
 }
 
 /// Schemes of later versions.
@@ -72,91 +74,48 @@ const NOT_YET: [&str; 3] = ["rdma", "grpc", "grpcs"];
 impl Address {
     /// Parses an address. Host names are not resolved.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let malformed = || AddressError::Malformed(text.to_owned());
-        let (scheme, _) = text.split_once("://").ok_or_else(malformed)?;
-        let unusable = |error: IoError| AddressError::Unusable(error.to_string());
-        let scheme = match scheme {
-            "udp" => {
-                UdpAddress::parse(text).map_err(unusable)?;
-                Scheme::Udp
-            }
-            "shm" => {
-                starling_io_shm::check_address(text).map_err(unusable)?;
-                Scheme::Shm
-            }
-            "xdp" => {
-                XdpAddress::parse(text).map_err(unusable)?;
-                Scheme::Xdp
-            }
-            other => {
-                let known = NOT_YET.into_iter().find(|known| *known == other);
-                return Err(
-                    known.map_or_else(malformed, |scheme| AddressError::NotBuiltIn {
-                        address: text.to_owned(),
-                        scheme,
-                    }),
-                );
-            }
+        let malformed = || AddressError::Malformed {
+            address: text.to_owned(),
+            forms: forms(),
         };
+        let (scheme, _) = text.split_once("://").ok_or_else(malformed)?;
+        let Some(device) = by_scheme(scheme) else {
+            let known = NOT_YET.into_iter().find(|known| *known == scheme);
+            return Err(
+                known.map_or_else(malformed, |scheme| AddressError::NotBuiltIn {
+                    address: text.to_owned(),
+                    scheme,
+                    forms: forms(),
+                }),
+            );
+        };
+        let unusable = |error: IoError| AddressError::Unusable(error.to_string());
+        device.check(text).map_err(unusable)?;
         Ok(Self {
-            scheme,
+            device,
             text: text.into(),
         })
     }
 
-    /// Its scheme.
-    pub fn scheme(&self) -> Scheme {
-        self.scheme
+    /// Its scheme: how the peer is reached, such as `udp`.
+    pub fn scheme(&self) -> &'static str {
+        self.device.scheme()
     }
 
     /// The whole text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
-}
 
-/// The device that reaches an address. Addresses with the same key can share an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceKey {
-    Udp,
-    Shm,
-    Xdp {
-        interface: String,
-        is_ipv6: bool,
-        queue: Option<u32>,
-    },
-}
-
-impl DeviceKey {
-    /// The key of the device that reaches an address, or that is bound to it.
-    pub(crate) fn of(address: &Address) -> Self {
-        match address.scheme {
-            Scheme::Udp => Self::Udp,
-            Scheme::Shm => Self::Shm,
-            Scheme::Xdp => {
-                let address = XdpAddress::parse(&address.text).expect("it was parsed before");
-                Self::Xdp {
-                    is_ipv6: address.host().host().contains(':'),
-                    interface: address.interface().to_owned(),
-                    queue: address.queue(),
-                }
-            }
-        }
+    /// The kind of device that has such addresses.
+    pub(crate) fn device(&self) -> &'static dyn DeviceKind {
+        self.device
     }
 
-    /// Whether this device reaches the peers of another key. Any queue of an interface does, unless
-    /// the other key names one.
+    /// Whether the device that is bound to this address, or was made to reach it, reaches another one.
+    /// Any queue of an interface does, unless the other address names one.
     pub(crate) fn reaches(&self, wanted: &Self) -> bool {
-        match (self, wanted) {
-            (Self::Xdp { queue: own, .. }, Self::Xdp { queue, .. }) => {
-                let mut like = self.clone();
-                if let Self::Xdp { queue: own, .. } = &mut like {
-                    *own = *queue;
-                }
-                like == *wanted && queue.is_none_or(|queue| queue == own.unwrap_or(0))
-            }
-            _ => self == wanted,
-        }
+        self.scheme() == wanted.scheme() && self.device.reaches(&self.text, &wanted.text)
     }
 }
 
@@ -173,14 +132,14 @@ mod tests {
     #[test]
     fn an_address_has_the_scheme_that_it_begins_with() {
         let scheme = |text| Address::parse(text).expect(text).scheme();
-        assert_eq!(scheme("udp://127.0.0.1:9000"), Scheme::Udp);
-        assert_eq!(scheme("shm://kv"), Scheme::Shm);
-        assert_eq!(scheme("xdp://eth0/10.0.0.7:9000"), Scheme::Xdp);
+        assert_eq!(scheme("udp://127.0.0.1:9000"), "udp");
+        assert_eq!(scheme("shm://kv"), "shm");
+        assert_eq!(scheme("xdp://eth0/10.0.0.7:9000"), "xdp");
     }
 
     #[test]
     fn a_device_reaches_the_addresses_of_its_interface() {
-        let key = |text| DeviceKey::of(&Address::parse(text).expect(text));
+        let key = |text| Address::parse(text).expect(text);
         assert!(key("udp://h:1").reaches(&key("udp://other:2")));
         assert!(!key("udp://h:1").reaches(&key("shm://kv")));
         let own = key("xdp://eth0/10.0.0.1:1?queue=2");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use starling_io::MessageMemory;
 
-use crate::address::{Address, DeviceKey};
+use crate::address::Address;
 use crate::channel::Channel;
 use crate::connections::Connections;
 use crate::core::Core;
@@ -20,7 +20,8 @@ pub(crate) struct ChannelFactory {
     pub(crate) executor: Arc<Executor>,
     /// The device's memory for messages.
     pub(crate) memory: MessageMemory,
-    device: DeviceKey,
+    /// The address that its device is bound to, or was made to reach.
+    own: Address,
     connections: Arc<Connections>,
     /// Channels to addresses that the endpoint's device does not reach. Each stays for the life of
     /// the endpoint.
@@ -28,11 +29,11 @@ pub(crate) struct ChannelFactory {
 }
 
 impl ChannelFactory {
-    pub(crate) fn new<I: Device>(core: &Core<I>, device: DeviceKey) -> Arc<Self> {
+    pub(crate) fn new<I: Device>(core: &Core<I>, own: Address) -> Arc<Self> {
         Arc::new(Self {
             executor: Arc::clone(&core.executor),
             memory: core.raw.memory(),
-            device,
+            own,
             connections: Arc::clone(&core.connections),
             elsewhere: Mutex::default(),
         })
@@ -41,7 +42,7 @@ impl ChannelFactory {
     /// A channel to an address. All channels to one address share a connection.
     pub(crate) fn channel(&self, address: &str) -> Result<LocalChannel, Error> {
         let address = Address::parse(address)?;
-        if self.device.reaches(&DeviceKey::of(&address)) {
+        if self.own.reaches(&address) {
             let connection = self.connections.shared(address);
             return Ok(LocalChannel::new(connection, &self.executor));
         }

@@ -1,20 +1,25 @@
 //! One thread's endpoint on one kind of device, with the connections that its event loop polls.
 
+use std::any::Any;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Secrets, Turn};
+use starling_endpoint::{EndpointConfig, Secrets, Turn, WorkerConfig};
 use starling_io::{IoError, MonotonicClock, Wake};
 
+use crate::address::Address;
+use crate::channel_factory::ChannelFactory;
 use crate::connection::PollQueue;
 use crate::connections::Connections;
 use crate::device::{Device, Raw};
 use crate::error::Error;
 use crate::executor::Executor;
+use crate::registry::Registry;
+use crate::server::serve_on;
 use crate::stats::ThreadStats;
 use crate::wait::InTurn;
 
@@ -99,8 +104,7 @@ impl<I: Device> Core<I> {
     }
 
     /// Runs until `future` is ready.
-    pub(crate) fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, IoError> {
-        let mut future = pin!(future);
+    fn block_on(&mut self, mut future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), IoError> {
         let waker = Waker::from(Arc::clone(&self.woken));
         let mut cx = Context::from_waker(&waker);
         self.woken.flag.store(true, Ordering::Relaxed);
@@ -108,8 +112,8 @@ impl<I: Device> Core<I> {
             if self.woken.flag.load(Ordering::Acquire) {
                 self.woken.flag.store(false, Ordering::Relaxed);
                 // The poll that follows sees what a wake between the load and the store announces.
-                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    return Ok(output);
+                if future.as_mut().poll(&mut cx).is_ready() {
+                    return Ok(());
                 }
                 self.poll_connections();
                 self.turn()?;
@@ -133,6 +137,82 @@ impl<I: Device> Core<I> {
             }
         }
         self.raw.drain(timeout.saturating_sub(begun.elapsed()))
+    }
+}
+
+/// The core of an endpoint whose device is chosen at run time. One dynamic call for each turn.
+pub(crate) trait AnyCore: Send {
+    fn channels(&self, own: Address) -> Arc<ChannelFactory>;
+    fn serve(
+        &mut self,
+        registry: &Registry,
+        channels: &Arc<ChannelFactory>,
+        workers: &WorkerConfig,
+    ) -> Result<(), Error>;
+    fn turn(&mut self) -> Result<Turn, IoError>;
+    fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError>;
+    fn run_until(&mut self, done: &mut dyn FnMut() -> bool) -> Result<(), IoError>;
+    fn block_on(&mut self, future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), IoError>;
+    fn drain(&mut self, timeout: Duration) -> Result<bool, IoError>;
+    fn waker(&self) -> Arc<dyn Wake>;
+    fn stats(&self) -> ThreadStats;
+    /// The `Core` of its device.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+impl<I: Device> AnyCore for Core<I> {
+    fn channels(&self, own: Address) -> Arc<ChannelFactory> {
+        ChannelFactory::new(self, own)
+    }
+
+    fn serve(
+        &mut self,
+        registry: &Registry,
+        channels: &Arc<ChannelFactory>,
+        workers: &WorkerConfig,
+    ) -> Result<(), Error> {
+        serve_on(self, registry, channels, workers)
+    }
+
+    #[inline]
+    fn turn(&mut self) -> Result<Turn, IoError> {
+        self.turn()
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.wait(limit)
+    }
+
+    fn run_until(&mut self, done: &mut dyn FnMut() -> bool) -> Result<(), IoError> {
+        loop {
+            let turn = self.turn()?;
+            if done() {
+                return Ok(());
+            }
+            if turn.is_idle() {
+                self.wait(None)?;
+            }
+        }
+    }
+
+    fn block_on(&mut self, future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), IoError> {
+        self.block_on(future)
+    }
+
+    fn drain(&mut self, timeout: Duration) -> Result<bool, IoError> {
+        self.drain(timeout)
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.raw.waker()
+    }
+
+    fn stats(&self) -> ThreadStats {
+        self.stats()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

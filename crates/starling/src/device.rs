@@ -1,86 +1,168 @@
-//! The devices that an endpoint can use.
+//! The devices of the direct plane: a table with one line for each.
 //!
 //! An endpoint has one device for its life. Everything that touches a datagram is generic over the
-//! device. The choice at run time costs one branch for each turn of the loop, and none for each
-//! frame. A server with addresses of several schemes runs one dispatch thread for each.
+//! device. The choice at run time costs one dynamic call for each turn of a loop and each command, and
+//! none for each frame.
 
-use starling_endpoint::Endpoint;
-use starling_io::{IoError, MonotonicClock, PacketIo};
-use starling_io_shm::{ShmConfig, ShmIo};
-use starling_io_udp::{UdpConfig, UdpIo};
-use starling_io_xdp::{XdpConfig, XdpIo};
+use std::marker::PhantomData;
+
+use starling_endpoint::{Endpoint, EndpointConfig};
+use starling_io::{IoError, MonotonicClock};
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
+use starling_io_xdp::XdpIo;
+
+pub(crate) use starling_io::Device;
+
+use crate::address::Address;
+use crate::core::{AnyCore, Core};
+use crate::driver::{AnyLoop, EventLoop};
+use crate::error::Error;
+use crate::plane::Listener;
+use crate::server::DirectListener;
 
 /// The endpoint under the facade.
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 
-/// A device that the facade can open.
-pub(crate) trait Device: PacketIo + Send + Sized + 'static {
-    /// Opens a device that peers reach at `address`. With `share_port`, other devices of this
-    /// process may have the same address, and the peers are divided among them.
-    fn bind(address: &str, share_port: bool) -> Result<Self, IoError>;
+/// All devices.
+static DEVICES: [&dyn DeviceKind; 3] = [
+    &Kind::<UdpIo>::NEW,
+    &Kind::<ShmIo>::NEW,
+    &Kind::<XdpIo>::NEW,
+];
 
-    /// Opens a device that only reaches peers, at addresses like this one.
-    fn client(address: &str) -> Result<Self, IoError>;
+/// The kind of device whose addresses have this scheme.
+pub(crate) fn by_scheme(scheme: &str) -> Option<&'static dyn DeviceKind> {
+    DEVICES.into_iter().find(|kind| kind.scheme() == scheme)
 }
 
-impl Device for UdpIo {
-    fn bind(address: &str, share_port: bool) -> Result<Self, IoError> {
-        let config = UdpConfig {
-            reuse_port: share_port,
-            ..UdpConfig::default()
-        };
-        UdpIo::bind(address, config)
-    }
-
-    fn client(_: &str) -> Result<Self, IoError> {
-        // An IPv6 socket reaches both families where the host has both.
-        UdpIo::bind("udp://[::]:0", UdpConfig::default())
-            .or_else(|_| UdpIo::bind("udp://0.0.0.0:0", UdpConfig::default()))
-    }
+/// The forms of all addresses: `udp://HOST:PORT, shm://NAME or ...`.
+pub(crate) fn forms() -> String {
+    let forms = DEVICES.map(|kind| kind.form());
+    let (last, others) = forms.split_last().expect("there are devices");
+    format!("{} or {last}", others.join(", "))
 }
 
-impl Device for ShmIo {
-    fn bind(address: &str, _share_port: bool) -> Result<Self, IoError> {
-        ShmIo::bind(address, ShmConfig::default())
-    }
+/// A kind of device, and the loops over such a device.
+pub(crate) trait DeviceKind: Sync {
+    fn scheme(&self) -> &'static str;
+    fn form(&self) -> &'static str;
+    fn max_steered_workers(&self) -> usize;
+    fn check(&self, address: &str) -> Result<(), IoError>;
+    fn reaches(&self, own: &str, wanted: &str) -> bool;
+    fn has_host_name(&self, address: &str) -> bool;
+    fn resolve(&self, address: &str) -> Result<Vec<String>, IoError>;
 
-    fn client(_: &str) -> Result<Self, IoError> {
-        ShmIo::client(ShmConfig::default())
-    }
+    /// Opens the devices of a server's address, and checks that the settings suit them.
+    fn listen(
+        &self,
+        address: &Address,
+        threads: usize,
+        config: &EndpointConfig,
+    ) -> Result<Vec<Box<dyn Listener>>, Error>;
+
+    /// An endpoint for the thread that owns it: reachable at the address, or for calls to addresses
+    /// like it.
+    fn core(
+        &self,
+        address: &Address,
+        is_bound: bool,
+        config: &EndpointConfig,
+    ) -> Result<Box<dyn AnyCore>, Error>;
+
+    /// A loop behind channels to addresses like this one.
+    fn event_loop(
+        &self,
+        address: &Address,
+        clock: MonotonicClock,
+        config: &EndpointConfig,
+    ) -> Result<Box<dyn AnyLoop>, Error>;
 }
 
-impl Device for XdpIo {
-    fn bind(address: &str, share_port: bool) -> Result<Self, IoError> {
-        let config = XdpConfig {
-            reuse_port: share_port,
-            ..XdpConfig::default()
-        };
-        XdpIo::bind(address, config)
-    }
+struct Kind<I>(PhantomData<fn() -> I>);
 
-    fn client(address: &str) -> Result<Self, IoError> {
-        XdpIo::client(address, XdpConfig::default())
-    }
+impl<I> Kind<I> {
+    const NEW: Self = Self(PhantomData);
 }
 
-/// One of the devices, or what stands on one of them: chosen at run time by an address's scheme.
-pub(crate) enum PerDevice<U, S, X> {
-    Udp(U),
-    Shm(S),
-    Xdp(X),
-}
+impl<I: Device> DeviceKind for Kind<I> {
+    fn scheme(&self) -> &'static str {
+        I::SCHEME
+    }
 
-/// A device of any kind.
-pub(crate) type AnyDevice = PerDevice<Box<UdpIo>, Box<ShmIo>, Box<XdpIo>>;
+    fn form(&self) -> &'static str {
+        I::FORM
+    }
 
-/// Evaluates the same expression for each kind of device.
-macro_rules! for_each_device {
-    ($value:expr, $inner:ident => $body:expr) => {
-        match $value {
-            $crate::device::PerDevice::Udp($inner) => $body,
-            $crate::device::PerDevice::Shm($inner) => $body,
-            $crate::device::PerDevice::Xdp($inner) => $body,
+    fn max_steered_workers(&self) -> usize {
+        I::MAX_STEERED_WORKERS
+    }
+
+    fn check(&self, address: &str) -> Result<(), IoError> {
+        I::check(address)
+    }
+
+    fn reaches(&self, own: &str, wanted: &str) -> bool {
+        I::reaches(own, wanted)
+    }
+
+    fn has_host_name(&self, address: &str) -> bool {
+        I::has_host_name(address)
+    }
+
+    fn resolve(&self, address: &str) -> Result<Vec<String>, IoError> {
+        I::resolve(address)
+    }
+
+    fn listen(
+        &self,
+        address: &Address,
+        threads: usize,
+        config: &EndpointConfig,
+    ) -> Result<Vec<Box<dyn Listener>>, Error> {
+        let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
+        for (own, io) in I::bind(address.as_str(), threads)? {
+            config.check(io.capabilities())?;
+            listeners.push(Box::new(DirectListener::new(Address::parse(&own)?, io)));
         }
-    };
+        Ok(listeners)
+    }
+
+    fn core(
+        &self,
+        address: &Address,
+        is_bound: bool,
+        config: &EndpointConfig,
+    ) -> Result<Box<dyn AnyCore>, Error> {
+        let io = match is_bound {
+            true => I::bind(address.as_str(), 1)?.pop().map(|(_, io)| io),
+            false => None,
+        };
+        let io = io.map_or_else(|| I::client(address.as_str()), Ok)?;
+        Ok(Box::new(Core::new(io, MonotonicClock::new(), config)?))
+    }
+
+    fn event_loop(
+        &self,
+        address: &Address,
+        clock: MonotonicClock,
+        config: &EndpointConfig,
+    ) -> Result<Box<dyn AnyLoop>, Error> {
+        let io = I::client(address.as_str())?;
+        Ok(Box::new(EventLoop::new(Core::new(io, clock, config)?)))
+    }
 }
-pub(crate) use for_each_device;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_are_distinct_and_begin_their_forms() {
+        for (index, kind) in DEVICES.iter().enumerate() {
+            assert!(kind.form().starts_with(&format!("{}://", kind.scheme())));
+            let same = |other: &&dyn DeviceKind| other.scheme() == kind.scheme();
+            assert!(!DEVICES[..index].iter().any(same), "{}", kind.scheme());
+        }
+    }
+}

@@ -27,14 +27,16 @@ use starling_endpoint::{EndpointConfig, Status};
 use starling_io::{MessageMemory, MonotonicClock, forks};
 use starling_share::{SharedLoop, TaskHandle};
 
-use crate::address::{Address, DeviceKey};
+use crate::address::Address;
 use crate::error::Error;
 use crate::stats::ThreadStats;
 use crate::wait::{block_on, drive_while_blocked};
 
-use any_loop::AnyLoop;
+pub(crate) use any_loop::AnyLoop;
+use any_loop::DrivenLoop;
 pub(crate) use command::{Command, Reply, Submission};
 pub(crate) use deadline_waker::DeadlineWaker;
+pub(crate) use event_loop::EventLoop;
 
 /// An endpoint that channels share. It ends with the last of them.
 pub(crate) struct Driver {
@@ -50,18 +52,18 @@ pub(crate) struct Driver {
 }
 
 /// The loop with the right to drive it.
-pub(crate) type Shared = SharedLoop<AnyLoop>;
+pub(crate) type Shared = SharedLoop<DrivenLoop>;
 
 /// A call that a future waits for.
-pub(crate) type Watch = starling_share::Watch<AnyLoop>;
+pub(crate) type Watch = starling_share::Watch<DrivenLoop>;
 
-/// The drivers that channels share unless they have their own. There is one for each device.
-static SHARED: Mutex<Vec<(DeviceKey, Weak<Driver>)>> = Mutex::new(Vec::new());
+/// The drivers that channels share unless they have their own, with an address that each was made to
+/// reach. There is one for each device.
+static SHARED: Mutex<Vec<(Address, Weak<Driver>)>> = Mutex::new(Vec::new());
 
 impl Driver {
     /// The driver for this address that the channels of the process share.
     pub(crate) fn shared(address: &Address) -> Result<Arc<Self>, Error> {
-        let key = DeviceKey::of(address);
         // Dropped after the lock is released: the end of a driver runs its callers' wakers.
         let reaching: Vec<_>;
         let mut shared = SHARED.lock();
@@ -69,23 +71,24 @@ impl Driver {
         let works =
             |driver: &&Arc<Self>| driver.is_of_this_process() && driver.shared.failure().is_none();
         reaching = (shared.iter())
-            .filter(|(own, _)| own.reaches(&key))
+            .filter(|(own, _)| own.reaches(address))
             .filter_map(|(_, driver)| driver.upgrade())
             .collect();
         if let Some(driver) = reaching.iter().find(works) {
             return Ok(Arc::clone(driver));
         }
         let driver = Arc::new(Self::start(address, &EndpointConfig::default())?);
-        shared.push((key, Arc::downgrade(&driver)));
+        shared.push((address.clone(), Arc::downgrade(&driver)));
         Ok(driver)
     }
 
     /// Makes a new endpoint, and starts its keeper.
     pub(crate) fn start(address: &Address, config: &EndpointConfig) -> Result<Self, Error> {
         let clock = MonotonicClock::new();
-        let event_loop = AnyLoop::new(address, clock.clone(), config)?;
+        let device = address.device();
+        let event_loop = device.event_loop(address, clock.clone(), config)?;
         let (device, memory) = (event_loop.waker(), event_loop.memory());
-        let shared = Arc::new(SharedLoop::new(event_loop, device, clock));
+        let shared = Arc::new(SharedLoop::new(DrivenLoop(event_loop), device, clock));
         let kept = Arc::clone(&shared);
         let keeper = std::thread::Builder::new()
             .name(format!("starling-{}", address.scheme()))

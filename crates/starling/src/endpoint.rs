@@ -2,22 +2,18 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_endpoint::{LocalHandle, Stats, Turn};
-use starling_io::{DeviceReport, IoError, MessageMemory, MonotonicClock, PacketIo, Wake};
-use starling_io_shm::ShmIo;
-use starling_io_udp::UdpIo;
-use starling_io_xdp::XdpIo;
+use starling_io::{Device, DeviceReport, IoError, MessageMemory, MonotonicClock, Wake};
 
-use crate::address::{Address, DeviceKey, Scheme};
+use crate::address::Address;
 use crate::channel_factory::ChannelFactory;
-use crate::core::Core;
-use crate::device::{PerDevice, Raw, for_each_device};
+use crate::core::{AnyCore, Core};
 use crate::error::Error;
 use crate::local::LocalChannel;
-use crate::registry::ServedDevice;
 use crate::settings::{Settings, settings_methods};
 
 /// One thread's endpoint: it serves and calls, runs to completion, and takes no locks.
@@ -25,11 +21,9 @@ use crate::settings::{Settings, settings_methods};
 /// It works while one of its methods runs: [`Endpoint::block_on`], [`Endpoint::run_until`], or
 /// [`Endpoint::poll`] in a loop of your own.
 pub struct Endpoint {
-    core: AnyCore,
+    core: Box<dyn AnyCore>,
     channels: Arc<ChannelFactory>,
 }
-
-type AnyCore = PerDevice<Box<Core<UdpIo>>, Box<Core<ShmIo>>, Box<Core<XdpIo>>>;
 
 impl Endpoint {
     /// An endpoint that makes calls to addresses like this one, and serves nothing.
@@ -54,7 +48,10 @@ impl Endpoint {
     /// Runs until `future` is ready. The future may use channels of this endpoint, and anything else
     /// that needs no executor of its own. An error is the device's, and final.
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, IoError> {
-        for_each_device!(&mut self.core, core => core.block_on(future))
+        let mut output = None;
+        self.core
+            .block_on(pin!(async { output = Some(future.await) }))?;
+        Ok(output.expect("the future has ended"))
     }
 
     /// Adds a task to this endpoint. It makes progress while the endpoint runs.
@@ -71,36 +68,28 @@ impl Endpoint {
     /// final.
     #[inline]
     pub fn poll(&mut self) -> Result<Turn, IoError> {
-        for_each_device!(&mut self.core, core => core.turn())
+        self.core.turn()
     }
 
     /// Waits for work in the way that [`Idle`](crate::Idle) says, at most `limit`. To be called after
     /// an idle turn.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        for_each_device!(&mut self.core, core => core.wait(limit))
+        self.core.wait(limit)
     }
 
     /// Runs until `done` returns true. It is called after each turn.
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<(), IoError> {
-        for_each_device!(&mut self.core, core => loop {
-            let turn = core.turn()?;
-            if done() {
-                return Ok(());
-            }
-            if turn.is_idle() {
-                core.wait(None)?;
-            }
-        })
+        self.core.run_until(&mut done)
     }
 
     /// The address at which peers reach this endpoint.
     pub fn local_address(&self) -> String {
-        for_each_device!(&self.core, core => core.raw.local_address())
+        self.core.stats().address
     }
 
     /// Lets other threads end a wait, so that [`Endpoint::run_until`] calls `done`.
     pub fn waker(&self) -> Arc<dyn Wake> {
-        for_each_device!(&self.core, core => core.raw.waker())
+        self.core.waker()
     }
 
     /// The best memory for large bytes fields of requests, for `request.set_..._bytes`: a device that
@@ -111,42 +100,31 @@ impl Endpoint {
 
     /// Counters of the endpoint.
     pub fn stats(&self) -> Stats {
-        for_each_device!(&self.core, core => *core.raw.stats())
+        self.core.stats().endpoint
     }
 
     /// The mode of the device, and its counters.
     pub fn device_report(&self) -> DeviceReport {
-        for_each_device!(&self.core, core => core.raw.io().report())
+        self.core.stats().device
     }
 
-    /// The endpoint underneath, if its device is UDP: sessions, raw calls, continuations.
-    pub fn raw_udp(&mut self) -> Option<&mut Raw<UdpIo>> {
-        match &mut self.core {
-            PerDevice::Udp(core) => Some(&mut core.raw),
-            _ => None,
-        }
+    /// The endpoint underneath, if its device is of this type, such as `starling_io_udp::UdpIo`: sessions,
+    /// raw calls, continuations.
+    pub fn raw<I: Device>(
+        &mut self,
+    ) -> Option<&mut starling_endpoint::Endpoint<I, MonotonicClock>> {
+        let core = self.core.as_any().downcast_mut::<Core<I>>()?;
+        Some(&mut core.raw)
     }
 
-    /// The endpoint underneath, if its device is shared memory.
-    pub fn raw_shm(&mut self) -> Option<&mut Raw<ShmIo>> {
-        match &mut self.core {
-            PerDevice::Shm(core) => Some(&mut core.raw),
-            _ => None,
-        }
-    }
-
-    /// The endpoint underneath, if its device is AF_XDP.
-    pub fn raw_xdp(&mut self) -> Option<&mut Raw<XdpIo>> {
-        match &mut self.core {
-            PerDevice::Xdp(core) => Some(&mut core.raw),
-            _ => None,
-        }
+    pub(crate) fn channels(&self) -> &Arc<ChannelFactory> {
+        &self.channels
     }
 
     /// Finishes the work in progress and closes all sessions, at most for `timeout`. True if all of it
     /// was finished.
     pub fn shut_down(mut self, timeout: Duration) -> Result<bool, IoError> {
-        for_each_device!(&mut self.core, core => core.drain(timeout))
+        self.core.drain(timeout)
     }
 }
 
@@ -200,20 +178,6 @@ impl EndpointBuilder {
     pub fn build(self) -> Result<Endpoint, Error> {
         let (address, role) = self.address.as_ref().ok_or(Error::NoAddress)?;
         let address = Address::parse(address)?;
-        let role = *role;
-        match address.scheme() {
-            Scheme::Udp => self.build_on(&address, role, PerDevice::Udp),
-            Scheme::Shm => self.build_on(&address, role, PerDevice::Shm),
-            Scheme::Xdp => self.build_on(&address, role, PerDevice::Xdp),
-        }
-    }
-
-    fn build_on<I: ServedDevice>(
-        self,
-        address: &Address,
-        role: Role,
-        any: fn(Box<Core<I>>) -> AnyCore,
-    ) -> Result<Endpoint, Error> {
         let Settings {
             mut registry,
             config,
@@ -224,18 +188,12 @@ impl EndpointBuilder {
             Role::Reach if registry.is_empty() => {}
             Role::Reach => return Err(Error::ServesNothing),
         }
-        let io = match role {
-            Role::Bind => I::bind(address.as_str(), false)?,
-            Role::Reach => I::client(address.as_str())?,
-        };
-        let mut core = Core::new(io, MonotonicClock::new(), &config)?;
-        let channels = ChannelFactory::new(&core, DeviceKey::of(address));
-        if role == Role::Bind {
-            registry.serve_on(&mut core, &channels, &workers)?;
+        let is_bound = *role == Role::Bind;
+        let mut core = address.device().core(&address, is_bound, &config)?;
+        let channels = core.channels(address);
+        if is_bound {
+            core.serve(&registry, &channels, &workers)?;
         }
-        Ok(Endpoint {
-            core: any(Box::new(core)),
-            channels,
-        })
+        Ok(Endpoint { core, channels })
     }
 }

@@ -264,6 +264,7 @@ mod message;
 mod nested;
 mod options;
 mod permits;
+pub mod plane;
 pub mod reflection;
 mod registry;
 mod retry;
@@ -273,7 +274,7 @@ mod settings;
 mod stats;
 mod wait;
 
-pub use address::{Address, AddressError, Scheme};
+pub use address::{Address, AddressError};
 pub use caller::Caller;
 pub use channel::{Channel, ChannelBuilder, ChannelCall};
 pub use channel_state::ChannelState;

@@ -2,39 +2,17 @@
 //! endpoint's thread must not.
 
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use atomic_waker::AtomicWaker;
 use starling_endpoint::Status;
-use starling_io_udp::UdpAddress;
-use starling_io_xdp::XdpAddress;
 
-use crate::address::{Address, Scheme};
-
-/// The host name in an address. None if the address has none.
-fn name_in(address: &Address) -> Option<UdpAddress> {
-    let host = match address.scheme() {
-        Scheme::Udp => UdpAddress::parse(address.as_str()).ok()?,
-        Scheme::Xdp => XdpAddress::parse(address.as_str()).ok()?.host().clone(),
-        Scheme::Shm => return None,
-    };
-    let is_ip = host.host().contains('%') || host.host().parse::<IpAddr>().is_ok();
-    (!is_ip).then_some(host)
-}
-
-/// The same address with an IP address in place of the host name.
-fn with_ip(address: &str, ip: SocketAddr) -> String {
-    match XdpAddress::parse(address) {
-        Ok(address) => address.at(ip).to_string(),
-        Err(_) => format!("udp://{ip}"),
-    }
-}
+use crate::address::Address;
 
 /// Whether an address has a host name.
 pub(crate) fn is_needed(address: &Address) -> bool {
-    name_in(address).is_some()
+    address.device().has_host_name(address.as_str())
 }
 
 #[derive(Default)]
@@ -57,15 +35,12 @@ pub(crate) fn look_up(
     address: &Address,
 ) -> impl Future<Output = Result<Vec<String>, Status>> + use<> {
     let found = Arc::new(Found::default());
-    let (name, text, its_found) = (name_in(address), address.to_string(), Arc::clone(&found));
+    let (address, its_found) = (address.clone(), Arc::clone(&found));
     let thread = std::thread::Builder::new()
         .name("starling-resolve".to_owned())
         .spawn(move || {
-            its_found.set(match name.map(|name| name.resolve()) {
-                None => Ok(vec![text]),
-                Some(Ok(found)) => Ok(found.iter().map(|ip| with_ip(&text, *ip)).collect()),
-                Some(Err(error)) => Err(Status::unavailable(error.to_string())),
-            });
+            let resolved = address.device().resolve(address.as_str());
+            its_found.set(resolved.map_err(|error| Status::unavailable(error.to_string())));
         });
     if let Err(error) = thread {
         found.set(Err(Status::unavailable(format!(

@@ -4,8 +4,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use starling_endpoint::{Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, Status};
+use starling_endpoint::{
+    Encoding, Metadata, MetadataView, Msgbuf, OwnedMessage, RequestView, ResponseBuilder,
+    ResponseMessage, Status,
+};
 use starling_io::MessageMemory;
 use starling_message::{
     Arena, Message, MessageLayout, MessageView, Reader, protobuf, reflect, validate,
@@ -25,6 +27,17 @@ pub struct Request<'a, Q: Message> {
 }
 
 impl<'a, Q: Message> Request<'a, Q> {
+    #[inline]
+    fn new(view: Q::View<'a>, request: RequestView<'a>, memory: &'a MessageMemory) -> Self {
+        Self {
+            view,
+            metadata: request.metadata(),
+            remaining: request.remaining(),
+            deadline: deadline_after(request.remaining()),
+            memory,
+        }
+    }
+
     /// The message.
     #[inline]
     pub fn message(&self) -> Q::View<'a> {
@@ -224,80 +237,70 @@ fn deadline_after(remaining: Option<Duration>) -> Option<Instant> {
     remaining.and_then(|time| Instant::now().checked_add(time))
 }
 
-/// A request as the endpoint hands it to a handler.
-pub(crate) struct RawRequest<'a> {
-    pub(crate) body: &'a [u8],
-    pub(crate) encoding: Encoding,
-    pub(crate) metadata: MetadataView<'a>,
-    pub(crate) remaining: Option<Duration>,
-    pub(crate) memory: &'a MessageMemory,
-}
-
-/// Runs a handler on a request and appends the response to `buffer`. Returns the response's tail, or a
-/// status that says whether the handler ran. In the native layout it copies nothing and, if the response
-/// fits, allocates nothing.
+/// Runs a handler on a request and appends the response. The error says whether the handler ran. In the
+/// native layout it copies nothing and, if the response fits, allocates nothing.
 #[inline]
 pub(crate) fn serve<Q: Message, P: Message>(
-    request: RawRequest<'_>,
-    buffer: &mut Vec<u8>,
+    request: RequestView<'_>,
+    memory: &MessageMemory,
+    response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
-) -> Result<Option<Bytes>, Status> {
-    let RawRequest {
-        body,
-        encoding,
-        metadata,
-        remaining,
-        memory,
-    } = request;
-    let own_buffer = std::mem::take(buffer);
-    if encoding == Encoding::Protobuf {
-        let decoded = Q::from_protobuf(body, MAX_DECODED_BYTES).map_err(malformed_request)?;
-        let request = Request {
-            view: decoded.view(),
-            metadata,
-            remaining,
-            deadline: deadline_after(remaining),
-            memory,
-        };
-        let mut response = P::default();
-        handler(request, response.as_mut()).map_err(Status::with_run)?;
-        let (head, tail) = encode(response, encoding, own_buffer)?;
-        *buffer = head;
-        return Ok(tail);
+) -> Result<(), Status> {
+    if request.encoding() == Encoding::Protobuf {
+        return serve_protobuf::<Q, P>(request, memory, response, handler);
     }
+    let body = request.body();
     validate(Q::LAYOUT, body).map_err(malformed_request)?;
-    let request = Request {
-        view: Q::view_of(Reader::root(body)),
-        metadata,
-        remaining,
-        deadline: deadline_after(remaining),
-        memory,
-    };
+    let request = Request::new(Q::view_of(Reader::root(body)), request, memory);
+    let own_buffer = std::mem::take(response.body());
     let mut arena = Arena::begin(own_buffer, P::LAYOUT);
     handler(request, P::mut_of(arena.root())).map_err(Status::with_run)?;
     let (head, tail) = arena.into_parts();
-    *buffer = head;
-    Ok(tail)
+    *response.body() = head;
+    if let Some(tail) = tail {
+        response.set_tail(tail);
+    }
+    Ok(())
 }
 
-/// Appends a response to `buffer`. Returns the buffer, and the response's tail.
-pub(crate) fn encode<P: Message>(
-    response: P,
+/// The same for a peer with another version of the schema.
+fn serve_protobuf<Q: Message, P: Message>(
+    request: RequestView<'_>,
+    memory: &MessageMemory,
+    response: &mut ResponseBuilder<'_>,
+    handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let decoded = Q::from_protobuf(request.body(), MAX_DECODED_BYTES).map_err(malformed_request)?;
+    let request = Request::new(decoded.view(), request, memory);
+    let mut built = P::default();
+    handler(request, built.as_mut()).map_err(Status::with_run)?;
+    encode_protobuf(&built, response.body())
+}
+
+/// A response on its way to the caller.
+pub(crate) fn respond<P: Message>(
+    response: &P,
     encoding: Encoding,
-    mut buffer: Vec<u8>,
-) -> Result<(Vec<u8>, Option<Bytes>), Status> {
+) -> Result<ResponseMessage, Status> {
+    let mut body = Vec::new();
+    let mut tail = None;
     match encoding {
         Encoding::Native => {
-            let (head, tail) = response.parts();
-            buffer.extend_from_slice(head);
-            Ok((buffer, tail.cloned()))
+            let (head, own_tail) = response.parts();
+            body.extend_from_slice(head);
+            tail = own_tail.cloned();
         }
-        Encoding::Protobuf => {
-            protobuf::encode(P::LAYOUT, response.arena().reader(), &mut buffer)
-                .map_err(|error| Status::internal(format!("the response: {error}")))?;
-            Ok((buffer, None))
-        }
+        Encoding::Protobuf => encode_protobuf(response, &mut body)?,
     }
+    Ok(ResponseMessage {
+        body: Msgbuf::from_parts(body, tail),
+        metadata: Metadata::default(),
+    })
+}
+
+fn encode_protobuf<P: Message>(response: &P, out: &mut Vec<u8>) -> Result<(), Status> {
+    protobuf::encode(P::LAYOUT, response.arena().reader(), out)
+        .map_err(|error| Status::internal(format!("the response: {error}")))
 }
 
 /// A request in the native layout, after `room` bytes for the call header.

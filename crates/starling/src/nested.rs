@@ -22,7 +22,12 @@ pub struct NestedContext {
 }
 
 impl NestedContext {
-    pub(crate) fn new(channels: &Arc<ChannelFactory>, deadline_ns: Option<u64>) -> Self {
+    /// For a call whose caller waits so long.
+    pub(crate) fn new(channels: &Arc<ChannelFactory>, remaining: Option<Duration>) -> Self {
+        let deadline_ns = remaining.map(|remaining| {
+            let remaining_ns = u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX);
+            channels.executor.now_ns().saturating_add(remaining_ns)
+        });
         Self {
             channels: Arc::clone(channels),
             deadline_ns,

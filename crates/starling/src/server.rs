@@ -1,7 +1,7 @@
 //! Servers: services at one or several addresses, each with dispatch threads of its own.
 
 mod control;
-mod dispatch;
+mod direct;
 mod handle;
 
 use std::fmt;
@@ -9,43 +9,25 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_io::{Fault, IoError, PacketIo};
-use starling_io_shm::ShmIo;
-use starling_io_udp::UdpIo;
-use starling_io_xdp::{MAX_WORKERS, XdpAddress, XdpIo};
+use starling_io::{Fault, IoError};
 
-use crate::address::{Address, DeviceKey, Scheme};
-use crate::device::{AnyDevice, Device, PerDevice, for_each_device};
+use crate::address::Address;
 use crate::error::Error;
+use crate::plane::{Listener, Serving};
 use crate::registry::Registry;
 use crate::settings::{Settings, settings_methods};
 
-use control::ControlRequests;
-use dispatch::DispatchThread;
+pub(crate) use control::{Control, ControlRequests};
+pub(crate) use direct::{DirectListener, serve_on};
 pub use handle::ServerHandle;
 
 /// The settings of a [`Server`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct ServerBuilder {
     addresses: Vec<Address>,
+    listeners: Vec<Box<dyn Listener>>,
     settings: Settings,
     threads: usize,
-}
-
-/// A device at one of the server's addresses.
-struct BoundDevice {
-    key: DeviceKey,
-    io: AnyDevice,
-}
-
-impl BoundDevice {
-    fn new(key: DeviceKey, io: AnyDevice) -> Self {
-        Self { key, io }
-    }
-
-    fn local_address(&self) -> String {
-        for_each_device!(&self.io, io => io.local_address())
-    }
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -82,6 +64,12 @@ impl ServerBuilder {
         Ok(self)
     }
 
+    /// Adds a listener of another plane, or of your own.
+    pub fn listen(mut self, listener: impl Listener + 'static) -> Self {
+        self.listeners.push(Box::new(listener));
+        self
+    }
+
     settings_methods!();
 
     /// Has the network interface's own program hand plain requests to workers: see
@@ -98,30 +86,27 @@ impl ServerBuilder {
     /// If there is no address, if an address cannot be bound, if services collide, or if a setting
     /// cannot work. All that can be checked without threads is checked here.
     pub fn build(mut self) -> Result<Server, Error> {
-        if self.addresses.is_empty() {
+        if self.addresses.is_empty() && self.listeners.is_empty() {
             return Err(Error::NoAddress);
         }
         (self.settings.registry).complete(&self.settings.workers)?;
         if self.settings.workers.steered {
             self.check_steering()?;
         }
-        let mut devices = Vec::new();
+        let mut listeners = self.listeners;
         for address in &self.addresses {
-            bind_all(address, self.threads, &mut devices)?;
-        }
-        for device in &devices {
-            let capabilities = for_each_device!(&device.io, io => io.capabilities());
-            self.settings.config.check(capabilities)?;
+            let device = address.device();
+            listeners.extend(device.listen(address, self.threads, &self.settings.config)?);
         }
         Ok(Server {
-            devices,
+            listeners,
             settings: self.settings,
         })
     }
 
     fn check_steering(&self) -> Result<(), IoError> {
-        let is_steerable = |address: &&Address| address.scheme() == Scheme::Xdp;
-        if let Some(address) = self.addresses.iter().find(|it| !is_steerable(it)) {
+        let most = |address: &Address| address.device().max_steered_workers();
+        if let Some(address) = self.addresses.iter().find(|it| most(it) == 0) {
             return Err(IoError::new(
                 Fault::Caller,
                 format!("have {address} hand requests to workers"),
@@ -130,73 +115,22 @@ impl ServerBuilder {
             ));
         }
         let threads = self.settings.workers.threads;
-        if threads > MAX_WORKERS {
+        let most = self.addresses.iter().map(most).min().unwrap_or(0);
+        if threads > most {
             return Err(IoError::new(
                 Fault::Caller,
                 "have a network interface hand requests to workers",
                 format!("{threads} workers are too many for it"),
-                format!("have at most {MAX_WORKERS}, or have the server hand them out itself"),
+                format!("have at most {most}, or have the server hand them out itself"),
             ));
         }
         Ok(())
     }
 }
 
-/// Opens the devices of an address, one for each dispatch thread.
-fn bind_all(
-    address: &Address,
-    threads: usize,
-    devices: &mut Vec<BoundDevice>,
-) -> Result<(), Error> {
-    let key = || DeviceKey::of(address);
-    match address.scheme() {
-        Scheme::Shm => {
-            let io = <ShmIo as Device>::bind(address.as_str(), false)?;
-            devices.push(BoundDevice::new(key(), PerDevice::Shm(Box::new(io))));
-        }
-        Scheme::Udp => {
-            let first = <UdpIo as Device>::bind(address.as_str(), threads > 1)?;
-            // With port 0, the others need the port that the first one got.
-            let bound = first.local_address();
-            devices.push(BoundDevice::new(key(), PerDevice::Udp(Box::new(first))));
-            for _ in 1..threads {
-                let another = <UdpIo as Device>::bind(&bound, true)?;
-                devices.push(BoundDevice::new(key(), PerDevice::Udp(Box::new(another))));
-            }
-        }
-        Scheme::Xdp => bind_queues(address, threads, devices)?,
-    }
-    Ok(())
-}
-
-/// Opens a queue of an interface for each dispatch thread.
-fn bind_queues(
-    address: &Address,
-    threads: usize,
-    devices: &mut Vec<BoundDevice>,
-) -> Result<(), Error> {
-    let first = XdpAddress::parse(address.as_str())?;
-    let queue = first.queue().unwrap_or(0);
-    let mut bound = None;
-    for thread in 0..threads {
-        // The first one has the address as it was written.
-        let own = match thread {
-            0 => first.clone(),
-            _ => first.on_queue(queue.saturating_add(thread as u32)),
-        };
-        // The others need the port that the first one got.
-        let own = bound.map_or(own.clone(), |bound| own.at(bound)).to_string();
-        let io = <XdpIo as Device>::bind(&own, threads > 1)?;
-        bound = Some(io.local_socket_address());
-        let key = DeviceKey::of(&Address::parse(&own)?);
-        devices.push(BoundDevice::new(key, PerDevice::Xdp(Box::new(io))));
-    }
-    Ok(())
-}
-
 /// Services that are ready to be served.
 pub struct Server {
-    devices: Vec<BoundDevice>,
+    listeners: Vec<Box<dyn Listener>>,
     settings: Settings,
 }
 
@@ -213,6 +147,7 @@ impl Server {
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
             addresses: Vec::new(),
+            listeners: Vec::new(),
             settings: Settings::default(),
             threads: 1,
         }
@@ -223,9 +158,9 @@ impl Server {
     /// need the name or address of a host in place of `0.0.0.0`.
     pub fn addresses(&self) -> Vec<String> {
         let mut addresses: Vec<_> = self
-            .devices
+            .listeners
             .iter()
-            .map(BoundDevice::local_address)
+            .map(|listener| listener.local_address())
             .collect();
         addresses.dedup();
         addresses
@@ -245,16 +180,15 @@ impl Server {
             workers,
         } = self.settings;
         let registry: Arc<Registry> = Arc::new(registry);
-        for BoundDevice { key, io } in self.devices {
-            let waker = for_each_device!(&io, io => io.waker());
-            let thread = DispatchThread {
-                requests: Arc::new(ControlRequests::new(waker)),
+        for listener in self.listeners {
+            let serving = Serving {
+                requests: Arc::new(ControlRequests::new(listener.waker())),
                 registry: Arc::clone(&registry),
                 config: config.clone(),
                 workers: workers.clone(),
                 control: handle.control(),
             };
-            for_each_device!(io, io => handle.start(*io, key, thread)?);
+            handle.start(listener, serving)?;
         }
         handle.started()
     }

@@ -13,6 +13,7 @@ use common::{Gate, payload, shm_address};
 use counting::Counting;
 use starling::{Endpoint, Idle, Message};
 use starling_endpoint::{CallOptions, MethodId};
+use starling_io_shm::ShmIo;
 use starling_test_protos::test::{TEST_SERVICE, TestClient, TestServer};
 
 mod counting {
@@ -93,7 +94,7 @@ fn a_small_typed_call_allocates_at_most_the_kept_response() {
     };
 
     let mut endpoint = client();
-    let raw = endpoint.raw_shm().expect("its device");
+    let raw = endpoint.raw::<ShmIo>().expect("its device");
     let done = Arc::new(AtomicU64::new(0));
     let its_done = Arc::clone(&done);
     let continuation = raw.register_continuation(move |_, completion| {

@@ -12,6 +12,8 @@ use common::{LONG, any_addresses, payload};
 use starling::{Endpoint, EndpointConfig, Idle};
 use starling_endpoint::{CallOptions, MethodId, SessionId, SessionState};
 use starling_io::{Clock, PacketIo};
+use starling_io_shm::ShmIo;
+use starling_io_udp::UdpIo;
 use starling_message::{Message, method_id};
 
 const SESSIONS: usize = 20_000;
@@ -168,11 +170,11 @@ fn twenty_thousand_sessions_open_answer_and_close() {
             .config(config())
             .build()
             .expect("an endpoint");
-        match endpoint.raw_udp() {
+        match endpoint.raw::<UdpIo>() {
             Some(raw) => open_use_and_close(raw, &server.address),
             None => {
                 let raw = endpoint
-                    .raw_shm()
+                    .raw::<ShmIo>()
                     .expect("the address is of one or the other");
                 open_use_and_close(raw, &server.address);
             }

@@ -1,92 +1,111 @@
-//! The event loop behind channels on a device of any kind, as `starling_share` drives it.
+//! The event loop behind channels, whose device is chosen at run time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use starling_endpoint::EndpointConfig;
-use starling_io::{IoError, MessageMemory, MonotonicClock, Wake};
-use starling_io_shm::ShmIo;
-use starling_io_udp::UdpIo;
-use starling_io_xdp::XdpIo;
+use starling_io::{IoError, MessageMemory, Wake};
 use starling_share::Step;
 
 use super::command::{Command, refuse};
 use super::event_loop::EventLoop;
-use crate::address::{Address, Scheme};
-use crate::core::Core;
-use crate::device::{Device, PerDevice, for_each_device};
-use crate::error::Error;
+use crate::device::Device;
 
-type BoxedLoop<I> = Box<EventLoop<I>>;
-
-/// One branch for each turn, none for each frame.
-pub(crate) struct AnyLoop(PerDevice<BoxedLoop<UdpIo>, BoxedLoop<ShmIo>, BoxedLoop<XdpIo>>);
-
-impl AnyLoop {
-    pub(super) fn new(
-        address: &Address,
-        clock: MonotonicClock,
-        config: &EndpointConfig,
-    ) -> Result<Self, Error> {
-        Ok(Self(match address.scheme() {
-            Scheme::Udp => PerDevice::Udp(event_loop(address, clock, config)?),
-            Scheme::Shm => PerDevice::Shm(event_loop(address, clock, config)?),
-            Scheme::Xdp => PerDevice::Xdp(event_loop(address, clock, config)?),
-        }))
-    }
-
-    pub(super) fn waker(&self) -> Arc<dyn Wake> {
-        for_each_device!(&self.0, event_loop => event_loop.waker())
-    }
-
-    pub(super) fn memory(&self) -> MessageMemory {
-        for_each_device!(&self.0, event_loop => event_loop.memory())
-    }
+/// An [`EventLoop`] on a device of any kind: one dynamic call for each turn and each command.
+pub(crate) trait AnyLoop: Send {
+    fn waker(&self) -> Arc<dyn Wake>;
+    fn memory(&self) -> MessageMemory;
+    fn resume(&mut self) -> Result<(), IoError>;
+    fn execute(&mut self, command: Command);
+    /// Returns whether the turn did anything.
+    fn turn(&mut self) -> Result<bool, IoError>;
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError>;
+    fn spin_ns(&self) -> u64;
+    fn is_expecting(&self) -> bool;
+    fn next_timer_ns(&mut self) -> Option<u64>;
+    fn end(self: Box<Self>, failure: Option<&str>);
 }
 
-fn event_loop<I: Device>(
-    address: &Address,
-    clock: MonotonicClock,
-    config: &EndpointConfig,
-) -> Result<BoxedLoop<I>, Error> {
-    let io = I::client(address.as_str())?;
-    Ok(Box::new(EventLoop::new(Core::new(io, clock, config)?)))
-}
+impl<I: Device> AnyLoop for EventLoop<I> {
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.waker()
+    }
 
-impl starling_share::EventLoop for AnyLoop {
-    type Command = Command;
+    fn memory(&self) -> MessageMemory {
+        self.memory()
+    }
 
     fn resume(&mut self) -> Result<(), IoError> {
-        for_each_device!(&mut self.0, event_loop => event_loop.resume())
+        self.resume()
     }
 
     fn execute(&mut self, command: Command) {
-        for_each_device!(&mut self.0, event_loop => event_loop.execute(command));
+        self.execute(command);
     }
 
-    fn turn(&mut self) -> Result<Step, IoError> {
-        let busy = for_each_device!(&mut self.0, event_loop => event_loop.turn())?;
-        Ok(if busy { Step::Busy } else { Step::Idle })
+    fn turn(&mut self) -> Result<bool, IoError> {
+        self.turn()
     }
 
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
-        for_each_device!(&mut self.0, event_loop => event_loop.sleep(limit))
+        self.sleep(limit)
     }
 
     fn spin_ns(&self) -> u64 {
-        for_each_device!(&self.0, event_loop => event_loop.spin_ns())
+        self.spin_ns()
     }
 
     fn is_expecting(&self) -> bool {
-        for_each_device!(&self.0, event_loop => event_loop.is_expecting())
+        self.is_expecting()
     }
 
     fn next_timer_ns(&mut self) -> Option<u64> {
-        for_each_device!(&mut self.0, event_loop => event_loop.next_timer_ns())
+        self.next_timer_ns()
+    }
+
+    fn end(self: Box<Self>, failure: Option<&str>) {
+        (*self).end(failure);
+    }
+}
+
+/// A loop of any kind, as `starling_share` drives it.
+pub(crate) struct DrivenLoop(pub(super) Box<dyn AnyLoop>);
+
+impl starling_share::EventLoop for DrivenLoop {
+    type Command = Command;
+
+    fn resume(&mut self) -> Result<(), IoError> {
+        self.0.resume()
+    }
+
+    fn execute(&mut self, command: Command) {
+        self.0.execute(command);
+    }
+
+    fn turn(&mut self) -> Result<Step, IoError> {
+        Ok(match self.0.turn()? {
+            true => Step::Busy,
+            false => Step::Idle,
+        })
+    }
+
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), IoError> {
+        self.0.sleep(limit)
+    }
+
+    fn spin_ns(&self) -> u64 {
+        self.0.spin_ns()
+    }
+
+    fn is_expecting(&self) -> bool {
+        self.0.is_expecting()
+    }
+
+    fn next_timer_ns(&mut self) -> Option<u64> {
+        self.0.next_timer_ns()
     }
 
     fn end(self, failure: Option<&str>) {
-        for_each_device!(self.0, event_loop => (*event_loop).end(failure));
+        self.0.end(failure);
     }
 
     fn refuse(command: Command, failure: &str) {

@@ -96,7 +96,7 @@ pub(crate) struct EventLoop<I: Device> {
 }
 
 impl<I: Device> EventLoop<I> {
-    pub(super) fn new(mut core: Core<I>) -> Self {
+    pub(crate) fn new(mut core: Core<I>) -> Self {
         let calls = Arc::new(Mutex::new(CallTable::default()));
         let unsent = Arc::new(Mutex::new(Vec::new()));
         let (its_calls, its_unsent) = (Arc::clone(&calls), Arc::clone(&unsent));

@@ -21,7 +21,7 @@ use crate::stats::ThreadStats;
 
 /// The state that all dispatch threads of a server share with its handle.
 #[derive(Default)]
-pub(super) struct Control {
+pub(crate) struct Control {
     stop: AtomicBool,
     drain_timeout: Mutex<Duration>,
     threads: Mutex<Progress>,
@@ -33,47 +33,47 @@ pub(super) struct Control {
 
 /// How far the dispatch threads are.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Threads that have begun to serve.
-    pub(super) serving: usize,
+    pub(crate) serving: usize,
     /// Threads that have ended.
-    pub(super) ended: usize,
+    pub(crate) ended: usize,
 }
 
 impl Control {
     /// Has the threads stop, and finish their work within `timeout`.
-    pub(super) fn stop(&self, timeout: Duration) {
+    pub(crate) fn stop(&self, timeout: Duration) {
         *self.lock_timeout() = timeout;
         self.stop.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    pub(super) fn drain_timeout(&self) -> Duration {
+    pub(crate) fn drain_timeout(&self) -> Duration {
         *self.lock_timeout()
     }
 
-    pub(super) fn count(&self, change: impl FnOnce(&mut Progress)) {
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.threads());
         self.changed.notify_all();
         self.event.notify(usize::MAX);
     }
 
-    pub(super) fn threads(&self) -> MutexGuard<'_, Progress> {
+    pub(crate) fn threads(&self) -> MutexGuard<'_, Progress> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps until a thread has ended, or `serving` threads serve.
-    pub(super) fn wait_for(&self, serving: Option<usize>) -> MutexGuard<'_, Progress> {
+    pub(crate) fn wait_for(&self, serving: Option<usize>) -> MutexGuard<'_, Progress> {
         let waits = |threads: &mut Progress| threads.ended == 0 && Some(threads.serving) != serving;
         let threads = self.changed.wait_while(self.threads(), waits);
         threads.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits in a future until so many threads have ended.
-    pub(super) async fn ended(&self, threads: usize) {
+    pub(crate) async fn ended(&self, threads: usize) {
         while self.threads().ended < threads {
             let listener = self.event.listen();
             // The thread may have ended before there was a listener.
@@ -90,7 +90,7 @@ impl Control {
 }
 
 /// Requests of other threads to one dispatch thread.
-pub(super) struct ControlRequests {
+pub(crate) struct ControlRequests {
     /// There is a request, or the server is to stop.
     pending: AtomicBool,
     waker: Arc<dyn Wake>,
@@ -106,7 +106,7 @@ struct StatsRequests {
 }
 
 impl ControlRequests {
-    pub(super) fn new(waker: Arc<dyn Wake>) -> Self {
+    pub(crate) fn new(waker: Arc<dyn Wake>) -> Self {
         Self {
             pending: AtomicBool::new(false),
             waker,
@@ -115,13 +115,13 @@ impl ControlRequests {
     }
 
     /// Has the thread handle its requests.
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         self.pending.store(true, Ordering::Release);
         self.waker.wake();
     }
 
     /// Requests the thread's stats. A thread that has panicked sends none.
-    pub(super) fn request_stats(&self) -> Receiver<ThreadStats> {
+    pub(crate) fn request_stats(&self) -> Receiver<ThreadStats> {
         let (answer, answered) = channel();
         let mut stats = self.stats();
         match &stats.last {
@@ -138,13 +138,13 @@ impl ControlRequests {
     }
 
     #[inline]
-    pub(super) fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }
 
     /// Answers all requests so far. A later request is pending again.
     #[cold]
-    pub(super) fn answer(&self, stats: impl FnOnce() -> ThreadStats) {
+    pub(crate) fn answer(&self, stats: impl FnOnce() -> ThreadStats) {
         self.pending.swap(false, Ordering::AcqRel);
         let waiting = std::mem::take(&mut self.stats().waiting);
         if !waiting.is_empty() {
@@ -153,7 +153,7 @@ impl ControlRequests {
     }
 
     /// The thread does not serve any more. Answers later requests with these stats.
-    pub(super) fn leave_last(&self, last: ThreadStats) {
+    pub(crate) fn leave_last(&self, last: ThreadStats) {
         let mut stats = self.stats();
         send_to_all(std::mem::take(&mut stats.waiting), &last);
         stats.last = Some(last);
@@ -179,7 +179,7 @@ fn send_to_all(waiting: Vec<Sender<ThreadStats>>, stats: &ThreadStats) {
 }
 
 /// Counts a dispatch thread as ended when it is dropped, by a panic, too.
-pub(super) struct EndGuard(pub(super) Arc<Control>, pub(super) Arc<ControlRequests>);
+pub(crate) struct EndGuard(pub(crate) Arc<Control>, pub(crate) Arc<ControlRequests>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {

@@ -9,10 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::control::{Control, ControlRequests, EndGuard};
-use super::dispatch::DispatchThread;
-use crate::address::DeviceKey;
 use crate::error::Error;
-use crate::registry::ServedDevice;
+use crate::plane::{Listener, Serving};
 use crate::stats::ThreadStats;
 
 /// How long a server that is dropped may take to finish its calls.
@@ -49,20 +47,18 @@ impl ServerHandle {
         Arc::clone(&self.control)
     }
 
-    pub(super) fn start<I: ServedDevice>(
+    pub(super) fn start(
         &mut self,
-        io: I,
-        key: DeviceKey,
-        thread: DispatchThread,
+        listener: Box<dyn Listener>,
+        serving: Serving,
     ) -> Result<(), Error> {
-        self.requests.push(Arc::clone(&thread.requests));
-        let scheme = io.capabilities().scheme;
-        let guard = EndGuard(Arc::clone(&thread.control), Arc::clone(&thread.requests));
+        self.requests.push(Arc::clone(&serving.requests));
+        let guard = EndGuard(Arc::clone(&serving.control), Arc::clone(&serving.requests));
         let thread = std::thread::Builder::new()
-            .name(format!("starling-{scheme}-server"))
+            .name(format!("starling-{}-server", listener.scheme()))
             .spawn(move || {
                 let _guard = guard;
-                thread.run(io, key)
+                listener.serve(serving)
             })
             .map_err(|error| Error::system("start a dispatch thread", error))?;
         self.threads.push(thread);

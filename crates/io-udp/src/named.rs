@@ -1,0 +1,56 @@
+//! Opens the device by its address.
+
+use std::net::IpAddr;
+
+use starling_io::{Device, IoError, PacketIo};
+
+use crate::{UdpAddress, UdpConfig, UdpIo};
+
+impl UdpAddress {
+    /// Whether the host is a name, and not an IP address.
+    pub fn is_host_name(&self) -> bool {
+        !self.host().contains('%') && self.host().parse::<IpAddr>().is_err()
+    }
+}
+
+impl Device for UdpIo {
+    const SCHEME: &'static str = "udp";
+    const FORM: &'static str = "udp://HOST:PORT";
+
+    fn check(address: &str) -> Result<(), IoError> {
+        UdpAddress::parse(address).map(drop)
+    }
+
+    fn bind(address: &str, threads: usize) -> Result<Vec<(String, Self)>, IoError> {
+        let open = |address: &str| {
+            let config = UdpConfig {
+                reuse_port: threads > 1,
+                ..UdpConfig::default()
+            };
+            Self::bind(address, config)
+        };
+        let mut devices = vec![open(address)?];
+        // With port 0, the others need the port that the first one got.
+        let bound = devices[0].local_address();
+        for _ in 1..threads {
+            devices.push(open(&bound)?);
+        }
+        let named = devices.into_iter().map(|device| (bound.clone(), device));
+        Ok(named.collect())
+    }
+
+    fn client(_: &str) -> Result<Self, IoError> {
+        // An IPv6 socket reaches both families where the host has both.
+        Self::bind("udp://[::]:0", UdpConfig::default())
+            .or_else(|_| Self::bind("udp://0.0.0.0:0", UdpConfig::default()))
+    }
+
+    fn has_host_name(address: &str) -> bool {
+        UdpAddress::parse(address).is_ok_and(|address| address.is_host_name())
+    }
+
+    fn resolve(address: &str) -> Result<Vec<String>, IoError> {
+        let found = UdpAddress::parse(address)?.resolve()?;
+        Ok(found.iter().map(|ip| format!("udp://{ip}")).collect())
+    }
+}

@@ -1,0 +1,76 @@
+//! The methods of a server, as a listener runs them.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling_endpoint::{OwnedMessage, ResponseMessage, Status, UnaryFn, WorkerFn};
+use starling_io::MessageMemory;
+use starling_message::MethodDescriptor;
+
+use crate::channel_factory::ChannelFactory;
+use crate::endpoint::Endpoint;
+
+/// A method of a server. It knows no plane and no device: all listeners of the server share it.
+pub trait Method: Send + Sync {
+    /// Its path, its number and the types of its messages.
+    fn descriptor(&self) -> &'static MethodDescriptor;
+
+    /// Makes the handler for one listener, which calls it directly.
+    fn handler(&self, listener: &ListenerContext) -> MethodHandler;
+}
+
+/// How a listener runs a method.
+pub enum MethodHandler {
+    /// In the thread that received the request. It answers before it returns.
+    Inline(Box<UnaryFn>),
+    /// In a worker thread. It answers before it returns.
+    Worker(Arc<WorkerFn>),
+    /// As a future.
+    Nested(Arc<NestedFn>),
+}
+
+impl fmt::Debug for MethodHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inline(_) => "MethodHandler::Inline",
+            Self::Worker(_) => "MethodHandler::Worker",
+            Self::Nested(_) => "MethodHandler::Nested",
+        })
+    }
+}
+
+/// The future of a nested handler. Dropping it cancels the calls that it made.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<ResponseMessage, Status>> + Send>>;
+
+/// Begins a nested handler, with the time that its caller still waits. The error is that of a request
+/// that was not run.
+pub type NestedFn =
+    dyn Fn(OwnedMessage, Option<Duration>) -> Result<HandlerFuture, Status> + Send + Sync;
+
+/// The parts of a listener that handlers use.
+pub struct ListenerContext {
+    pub(crate) channels: Arc<ChannelFactory>,
+}
+
+impl ListenerContext {
+    /// The context of a listener whose nested handlers run on an endpoint: they make their calls through
+    /// it, and they sleep by its timers.
+    pub fn on_endpoint(endpoint: &Endpoint) -> Self {
+        Self {
+            channels: Arc::clone(endpoint.channels()),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &MessageMemory {
+        &self.channels.memory
+    }
+}
+
+impl fmt::Debug for ListenerContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ListenerContext(..)")
+    }
+}

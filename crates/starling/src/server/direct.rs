@@ -1,0 +1,167 @@
+//! The direct plane's server side: one dispatch thread, on a device.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use starling_endpoint::{
+    DeferredReply, Handler, MethodId, ResponseMessage, Stall, Status, WorkerConfig,
+};
+use starling_io::{IoError, MonotonicClock, PacketIo, Wake};
+
+use crate::address::Address;
+use crate::channel_factory::ChannelFactory;
+use crate::core::Core;
+use crate::device::Device;
+use crate::error::Error;
+use crate::plane::{Listener, ListenerContext, MethodHandler, NestedFn, Serving};
+use crate::registry::{Registry, SpawnTask};
+
+/// A response with at least so many bytes is moved into a reply and not copied.
+const MOVED_BYTES: usize = 4096;
+
+/// A device at one of a server's addresses.
+pub(crate) struct DirectListener<I> {
+    address: Address,
+    io: I,
+}
+
+impl<I: Device> DirectListener<I> {
+    /// The address is the device's own.
+    pub(crate) fn new(address: Address, io: I) -> Self {
+        Self { address, io }
+    }
+}
+
+impl<I: Device> Listener for DirectListener<I> {
+    fn scheme(&self) -> &str {
+        I::SCHEME
+    }
+
+    fn local_address(&self) -> String {
+        self.io.local_address()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.io.waker()
+    }
+
+    fn serve(self: Box<Self>, serving: Serving) -> Result<bool, Error> {
+        let mut core = Core::new(self.io, MonotonicClock::new(), serving.config())?;
+        let channels = ChannelFactory::new(&core, self.address);
+        serve_on(&mut core, &serving.registry, &channels, serving.workers())?;
+        serving.begun();
+        let result = run(&mut core, &serving);
+        serving.leave_stats(core.stats());
+        Ok(result?)
+    }
+}
+
+/// Has an endpoint serve all methods, with workers if a method runs in workers.
+pub(crate) fn serve_on<I: Device>(
+    core: &mut Core<I>,
+    registry: &Registry,
+    channels: &Arc<ChannelFactory>,
+    workers: &WorkerConfig,
+) -> Result<(), Error> {
+    let context = ListenerContext {
+        channels: Arc::clone(channels),
+    };
+    for method in registry.methods() {
+        let handler = match method.handler(&context) {
+            MethodHandler::Inline(handler) => Handler::unary(handler),
+            MethodHandler::Worker(handler) => Handler::unary_worker(handler),
+            MethodHandler::Nested(handler) => nested(handler, registry.spawn.clone()),
+        };
+        core.raw.register(MethodId(method.descriptor().id), handler);
+    }
+    if registry.has_workers() {
+        core.raw.start_workers(workers)?;
+    }
+    Ok(())
+}
+
+/// Runs a nested handler as a task of the dispatch thread, or of the user's executor.
+fn nested<I: PacketIo>(handler: Arc<NestedFn>, spawn: Option<SpawnTask>) -> Handler<I> {
+    Handler::inline(move |cx, request, reply| {
+        let remaining = request.remaining();
+        let future = match handler(request.into_owned(), remaining) {
+            Ok(future) => future,
+            Err(status) => return reply.refuse(status),
+        };
+        let mut reply = reply.defer();
+        let local = cx.local();
+        let task = async move {
+            let result = until_cancelled(&reply, future).await;
+            let result = result.map(|response| write(response, &mut reply));
+            local.complete_with(reply, result);
+        };
+        match &spawn {
+            None => cx.spawn(task),
+            Some(spawn) => spawn(Box::pin(task)),
+        }
+    })
+}
+
+/// Writes a response into its reply.
+fn write(response: ResponseMessage, reply: &mut DeferredReply) {
+    let (head, tail) = response.body.into_parts();
+    if head.len() < MOVED_BYTES {
+        reply.buffer().extend_from_slice(&head);
+    } else {
+        *reply.buffer() = head;
+    }
+    if let Some(tail) = tail {
+        reply.set_tail(tail);
+    }
+    if !response.metadata.is_empty() {
+        reply.set_metadata(response.metadata);
+    }
+}
+
+/// Runs a nested handler until its call is cancelled. The handler's future is dropped then, which
+/// cancels the calls that it made.
+async fn until_cancelled<T>(
+    reply: &DeferredReply,
+    future: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => reply.poll_cancelled(cx).map(Err),
+    })
+    .await
+}
+
+/// Takes turns until the server stops. True if all work was finished then.
+fn run<I: Device>(core: &mut Core<I>, serving: &Serving) -> Result<bool, IoError> {
+    while !serving.must_stop(|| core.stats()) {
+        if core.turn()?.is_idle() {
+            core.raw.wait(None)?;
+        }
+        if let Some(stall) = core.raw.take_stall() {
+            warn(&serving.registry, stall);
+        }
+    }
+    core.drain(serving.drain_timeout())
+}
+
+/// Names a handler that held up this thread.
+#[cold]
+fn warn(registry: &Registry, stall: Stall) {
+    let method = registry.path(stall.method.0);
+    let method = method.unwrap_or("a method that is not registered any more");
+    let others = match stall.requests {
+        1 => "",
+        _ => ", or another one of the same moment",
+    };
+    tracing::warn!(
+        method,
+        requests = stall.requests,
+        lasted_ms = stall.lasted.as_millis() as u64,
+        "the handler of {method}{others} held up its dispatch thread, and all clients of it, for \
+         {:?}: mark the method WORKER if it computes or blocks, NESTED if it awaits",
+        stall.lasted
+    );
+}
