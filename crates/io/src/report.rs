@@ -7,6 +7,7 @@
 /// | name | device | counts datagrams that |
 /// |---|---|---|
 /// | `rx_ring` | shm, xdp | arrived by the rings that it shares with peers, or with the kernel; without those that workers claimed |
+/// | `rx_queue`, `tx_queue` | mem | arrived in its queue; it put into others' queues |
 /// | `rx_socket` | udp, xdp | arrived by the kernel's socket: the slow path of xdp |
 /// | `tx_ring` | xdp | it gave to the kernel by the ring; without the answers of workers |
 /// | `tx_gathered` | xdp | are among these and had a part that was sent from where it lay in packet memory |

@@ -179,14 +179,16 @@ mod tests {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains("not built into this version yet"), "{error}");
             assert!(
-                error.contains("udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"),
+                error.contains("udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT or mem://NAME"),
                 "{error}"
             );
         }
         for text in ["", "kv", "127.0.0.1:9000", "http://h:1", "://", "UDP://h:1"] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(
-                error.contains("write udp://HOST:PORT, shm://NAME or xdp://IFNAME/HOST:PORT"),
+                error.contains(
+                    "write udp://HOST:PORT, shm://NAME, xdp://IFNAME/HOST:PORT or mem://NAME"
+                ),
                 "{error}"
             );
         }

@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use starling_endpoint::{Encoding, OwnedMessage, Status};
+use starling_endpoint::CallNumber;
 
-/// How a call ended: its response and the response's encoding, or a status.
-pub(crate) type CallResult = Result<(OwnedMessage, Encoding), Status>;
+use crate::plane::CallResult;
 
 enum State {
     Waiting(Option<Waker>),
@@ -20,6 +19,7 @@ enum State {
 /// step, and it is almost never contended.
 pub(crate) struct CallCell {
     state: Mutex<State>,
+    number: CallNumber,
     /// The key of the call in the driver's table. Only the driver uses it.
     key: AtomicUsize,
 }
@@ -28,11 +28,16 @@ pub(crate) struct CallCell {
 const NO_KEY: usize = usize::MAX;
 
 impl CallCell {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(number: CallNumber) -> Self {
         Self {
+            number,
             state: Mutex::new(State::Waiting(None)),
             key: AtomicUsize::new(NO_KEY),
         }
+    }
+
+    pub(crate) fn number(&self) -> CallNumber {
+        self.number
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -6,21 +6,21 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
-use starling_endpoint::{Encoding, EndpointConfig, Idle, Status};
-use starling_io::MessageMemory;
+use starling_endpoint::{EndpointConfig, Idle, Status};
+use starling_io::{MessageMemory, forks};
 use starling_message::{Message, MethodDescriptor};
 
 use crate::address::Address;
 use crate::caller::Caller;
-use crate::channel_call::{CallRequest, ConnectRequest, RawCall, Shared};
-use crate::channel_state::{ChannelState, StateCell};
-use crate::driver::{Command, Driver};
+use crate::channel_call::{RawCall, Shared};
+use crate::channel_state::ChannelState;
+use crate::driver::{DirectTransport, Driver};
 use crate::error::Error;
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
 use crate::permits::Permits;
+use crate::plane::{Operation, Transport};
 use crate::stats::ThreadStats;
 use crate::wait::block_on;
 
@@ -58,7 +58,7 @@ pub struct Channel {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
-            .field("address", &self.shared.address.as_str())
+            .field("address", &self.shared.address)
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
@@ -115,25 +115,28 @@ impl ChannelBuilder {
             Some(config) => Arc::new(Driver::start(&address, config)?),
             None => Driver::shared(&address)?,
         };
-        let state = Arc::new(StateCell::new(ChannelState::Idle));
-        let id = driver.next_channel();
-        driver.send(Command::Open {
-            channel: id,
-            address: address.clone(),
-            state: Arc::clone(&state),
-        });
-        Ok(Channel {
+        let transport = DirectTransport::new(driver, address);
+        Ok(self.on(Box::new(transport), Some(settings)))
+    }
+
+    /// A channel whose calls another plane makes, or a transport of your own. The address is a name for
+    /// people. After a fork, such a channel does not work in the child.
+    pub fn over(self, transport: impl Transport + 'static) -> Channel {
+        self.on(Box::new(transport), None)
+    }
+
+    fn on(self, transport: Box<dyn Transport>, settings: Option<Self>) -> Channel {
+        Channel {
             shared: Arc::new(Shared {
-                driver,
-                id,
-                address,
-                state,
+                transport,
+                address: self.address,
                 permits: Permits::new(self.capacity),
                 fail_when_full: self.fail_when_full,
+                process: forks(),
                 settings,
                 in_child: OnceLock::new(),
             }),
-        })
+        }
     }
 
     /// A channel that is connected.
@@ -169,12 +172,11 @@ impl Channel {
     /// another endpoint with the same settings.
     fn here(&self) -> Result<&Arc<Shared>, Status> {
         let mut channel = self;
-        while !channel.shared.driver.is_of_this_process() {
+        while !channel.shared.is_of_this_process() {
             let in_child = &channel.shared.in_child;
             if in_child.get().is_none() {
-                let made = self.shared.settings.clone().lazy().map_err(|error| {
-                    let text =
-                        format!("open an endpoint after a fork: {error}; the call did not run");
+                let made = self.shared.remake().map_err(|why| {
+                    let text = format!("after a fork: {why}; the call did not run");
                     Status::unavailable(text).with_not_run()
                 })?;
                 // Of two threads at once, one drops what it has made.
@@ -187,18 +189,18 @@ impl Channel {
 
     /// The server's address.
     pub fn address(&self) -> &str {
-        self.shared.address.as_str()
+        &self.shared.address
     }
 
     /// The best memory for large bytes fields of requests, for `request.set_..._bytes`: a device that
     /// can do so sends from there without a copy.
     pub fn memory(&self) -> &MessageMemory {
-        &self.here().unwrap_or(&self.shared).driver.memory
+        self.here().unwrap_or(&self.shared).transport.memory()
     }
 
     /// Where the connection stands.
     pub fn state(&self) -> ChannelState {
-        self.here().unwrap_or(&self.shared).state.state()
+        self.here().unwrap_or(&self.shared).transport.state()
     }
 
     /// Calls that are not over.
@@ -212,7 +214,7 @@ impl Channel {
     /// # Errors
     /// UNAVAILABLE if the endpoint has ended, with the reason.
     pub fn stats(&self) -> Result<ThreadStats, Status> {
-        self.here()?.driver.stats()
+        self.here()?.transport.stats()
     }
 
     /// Connects, unless the channel is connected. Fails if the first attempt does.
@@ -227,11 +229,7 @@ impl Channel {
 
     async fn connected(&self, wait_for_ready: bool) -> Result<(), Status> {
         let shared = self.here()?;
-        let request = ConnectRequest {
-            channel: shared.id,
-            wait_for_ready,
-        };
-        let mut call = RawCall::new(shared, None, request);
+        let mut call = RawCall::new(shared, Operation::Connect { wait_for_ready });
         let connected = std::future::poll_fn(|cx| call.poll(cx)).await.map(drop);
         // No call of the user's was made.
         connected.map_err(Status::with_not_run)
@@ -241,12 +239,12 @@ impl Channel {
 /// A call of a [`Channel`]. Dropping it cancels the call.
 #[must_use = "dropping the future cancels the call"]
 pub struct ChannelCall<P: Message> {
-    raw: RawCall<CallRequest>,
+    raw: RawCall,
     response: PhantomData<fn() -> P>,
 }
 
 impl<P: Message> ChannelCall<P> {
-    fn of(raw: RawCall<CallRequest>) -> Self {
+    fn of(raw: RawCall) -> Self {
         Self {
             raw,
             response: PhantomData,
@@ -292,26 +290,8 @@ impl Caller for Channel {
                 return ChannelCall::of(RawCall::failed(&self.shared, status));
             }
         };
-        let deadline = options
-            .timeout
-            .and_then(|timeout| Instant::now().checked_add(timeout));
-        // A deadline beyond the clock's range is none, and the call header could not hold it.
-        let options = CallOptions {
-            timeout: options.timeout.filter(|_| deadline.is_some()),
-            ..options.into_owned()
-        };
-        let room = options
-            .lower(Encoding::Native, options.timeout)
-            .header_len();
-        let message = prepare(request, room);
-        let request = CallRequest {
-            channel: shared.id,
-            method,
-            message,
-            room,
-            options,
-            deadline,
-        };
-        ChannelCall::of(RawCall::new(shared, deadline, request))
+        let mut call = options.into_owned().outgoing(method);
+        call.message.payload = prepare(request, call.message.headroom);
+        ChannelCall::of(RawCall::new(shared, Operation::Call(call)))
     }
 }

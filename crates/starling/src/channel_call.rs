@@ -6,89 +6,52 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use event_listener::EventListener;
-use starling_endpoint::{Msgbuf, Status};
-use starling_message::MethodDescriptor;
+use starling_endpoint::Status;
+use starling_io::forks;
 
-use crate::address::Address;
-use crate::call_cell::{CallCell, CallResult};
 use crate::channel::{Channel, ChannelBuilder};
-use crate::channel_state::StateCell;
-use crate::driver::{Command, DeadlineWaker, Driver, Reply, Submission, Watch};
-use crate::options::CallOptions;
+use crate::driver::DeadlineWaker;
 use crate::permits::{Permit, Permits};
+use crate::plane::{CallHandle, CallResult, Operation, Reply, Transport, Waiting};
 
 /// The state that the clones of a channel and their calls share.
 pub(crate) struct Shared {
-    pub(crate) driver: Arc<Driver>,
-    pub(crate) id: u64,
-    pub(crate) address: Address,
-    pub(crate) state: Arc<StateCell>,
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) address: String,
     pub(crate) permits: Arc<Permits>,
     pub(crate) fail_when_full: bool,
-    /// What the channel was made with.
-    pub(crate) settings: ChannelBuilder,
+    /// The process that made the channel; see [`forks`].
+    pub(crate) process: u32,
+    /// What the channel was made with. None if it was given its transport.
+    pub(crate) settings: Option<ChannelBuilder>,
     /// The channel that a child of this process uses in its place.
     pub(crate) in_child: OnceLock<Channel>,
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.driver.is_of_this_process() {
-            self.driver.send(Command::Close { channel: self.id });
-        }
+impl Shared {
+    /// Whether this process made it, and not one that this process is a fork of.
+    #[inline]
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == forks()
     }
-}
 
-/// A call that becomes a command when there is a permit for it.
-pub(crate) trait IntoCommand: Unpin {
-    fn into_command(self, reply: Reply) -> Command;
-}
-
-pub(crate) struct CallRequest {
-    pub(crate) channel: u64,
-    pub(crate) method: &'static MethodDescriptor,
-    /// In the native layout, after `room` bytes for the call header.
-    pub(crate) message: Msgbuf,
-    pub(crate) room: usize,
-    pub(crate) options: CallOptions,
-    pub(crate) deadline: Option<Instant>,
-}
-
-impl IntoCommand for CallRequest {
-    fn into_command(self, reply: Reply) -> Command {
-        Command::Call(Submission {
-            channel: self.channel,
-            method: self.method,
-            message: self.message,
-            room: self.room,
-            options: self.options,
-            deadline: self.deadline,
-            reply,
-        })
-    }
-}
-
-pub(crate) struct ConnectRequest {
-    pub(crate) channel: u64,
-    pub(crate) wait_for_ready: bool,
-}
-
-impl IntoCommand for ConnectRequest {
-    fn into_command(self, reply: Reply) -> Command {
-        Command::Connect {
-            channel: self.channel,
-            wait_for_ready: self.wait_for_ready,
-            reply,
-        }
+    /// A channel with the same settings, for a child of the process that made this one.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn remake(&self) -> Result<Channel, String> {
+        let settings = self.settings.clone();
+        let settings = settings.ok_or("the channel was given its transport: make it anew")?;
+        let made = settings.lazy();
+        made.map_err(|error| format!("open an endpoint: {error}"))
     }
 }
 
 /// A call that waits for a permit.
-struct Queued<R> {
-    request: R,
-    deadline: Option<Instant>,
+struct Queued {
+    operation: Operation,
     listener: Option<EventListener>,
-    /// The driver wakes the caller at the deadline.
+    /// The transport wakes the caller at the deadline.
     deadline_waker: Option<CancelOnDrop>,
 }
 
@@ -100,37 +63,37 @@ impl Drop for CancelOnDrop {
     }
 }
 
-enum Progress<R> {
-    Queued(Queued<R>),
-    Submitted(Arc<CallCell>),
+enum Progress {
+    // Boxed because it is rare and large.
+    Queued(Box<Queued>),
+    Started(CallHandle),
     /// The call was not made.
     Failed(Status),
     Ended,
 }
 
 /// A call without its message types. Dropping it cancels the call.
-pub(crate) struct RawCall<R: IntoCommand> {
+pub(crate) struct RawCall {
     shared: Arc<Shared>,
-    progress: Progress<R>,
-    watch: Option<Watch>,
+    progress: Progress,
+    waiting: Waiting,
 }
 
-impl<R: IntoCommand> RawCall<R> {
-    pub(crate) fn new(shared: &Arc<Shared>, deadline: Option<Instant>, request: R) -> Self {
+impl RawCall {
+    pub(crate) fn new(shared: &Arc<Shared>, operation: Operation) -> Self {
         let mut call = Self {
             shared: Arc::clone(shared),
             progress: Progress::Ended,
-            watch: None,
+            waiting: Waiting::default(),
         };
         match shared.permits.try_acquire() {
-            Some(permit) => call.submit(permit, request),
+            Some(permit) => call.start(permit, operation),
             None => {
-                call.progress = Progress::Queued(Queued {
-                    request,
-                    deadline,
+                call.progress = Progress::Queued(Box::new(Queued {
+                    operation,
                     listener: None,
                     deadline_waker: None,
-                });
+                }));
             }
         }
         call
@@ -141,14 +104,14 @@ impl<R: IntoCommand> RawCall<R> {
         Self {
             shared: Arc::clone(shared),
             progress: Progress::Failed(status),
-            watch: None,
+            waiting: Waiting::default(),
         }
     }
 
     /// The end of a call in a child of the process that made it.
     #[cold]
     fn belongs_to_parent(&mut self) -> Status {
-        let made = matches!(self.progress, Progress::Submitted(_));
+        let made = matches!(self.progress, Progress::Started(_));
         self.progress = Progress::Ended;
         let status = Status::unavailable(
             "the process has forked since the call was made: its parent gets the response; \
@@ -157,17 +120,15 @@ impl<R: IntoCommand> RawCall<R> {
         if made { status } else { status.with_not_run() }
     }
 
-    fn submit(&mut self, permit: Permit, request: R) {
-        let cell = Arc::new(CallCell::new());
-        self.progress = Progress::Submitted(Arc::clone(&cell));
-        self.shared.driver.push(request.into_command(Reply {
-            cell,
-            permit: Some(permit),
-        }));
+    fn start(&mut self, permit: Permit, operation: Operation) {
+        let call = operation.handle();
+        self.progress = Progress::Started(call.clone());
+        let permit = Some(permit);
+        (self.shared.transport).start(operation, Reply { call, permit });
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallResult> {
-        if !self.shared.driver.is_of_this_process() {
+        if !self.shared.is_of_this_process() {
             return Poll::Ready(Err(self.belongs_to_parent()));
         }
         if let Progress::Queued(queued) = &mut self.progress {
@@ -177,21 +138,21 @@ impl<R: IntoCommand> RawCall<R> {
             };
             let queued = std::mem::replace(&mut self.progress, Progress::Ended);
             match (permit, queued) {
-                (Ok(permit), Progress::Queued(queued)) => self.submit(permit, queued.request),
+                (Ok(permit), Progress::Queued(queued)) => self.start(permit, queued.operation),
                 (Err(status), _) => return Poll::Ready(Err(status)),
                 (Ok(_), _) => unreachable!("the call is queued"),
             }
         }
         match &self.progress {
-            Progress::Submitted(cell) => {
+            Progress::Started(CallHandle(cell)) => {
                 let mut result = cell.poll(cx);
                 if result.is_pending() {
-                    self.shared.driver.drive(&mut self.watch);
+                    self.shared.transport.drive(&mut self.waiting);
                     // Over shared memory the response may be here already.
                     result = cell.poll(cx);
                 }
                 if result.is_ready() {
-                    self.watch = None;
+                    self.waiting = Waiting::default();
                     self.progress = Progress::Ended;
                 }
                 result
@@ -208,7 +169,7 @@ impl<R: IntoCommand> RawCall<R> {
     }
 }
 
-impl<R> Queued<R> {
+impl Queued {
     /// Waits for a permit until the deadline.
     fn poll_permit(
         &mut self,
@@ -249,7 +210,7 @@ impl<R> Queued<R> {
     }
 
     fn poll_deadline(&mut self, shared: &Shared, cx: &Context<'_>) -> Poll<Status> {
-        let Some(deadline) = self.deadline else {
+        let Some(deadline) = self.operation.deadline() else {
             return Poll::Pending;
         };
         if deadline <= Instant::now() {
@@ -266,21 +227,21 @@ impl<R> Queued<R> {
                 let waker = Arc::new(DeadlineWaker::default());
                 waker.register(cx.waker());
                 self.deadline_waker = Some(CancelOnDrop(Arc::clone(&waker)));
-                (shared.driver).send(Command::WakeAt { deadline, waker });
+                shared.transport.wake_at(deadline, waker);
             }
         }
         Poll::Pending
     }
 }
 
-impl<R: IntoCommand> Drop for RawCall<R> {
+impl Drop for RawCall {
     fn drop(&mut self) {
         // A queued call leaves the queue when its listener is dropped.
-        if let Progress::Submitted(cell) = &self.progress
-            && self.shared.driver.is_of_this_process()
-            && cell.abandon()
+        if let Progress::Started(call) = &self.progress
+            && self.shared.is_of_this_process()
+            && call.0.abandon()
         {
-            self.shared.driver.send(Command::Cancel(Arc::clone(cell)));
+            self.shared.transport.cancel(call);
         }
     }
 }

@@ -197,15 +197,19 @@ impl Connection {
         }
     }
 
-    /// Waits until a call of this method can be made. `wait_for_ready` has it wait out failures.
+    /// Waits until a call of this method can be made. A method whose types are not known here goes in
+    /// protobuf. `wait_for_ready` has it wait out failures.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
-        method: &'static MethodDescriptor,
+        method: Option<&'static MethodDescriptor>,
         wait_for_ready: bool,
     ) -> Result<(SessionId, Encoding), Status> {
         let mut lost = false;
         loop {
             let session = self.open(wait_for_ready).await?;
+            let Some(method) = method else {
+                return Ok((session, Encoding::Protobuf));
+            };
             match self.bind(session, method).await {
                 Ok(encoding) if self.session() == Some(session) => return Ok((session, encoding)),
                 Ok(_) => {}

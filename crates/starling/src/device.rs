@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use starling_endpoint::{Endpoint, EndpointConfig};
 use starling_io::{IoError, MonotonicClock};
+use starling_io_mem::MemIo;
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
 use starling_io_xdp::XdpIo;
@@ -25,10 +26,11 @@ use crate::server::DirectListener;
 pub(crate) type Raw<I> = Endpoint<I, MonotonicClock>;
 
 /// All devices.
-static DEVICES: [&dyn DeviceKind; 3] = [
+static DEVICES: [&dyn DeviceKind; 4] = [
     &Kind::<UdpIo>::NEW,
     &Kind::<ShmIo>::NEW,
     &Kind::<XdpIo>::NEW,
+    &Kind::<MemIo>::NEW,
 ];
 
 /// The kind of device whose addresses have this scheme.

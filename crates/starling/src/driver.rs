@@ -16,6 +16,7 @@ mod deadline_waker;
 mod event_loop;
 #[cfg(feature = "tokio")]
 mod tasks;
+mod transport;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +30,16 @@ use starling_share::{SharedLoop, TaskHandle};
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::plane::stopped;
 use crate::stats::ThreadStats;
 use crate::wait::{block_on, drive_while_blocked};
 
 pub(crate) use any_loop::AnyLoop;
 use any_loop::DrivenLoop;
-pub(crate) use command::{Command, Reply, Submission};
-pub(crate) use deadline_waker::DeadlineWaker;
+pub(crate) use command::Command;
+pub use deadline_waker::DeadlineWaker;
 pub(crate) use event_loop::EventLoop;
+pub(crate) use transport::DirectTransport;
 
 /// An endpoint that channels share. It ends with the last of them.
 pub(crate) struct Driver {
@@ -128,7 +131,7 @@ impl Driver {
             }
             stats
         }))
-        .ok_or_else(|| command::stopped(self.shared.failure()))
+        .ok_or_else(|| stopped(self.shared.failure()))
     }
 
     /// Leaves a command, and has it executed soon.

@@ -10,14 +10,14 @@ use std::time::Duration;
 use starling_endpoint::{Encoding, MethodId, Msgbuf, Status, unsent_message};
 use starling_message::{Message, MethodDescriptor};
 
-use crate::call_cell::CallResult;
 use crate::caller::Caller;
 use crate::channel::{Channel, ChannelCall};
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::message::{Response, prepare};
 use crate::options::CallOptions;
-use crate::retry::{Attempt, WaitingCall, call_when_ready, is_retryable};
+use crate::plane::CallResult;
+use crate::retry::{Attempt, call_when_ready, is_retryable};
 
 /// A connection of one [`Endpoint`](crate::Endpoint), for use in the endpoint's thread:
 /// `KvClient::new(endpoint.channel("shm://kv")?)`. Cheap to clone; all channels of an endpoint to
@@ -150,21 +150,15 @@ impl Caller for LocalChannel {
             };
             return LocalCall(State::Fast { call, origin });
         }
-        let message = prepare(request, 0);
         let options = CallOptions {
             timeout,
             ..options.into_owned()
         };
+        let mut call = options.outgoing(method);
+        call.message.payload = prepare(request, call.message.headroom);
         let (connection, executor) = (Arc::clone(connection), Arc::clone(&self.executor));
         LocalCall(State::Slow(Box::pin(async move {
-            let call = WaitingCall {
-                method,
-                message,
-                room: 0,
-                options,
-                attempt: Attempt::First,
-            };
-            call_when_ready(&connection, &executor, call).await
+            call_when_ready(&connection, &executor, call, Attempt::First).await
         })))
     }
 }
@@ -186,9 +180,17 @@ impl Origin {
             let passed_ns = self.executor.now_ns().saturating_sub(self.at_ns);
             timeout.saturating_sub(Duration::from_nanos(passed_ns))
         });
-        let call = WaitingCall::last_attempt(self.method, message, self.options.clone(), left);
+        let options = CallOptions {
+            timeout: left,
+            ..self.options.clone()
+        };
+        let first = self.options.lower(Encoding::Native, self.options.timeout);
+        let mut call = options.outgoing(self.method);
+        // The room that its first attempt had for the header.
+        call.message.headroom = first.header_len();
+        call.message.payload = message;
         let (connection, executor) = (Arc::clone(&self.connection), Arc::clone(&self.executor));
-        Box::pin(async move { call_when_ready(&connection, &executor, call).await })
+        Box::pin(async move { call_when_ready(&connection, &executor, call, Attempt::Last).await })
     }
 }
 

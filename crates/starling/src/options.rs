@@ -1,9 +1,15 @@
 //! The options of a call.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use starling_endpoint::{Encoding, Metadata, MetadataError, Status};
+use starling_endpoint::{
+    CallDescriptor, CallNumber, Direction, Encoding, Metadata, MetadataError, MethodId, MethodPath,
+    Msgbuf, Status,
+};
+use starling_message::MethodDescriptor;
+
+use crate::plane::OutgoingCall;
 
 /// The options of one call, or of all calls of a client. By default, a call has no deadline and no
 /// metadata, and fails at once if the server cannot be reached.
@@ -95,6 +101,42 @@ impl CallOptions {
             wait_for_ready,
         } = self;
         timeout.is_none() && metadata.is_empty() && wait_for_ready.is_none()
+    }
+
+    /// A call with these options, before it has a payload. `timeout` begins now.
+    pub(crate) fn describe(
+        self,
+        path: MethodPath,
+        method: u32,
+        encoding: Encoding,
+    ) -> (CallDescriptor, bool) {
+        let wait_for_ready = self.waits_for_ready();
+        let mut message = CallDescriptor {
+            call: CallNumber::next(),
+            path,
+            method: MethodId(method),
+            direction: Direction::Request,
+            // A deadline beyond the clock's range is none, and the call header could not hold it.
+            deadline: (self.timeout).and_then(|timeout| Instant::now().checked_add(timeout)),
+            metadata: self.metadata,
+            encoding,
+            stream: None,
+            payload: Msgbuf::new(),
+            headroom: 0,
+        };
+        message.headroom = message.header_options().header_len();
+        (message, wait_for_ready)
+    }
+
+    /// A call of generated code, before it has a payload.
+    pub(crate) fn outgoing(self, method: &'static MethodDescriptor) -> OutgoingCall {
+        let path = MethodPath::Static(method.path);
+        let (message, wait_for_ready) = self.describe(path, method.id, Encoding::Native);
+        OutgoingCall {
+            message,
+            types: Some(method),
+            wait_for_ready,
+        }
     }
 
     /// The options of the endpoint's call.

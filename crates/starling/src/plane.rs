@@ -10,11 +10,15 @@
 
 mod handler;
 mod listener;
+mod transport;
 
 pub use starling_endpoint::{
     CallDescriptor, CallNumber, Direction, Encoding, MethodPath, Msgbuf, OwnedMessage, RequestView,
     ResponseBuilder, ResponseMessage, UnaryFn, WorkerFn,
 };
 
+pub use crate::driver::DeadlineWaker;
 pub use handler::{HandlerFuture, ListenerContext, Method, MethodHandler, NestedFn};
 pub use listener::{Listener, Serving};
+pub(crate) use transport::stopped;
+pub use transport::{CallHandle, CallResult, Operation, OutgoingCall, Reply, Transport, Waiting};

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::process::{self, Process};
-use common::{any_addresses, impatient, payload, server};
+use common::{far_addresses, impatient, payload, server};
 use rustix::process::Signal;
 use starling::{CallOptions, Channel, ChannelState, Code, EndpointConfig};
 use starling_test_protos::test::TestClient;
@@ -43,7 +43,7 @@ fn client(address: &str) -> (TestClient<Channel>, Channel) {
 
 #[test]
 fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let first = Process::serve(&address);
         let address = first.address.clone();
         let (client, channel) = client(&address);
@@ -68,7 +68,7 @@ fn calls_to_a_killed_server_are_unavailable_and_a_new_one_is_found() {
 
 #[test]
 fn only_calls_that_were_never_sent_are_made_again() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let first = Process::serve(&address);
         let address = first.address.clone();
         let (client, _) = client(&address);
@@ -105,7 +105,7 @@ fn only_calls_that_were_never_sent_are_made_again() {
 
 #[test]
 fn a_stopped_server_that_continues_in_time_loses_nothing() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let server = Process::serve(&address);
         let client = TestClient::new(Channel::lazy(&server.address).expect("a channel"));
         client.echo(&payload(b"")).wait().expect("an echo");
@@ -121,7 +121,7 @@ fn a_stopped_server_that_continues_in_time_loses_nothing() {
 
 #[test]
 fn a_stopped_server_is_unavailable_after_the_peer_timeout() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let server = Process::serve(&address);
         let (client, _) = client(&server.address);
         client.echo(&payload(b"")).wait().expect("an echo");
@@ -143,7 +143,7 @@ fn a_stopped_server_is_unavailable_after_the_peer_timeout() {
 /// The server has dropped the client meanwhile. The client learns that before it sends its next call.
 #[test]
 fn the_next_call_of_a_client_that_was_stopped_for_long_succeeds() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let (builder, _) = server(&[&address]);
         let server = builder.config(impatient()).build().expect("a server");
         let server = server.spawn().expect("threads");
@@ -163,7 +163,7 @@ fn the_next_call_of_a_client_that_was_stopped_for_long_succeeds() {
 
 #[test]
 fn calls_to_a_stopped_server_end_at_their_deadline_or_are_answered() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let server = Process::serve(&address);
         let client = TestClient::new(Channel::lazy(&server.address).expect("a channel"));
         client.echo(&payload(b"")).wait().expect("an echo");

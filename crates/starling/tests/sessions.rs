@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::process::{self, Process};
-use common::{LONG, any_addresses, payload};
+use common::{LONG, far_addresses, payload};
 use starling::{Endpoint, EndpointConfig, Idle};
 use starling_endpoint::{CallOptions, MethodId, SessionId, SessionState};
 use starling_io::{Clock, PacketIo};
@@ -161,7 +161,7 @@ fn open_use_and_close<I: PacketIo, C: Clock>(
 
 #[test]
 fn twenty_thousand_sessions_open_answer_and_close() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let server = Process::serve(&address);
         let its_id = server.id().to_string();
         let (ours, its) = (Used::of("self"), Used::of(&its_id));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Service, any_addresses, server};
+use common::{Service, far_addresses, server};
 use starling::{Channel, Endpoint, Error, Server, WorkerConfig, jbsq};
 use starling_test_protos::hello::{Hello, HelloReplyMut, HelloRequest, HelloServer};
 use starling_test_protos::test::TestServer;
@@ -26,7 +26,7 @@ const UNSOUND: [(Change, &str); 5] = [
 
 #[test]
 fn worker_settings_that_cannot_work_are_refused_at_build() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         for (change, field) in UNSOUND {
             let mut config = WorkerConfig::new(2, 16);
             change(&mut config);
@@ -51,7 +51,7 @@ fn session_settings_that_cannot_work_are_refused_at_build() {
     let error = builder.config(config.clone()).build();
     let error = error.expect_err("65 slots");
     assert!(matches!(error, Error::Config(_)), "{error}");
-    for address in any_addresses() {
+    for address in far_addresses() {
         let channel = Channel::builder(&address).endpoint_config(config.clone());
         let error = channel.lazy().expect_err("65 slots");
         assert!(matches!(error, Error::Config(_)), "{error}");
@@ -60,7 +60,7 @@ fn session_settings_that_cannot_work_are_refused_at_build() {
 
 #[test]
 fn an_endpoint_that_serves_nothing_has_no_services() {
-    for address in any_addresses() {
+    for address in far_addresses() {
         let gate = std::sync::Arc::default();
         let builder = Endpoint::builder().reach(&address);
         let builder = builder.add_service(TestServer::new(Service(gate)));

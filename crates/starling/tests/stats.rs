@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use common::{LONG, any_addresses, payload, server, wait_until, xdp};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
 use rustix::net::{sendto, socket_with};
-use starling::{Channel, ServerHandle, ThreadStats};
+use starling::{Address, Channel, ServerHandle, ThreadStats};
 use starling_netns::{IPV4, Pair, Shape, inside, run};
 use starling_test_protos::test::TestClient;
 
@@ -50,9 +50,10 @@ fn servers_and_channels_count_what_they_did() {
         // The client has made a Bind call, too.
         assert!(after.endpoint.requests > CALLS);
         assert_eq!(after.endpoint.responses, after.endpoint.requests);
-        let received = match address.starts_with("udp") {
-            true => "rx_socket",
-            false => "rx_ring",
+        let received = match Address::parse(&address).expect("an address").scheme() {
+            "udp" => "rx_socket",
+            "mem" => "rx_queue",
+            _ => "rx_ring",
         };
         assert_eq!(count(&after, received), after.endpoint.datagrams);
         let caller = channel.stats().expect("its thread runs");

@@ -246,7 +246,7 @@ fn sequential_calls_never_find_the_channel_full() {
 
 #[test]
 fn a_shutdown_without_a_limit_ends_with_the_last_call() {
-    for address in common::any_addresses() {
+    for address in common::far_addresses() {
         let (builder, gate) = server(&[&address]);
         let server = builder.build().unwrap().spawn().unwrap();
         let client = TestClient::new(Channel::lazy(server.address()).unwrap());

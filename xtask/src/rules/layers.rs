@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/share", &["io"]),
     // Devices know how to move datagrams, and do not know their content.
     ("crates/ethernet", &["io"]),
+    ("crates/io-mem", &["io"]),
     ("crates/io-shm", &["io", "prefetch"]),
     ("crates/io-testing", &["io"]),
     ("crates/io-udp", &["io"]),
@@ -37,7 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/starling",
         &[
-            "call", "endpoint", "io", "io-shm", "io-udp", "io-xdp", "message", "share",
+            "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "share",
         ],
     ),
     ("crates/sample-services", &["starling"]),

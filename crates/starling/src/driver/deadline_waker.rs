@@ -10,8 +10,8 @@ use atomic_waker::AtomicWaker;
 use starling_endpoint::LocalHandle;
 
 /// A caller to wake at a deadline, unless it gives up before.
-#[derive(Default)]
-pub(crate) struct DeadlineWaker {
+#[derive(Debug, Default)]
+pub struct DeadlineWaker {
     cancelled: AtomicBool,
     caller: AtomicWaker,
     /// The task of [`wake_at`].
@@ -31,7 +31,13 @@ impl DeadlineWaker {
         self.task.wake();
     }
 
-    fn poll_cancelled(&self, cx: &Context<'_>) -> Poll<()> {
+    /// The deadline has passed.
+    pub fn wake(&self) {
+        self.caller.wake();
+    }
+
+    /// Ready when the caller has given up. Wakes the task that polled last.
+    pub fn poll_cancelled(&self, cx: &Context<'_>) -> Poll<()> {
         self.task.register(cx.waker());
         match self.cancelled.load(Ordering::Acquire) {
             true => Poll::Ready(()),
@@ -47,7 +53,7 @@ pub(super) async fn wake_at(deadline: Instant, waker: Arc<DeadlineWaker>, local:
         // is woken, it must not find that there is time left.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return waker.caller.wake();
+            return waker.wake();
         }
         let mut sleep = pin!(local.sleep(left));
         let cancelled = std::future::poll_fn(|cx| {

@@ -6,33 +6,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use slab::Slab;
 use starling_endpoint::{
-    CallError, CallId, Code, Completion, ContinuationId, Encoding, MethodId, Msgbuf, OwnedMessage,
-    SessionId, unsent_message,
+    CallError, CallId, Code, Completion, ContinuationId, Encoding, OwnedMessage, SessionId,
+    unsent_message,
 };
 use starling_io::{IoError, MessageMemory, Wake};
-use starling_message::MethodDescriptor;
 
-use super::command::{Command, Reply, Submission, stopped};
+use super::command::Command;
 use super::deadline_waker::wake_at;
-use crate::call_cell::{CallCell, CallResult};
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::device::Device;
-use crate::options::CallOptions;
-use crate::retry::{Attempt, WaitingCall, call_when_ready, is_retryable};
+use crate::plane::{CallHandle, CallResult, Operation, OutgoingCall, Reply, stopped};
+use crate::retry::{Attempt, call_when_ready, is_retryable};
 
 /// How long sessions may take to close when the last channel is dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// The time that a call has left.
-fn left_until(deadline: Option<Instant>) -> Option<Duration> {
-    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-}
 
 /// A call that the loop has taken from the inbox and not finished.
 struct PendingCall {
@@ -43,24 +36,16 @@ struct PendingCall {
 
 enum Stage {
     /// Handed to the endpoint, with what it takes to make the call again if it was never sent.
-    Made(Option<CallId>, Origin),
+    Made(Option<CallId>, OutgoingCall),
     /// In a task that waits for the connection.
     Waiting(Option<Waker>),
-}
-
-/// The arguments that a call was made with, besides its message.
-struct Origin {
-    method: &'static MethodDescriptor,
-    options: CallOptions,
-    deadline: Option<Instant>,
 }
 
 /// A call whose session ended before the call was sent.
 struct UnsentCall {
     reply: Reply,
     connection: Arc<Connection>,
-    origin: Origin,
-    message: Msgbuf,
+    call: OutgoingCall,
 }
 
 /// The loop's calls, by the key that their cells hold.
@@ -71,15 +56,15 @@ impl CallTable {
     fn insert(&mut self, call: PendingCall) -> usize {
         let entry = self.0.vacant_entry();
         let key = entry.key();
-        call.reply.cell.set_key(key);
+        call.reply.call.0.set_key(key);
         entry.insert(call);
         key
     }
 
     /// The call of this cell, unless its key belongs to another call by now.
-    fn get_mut(&mut self, key: usize, cell: &Arc<CallCell>) -> Option<&mut PendingCall> {
-        let call = self.0.get_mut(key)?;
-        Arc::ptr_eq(&call.reply.cell, cell).then_some(call)
+    fn get_mut(&mut self, key: usize, call: &CallHandle) -> Option<&mut PendingCall> {
+        let pending = self.0.get_mut(key)?;
+        Arc::ptr_eq(&pending.reply.call.0, &call.0).then_some(pending)
     }
 
     fn remove(&mut self, key: usize) -> Option<PendingCall> {
@@ -133,7 +118,12 @@ impl<I: Device> EventLoop<I> {
         };
         while let Some(unsent) = self.next_unsent() {
             busy = true;
-            self.call_again(unsent);
+            let UnsentCall {
+                reply,
+                connection,
+                call,
+            } = unsent;
+            self.call_later(reply, connection, call, Attempt::Last);
         }
         Ok(busy)
     }
@@ -197,24 +187,19 @@ impl<I: Device> EventLoop<I> {
             Command::Close { channel } => {
                 self.channels.remove(&channel);
             }
-            Command::Call(submission) => self.call(submission),
+            Command::Start {
+                channel,
+                operation,
+                reply,
+            } => {
+                if let Some(connection) = self.channels.get(&channel).cloned() {
+                    self.start(connection, operation, reply);
+                }
+            }
             Command::Report(answer) => {
                 answer.set(Some(self.core.stats()));
             }
             Command::Cancel(cell) => self.cancel(&cell),
-            Command::Connect {
-                channel,
-                wait_for_ready,
-                reply,
-            } => {
-                if let Some(connection) = self.channels.get(&channel).cloned() {
-                    let opening = Arc::clone(&connection);
-                    self.wait(reply, connection, async move {
-                        opening.open(wait_for_ready).await?;
-                        Ok((OwnedMessage::default(), Encoding::Native))
-                    });
-                }
-            }
             Command::WakeAt { deadline, waker } => {
                 let local = self.core.executor.local.clone();
                 let task = wake_at(deadline, waker, local.clone());
@@ -227,41 +212,31 @@ impl<I: Device> EventLoop<I> {
         self.unsent.lock().pop()
     }
 
-    /// Makes a call once more that was not sent.
-    fn call_again(&mut self, unsent: UnsentCall) {
-        let Origin {
-            method,
-            options,
-            deadline,
-        } = unsent.origin;
-        let left = left_until(deadline);
-        let call = WaitingCall::last_attempt(method, unsent.message, options, left);
-        self.call_later(unsent.reply, unsent.connection, call);
+    fn start(&mut self, connection: Arc<Connection>, operation: Operation, reply: Reply) {
+        match operation {
+            Operation::Call(call) => self.call(connection, call, reply),
+            Operation::Connect { wait_for_ready } => {
+                let opening = Arc::clone(&connection);
+                self.wait(reply, connection, async move {
+                    opening.open(wait_for_ready).await?;
+                    Ok((OwnedMessage::default(), Encoding::Native))
+                });
+            }
+        }
     }
 
     /// Makes a call: now if the connection is ready for it, else in a task that waits.
-    fn call(&mut self, mut submission: Submission) {
-        let Some(connection) = self.channels.get(&submission.channel).cloned() else {
-            return;
-        };
-        if submission.reply.cell.is_abandoned() {
+    fn call(&mut self, connection: Arc<Connection>, call: OutgoingCall, reply: Reply) {
+        if reply.call.is_abandoned() {
             return;
         }
-        submission.options.timeout = left_until(submission.deadline);
-        if let Some((session, Encoding::Native)) = connection.ready(submission.method.id) {
-            let Some(unsent) = self.call_now(session, &connection, submission) else {
-                return;
-            };
-            submission = unsent;
-        }
-        let call = WaitingCall {
-            method: submission.method,
-            message: submission.message,
-            room: submission.room,
-            options: submission.options,
-            attempt: Attempt::First,
+        let ready = call.types.and_then(|types| connection.ready(types.id));
+        let Some((session, Encoding::Native)) = ready else {
+            return self.call_later(reply, connection, call, Attempt::First);
         };
-        self.call_later(submission.reply, connection, call);
+        if let Some((call, reply)) = self.call_now(session, &connection, call, reply) {
+            self.call_later(reply, connection, call, Attempt::First);
+        }
     }
 
     /// Hands a call to the endpoint. Returns the call if its session has ended: it was not sent, so it
@@ -270,33 +245,21 @@ impl<I: Device> EventLoop<I> {
         &mut self,
         session: SessionId,
         connection: &Arc<Connection>,
-        submission: Submission,
-    ) -> Option<Submission> {
-        let Submission {
-            channel,
-            method,
-            message,
-            room,
-            options,
-            deadline,
-            reply,
-        } = submission;
-        let lowered = options.lower(Encoding::Native, options.timeout);
-        let origin = Origin {
-            method,
-            options: options.clone(),
-            deadline,
-        };
+        mut call: OutgoingCall,
+        reply: Reply,
+    ) -> Option<(OutgoingCall, Reply)> {
+        let (method, options) = (call.message.method, call.message.header_options());
+        let payload = std::mem::take(&mut call.message.payload);
         let key = self.calls.lock().insert(PendingCall {
             reply,
             connection: Arc::clone(connection),
-            stage: Stage::Made(None, origin),
+            stage: Stage::Made(None, call),
         });
         let made = self.core.raw.call_message(
             session,
-            MethodId(method.id),
-            &lowered,
-            message,
+            method,
+            &options,
+            payload,
             self.continuation,
             key as u64,
         );
@@ -312,29 +275,31 @@ impl<I: Device> EventLoop<I> {
             }
             Err(rejected) => rejected,
         };
-        let PendingCall { reply, .. } = calls.remove(key)?;
+        let PendingCall { reply, stage, .. } = calls.remove(key)?;
         drop(calls);
         if rejected.error != CallError::SessionOver {
             reply.finish(Err(rejected.error.into()));
             return None;
         }
         connection.suspect(Code::Unavailable);
-        Some(Submission {
-            channel,
-            method,
-            message: rejected.message,
-            room,
-            options,
-            deadline,
-            reply,
-        })
+        let Stage::Made(_, mut call) = stage else {
+            return None;
+        };
+        call.message.payload = rejected.message;
+        Some((call, reply))
     }
 
-    fn call_later(&mut self, reply: Reply, connection: Arc<Connection>, call: WaitingCall) {
+    fn call_later(
+        &mut self,
+        reply: Reply,
+        connection: Arc<Connection>,
+        call: OutgoingCall,
+        attempt: Attempt,
+    ) {
         let executor = Arc::clone(&self.core.executor);
         let its_connection = Arc::clone(&connection);
         self.wait(reply, connection, async move {
-            call_when_ready(&its_connection, &executor, call).await
+            call_when_ready(&its_connection, &executor, call, attempt).await
         });
     }
 
@@ -345,7 +310,7 @@ impl<I: Device> EventLoop<I> {
         connection: Arc<Connection>,
         future: impl Future<Output = CallResult> + Send + 'static,
     ) {
-        let cell = Arc::clone(&reply.cell);
+        let handle = reply.call.clone();
         let key = self.calls.lock().insert(PendingCall {
             reply,
             connection,
@@ -355,7 +320,7 @@ impl<I: Device> EventLoop<I> {
         self.core.executor.local.spawn(async move {
             let mut future = pin!(future);
             let result = std::future::poll_fn(|cx| {
-                if let Some(call) = calls.lock().get_mut(key, &cell) {
+                if let Some(call) = calls.lock().get_mut(key, &handle) {
                     call.stage = Stage::Waiting(Some(cx.waker().clone()));
                 } else {
                     return Poll::Ready(None);
@@ -372,10 +337,10 @@ impl<I: Device> EventLoop<I> {
         });
     }
 
-    fn cancel(&mut self, cell: &Arc<CallCell>) {
-        let key = cell.key();
+    fn cancel(&mut self, call: &CallHandle) {
+        let key = call.0.key();
         let mut calls = self.calls.lock();
-        match calls.get_mut(key, cell).map(|call| &mut call.stage) {
+        match calls.get_mut(key, call).map(|call| &mut call.stage) {
             Some(Stage::Made(Some(id), _)) => {
                 let id = *id;
                 drop(calls);
@@ -416,12 +381,12 @@ fn handle_completion(
     };
     connection.suspect(status.code());
     match (unsent_message(&mut status), stage) {
-        (Some(message), Stage::Made(_, origin)) if is_retryable(&status) => {
+        (Some(message), Stage::Made(_, mut call)) if is_retryable(&status) => {
+            call.message.payload = message;
             unsent.lock().push(UnsentCall {
                 reply,
                 connection,
-                origin,
-                message,
+                call,
             });
         }
         _ => reply.finish(Err(status)),

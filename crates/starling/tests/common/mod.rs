@@ -170,9 +170,16 @@ pub(crate) fn shm_address() -> String {
     format!("shm://starling-test-{}-{number}", std::process::id())
 }
 
-/// An address of each scheme that needs no root.
-pub(crate) fn any_addresses() -> [String; 2] {
+/// An address of each scheme that reaches other processes and needs no root.
+pub(crate) fn far_addresses() -> [String; 2] {
     ["udp://127.0.0.1:0".to_owned(), shm_address()]
+}
+
+/// An address of each scheme that needs no root.
+pub(crate) fn any_addresses() -> [String; 3] {
+    let [udp, shm] = far_addresses();
+    let mem = shm.replace("shm://", "mem://");
+    [udp, shm, mem]
 }
 
 /// Notices a dead peer soon: for tests that wait for it.

@@ -1,0 +1,80 @@
+//! The direct plane's client side: a channel on the endpoint that a process's channels share.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use starling_endpoint::Status;
+use starling_io::MessageMemory;
+
+use super::{Command, DeadlineWaker, Driver};
+use crate::address::Address;
+use crate::channel_state::{ChannelState, StateCell};
+use crate::plane::{CallHandle, Operation, Reply, Transport, Waiting};
+use crate::stats::ThreadStats;
+
+pub(crate) struct DirectTransport {
+    driver: Arc<Driver>,
+    /// The channel's number in the event loop.
+    channel: u64,
+    state: Arc<StateCell>,
+}
+
+impl DirectTransport {
+    pub(crate) fn new(driver: Arc<Driver>, address: Address) -> Self {
+        let state = Arc::new(StateCell::new(ChannelState::Idle));
+        let channel = driver.next_channel();
+        driver.send(Command::Open {
+            channel,
+            address,
+            state: Arc::clone(&state),
+        });
+        Self {
+            driver,
+            channel,
+            state,
+        }
+    }
+}
+
+impl Transport for DirectTransport {
+    fn start(&self, operation: Operation, reply: Reply) {
+        self.driver.push(Command::Start {
+            channel: self.channel,
+            operation,
+            reply,
+        });
+    }
+
+    fn cancel(&self, call: &CallHandle) {
+        self.driver.send(Command::Cancel(call.clone()));
+    }
+
+    fn drive(&self, waiting: &mut Waiting) {
+        self.driver.drive(&mut waiting.watch);
+    }
+
+    fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>) {
+        self.driver.send(Command::WakeAt { deadline, waker });
+    }
+
+    fn state(&self) -> ChannelState {
+        self.state.state()
+    }
+
+    fn memory(&self) -> &MessageMemory {
+        &self.driver.memory
+    }
+
+    fn stats(&self) -> Result<ThreadStats, Status> {
+        self.driver.stats()
+    }
+}
+
+impl Drop for DirectTransport {
+    fn drop(&mut self) {
+        if self.driver.is_of_this_process() {
+            let channel = self.channel;
+            self.driver.send(Command::Close { channel });
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A plane's client side.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use starling_endpoint::{CallDescriptor, CallNumber, Encoding, OwnedMessage, Status};
+use starling_io::MessageMemory;
+use starling_message::MethodDescriptor;
+
+use crate::call_cell::CallCell;
+use crate::channel_state::ChannelState;
+use crate::driver::{DeadlineWaker, Watch};
+use crate::permits::Permit;
+use crate::stats::ThreadStats;
+
+/// How a call ended: its response and the response's encoding, or a status.
+pub type CallResult = Result<(OwnedMessage, Encoding), Status>;
+
+/// A plane's client side, for one channel. Making a call is one dynamic call, and so is each time that
+/// its caller begins to wait.
+///
+/// A channel keeps no more operations out than its capacity, so this bounds a transport's queues.
+pub trait Transport: Send + Sync {
+    /// Begins an operation. Never blocks. `reply` gets its result once; dropping it ends the operation
+    /// with UNAVAILABLE.
+    fn start(&self, operation: Operation, reply: Reply);
+
+    /// The caller does not want the result any more.
+    fn cancel(&self, call: &CallHandle);
+
+    /// The caller begins to wait, in this thread or as a task. A plane that works in its callers' threads
+    /// does so here. It may block the thread only in [`block_on`](crate::block_on).
+    fn drive(&self, waiting: &mut Waiting) {
+        let _ = waiting;
+    }
+
+    /// Calls [`DeadlineWaker::wake`] at this time, unless the waker is cancelled before.
+    fn wake_at(&self, deadline: Instant, waker: Arc<DeadlineWaker>);
+
+    /// Where the connection stands.
+    fn state(&self) -> ChannelState;
+
+    /// The best memory for large parts of requests.
+    fn memory(&self) -> &MessageMemory;
+
+    /// Counters of what the channel works on.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if that has ended, with the reason.
+    fn stats(&self) -> Result<ThreadStats, Status>;
+}
+
+/// What a channel asks of a transport.
+#[derive(Debug)]
+pub enum Operation {
+    /// Makes a call.
+    Call(OutgoingCall),
+    /// Connects, or waits until that succeeds. The response is empty.
+    Connect {
+        /// Whether to wait while the server cannot be reached.
+        wait_for_ready: bool,
+    },
+}
+
+impl Operation {
+    /// When the caller gives up.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Call(call) => call.message.deadline,
+            Self::Connect { .. } => None,
+        }
+    }
+
+    fn number(&self) -> CallNumber {
+        match self {
+            Self::Call(call) => call.message.call,
+            Self::Connect { .. } => CallNumber::next(),
+        }
+    }
+
+    /// Where its caller waits.
+    pub(crate) fn handle(&self) -> CallHandle {
+        CallHandle(Arc::new(CallCell::new(self.number())))
+    }
+}
+
+/// A call on its way to a server.
+#[derive(Debug)]
+pub struct OutgoingCall {
+    /// The request.
+    pub message: CallDescriptor,
+    /// The types of the method's messages, for a server with other ones. None: the request is in protobuf,
+    /// and the response has to be.
+    pub types: Option<&'static MethodDescriptor>,
+    /// If the server cannot be reached, the call waits until it can be.
+    pub wait_for_ready: bool,
+}
+
+/// An operation that its caller waits for.
+#[derive(Clone)]
+pub struct CallHandle(pub(crate) Arc<CallCell>);
+
+impl CallHandle {
+    /// The call.
+    pub fn number(&self) -> CallNumber {
+        self.0.number()
+    }
+
+    /// Whether nobody waits for it any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.0.is_abandoned()
+    }
+}
+
+impl fmt::Debug for CallHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CallHandle").field(&self.number()).finish()
+    }
+}
+
+/// The result that a transport owes a caller.
+pub struct Reply {
+    pub(crate) call: CallHandle,
+    pub(crate) permit: Option<Permit>,
+}
+
+impl Reply {
+    /// The operation.
+    pub fn call(&self) -> &CallHandle {
+        &self.call
+    }
+
+    /// Ends the operation.
+    pub fn finish(mut self, result: CallResult) {
+        // First: the caller may make the next call as soon as it has the result.
+        self.permit = None;
+        self.call.0.finish(result);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.permit = None;
+        // Has no effect on an operation that has a result.
+        self.call.0.finish(Err(stopped(None)));
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reply").field(&self.call).finish()
+    }
+}
+
+/// The status of operations that their transport gave up.
+#[cold]
+pub(crate) fn stopped(why: Option<&str>) -> Status {
+    let why = why.unwrap_or("its endpoint was dropped");
+    Status::unavailable(format!(
+        "the channel's endpoint has ended: {why}; make a new channel"
+    ))
+}
+
+/// What a transport keeps while a caller waits. Dropped when the operation is over.
+#[derive(Default)]
+pub struct Waiting {
+    pub(crate) watch: Option<Watch>,
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiting(..)")
+    }
+}
