@@ -16,8 +16,8 @@ use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{Frame, Kind, PREAMBLE_BYTES, split_frame, split_frame_of};
 use crate::{
-    Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
-    RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
+    Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, NotMadeReason,
+    PeerId, Prefix, RequestId, RequestNotMade, RequestNumber, RespondReason, Secrets, SessionError,
     SessionId, Source, Stats, Tag,
 };
 
@@ -120,7 +120,7 @@ impl Protocol {
         prefix: Prefix,
         tag: Tag,
         sink: &mut S,
-    ) -> Result<RequestNumber, Rejected> {
+    ) -> Result<RequestNumber, RequestNotMade> {
         self.client
             .request(&mut self.shared, now, session, message, prefix, tag, sink)
     }
@@ -136,7 +136,7 @@ impl Protocol {
         tag: Tag,
         sink: &mut S,
         build: impl FnOnce(&mut Vec<u8>) -> Prefix,
-    ) -> Result<RequestNumber, RejectReason> {
+    ) -> Result<RequestNumber, NotMadeReason> {
         self.client
             .request_with(&mut self.shared, now, session, tag, sink, build)
     }
