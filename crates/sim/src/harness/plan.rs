@@ -443,7 +443,7 @@ impl fmt::Display for RunPlan {
             writeln!(f, "  cable {cable}: {outage:?}")?;
         }
         if !self.injected.is_empty() {
-            writeln!(f, "  {} stray datagrams", self.injected.len())?;
+            writeln!(f, "  {} injected datagrams", self.injected.len())?;
         }
         const SHOWN: usize = 12;
         for call in self.calls.iter().take(SHOWN) {
