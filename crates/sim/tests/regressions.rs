@@ -214,7 +214,8 @@ fn a_single_credit_on_six_links_may_take_its_time() {
 }
 
 /// A host was paused beyond the end of the load, and its late calls came after the probes had
-/// begun. The harness took a refused call for a probe, and closed before the probe was answered.
+/// begun. The harness took one that was not made for a probe, and closed before the probe was
+/// answered.
 #[test]
 fn a_late_call_does_not_count_as_a_probe() {
     let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
@@ -263,7 +264,7 @@ fn a_request_refused_for_lack_of_memory_is_not_run_later() {
 /// Late calls of a paused host found no place for a session. The harness stopped waiting for the
 /// probe of their channel, and the probe opened a session after all had been closed.
 #[test]
-fn a_late_call_that_is_not_taken_ends_no_probe() {
+fn a_late_call_that_is_not_made_ends_no_probe() {
     let subset = "hosts=4/calls=1-2,4".parse().expect("a subset");
     keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(73_000_131_372)));
 }

@@ -189,11 +189,11 @@ impl CallLog {
         if self.distrusts_content {
             return Ok(());
         }
-        let refused = matches!(
+        let rejected = matches!(
             error,
             RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge)
         );
-        if refused || !may_have_run {
+        if rejected || !may_have_run {
             return self.executions.must_not_have_run(expected.key);
         }
         match error {
