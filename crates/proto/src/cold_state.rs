@@ -10,7 +10,7 @@
 use crate::inline_message::InlineMessage;
 use crate::msgbuf::Msgbuf;
 
-/// `L` is the state of a message of several packets. `X` is what else the side keeps.
+/// `L` is the state of a message of several packets. `X` is all else that the side keeps.
 #[derive(Debug)]
 pub(crate) struct ColdState<L, X = ()>(Option<Box<Cold<L, X>>>);
 

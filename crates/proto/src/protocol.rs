@@ -378,8 +378,8 @@ impl Protocol {
 
     #[cold]
     fn tick<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
-        // A turn that comes much later than planned means that this thread was away. What the
-        // peers sent meanwhile is not read yet, so their silence means nothing.
+        // A turn that comes much later than planned means that this thread was away. The peers'
+        // datagrams of that time are not read yet, so their silence means nothing.
         let late = now - self.next_tick;
         if late >= self.shared.config.keepalive_ns {
             self.client
