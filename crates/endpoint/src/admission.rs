@@ -11,13 +11,13 @@
 //! ```
 //!
 //! **How long it waited.** A caller sends its clock's time of the call. The clocks need not agree:
-//! the smallest difference between the clocks in a peer's last windows stands for a request without
-//! any wait, and what a request has above this floor is its wait. LEDBAT measures queues in this
-//! way (RFC 6817, section 3.4.2). A floor rises by 1/4096 of its age, because the clocks may drift
-//! apart. If they drift by less than that, the computed wait is never longer than the true one.
-//! After one of the clocks jumped, the peer's requests may be refused wrongly until two windows are
-//! over ([`WINDOW_NS`], or [`WINDOW_SAMPLES`] requests if they take longer). Only the peer's own
-//! stamps count, so a peer that sends wrong stamps harms only itself.
+//! the smallest difference between the clocks in a peer's last intervals stands for a request
+//! without any wait, and the excess of a request over this floor is its wait. LEDBAT measures queues
+//! in this way (RFC 6817, section 3.4.2). A floor rises by 1/4096 of its age, because the clocks may
+//! drift apart. If they drift by less than that, the computed wait is never longer than the true
+//! one. After one of the clocks jumped, the peer's requests may be refused wrongly until two
+//! intervals are over ([`INTERVAL_NS`], or [`INTERVAL_SAMPLES`] requests if they take longer). Only
+//! the peer's own stamps count, so a peer that sends wrong stamps harms only itself.
 //!
 //! **What is refused.** A request that has expired; and, if there is a queue *here*, a request that
 //! would be answered too late or nearly so. A wait here cannot be longer than the time since the
@@ -38,10 +38,10 @@ use starling_proto::PeerId;
 use crate::cadence::FLUSH_NS;
 use crate::timers::NEVER;
 
-/// A peer's floor is the smallest difference of this window and the one before it.
-const WINDOW_NS: u64 = 1_000_000_000;
-/// A window has at least this many requests.
-const WINDOW_SAMPLES: u32 = 8;
+/// A peer's floor is the smallest difference of this interval and the one before it.
+const INTERVAL_NS: u64 = 1_000_000_000;
+/// An interval has at least this many requests.
+const INTERVAL_SAMPLES: u32 = 8;
 /// Clocks drift apart by less than one part in 2^12, 244 ppm. Two quartz oscillators drift by 100.
 const DRIFT_SHIFT: u32 = 12;
 
@@ -69,12 +69,12 @@ impl Floor {
 struct PeerClock {
     /// The peer's incarnation. Another incarnation has another clock.
     token: u32,
-    /// Requests in this window.
+    /// Requests in this interval.
     samples: u32,
     began_ns: u64,
-    /// Of this window.
+    /// Of this interval.
     floor: Floor,
-    /// Of the window before.
+    /// Of the interval before.
     previous: Floor,
 }
 
@@ -95,8 +95,8 @@ impl PeerClock {
 
     /// How long a request has waited, at least.
     fn waited_us(&mut self, now_ns: u64, difference_us: u32) -> u64 {
-        let over = now_ns.saturating_sub(self.began_ns) >= WINDOW_NS;
-        if over && self.samples >= WINDOW_SAMPLES {
+        let over = now_ns.saturating_sub(self.began_ns) >= INTERVAL_NS;
+        if over && self.samples >= INTERVAL_SAMPLES {
             *self = Self {
                 previous: self.floor,
                 ..Self::new(self.token, now_ns, difference_us)
@@ -378,7 +378,7 @@ mod tests {
             now_ns += 100 * MS;
         }
         assert!(refused_until_ns > jumped_ns, "it is not noticed at once");
-        assert!(refused_until_ns < jumped_ns + 2 * WINDOW_NS);
+        assert!(refused_until_ns < jumped_ns + 2 * INTERVAL_NS);
         // A jump in the other direction refuses nothing.
         server.behind_us = 0;
         assert_eq!(server.left_ns(now_ns, 0), 2 * MS);

@@ -37,12 +37,12 @@ impl<R> Core<R> {
                         let spare = self.proto.buffer();
                         self.keep(spare);
                     }
-                    Err(rejected) => {
-                        let mut status = Status::from(rejected.error);
-                        if rejected.error == CallError::SessionOver {
-                            status = unsent(rejected.message).attach_to(status);
+                    Err(not_made) => {
+                        let mut status = Status::from(not_made.error);
+                        if not_made.error == CallError::SessionOver {
+                            status = unsent(not_made.message).attach_to(status);
                         } else {
-                            self.keep(rejected.message);
+                            self.keep(not_made.message);
                         }
                         self.local.finish(key, Err(status));
                     }

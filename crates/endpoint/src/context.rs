@@ -11,7 +11,7 @@ use starling_proto::{Msgbuf, SessionId};
 
 use crate::client::{CallId, Completion, ContinuationId};
 use crate::core::Core;
-use crate::error::{CallError, RejectedCall};
+use crate::error::{CallError, CallNotMade};
 use crate::local::LocalHandle;
 use crate::server::{DeferredReply, Reply, Request};
 use crate::sessions::SessionState;
@@ -156,7 +156,7 @@ impl<I: PacketIo> Context<'_, I> {
         message: Msgbuf,
         continuation: ContinuationId,
         tag: u64,
-    ) -> Result<CallId, RejectedCall> {
+    ) -> Result<CallId, CallNotMade> {
         self.core.call_message(
             self.tx,
             session,

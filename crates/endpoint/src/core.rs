@@ -27,7 +27,7 @@ use crate::admission::Admission;
 use crate::client::{Call, CallId, ContinuationId};
 use crate::convert::{prefix_of, unsent};
 use crate::deadlines::Deadlines;
-use crate::error::{CallError, RejectedCall, status_of_failure};
+use crate::error::{CallError, CallNotMade, status_of_failure};
 use crate::handler_panic;
 use crate::local;
 use crate::pending::Pending;
@@ -147,7 +147,7 @@ impl<R> Core<R> {
         mut message: Msgbuf,
         continuation: ContinuationId,
         tag: u64,
-    ) -> Result<CallId, RejectedCall> {
+    ) -> Result<CallId, CallNotMade> {
         self.header.clear();
         let prefix = prefix_of(options.put_header(method, &mut self.header, self.now_ns));
         match message.head_mut().get_mut(..self.header.len()) {
@@ -155,7 +155,7 @@ impl<R> Core<R> {
             None => {
                 let needed = self.header.len();
                 let error = CallError::NoHeaderRoom { needed };
-                return Err(RejectedCall { error, message });
+                return Err(CallNotMade { error, message });
             }
         }
         self.issue(
@@ -181,17 +181,17 @@ impl<R> Core<R> {
         timeout: Option<Duration>,
         continuation: ContinuationId,
         tag: u64,
-    ) -> Result<CallId, RejectedCall> {
+    ) -> Result<CallId, CallNotMade> {
         let tag_word = match self.call_tag(continuation, tag, timeout) {
             Ok(tag_word) => tag_word,
-            Err(error) => return Err(RejectedCall { error, message }),
+            Err(error) => return Err(CallNotMade { error, message }),
         };
         let (now, sink) = (self.now_ns, &mut Sink(tx));
         match (self.proto).request(now, session, message, prefix, tag_word, sink) {
             Ok(number) => Ok(self.record_call(CallId { session, number }, timeout)),
-            Err(rejected) => Err(RejectedCall {
-                error: rejected.reason.into(),
-                message: rejected.message,
+            Err(not_made) => Err(CallNotMade {
+                error: not_made.reason.into(),
+                message: not_made.message,
             }),
         }
     }

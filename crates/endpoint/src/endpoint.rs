@@ -13,7 +13,7 @@ use crate::config::{EndpointConfig, Idle, WorkerConfig};
 use crate::context::{Context, EndpointCore, Handler};
 use crate::convert::proto_peer;
 use crate::core::Core;
-use crate::error::{CallError, OpenError, RejectedCall};
+use crate::error::{CallError, CallNotMade, OpenError};
 use crate::executor::Executor;
 use crate::local::{LocalHandle, Shared};
 use crate::schedule::TurnSchedule;
@@ -262,7 +262,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         message: Msgbuf,
         continuation: ContinuationId,
         tag: u64,
-    ) -> Result<CallId, RejectedCall> {
+    ) -> Result<CallId, CallNotMade> {
         if options.timeout.is_some() {
             self.begin_timed_work();
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use starling_call::Status;
 use starling_io::{Fault, IoError};
-use starling_proto::{ConnectError, Msgbuf, RejectReason, Rejection, RequestError, SessionError};
+use starling_proto::{ConnectError, Msgbuf, NotMadeReason, Rejection, RequestError, SessionError};
 
 /// Why a call was not made. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum CallError {
 /// A call that was not made, with its message.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct RejectedCall {
+pub struct CallNotMade {
     /// The reason.
     #[source]
     pub error: CallError,
@@ -57,12 +57,12 @@ pub struct RejectedCall {
     pub message: Msgbuf,
 }
 
-impl From<RejectReason> for CallError {
-    fn from(reason: RejectReason) -> Self {
+impl From<NotMadeReason> for CallError {
+    fn from(reason: NotMadeReason) -> Self {
         match reason {
-            RejectReason::UnknownSession => Self::SessionOver,
-            RejectReason::QueueFull => Self::QueueFull,
-            RejectReason::TooLarge { len, max } => Self::TooLarge { len, max },
+            NotMadeReason::UnknownSession => Self::SessionOver,
+            NotMadeReason::QueueFull => Self::QueueFull,
+            NotMadeReason::TooLarge { len, max } => Self::TooLarge { len, max },
         }
     }
 }

@@ -40,14 +40,14 @@ impl QueueModel {
     }
 }
 
-/// Where an item went that was submitted.
+/// The dispatch decision on a submitted item.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Placed<T> {
-    /// To this worker, now.
+pub enum Decision<T> {
+    /// It goes to this worker, now.
     Assigned(usize, T),
-    /// Into the queue; [`Jbsq::complete`] returns it.
+    /// It waits in the queue; [`Jbsq::complete`] returns it.
     Queued,
-    /// Nowhere: the queue is full.
+    /// It goes nowhere: the queue is full.
     Refused(T),
 }
 
@@ -103,24 +103,24 @@ impl<T> Jbsq<T> {
 
     /// Submits an item of a flow. Items with the same flow number stay together.
     #[inline]
-    pub fn submit(&mut self, flow: u64, item: T) -> Placed<T> {
+    pub fn submit(&mut self, flow: u64, item: T) -> Decision<T> {
         let index = self.group_of_flow(flow);
         let group = &mut self.groups[index];
         let shortest = group.shortest();
         let is_begun = shortest.is_some_and(|worker| self.loads[worker] == 0);
         if !is_begun && self.waiting + self.behind >= self.capacity {
-            return Placed::Refused(item);
+            return Decision::Refused(item);
         }
         if let Some(worker) = shortest {
             let load = &mut self.loads[worker];
             self.behind += usize::from(*load > 0);
             group.reload(worker, *load, *load + 1);
             *load += 1;
-            return Placed::Assigned(worker, item);
+            return Decision::Assigned(worker, item);
         }
         self.waiting += 1;
         group.queue.push_back(item);
-        Placed::Queued
+        Decision::Queued
     }
 
     /// Records that a worker has completed one of its items. The returned item is its next one.
@@ -231,9 +231,9 @@ impl Set {
 mod tests {
     use super::*;
 
-    fn assigned<T>(placed: Placed<T>) -> usize {
-        match placed {
-            Placed::Assigned(worker, _) => worker,
+    fn assigned<T>(decision: Decision<T>) -> usize {
+        match decision {
+            Decision::Assigned(worker, _) => worker,
             _ => panic!("it should have been given to a worker"),
         }
     }
@@ -245,9 +245,9 @@ mod tests {
             .map(|item| assigned(jbsq.submit(item, item)))
             .collect();
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(jbsq.submit(6, 6), Placed::Queued);
-        assert_eq!(jbsq.submit(7, 7), Placed::Queued);
-        assert_eq!(jbsq.submit(8, 8), Placed::Refused(8));
+        assert_eq!(jbsq.submit(6, 6), Decision::Queued);
+        assert_eq!(jbsq.submit(7, 7), Decision::Queued);
+        assert_eq!(jbsq.submit(8, 8), Decision::Refused(8));
         // The first free worker gets the oldest item; a stalled worker gets nothing more.
         assert_eq!(jbsq.complete(1), Some(6));
         assert_eq!(jbsq.complete(1), Some(7));
@@ -263,10 +263,10 @@ mod tests {
             .map(|item| assigned(jbsq.submit(item, item)))
             .collect();
         assert_eq!(order, [0, 1, 0], "the third is behind the first");
-        assert_eq!(jbsq.submit(3, 3), Placed::Refused(3));
+        assert_eq!(jbsq.submit(3, 3), Decision::Refused(3));
         assert_eq!(jbsq.complete(1), None);
         assert_eq!(assigned(jbsq.submit(4, 4)), 1, "it begins at once");
-        assert_eq!(jbsq.submit(5, 5), Placed::Refused(5));
+        assert_eq!(jbsq.submit(5, 5), Decision::Refused(5));
         assert_eq!(jbsq.complete(0), None);
         assert_eq!(assigned(jbsq.submit(6, 6)), 0);
     }
@@ -334,16 +334,16 @@ mod tests {
                         let behind: usize = (0..workers).map(behind).sum();
                         let has_room = least == 0 || behind + waiting.len() < 5;
                         match jbsq.submit(flow, next) {
-                            Placed::Assigned(worker, item) => {
+                            Decision::Assigned(worker, item) => {
                                 assert_eq!((worker, item), (shortest, next));
                                 assert!(least < *depth && has_room);
                                 busy.push(worker);
                             }
-                            Placed::Queued => {
+                            Decision::Queued => {
                                 assert!(least == *depth && has_room);
                                 waiting.push_back((group, next));
                             }
-                            Placed::Refused(item) => {
+                            Decision::Refused(item) => {
                                 assert!(item == next && !has_room);
                             }
                         }

@@ -68,7 +68,7 @@ pub use config::{EndpointConfig, Idle, WorkerConfig};
 pub use context::{Context, Handler};
 pub use convert::unsent_message;
 pub use endpoint::Endpoint;
-pub use error::{CallError, OpenError, RejectedCall, WorkerConfigError};
+pub use error::{CallError, CallNotMade, OpenError, WorkerConfigError};
 pub use local::{LocalCall, LocalHandle, Sleep};
 pub use server::{DeferredReply, Reply, Request};
 pub use sessions::SessionState;

@@ -182,7 +182,7 @@ fn a_handler_answers_from_a_future_that_makes_calls() {
 }
 
 #[test]
-fn a_rejected_call_is_an_error_of_its_future() {
+fn a_call_that_is_not_made_is_an_error_of_its_future() {
     let mut pair = Pair::new();
     pair.settle();
     pair.client.close(pair.session);

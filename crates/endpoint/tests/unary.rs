@@ -208,30 +208,30 @@ fn large_messages_go_both_ways_with_segments_by_reference() {
 }
 
 #[test]
-fn a_rejected_call_returns_its_message() {
+fn a_call_that_is_not_made_returns_its_message() {
     let mut pair = Pair::new();
     let options = CallOptions::default();
     let (session, collect) = (pair.session, pair.collect);
     let short = Msgbuf::from_vec(vec![1, 2, 3]);
-    let rejected = pair
+    let not_made = pair
         .client
         .call_message(session, MethodId(1), &options, short.clone(), collect, 0)
         .unwrap_err();
-    assert_eq!(rejected.error, CallError::NoHeaderRoom { needed: 4 });
-    assert_eq!(rejected.message, short);
+    assert_eq!(not_made.error, CallError::NoHeaderRoom { needed: 4 });
+    assert_eq!(not_made.message, short);
     let huge = Msgbuf::from_parts(vec![0; 4], Some(Bytes::from(vec![0; MAX_BODY + 1])));
-    let rejected = pair
+    let not_made = pair
         .client
         .call_message(session, MethodId(1), &options, huge, collect, 0)
         .unwrap_err();
     assert_eq!(
-        rejected.error,
+        not_made.error,
         CallError::TooLarge {
             len: MAX_BODY + 1,
             max: MAX_BODY
         }
     );
-    assert_eq!(rejected.message.len(), MAX_BODY + 1 + 4);
+    assert_eq!(not_made.message.len(), MAX_BODY + 1 + 4);
     assert_eq!(pair.client.calls_outstanding(), 0);
 }
 

@@ -43,7 +43,8 @@ pub(crate) const OTHERS_LIMIT: u32 = 64;
 /// Bursts from the connected socket after which the count of others starts again at zero.
 pub(crate) const OTHERS_WINDOW: u32 = 1024;
 
-/// The most bursts received from a connected socket that is closing: what it had queued already.
+/// The most bursts received from a connected socket that is closing, of datagrams that were queued
+/// there already.
 pub(crate) const DRAIN_BURSTS: u32 = 16;
 
 /// A socket connected to one peer.

@@ -36,7 +36,7 @@ const GATHER_FROM: usize = 16 << 10;
 /// The most datagrams in one GSO message: Linux's `UDP_MAX_SEGMENTS` before it was doubled.
 const MAX_SEGMENTS: usize = 64;
 
-/// The most bytes in one GSO message: what fits an IP packet of either version with its headers.
+/// The most bytes in one GSO message: as many as fit an IP packet of either version with its headers.
 const MAX_SEGMENTED_BYTES: usize = 65_487;
 
 /// No slot.

@@ -108,7 +108,7 @@ pub(crate) fn zero_copy(interface: u32) -> Option<u32> {
 /// The interfaces of this thread's network namespace, in the kernel's order.
 ///
 /// # Errors
-/// If netlink does not work at all. What only some kernels tell is left out instead.
+/// If netlink does not work at all. Facts that only some kernels tell are left out instead.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let links = Netlink::new(0)?.links()?;
     let mut generic = Netlink::generic().and_then(|mut netlink| {

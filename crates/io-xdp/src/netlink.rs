@@ -2,7 +2,7 @@
 //! (rtnetlink(7)). Written by hand: five kinds of request take less code than a crate for all of
 //! them.
 //!
-//! All input is read with bounds. What makes no sense is left out.
+//! All input is read with bounds. Entries that make no sense are left out.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,13 +1,14 @@
-//! Devices of this process that share a port: each forwards what comes from another device's peer.
+//! Devices of this process that share a port: each forwards datagrams of another device's peer.
 //!
 //! ```text
 //!   unknown to one device ─ a peer of another? ─ yes ─▶ the other's inbox ─▶ its next burst
 //! ```
 //!
 //! A flow may change its queue: a sender moves from its kernel's socket to a queue of its own, or
-//! somebody changes the card's table of queues. And what the XDP program leaves to the kernel, from
-//! any queue, reaches the socket that the kernel's hash of the addresses picks. A device that does
-//! not know the sender would answer that the sender's sessions do not exist, and so end them.
+//! somebody changes the card's table of queues. And a datagram that the XDP program leaves to the
+//! kernel, from any queue, reaches the socket that the kernel's hash of the addresses picks. A
+//! device that does not know the sender would answer that the sender's sessions do not exist, and
+//! so end them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

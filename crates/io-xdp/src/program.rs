@@ -224,7 +224,7 @@ impl Program {
         self.set_socket(queue * SOCKETS, socket.as_raw_fd())
     }
 
-    /// From now on what arrives on `queue` goes to the kernel, as if the queue had no device.
+    /// From now on all datagrams of `queue` go to the kernel, as if the queue had no device.
     pub(crate) fn leave(&self, queue: u32) -> io::Result<()> {
         bpf::update(self.queues.as_fd(), queue, &Queue::default())
     }

@@ -3,9 +3,9 @@
 //! A burst comes from the rx ring, or from the kernel's socket that has the same port. Polling the
 //! socket costs a system call. So the device polls it only when something may be there: when the
 //! program's count of datagrams that it passed on has changed, after a sleep, and now and then,
-//! since what this host sends to itself meets no program.
+//! since datagrams of this host to itself meet no program.
 //!
-//! If several devices have the port, a device forwards what comes from another device's peer.
+//! If several devices have the port, a device forwards datagrams of another device's peer.
 //!
 //! The chunks of a burst go back to the kernel when the next burst is taken.
 
@@ -199,7 +199,7 @@ impl XdpRx {
 
     /// Whether a burst is there without waiting. The chunks of an empty burst go back to the
     /// kernel, and those in which workers answered. They may be all chunks: then the kernel could
-    /// not receive what would end a sleep.
+    /// not receive a datagram that would end a sleep.
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.burst_len == 0 {
             self.give_back();

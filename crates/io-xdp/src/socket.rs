@@ -318,7 +318,7 @@ fn kick_by(
         waiting = tx.waiting();
         match sent {
             // In copy mode that was the share of one call, and there is more. Without progress,
-            // what the kernel sent before has not left yet, and another call would find the same.
+            // earlier frames have not left the kernel yet, and another call would find the same.
             Err(Errno::AGAIN) if waiting < before => {}
             Err(Errno::INTR) => {}
             Err(Errno::NXIO) => return Err(Unbound),

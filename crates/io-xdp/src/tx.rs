@@ -224,7 +224,7 @@ impl XdpTx {
         &mut self.tx
     }
 
-    /// Where the slots begin. What lies before them is the receiving half's.
+    /// Where the slots begin. The chunks before them are the receiving half's.
     #[inline]
     pub(crate) fn start(&self) -> u64 {
         self.shared.umem.layout.tx_start() as u64
@@ -254,7 +254,7 @@ impl XdpTx {
         let mut is_sent = true;
         while done < self.queue.len() {
             let run = self.run_at(done);
-            // A run must not overtake what is before it: that would be taken for lost.
+            // A run must not overtake the datagrams before it: they would be taken for lost.
             if run > 0 && is_sent {
                 is_sent = self.is_sent();
             }
@@ -285,7 +285,7 @@ impl XdpTx {
         kicked
     }
 
-    /// Keeps in the queue what there was no room for, and closes its datagrams: nothing more is
+    /// Keeps the datagrams in the queue that there was no room for, and closes them: nothing more is
     /// appended to them.
     #[cold]
     fn keep_queued(&mut self, done: usize) {
@@ -432,7 +432,7 @@ impl PacketTx for XdpTx {
         self.udp.seal(id);
     }
 
-    /// Keeps what the kernel has no room for.
+    /// Keeps the datagrams that the kernel has no room for.
     ///
     /// # Errors
     /// If the interface was removed or changed.

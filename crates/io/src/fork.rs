@@ -1,15 +1,15 @@
 //! Notices that this process is a fork of the one that made something.
 //!
-//! The child of a fork has its parent's memory and files, and one of its threads. What has threads of
-//! its own, or shares a socket with the parent, must not be used there.
+//! The child of a fork has its parent's memory and files, and one of its threads. A value that has
+//! threads of its own, or shares a socket with the parent, must not be used there.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks are between this process and the first one that asked. What was made under another
-/// number belongs to an ancestor of this process. Costs two loads.
+/// How many forks are between this process and the first one that asked. A value that was made under
+/// another number belongs to an ancestor of this process. Costs two loads.
 #[inline]
 pub fn forks() -> u32 {
     static REGISTERED: Once = Once::new();

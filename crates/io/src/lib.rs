@@ -14,8 +14,8 @@
 //!
 //! The order of calls within one turn of an event loop: [`PacketRx::rx_burst`], then
 //! [`PacketRx::datagram`] for each datagram, interleaved with [`PacketTx::append`], then
-//! [`PacketTx::flush`] once. What is appended for one peer between two flushes leaves in as few
-//! datagrams as fit (*bundling*). Nothing waits longer than the flush.
+//! [`PacketTx::flush`] once. Frames that are appended for one peer between two flushes leave in as
+//! few datagrams as fit (*bundling*). Nothing waits longer than the flush.
 //!
 //! Datagrams may be lost, duplicated, reordered and corrupted. They are never split or merged.
 
@@ -159,9 +159,9 @@ pub trait PacketIo {
     /// the network. A second call with the same address may return the same peer.
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError>;
 
-    /// Forgets a peer, and perhaps its datagrams that are not flushed yet. What arrives from it
-    /// afterwards comes from an unknown address, or makes it a peer again where the kernel confirms
-    /// the sender.
+    /// Forgets a peer, and perhaps its datagrams that are not flushed yet. A datagram that
+    /// arrives from it afterwards comes from an unknown address, or makes it a peer again where the
+    /// kernel confirms the sender.
     fn close_peer(&mut self, peer: PeerId);
 
     /// The largest datagram payload that the path to `peer` takes, in bytes.

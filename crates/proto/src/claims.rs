@@ -14,8 +14,8 @@
 //! workers, the dispatcher uses the same words, and learns from reports what it has not received.
 //!
 //! A word also has the lower bits of how often the session's place was used. While there is no
-//! session, it has a number that no request is above. What a worker needs to know of a session is
-//! written before its words are opened. So a claim whose step succeeds has read the right session:
+//! session, it has a number that no request is above. All that a worker needs to know of a session
+//! is written before its words are opened. So a claim whose step succeeds has read the right session:
 //! this is a sequence lock (Lameter, 2005), with the claim itself as the second read.
 
 use crate::msgbuf_pool::is_bulky;
@@ -192,7 +192,7 @@ impl Claims {
         if !entry.is_of(session) || info.peer != candidate.peer {
             return None;
         }
-        // A thread that changed what was read closed the word first, and the step below sees that.
+        // A thread that changed the entry since closed the word first, and the step below sees that.
         fence(Ordering::Acquire);
         let after = before & !NUMBER_MASK | number;
         let step = word.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);

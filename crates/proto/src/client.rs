@@ -21,8 +21,8 @@ use crate::table::{Place, Table};
 use crate::wheel::Wheel;
 use crate::wire::MIN_DATAGRAM;
 use crate::{
-    Cancelled, ConnectError, Event, FrameSink, PeerId, Prefix, RejectReason, Rejected,
-    RequestError, RequestNumber, SessionError, SessionId, SinkError, Tag,
+    Cancelled, ConnectError, Event, FrameSink, NotMadeReason, PeerId, Prefix, RequestError,
+    RequestNotMade, RequestNumber, SessionError, SessionId, SinkError, Tag,
 };
 use group::Groups;
 use session::{ClientSession, Queued, SendOutcome, State};
@@ -115,9 +115,9 @@ impl Client {
         tag: Tag,
         sink: &mut S,
         build: impl FnOnce(&mut Vec<u8>) -> Prefix,
-    ) -> Result<RequestNumber, RejectReason> {
+    ) -> Result<RequestNumber, NotMadeReason> {
         let Some(session) = self.sessions.get_mut(id) else {
-            return Err(RejectReason::UnknownSession);
+            return Err(NotMadeReason::UnknownSession);
         };
         let message = &mut shared.scratch;
         if message.capacity() == 0 {
@@ -156,11 +156,11 @@ impl Client {
         prefix: Prefix,
         tag: Tag,
         sink: &mut S,
-    ) -> Result<RequestNumber, RejectReason> {
+    ) -> Result<RequestNumber, NotMadeReason> {
         self.request(shared, now, id, message, prefix, tag, sink)
-            .map_err(|rejected| {
-                shared.pool.put(rejected.message);
-                rejected.reason
+            .map_err(|not_made| {
+                shared.pool.put(not_made.message);
+                not_made.reason
             })
     }
 
@@ -191,15 +191,15 @@ impl Client {
         prefix: Prefix,
         tag: Tag,
         sink: &mut S,
-    ) -> Result<RequestNumber, Rejected> {
+    ) -> Result<RequestNumber, RequestNotMade> {
         let session = match self.sessions.get_mut(id) {
             Some(session) if session.state != State::Closing => session,
-            _ => return Err(rejected(message, RejectReason::UnknownSession)),
+            _ => return Err(not_made(message, NotMadeReason::UnknownSession)),
         };
         let len = prefix.body_len(message.len());
         let max = session.max_message as usize;
         if len > max {
-            return Err(rejected(message, RejectReason::TooLarge { len, max }));
+            return Err(not_made(message, NotMadeReason::TooLarge { len, max }));
         }
         let number = session.next_number;
         let request = Queued {
@@ -219,7 +219,7 @@ impl Client {
         } else {
             let session = self.sessions.get_mut(id).expect("the caller has it");
             if session.queue.len() >= shared.config.max_queued {
-                return Err(rejected(request.message, RejectReason::QueueFull));
+                return Err(not_made(request.message, NotMadeReason::QueueFull));
             }
             session.queue.push_back(request);
             session.ready = false;
@@ -446,8 +446,8 @@ impl Client {
     }
 }
 
-fn rejected(message: Msgbuf, reason: RejectReason) -> Rejected {
-    Rejected { message, reason }
+fn not_made(message: Msgbuf, reason: NotMadeReason) -> RequestNotMade {
+    RequestNotMade { message, reason }
 }
 
 /// Takes a request that has no response out of its slot.

@@ -11,7 +11,7 @@ use starling_msgbuf::Msgbuf;
 use crate::inline_message::InlineMessage;
 use crate::msgbuf_pool::is_bulky;
 
-/// `L` is the state of a message of several packets. `X` is what else the side keeps.
+/// `L` is the state of a message of several packets. `X` is all else that the side keeps.
 #[derive(Debug)]
 pub(crate) struct ColdState<L, X = ()>(Option<Box<Cold<L, X>>>);
 

@@ -84,7 +84,7 @@ fn was_idle(now: u64, last_ack_at: u64, rtt_ns: f64) -> bool {
 const IGNORED_SHIFT: u32 = 10;
 
 /// The controller of one session, with eRPC's common-case bypasses (section 5.2.2) around the
-/// algorithm: what an uncongested session needs is in plain fields.
+/// algorithm: an uncongested session needs only plain fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
     /// A round-trip time from this one on, in units of 1024 ns, needs no update ...
@@ -274,7 +274,7 @@ impl Controller {
     }
 
     /// A packet of `bytes` was sent, or was asked for. On a session that is not paced it does not
-    /// count: the link may be faster than configured, and what it has carried is no debt.
+    /// count: the link may be faster than configured, and the bytes that it has carried are no debt.
     pub(crate) fn record_sent(&mut self, now: u64, bytes: usize) {
         if self.unpaced {
             return;

@@ -223,9 +223,9 @@ pub enum RequestError {
     NoMemory,
 }
 
-/// Why [`crate::Protocol::request`] did not take a request.
+/// Why [`crate::Protocol::request`] did not make a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RejectReason {
+pub enum NotMadeReason {
     /// The session is over, or never was.
     #[error("the session is over: connect again")]
     UnknownSession,
@@ -248,14 +248,14 @@ pub enum RejectReason {
     },
 }
 
-/// A request that was not taken, with its buffer.
+/// A request that was not made, with its buffer. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Rejected {
+pub struct RequestNotMade {
     /// The request's buffer, back.
     pub message: Msgbuf,
     /// Why.
-    pub reason: RejectReason,
+    pub reason: NotMadeReason,
 }
 
 /// Why [`crate::Protocol::respond`] sent nothing.

@@ -75,8 +75,8 @@ mod wire;
 pub use claims::{Candidate, Claim, Claims};
 pub use config::{Config, ConfigError, Congestion, Factors, Secrets};
 pub use error::{
-    Cancelled, ConnectError, DeviceRefusal, Event, Refusal, RejectReason, Rejected, Rejection,
-    RequestError, RespondReason, SessionError,
+    Cancelled, ConnectError, DeviceRefusal, Event, NotMadeReason, Refusal, Rejection, RequestError,
+    RequestNotMade, RespondReason, SessionError,
 };
 pub use ids::{PeerId, Prefix, RequestId, RequestNumber, SessionId, Source, Tag};
 pub use incoming::{Body, Incoming};

@@ -16,8 +16,8 @@ use crate::server::Server;
 use crate::shared::Shared;
 use crate::wire::{Frame, Kind, PREAMBLE_BYTES, split_frame, split_frame_of};
 use crate::{
-    Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, PeerId, Prefix,
-    RejectReason, Rejected, RequestId, RequestNumber, RespondReason, Secrets, SessionError,
+    Cancelled, Config, ConfigError, ConnectError, DeviceRefusal, Event, FrameSink, NotMadeReason,
+    PeerId, Prefix, RequestId, RequestNotMade, RequestNumber, RespondReason, Secrets, SessionError,
     SessionId, Source, Stats, Tag,
 };
 use starling_msgbuf::Msgbuf;
@@ -121,7 +121,7 @@ impl Protocol {
         prefix: Prefix,
         tag: Tag,
         sink: &mut S,
-    ) -> Result<RequestNumber, Rejected> {
+    ) -> Result<RequestNumber, RequestNotMade> {
         self.client
             .request(&mut self.shared, now, session, message, prefix, tag, sink)
     }
@@ -137,7 +137,7 @@ impl Protocol {
         tag: Tag,
         sink: &mut S,
         build: impl FnOnce(&mut Vec<u8>) -> Prefix,
-    ) -> Result<RequestNumber, RejectReason> {
+    ) -> Result<RequestNumber, NotMadeReason> {
         self.client
             .request_with(&mut self.shared, now, session, tag, sink, build)
     }
@@ -379,8 +379,8 @@ impl Protocol {
 
     #[cold]
     fn tick<S: FrameSink>(&mut self, now: u64, sink: &mut S) {
-        // A turn that comes much later than planned means that this thread was away. What the
-        // peers sent meanwhile is not read yet, so their silence means nothing.
+        // A turn that comes much later than planned means that this thread was away. The peers'
+        // datagrams of that time are not read yet, so their silence means nothing.
         let late = now - self.next_tick;
         if late >= self.shared.config.keepalive_ns {
             self.client

@@ -242,7 +242,7 @@ impl Server {
             return Err(stale(shared));
         }
         let len = message.head().len();
-        if is_bulky(&message) || len > session.single as usize {
+        if is_bulky(message) || len > session.single as usize {
             return self.respond_bulky(shared, now, id, message, prefix, sink);
         }
         slot.phase = Phase::Done;
@@ -288,7 +288,7 @@ impl Server {
             let max = session.max_message as usize;
             return Err(RespondReason::TooLarge { len, max });
         }
-        let bulky = is_bulky(&message);
+        let bulky = is_bulky(message);
         if bulky && !self.retain(shared, now, message.len()) {
             return Err(RespondReason::NoMemory { len });
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use starling_endpoint::jbsq::{Jbsq, Placed, QueueModel};
+use starling_endpoint::jbsq::{Decision, Jbsq, QueueModel};
 use starling_endpoint::{Dispatch, Job, WorkerConfig};
 
 use crate::fabric::{HostId, SharedFabric};
@@ -108,9 +108,9 @@ impl Dispatch for Workers {
         let pool = &mut *self.0.lock();
         // All flows share one queue, so the flow does not matter.
         match pool.policy.submit(0, job) {
-            Placed::Assigned(worker, job) => pool.give(worker, job),
-            Placed::Queued => {}
-            Placed::Refused(job) => return Err(job),
+            Decision::Assigned(worker, job) => pool.give(worker, job),
+            Decision::Queued => {}
+            Decision::Refused(job) => return Err(job),
         }
         pool.in_flight += 1;
         Ok(())

@@ -1,7 +1,7 @@
 //! Bugs that random runs found, each with the smallest plan that shows it.
 
 use starling_sim::harness::{
-    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, RunPlan, Runs, Subset, run,
+    CallPlan, ChannelPlan, HostFault, HostFaultKind, Report, RunPlan, Subset, run,
 };
 use starling_sim::{Fault, HostId, Rule};
 
@@ -13,21 +13,6 @@ fn channel(client: u32, server: u32) -> ChannelPlan {
         client: HostId(client),
         server: HostId(server),
         close_at_ns: None,
-    }
-}
-
-fn call(at_ns: u64, channel: usize, request_len: u32, response_len: u32) -> CallPlan {
-    CallPlan {
-        at_ns,
-        channel,
-        request_len,
-        response_len,
-        delay_us: 0,
-        cancel_after_ns: None,
-        tail_len: 0,
-        via: None,
-        timeout_ns: None,
-        runs: Runs::Inline,
     }
 }
 
@@ -52,9 +37,9 @@ fn sessions_with_a_former_incarnation_of_a_peer_end() {
     plan.channels = vec![channel(1, 0), channel(0, 1)];
     plan.host_faults = vec![crash(0, MS, 10 * US)];
     plan.calls = vec![
-        call(100 * US, 0, 40, 40),
-        call(1_100 * US, 1, 40, 40),
-        call(2 * MS, 0, 40, 40),
+        CallPlan::new(100 * US, 0, 40, 40),
+        CallPlan::new(1_100 * US, 1, 40, 40),
+        CallPlan::new(2 * MS, 0, 40, 40),
     ];
     plan.heal_ns = 3 * MS;
     let report = keeps_every_promise(&plan);
@@ -68,9 +53,9 @@ fn a_reset_answers_even_the_smallest_request() {
     plan.channels = vec![channel(1, 0), channel(0, 1)];
     plan.host_faults = vec![crash(0, MS, 10 * US)];
     plan.calls = vec![
-        call(100 * US, 0, 0, 0),
-        call(1_100 * US, 1, 0, 0),
-        call(2 * MS, 0, 0, 0),
+        CallPlan::new(100 * US, 0, 0, 0),
+        CallPlan::new(1_100 * US, 1, 0, 0),
+        CallPlan::new(2 * MS, 0, 0, 0),
     ];
     plan.heal_ns = 3 * MS;
     keeps_every_promise(&plan);
@@ -82,7 +67,7 @@ fn a_reset_answers_even_the_smallest_request() {
 fn a_connect_that_arrives_twice_in_a_burst_opens_one_session() {
     let mut plan = RunPlan::plain(2);
     plan.channels = vec![channel(0, 1)];
-    plan.calls = vec![call(0, 0, 100, 100)];
+    plan.calls = vec![CallPlan::new(0, 0, 100, 100)];
     plan.heal_ns = 5 * MS;
     let ppm = 1_000_000;
     let twice = Fault::Duplicate { ppm, delay_ns: 0 };
@@ -99,7 +84,10 @@ fn a_server_forgets_a_session_that_its_client_gave_up() {
     plan.channels = vec![channel(0, 1)];
     let timeout_ns = plan.hosts[0].peer_timeout_ns;
     let silence_ns = timeout_ns + timeout_ns / 2;
-    plan.calls = vec![call(0, 0, 100, 100), call(2 * MS, 0, 100, 100)];
+    plan.calls = vec![
+        CallPlan::new(0, 0, 100, 100),
+        CallPlan::new(2 * MS, 0, 100, 100),
+    ];
     plan.rules = vec![Rule::everywhere(MS, MS + silence_ns, Fault::Partition)];
     plan.heal_ns = 2 * MS + silence_ns;
     let report = keeps_every_promise(&plan);
@@ -122,7 +110,10 @@ fn a_large_response_does_not_starve_the_session() {
     }
     plan.fabric.link.propagation_ns = 160 * US;
     plan.channels = vec![channel(0, 1)];
-    plan.calls = vec![call(0, 0, 16, 400_000), call(US, 0, 9_000, 100)];
+    plan.calls = vec![
+        CallPlan::new(0, 0, 16, 400_000),
+        CallPlan::new(US, 0, 9_000, 100),
+    ];
     let report = keeps_every_promise(&plan);
     assert_eq!(report.outcomes.failed, 0);
 }
@@ -141,7 +132,7 @@ fn a_client_waits_for_a_slow_handler() {
     let delay_us = 600_000;
     plan.calls = vec![CallPlan {
         delay_us,
-        ..call(0, 0, 100, 100)
+        ..CallPlan::new(0, 0, 100, 100)
     }];
     let report = keeps_every_promise(&plan);
     assert_eq!(report.outcomes.failed, 0);
@@ -153,7 +144,9 @@ fn a_client_waits_for_a_slow_handler() {
 fn endpoints_that_are_out_of_step_end_their_session() {
     let mut plan = RunPlan::plain(2);
     plan.channels = vec![channel(0, 1)];
-    plan.calls = (0..200).map(|i| call(i * 10 * US, 0, 0, 0)).collect();
+    plan.calls = (0..200)
+        .map(|i| CallPlan::new(i * 10 * US, 0, 0, 0))
+        .collect();
     let fault = Fault::Corrupt {
         ppm: 300_000,
         undetected: true,
@@ -221,7 +214,8 @@ fn a_single_credit_on_six_links_may_take_its_time() {
 }
 
 /// A host was paused beyond the end of the load, and its late calls came after the probes had
-/// begun. The harness took a refused call for a probe, and closed before the probe was answered.
+/// begun. The harness took one that was not made for a probe, and closed before the probe was
+/// answered.
 #[test]
 fn a_late_call_does_not_count_as_a_probe() {
     let subset = "hosts=5/calls=77,81,84-85,94,96,98-100"
@@ -270,7 +264,7 @@ fn a_request_refused_for_lack_of_memory_is_not_run_later() {
 /// Late calls of a paused host found no place for a session. The harness stopped waiting for the
 /// probe of their channel, and the probe opened a session after all had been closed.
 #[test]
-fn a_late_call_that_is_not_taken_ends_no_probe() {
+fn a_late_call_that_is_not_made_ends_no_probe() {
     let subset = "hosts=4/calls=1-2,4".parse().expect("a subset");
     keeps_every_promise(&Subset::of(&subset, &RunPlan::from_seed(73_000_131_372)));
 }

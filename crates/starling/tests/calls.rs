@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Gate, LONG, any_addresses, payload, report_of, server, shm_address, wait_until};
+use common::{Gate, LONG, any_addresses, payload, report_of, serve, shm_address, wait_until};
 use starling::{CallOptions, Caller, Channel, Code, Endpoint, Metadata, ServerHandle, block_on};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 
@@ -22,8 +22,7 @@ trait Check {
 
 fn everywhere(check: &impl Check) {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let channel = Channel::lazy(server.address()).expect("a channel");
         block_on(check.check(TestClient::new(channel), &server, &gate));
 
@@ -251,8 +250,7 @@ everywhere!(
 
 #[test]
 fn a_dropped_call_of_a_channel_leaves_nothing_outstanding() {
-    let (builder, gate) = server(&[&shm_address()]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
+    let (server, gate) = serve(&shm_address());
     let channel = Channel::lazy(server.address()).expect("a channel");
     let client = TestClient::new(channel.clone());
     let call = client.wait(&payload(b""));
@@ -266,8 +264,7 @@ fn a_dropped_call_of_a_channel_leaves_nothing_outstanding() {
 #[test]
 fn a_full_channel_refuses_calls_or_has_them_wait() {
     use std::sync::atomic::Ordering::SeqCst;
-    let (builder, gate) = server(&[&shm_address()]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
+    let (server, gate) = serve(&shm_address());
     let builder = Channel::builder(server.address()).capacity(2);
 
     let refusing = TestClient::new(builder.clone().fail_when_full().lazy().expect("a channel"));

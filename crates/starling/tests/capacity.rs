@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use common::{any_addresses, payload, server, wait_until};
+use common::{any_addresses, client, payload, serve, server, wait_until};
 use starling::{Channel, Code, Endpoint, EndpointConfig, Status};
 use starling_test_protos::test::TestClient;
 
@@ -21,8 +21,7 @@ fn begin<F: Future>(call: &mut std::pin::Pin<Box<F>>) {
 #[test]
 fn a_thousand_slow_calls_run_at_once_and_a_quick_one_passes_them() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let channel = Channel::lazy(server.address()).expect("a channel");
         let client = TestClient::new(channel.clone());
         client.echo(&payload(b"")).wait().expect("an echo");
@@ -48,8 +47,7 @@ fn a_thousand_slow_calls_run_at_once_and_a_quick_one_passes_them() {
 #[test]
 fn an_endpoints_channel_has_the_same_capacity() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let mut endpoint = Endpoint::client(server.address()).expect("an endpoint");
         let client = TestClient::new(endpoint.channel(server.address()).expect("a channel"));
         let ended = endpoint.block_on(async {
@@ -88,7 +86,6 @@ fn a_server_limits_what_one_client_has_and_the_client_hears_it() {
         config.protocol.max_sessions_per_client = 2;
         let server = builder.config(config).build().expect("a server");
         let server = server.spawn().expect("threads");
-        let client = |address: &str| TestClient::new(Channel::lazy(address).expect("a channel"));
         let first = client(server.address());
         let slow = payload(b"slow");
         let mut open: Vec<_> = (0..40).map(|_| Box::pin(first.wait(&slow))).collect();

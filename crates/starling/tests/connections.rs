@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{
-    Gate, LONG, Service, any_addresses, impatient, payload, server, shm_address, wait_until,
+    Gate, LONG, Service, any_addresses, client, impatient, payload, serve, server, shm_address,
+    wait_until,
 };
 use starling::{
     CallOptions, Channel, ChannelState, Code, Endpoint, EndpointConfig, Error, Server, Status,
@@ -124,7 +125,7 @@ fn a_full_server_refuses_with_a_reason_and_others_are_undisturbed() {
             .expect("a server")
             .spawn()
             .expect("threads");
-        let first = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let first = client(server.address());
         first.echo(&payload(b"")).wait().expect("room for one");
         let status = fails(server.address());
         assert_eq!(status.code(), Code::Unavailable);
@@ -140,8 +141,7 @@ fn a_call_that_waits_for_ready_is_made_when_the_server_comes() {
     let client = TestClient::new(channel.clone());
     let call = client.echo_with(&payload(b"patience"), &CallOptions::waiting());
     wait_until(|| channel.state() == ChannelState::TransientFailure);
-    let (builder, _) = server(&[&address]);
-    let _server = builder.build().expect("a server").spawn().expect("threads");
+    let (_server, _) = serve(&address);
     let response = call.wait().expect("it waited");
     assert_eq!(response.message().bytes(), b"patience");
     assert_eq!(channel.state(), ChannelState::Ready);
@@ -150,7 +150,7 @@ fn a_call_that_waits_for_ready_is_made_when_the_server_comes() {
 
 #[test]
 fn waiting_for_ready_ends_at_the_deadline() {
-    let client = TestClient::new(Channel::lazy(&shm_address()).expect("a channel"));
+    let client = client(&shm_address());
     let options = CallOptions {
         timeout: Some(std::time::Duration::from_millis(50)),
         ..CallOptions::waiting()
@@ -166,8 +166,7 @@ fn waiting_for_ready_ends_at_the_deadline() {
 #[test]
 fn channels_and_endpoints_connect_again_to_a_restarted_server() {
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let first = builder.build().expect("a server").spawn().expect("threads");
+        let (first, _) = serve(&address);
         let address = first.address().to_owned();
         let channel = Channel::builder(&address)
             .endpoint_config(impatient())
@@ -187,8 +186,7 @@ fn channels_and_endpoints_connect_again_to_a_restarted_server() {
             .expect("an echo");
 
         assert!(first.shutdown(LONG).expect("no device fails"));
-        let (builder, gate) = server(&[&address]);
-        let _second = builder.build().expect("a server").spawn().expect("threads");
+        let (_second, gate) = serve(&address);
         // The first call may be lost with the old session. It is never made twice.
         let options = CallOptions::waiting();
         let lost = client.echo_with(&payload(b"2"), &options).wait();
@@ -268,9 +266,8 @@ fn calls_after_a_servers_pause_are_made_on_a_new_session() {
 #[test]
 fn a_graceful_shutdown_finishes_outstanding_calls_and_refuses_new_ones() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
-        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let (server, gate) = serve(&address);
+        let client = client(server.address());
         let outstanding = client.wait(&payload(b"outstanding"));
         wait_until(|| gate.waiting.load(SeqCst) == 1);
         let shutdown = std::thread::spawn(move || server.shutdown(LONG));
@@ -294,9 +291,8 @@ fn a_graceful_shutdown_finishes_outstanding_calls_and_refuses_new_ones() {
 #[test]
 fn an_idle_client_learns_of_a_shutdown() {
     for address in any_addresses() {
-        let (builder, _gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
-        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let (server, _gate) = serve(&address);
+        let client = client(server.address());
         client.echo(&payload(b"")).wait().expect("it serves");
         assert!(server.shutdown(LONG).expect("no device fails"));
         let status = client.echo(&payload(b"")).wait().expect_err("it is gone");
@@ -309,9 +305,8 @@ fn an_idle_client_learns_of_a_shutdown() {
 
 #[test]
 fn a_shutdown_gives_up_after_its_timeout() {
-    let (builder, gate) = server(&[&shm_address()]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
-    let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+    let (server, gate) = serve(&shm_address());
+    let client = client(server.address());
     let call = client.wait(&payload(b""));
     wait_until(|| gate.waiting.load(SeqCst) == 1);
     let finished = server.shutdown(std::time::Duration::from_millis(50));
@@ -347,12 +342,11 @@ fn several_threads_of_one_udp_server_share_a_port() {
 #[test]
 fn channels_that_come_and_go_quickly_find_the_server_each_time() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         // Keeps the background thread, so that links and sessions close while others open.
         let _kept = Channel::lazy(server.address()).expect("a channel");
         for _ in 0..200 {
-            let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+            let client = client(server.address());
             client
                 .echo(&payload(b""))
                 .wait()
@@ -366,8 +360,7 @@ fn channels_that_come_and_go_quickly_find_the_server_each_time() {
 #[test]
 fn a_channel_that_opens_while_another_one_closes_connects() {
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, _) = serve(&address);
         // Never connected. It keeps the shared thread.
         let _keeper = Channel::lazy(server.address()).expect("a channel");
         for i in 0..300u32 {

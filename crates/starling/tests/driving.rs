@@ -9,22 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use common::{any_addresses, impatient, payload, server, wait_until};
+use common::{any_addresses, client, impatient, payload, serve, wait_until};
 use starling::{Channel, Code, block_on};
 use starling_test_protos::test::TestClient;
 
 const THREADS: u64 = 16;
 const CALLS: u64 = 200;
 
-fn client(address: &str) -> TestClient<Channel> {
-    TestClient::new(Channel::lazy(address).expect("a channel"))
-}
-
 #[test]
 fn threads_that_share_a_channel_get_their_own_answers() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let client = client(server.address());
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -44,8 +39,7 @@ fn threads_that_share_a_channel_get_their_own_answers() {
 
 #[test]
 fn a_thousand_threads_share_a_channel() {
-    let (builder, _) = server(&["udp://127.0.0.1:0"]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
+    let (server, _) = serve("udp://127.0.0.1:0");
     let client = client(server.address());
     std::thread::scope(|scope| {
         for thread in 0..1000_u32 {
@@ -62,8 +56,7 @@ fn a_thousand_threads_share_a_channel() {
 #[test]
 fn a_call_that_is_never_polled_runs() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let client = client(server.address());
         let call = client.echo(&payload(b"unpolled"));
         wait_until(|| gate.runs.load(Ordering::SeqCst) == 1);
@@ -96,8 +89,7 @@ struct WakeCount {
 #[test]
 fn a_driver_that_sleeps_in_the_device_hears_of_other_wakes() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let client = client(server.address());
         let wakes = Arc::new(WakeCount::default());
         let (its_wakes, its_gate) = (Arc::clone(&wakes), Arc::clone(&gate));
@@ -129,8 +121,7 @@ impl Wake for Bomb {
 #[test]
 fn the_last_channel_can_be_dropped_while_a_thread_drives() {
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, _) = serve(&address);
         let channel = Channel::builder(server.address()).own_endpoint();
         let client = TestClient::new(channel.lazy().expect("a channel"));
         let its_client = client.clone();
@@ -155,8 +146,7 @@ fn the_last_channel_can_be_dropped_while_a_thread_drives() {
 #[test]
 fn a_waker_that_panics_harms_no_other_call() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let client = client(server.address());
         client.echo(&payload(b"connect")).wait().expect("an echo");
         let mut broken = pin!(client.wait(&payload(b"broken")));
@@ -175,8 +165,7 @@ fn a_waker_that_panics_harms_no_other_call() {
 #[test]
 fn calls_dropped_midway_leave_nothing_behind() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let channel = Channel::lazy(server.address()).expect("a channel");
         let client = TestClient::new(channel.clone());
         std::thread::scope(|scope| {
@@ -202,8 +191,7 @@ fn calls_dropped_midway_leave_nothing_behind() {
 #[test]
 fn a_server_that_goes_ends_the_calls_of_all_threads() {
     for address in any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let builder = Channel::builder(server.address()).endpoint_config(impatient());
         let client = TestClient::new(builder.lazy().expect("a channel"));
         let ended = AtomicUsize::new(0);

@@ -2,14 +2,11 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Gate, impatient, payload, server, shm_address, wait_until};
-use starling::{
-    CallOptions, Channel, Code, Endpoint, EndpointConfig, Request, Server, ServerHandle, Status,
-};
+use common::{client, impatient, payload, serve, shm_address, wait_until};
+use starling::{CallOptions, Channel, Code, Endpoint, EndpointConfig, Request, Server, Status};
 use starling_test_protos::test::{Failure, RelayRequest, TestClient};
 use starling_test_protos::{v1, v3};
 
@@ -17,16 +14,6 @@ type Client = TestClient<Channel>;
 
 const RAN: bool = true;
 const DID_NOT_RUN: bool = false;
-
-fn serve(address: &str) -> (ServerHandle, Arc<Gate>) {
-    let (builder, gate) = server(&[address]);
-    let handle = builder.build().expect("a server").spawn();
-    (handle.expect("threads"), gate)
-}
-
-fn client(address: &str) -> Client {
-    TestClient::new(Channel::lazy(address).expect("a channel"))
-}
 
 fn within(millis: u64) -> CallOptions {
     CallOptions::with_timeout(Duration::from_millis(millis))

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{payload, server, shm_address};
+use common::{payload, serve, shm_address};
 use starling::{Channel, block_on};
 use starling_test_protos::test::TestClient;
 
@@ -30,8 +30,7 @@ async fn from_tasks(address: &str) {
 #[test]
 fn tokio_tasks_share_a_channel_in_one_thread_and_in_several() {
     for address in common::any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, _) = serve(&address);
         tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime")
@@ -46,8 +45,7 @@ fn tokio_tasks_share_a_channel_in_one_thread_and_in_several() {
 
 #[test]
 fn a_call_that_the_executors_timeout_drops_is_cancelled() {
-    let (builder, gate) = server(&[&shm_address()]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
+    let (server, gate) = serve(&shm_address());
     let channel = Channel::lazy(server.address()).expect("a channel");
     let client = TestClient::new(channel.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -67,8 +65,7 @@ fn a_call_that_the_executors_timeout_drops_is_cancelled() {
 #[test]
 fn many_plain_threads_share_a_channel() {
     for address in common::any_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let channel = block_on(starling::connect(server.address())).expect("a channel");
         let client = TestClient::new(channel);
         let threads: Vec<_> = (0..16u32)

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::Ordering;
 
-use common::{far_addresses, payload, server, wait_until};
+use common::{far_addresses, payload, serve, wait_until};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use starling::{Channel, Code};
 use starling_test_protos::test::TestClient;
@@ -31,8 +31,7 @@ fn in_a_fork(child: impl FnOnce() -> bool) -> Option<i32> {
 #[test]
 fn a_forks_channels_have_endpoints_of_their_own_and_the_parents_go_on() {
     for address in far_addresses() {
-        let (builder, gate) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(&address);
         let channel = Channel::lazy(server.address()).expect("a channel");
         let client = TestClient::new(channel.clone());
         client.echo(&payload(b"before")).wait().expect("an echo");

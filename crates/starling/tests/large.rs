@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{any_addresses, payload, server};
-use starling::{Bytes, Channel, Code};
+use common::{any_addresses, client, payload, serve};
+use starling::{Bytes, Code};
 use starling_message::Message;
-use starling_test_protos::test::{Payload, TestClient};
+use starling_test_protos::test::Payload;
 
 /// The session protocol's default limit.
 const MAX_MESSAGE: usize = 64 << 20;
@@ -27,9 +27,8 @@ fn message_of(size: usize) -> Payload {
 fn a_message_at_the_limit_is_echoed() {
     let request = message_of(MAX_MESSAGE);
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
-        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let (server, _) = serve(&address);
+        let client = client(server.address());
         let response = client.echo(&request).wait().expect("an echo");
         assert!(response.message().bytes() == request.bytes());
     }
@@ -39,9 +38,8 @@ fn a_message_at_the_limit_is_echoed() {
 fn a_message_beyond_the_limit_is_refused_before_it_is_sent() {
     let request = message_of(MAX_MESSAGE + 1);
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
-        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let (server, _) = serve(&address);
+        let client = client(server.address());
         let status = client.echo(&request).wait().expect_err("too large");
         assert_eq!(status.code(), Code::ResourceExhausted);
         let text = status.message();

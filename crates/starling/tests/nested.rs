@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Gate, any_addresses, server, wait_until};
+use common::{Gate, any_addresses, client, serve, wait_until};
 use starling::{CallOptions, Channel, Code, ServerHandle};
 use starling_test_protos::test::{RelayRequest, TestClient};
 
@@ -21,17 +21,12 @@ struct Chain {
 
 impl Chain {
     fn new(first: &str, second: &str) -> Self {
-        let serve = |address| {
-            let (builder, gate) = server(&[address]);
-            let handle = builder.build().expect("a server").spawn();
-            (handle.expect("threads"), gate)
-        };
         let (second, second_gate) = serve(second);
         let (first, first_gate) = serve(first);
         let mut request = RelayRequest::new();
         request.set_address(second.address());
         Self {
-            client: TestClient::new(Channel::lazy(first.address()).expect("a channel")),
+            client: client(first.address()),
             request,
             first: first_gate,
             second: second_gate,

@@ -14,7 +14,7 @@ use starling::plane::{
     CallHandle, Direction, Listener, ListenerContext, MethodHandler, Operation, OwnedMessage,
     Reply, RequestView, ResponseBuilder, Serving, Transport, Waiting,
 };
-use starling::plane::{DeadlineWaker, Encoding, Method};
+use starling::plane::{DeadlineWaker, Encoding};
 use starling::{
     CallOptions, Channel, ChannelState, Code, DeviceReport, Endpoint, Error, MessageMemory,
     ProtocolStats, Server, Stats, Status, ThreadStats, Wake,
@@ -110,11 +110,9 @@ impl Listener for LineListener {
     fn serve(self: Box<Self>, serving: Serving) -> Result<bool, Error> {
         let mut endpoint = Endpoint::client("mem://any")?;
         let context = ListenerContext::on_endpoint(&endpoint);
-        let handler = |method: &Box<dyn Method>| {
-            let handler = method.handler(&context);
-            (method.descriptor().path, handler)
-        };
-        let mut handlers: HashMap<_, _> = serving.methods().iter().map(handler).collect();
+        let methods = serving.methods().iter();
+        let handlers = methods.map(|it| (it.descriptor().path, it.handler(&context)));
+        let mut handlers: HashMap<_, _> = handlers.collect();
         serving.begun();
         while !serving.must_stop(no_stats) {
             match self.requests.recv_timeout(Duration::from_millis(1)) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Gate, LONG, any_addresses, payload, server, wait_until};
+use common::{Gate, LONG, any_addresses, payload, serve, wait_until};
 use starling::{Channel, Code, Idle, ServerHandle};
 use starling_test_protos::test::TestClient;
 use tokio::runtime::{Builder, Runtime};
@@ -25,8 +25,7 @@ fn two_workers() -> Runtime {
 
 /// A server, what its test and it share, and a channel to it with a client.
 fn served(address: &str) -> (ServerHandle, Arc<Gate>, Channel, TestClient<Channel>) {
-    let (builder, gate) = server(&[address]);
-    let server = builder.build().expect("a server").spawn().expect("threads");
+    let (server, gate) = serve(address);
     let channel = Channel::lazy(server.address()).expect("a channel");
     let client = TestClient::new(channel.clone());
     (server, gate, channel, client)
@@ -58,8 +57,7 @@ fn runtimes_and_threads_share_a_channel_with_any_idle_setting() {
         .iter()
         .flat_map(|it| idles.map(|idle| (it, idle)))
     {
-        let (builder, gate) = server(&[address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, gate) = serve(address);
         let channel = Channel::builder(server.address()).idle(idle).lazy();
         let client = TestClient::new(channel.expect("a channel"));
         let in_runtime = |runtime: Runtime| {
@@ -128,8 +126,7 @@ fn a_runtime_that_ends_with_calls_out_cancels_them_and_harms_no_others() {
 #[test]
 fn no_task_is_left_in_a_runtime_without_channels() {
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, _) = serve(&address);
         let runtime = current_thread();
         runtime.block_on(async {
             for _ in 0..3 {

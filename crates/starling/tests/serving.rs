@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{LONG, any_addresses, payload, server, shm_address, wait_until};
+use common::{LONG, any_addresses, client, payload, serve, server, shm_address, wait_until};
 use starling::{
     CallOptions, Channel, Code, NestedContext, OwnedRequest, Request, Server, Status, block_on,
 };
@@ -102,11 +102,8 @@ impl Test for OnTokio {
         cx: NestedContext,
         request: OwnedRequest<RelayRequest>,
     ) -> Result<Payload, Status> {
-        let address = request.message().address().to_owned();
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let client = TestClient::new(cx.channel(&address)?);
-        let bytes = payload(request.message().bytes());
-        Ok(client.echo(&bytes).await?.into_message())
+        common::relay(&cx, &request).await
     }
 
     async fn relay_wait(
@@ -140,8 +137,7 @@ impl Test for OnTokio {
 
 #[test]
 fn nested_handlers_run_in_a_runtime_and_may_use_it() {
-    let (other, _) = server(&[&shm_address()]);
-    let other = other.build().expect("a server").spawn().expect("threads");
+    let (other, _) = serve(&shm_address());
     for address in any_addresses() {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -153,7 +149,7 @@ fn nested_handlers_run_in_a_runtime_and_may_use_it() {
         let builder = builder.add_service(TestServer::new(OnTokio));
         let builder = builder.nested_executor(move |task| drop(handle.spawn(task)));
         let server = builder.build().expect("a server").spawn().expect("threads");
-        let client = TestClient::new(Channel::lazy(server.address()).expect("a channel"));
+        let client = client(server.address());
         let response = client.wait(&payload(b"tokio")).wait().expect("a timer");
         assert_eq!(response.message().bytes(), b"tokio");
         let mut request = RelayRequest::new();

@@ -4,7 +4,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{LONG, any_addresses, payload, server, wait_until, xdp};
+use common::{LONG, any_addresses, payload, serve, server, wait_until, xdp};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
 use rustix::net::{sendto, socket_with};
 use starling::{Address, Channel, ServerHandle, ThreadStats};
@@ -36,8 +36,7 @@ fn only(server: &ServerHandle) -> ThreadStats {
 #[test]
 fn servers_and_channels_count_what_they_did() {
     for address in any_addresses() {
-        let (builder, _) = server(&[&address]);
-        let server = builder.build().expect("a server").spawn().expect("threads");
+        let (server, _) = serve(&address);
         let before = only(&server);
         assert_eq!(before.address, server.address());
         assert_eq!(before.endpoint.requests, 0);
@@ -93,11 +92,8 @@ fn every_thread_reports_its_stats_also_after_it_has_ended() {
 }
 
 /// A server on the interface in `b`, and its port.
-fn serve(pair: &Pair) -> (ServerHandle, u16) {
-    let server = inside(&pair.b, || {
-        let (builder, _) = server(&["xdp://vb/0.0.0.0:0"]);
-        builder.build().expect("a server").spawn().expect("threads")
-    });
+fn serve_in_b(pair: &Pair) -> (ServerHandle, u16) {
+    let server = inside(&pair.b, || serve("xdp://vb/0.0.0.0:0").0);
     let (_, port) = server.address().rsplit_once(':').expect("a port");
     let port = port.parse().expect("a port");
     (server, port)
@@ -108,7 +104,7 @@ fn dropped_datagrams_are_counted_by_reason() {
     let Some(pair) = xdp::pair("dropped_datagrams_are_counted_by_reason", Shape::default()) else {
         return;
     };
-    let (server, port) = serve(&pair);
+    let (server, port) = serve_in_b(&pair);
     assert_eq!(only(&server).device.mode, Some("driver"));
 
     // From port 1000, with a wrong checksum.
@@ -153,7 +149,7 @@ fn the_slow_path_and_the_ring_are_counted_apart() {
     ) else {
         return;
     };
-    let (server, port) = serve(&pair);
+    let (server, port) = serve_in_b(&pair);
     let channel = |namespace| {
         let address = format!("udp://{}:{port}", IPV4[1]);
         let channel = inside(namespace, || {
@@ -192,7 +188,7 @@ fn a_thread_that_has_failed_still_reports_its_last_stats() {
     ) else {
         return;
     };
-    let (server, port) = serve(&pair);
+    let (server, port) = serve_in_b(&pair);
     let address = format!("udp://{}:{port}", IPV4[1]);
     let channel = inside(&pair.a, || Channel::builder(&address).own_endpoint().lazy());
     call(&TestClient::new(channel.expect("a channel")));

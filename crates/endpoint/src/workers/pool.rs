@@ -33,7 +33,7 @@ use super::job::Job;
 use super::memory::MAX_BYTES;
 use super::thread::start_thread;
 use crate::config::{Idle, WorkerConfig};
-use crate::jbsq::{Jbsq, MAX_DEPTH, Placed};
+use crate::jbsq::{Decision, Jbsq, MAX_DEPTH};
 
 const _: () = assert!(MAX_DEPTH as usize <= SLOTS);
 
@@ -167,9 +167,9 @@ impl Dispatch for ThreadPool {
             return Err(job);
         }
         match self.policy.submit(job.flow(), job) {
-            Placed::Assigned(worker, job) => self.assign(worker, job),
-            Placed::Queued => {}
-            Placed::Refused(job) => return Err(job),
+            Decision::Assigned(worker, job) => self.assign(worker, job),
+            Decision::Queued => {}
+            Decision::Refused(job) => return Err(job),
         }
         self.in_flight += 1;
         self.in_flight_bytes = bytes;

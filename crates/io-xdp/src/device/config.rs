@@ -37,7 +37,7 @@ pub struct XdpConfig {
     /// Mark sent datagrams as ECN-capable. On by default.
     pub ecn: bool,
     /// Share the port with devices on other queues that also set this. All of them must be in this
-    /// process: a device forwards what comes from another device's peer. A device of another
+    /// process: a device forwards datagrams of another device's peer. A device of another
     /// process would answer that it does not know the peer. Off by default.
     pub reuse_port: bool,
 }

@@ -17,7 +17,7 @@ const TABLE: MatchTable = MatchTable {
     key_at: 24,
 };
 
-/// A datagram with key 0: what every datagram begins with, and the rest.
+/// A datagram with key 0: the bytes that every datagram begins with, and the rest.
 const PREAMBLE: [u8; 8] = [1, 0, 0, 0, 0, 0, 20, 0];
 const REST: [u8; 20] = [0; 20];
 

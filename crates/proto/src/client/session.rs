@@ -44,8 +44,8 @@ pub(crate) struct Queued {
     pub(crate) queued_at: u64,
 }
 
-/// The first three cache lines are what a small request and its response in the first slot need,
-/// and what they read before they write is in the first two of them:
+/// A small request and its response in the first slot need only the first three cache lines, and
+/// read only the first two of them before they write:
 ///
 /// ```text
 ///  0                       64         80              128                     192       384
@@ -71,8 +71,8 @@ pub(crate) struct ClientSession {
     pub(crate) in_flight: u16,
     pub(crate) state: State,
     /// Nothing stands between a request of one packet and the sink but credits: the session is
-    /// open and not paced, nothing is pending or queued, the sink has room. Never set of members: what
-    /// may wait for their slots is in another session's queue.
+    /// open and not paced, nothing is pending or queued, the sink has room. Never set of members:
+    /// the requests that may wait for their slots are in another session's queue.
     pub(crate) ready: bool,
     /// Requests wait until the peer answers: it may have dropped the session.
     pub(crate) suspected: bool,

@@ -6,8 +6,8 @@
 //! flight: below one packet the window is a gap between packets.
 //!
 //! Marks come only from queues in the network, so a slow core at either end throttles no session.
-//! Where nothing marks, delay takes their place. A standing delay well above the path's own and what
-//! hosts cause decreases the window by its excess, as with Swift's target. A packet that is lost
+//! Where nothing marks, delay takes their place. A standing delay well above that of the path and of
+//! the hosts decreases the window by its excess, as with Swift's target. A packet that is lost
 //! between others that arrive decreases it, too. A timeout does not: the other end may be away.
 
 use super::path_delay::PathDelay;

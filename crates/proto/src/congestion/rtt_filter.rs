@@ -73,7 +73,7 @@ mod tests {
                         .is_none_or(|rtt| rtt == 10_000)
                 );
             }
-            // The server was away: what it had to answer comes back over many turns.
+            // The server was away: its late answers come back over many turns.
             now += 5_000_000;
             for _ in 0..60 {
                 now += 300;

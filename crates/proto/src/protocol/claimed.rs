@@ -1,4 +1,4 @@
-//! The dispatcher's side of claims: what workers did becomes the state of the protocol.
+//! The dispatcher's side of claims: the work of workers becomes the state of the protocol.
 
 use std::sync::Arc;
 

@@ -98,8 +98,8 @@ impl Protocol {
         })
     }
 
-    /// Tells a client of another version which version this endpoint speaks. What is read here of
-    /// the preamble and the connect has the same layout in all versions.
+    /// Tells a client of another version which version this endpoint speaks. The fields of
+    /// the preamble and the connect that are read here have the same layout in all versions.
     #[cold]
     fn refuse_version<S: FrameSink>(&mut self, source: Source, datagram: &[u8], sink: &mut S) {
         let Ok((frame, _)) = split_frame(&datagram[PREAMBLE_BYTES..]) else {

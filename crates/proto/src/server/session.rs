@@ -22,8 +22,8 @@ use crate::wire::{
 };
 use crate::{FrameSink, PeerId, Rejection, RequestId, RequestNumber, SessionId, SinkError};
 
-/// The first two cache lines are what a small request and its response in the first slot need,
-/// and only the first of them is read:
+/// A small request and its response in the first slot need only the first two cache lines, and read
+/// only the first of them:
 ///
 /// ```text
 ///  0                        32               64                         128            256

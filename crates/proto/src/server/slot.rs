@@ -40,7 +40,7 @@ pub(crate) enum Large {
 /// The response, if it is not a small one.
 type ColdState = cold_state::ColdState<Large>;
 
-/// The fields before `small` are what a request reads; of the line that is `small` it only writes.
+/// A request reads only the fields before `small`, and only writes the line that is `small`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slot {

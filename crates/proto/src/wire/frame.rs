@@ -128,7 +128,7 @@ pub enum DatagramError {
     UnknownPeer,
 }
 
-/// Why a frame, and what follows it in its datagram, was dropped. The sender is at fault.
+/// Why a frame was dropped, and all that follows it in its datagram. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Fewer bytes left than a frame header.

@@ -1,6 +1,6 @@
 //! Messages of all sizes, and the packets that they cost.
 
-use starling_proto::{Config, Factors, Msgbuf, Prefix, RejectReason, RequestError};
+use starling_proto::{Config, Factors, Msgbuf, NotMadeReason, Prefix, RequestError};
 
 use crate::net::{Host, Net, Seen};
 
@@ -188,11 +188,11 @@ fn more_requests_than_slots_queue_up_to_the_bound() {
     let now = net.now;
     let Host { protocol, wire, .. } = &mut net.hosts[0];
     let message = Msgbuf::from_vec(vec![1; 3]);
-    let rejected = protocol
+    let not_made = protocol
         .request(now, session, message.clone(), Prefix::NONE, 99, wire)
         .unwrap_err();
-    assert_eq!(rejected.reason, RejectReason::QueueFull);
-    assert_eq!(rejected.message, message);
+    assert_eq!(not_made.reason, NotMadeReason::QueueFull);
+    assert_eq!(not_made.message, message);
     net.run_ms(5);
     assert_eq!(net.hosts[1].ran.len(), 8);
     // The server answers all requests, out of order, and the queue advances.
@@ -224,7 +224,7 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
     );
     let now = net.now;
     let Host { protocol, wire, .. } = &mut net.hosts[0];
-    let rejected = protocol
+    let not_made = protocol
         .request(
             now,
             session,
@@ -235,8 +235,8 @@ fn messages_beyond_the_limits_are_refused_with_the_limit() {
         )
         .unwrap_err();
     assert_eq!(
-        rejected.reason,
-        RejectReason::TooLarge {
+        not_made.reason,
+        NotMadeReason::TooLarge {
             len: 10_001,
             max: 10_000
         }

@@ -48,13 +48,13 @@ pub struct CallPlan {
 }
 
 impl CallPlan {
-    /// A call with a tiny request and response: a probe of a channel, or a handler's own call.
-    pub(super) fn short(at_ns: u64, channel: usize) -> Self {
+    /// A call whose handler answers at once, in the event loop's thread.
+    pub fn new(at_ns: u64, channel: usize, request_len: u32, response_len: u32) -> Self {
         Self {
             at_ns,
             channel,
-            request_len: 32,
-            response_len: 32,
+            request_len,
+            response_len,
             delay_us: 0,
             cancel_after_ns: None,
             tail_len: 0,
@@ -62,6 +62,11 @@ impl CallPlan {
             timeout_ns: None,
             runs: Runs::Inline,
         }
+    }
+
+    /// A call with a tiny request and response: a probe of a channel, or a handler's own call.
+    pub(super) fn short(at_ns: u64, channel: usize) -> Self {
+        Self::new(at_ns, channel, 32, 32)
     }
 }
 
@@ -443,7 +448,7 @@ impl fmt::Display for RunPlan {
             writeln!(f, "  cable {cable}: {outage:?}")?;
         }
         if !self.injected.is_empty() {
-            writeln!(f, "  {} stray datagrams", self.injected.len())?;
+            writeln!(f, "  {} injected datagrams", self.injected.len())?;
         }
         const SHOWN: usize = 12;
         for call in self.calls.iter().take(SHOWN) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use starling::{
-    Code, EndpointConfig, Metadata, NestedContext, OwnedRequest, Request, Server, ServerBuilder,
-    Status,
+    Channel, Code, EndpointConfig, LocalChannel, Metadata, NestedContext, OwnedRequest, Request,
+    Server, ServerBuilder, ServerHandle, Status,
 };
 use starling_test_protos::test::{
     Failure, FailureView, Payload, PayloadMut, RelayRequest, Report, ReportMut, Test, TestClient,
@@ -119,14 +119,7 @@ impl Test for Service {
         cx: NestedContext,
         request: OwnedRequest<RelayRequest>,
     ) -> Result<Payload, Status> {
-        let request = request.message();
-        let channel = cx
-            .channel(request.address())
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let response = TestClient::new(channel)
-            .echo(&payload(request.bytes()))
-            .await?;
-        Ok(response.into_message())
+        relay(&cx, &request).await
     }
 
     async fn relay_wait(
@@ -135,16 +128,32 @@ impl Test for Service {
         request: OwnedRequest<RelayRequest>,
     ) -> Result<Payload, Status> {
         let unfinished = Unfinished(&self.0.dropped);
-        let request = request.message();
-        let channel = cx
-            .channel(request.address())
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let response = TestClient::new(channel)
-            .wait(&payload(request.bytes()))
-            .await?;
+        let message = payload(request.message().bytes());
+        let response = next_client(&cx, &request)?.wait(&message).await?;
         std::mem::forget(unfinished);
         Ok(response.into_message())
     }
+}
+
+/// A client of the server that a relay's request names.
+fn next_client(
+    cx: &NestedContext,
+    request: &OwnedRequest<RelayRequest>,
+) -> Result<TestClient<LocalChannel>, Status> {
+    let channel = cx
+        .channel(request.message().address())
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(TestClient::new(channel))
+}
+
+/// Has the server that a request names echo its bytes.
+pub(crate) async fn relay(
+    cx: &NestedContext,
+    request: &OwnedRequest<RelayRequest>,
+) -> Result<Payload, Status> {
+    let message = payload(request.message().bytes());
+    let response = next_client(cx, request)?.echo(&message).await?;
+    Ok(response.into_message())
 }
 
 pub(crate) fn server(addresses: &[&str]) -> (ServerBuilder, Arc<Gate>) {
@@ -155,6 +164,17 @@ pub(crate) fn server(addresses: &[&str]) -> (ServerBuilder, Arc<Gate>) {
     }
     let service = TestServer::new(Service(Arc::clone(&gate)));
     (builder.add_service(service).workers(2), gate)
+}
+
+/// A running server at one address.
+pub(crate) fn serve(address: &str) -> (ServerHandle, Arc<Gate>) {
+    let (builder, gate) = server(&[address]);
+    let handle = builder.build().expect("a server").spawn();
+    (handle.expect("threads"), gate)
+}
+
+pub(crate) fn client(address: &str) -> TestClient<Channel> {
+    TestClient::new(Channel::lazy(address).expect("a channel"))
 }
 
 pub(crate) fn payload(bytes: &[u8]) -> Payload {

@@ -55,7 +55,7 @@ fn rows(plan: &RunPlan, report: &Report) -> Vec<Row> {
     row("calls", "answered", outcomes.answered);
     row("calls", "failed", outcomes.failed);
     row("calls", "cancelled", outcomes.cancelled);
-    row("calls", "rejected", outcomes.rejected);
+    row("calls", "not made", outcomes.not_made);
     row("calls", "abandoned by a crash", outcomes.abandoned);
     row("calls", "run by a handler", outcomes.executed);
     let counters = &report.counters;

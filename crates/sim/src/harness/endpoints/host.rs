@@ -366,7 +366,7 @@ impl Host {
         Ok(())
     }
 
-    /// Makes a call. `None`: the endpoint did not take it.
+    /// Makes a call. `None`: the endpoint did not make it.
     fn call(
         &mut self,
         plan: &CallPlan,
@@ -433,14 +433,14 @@ impl Host {
                 Ok(Some(tag))
             }
             Err(error) => {
-                records.lock().rejected(id, tag)?;
+                records.lock().not_made(id, tag)?;
                 self.cannot_probe(plan.channel, probe, &error)?;
                 Ok(None)
             }
         }
     }
 
-    /// The endpoint did not take a call. For a probe, only tight limits can be the reason, and the
+    /// The endpoint did not make a call. For a probe, only tight limits can be the reason, and the
     /// host stops waiting for the channel. For a late call of the plan, the channel's
     /// probe is still to come.
     fn cannot_probe(

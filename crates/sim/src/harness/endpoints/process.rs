@@ -54,7 +54,7 @@ pub(super) struct Process {
     pub(super) workers: Workers,
     pub(super) handler_events: HandlerEvents,
     pub(super) sessions: BTreeMap<usize, SessionId>,
-    /// Sessions that rejected a call before the endpoint reported their end.
+    /// Sessions that a call found to be over before the endpoint reported their end.
     pub(super) over: Vec<SessionId>,
     pub(super) queues: Queues,
     pub(super) calls: BTreeMap<Tag, CallId>,
@@ -115,7 +115,7 @@ impl Process {
         let message = Msgbuf::from_parts(head, Some(tail.to_vec().into()));
         let called =
             (self.endpoint).call_message(session, method, options, message, self.continuation, tag);
-        called.map_err(|rejected| rejected.error)
+        called.map_err(|not_made| not_made.error)
     }
 }
 

@@ -38,7 +38,7 @@ impl RunPlan {
             let name = if flaps { "link flap" } else { "link outage" };
             add(&format!("fault: {name}"), 1);
         }
-        add("fault: stray datagram", self.injected.len());
+        add("fault: injected datagram", self.injected.len());
     }
 
     fn cover_network(&self, add: &mut dyn FnMut(&str, usize)) {
@@ -171,7 +171,7 @@ mod tests {
             "fault: clock jump",
             "fault: link flap",
             "fault: link outage",
-            "fault: stray datagram",
+            "fault: injected datagram",
             "congestion control: Off",
             "congestion control: Timely",
             "congestion control: Dctcp",

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::RunPlan;
 
 /// The lists that a plan is shrunk by, by name.
-const LISTS: [&str; 5] = ["rules", "hosts", "cables", "strays", "calls"];
+const LISTS: [&str; 5] = ["rules", "hosts", "cables", "injected", "calls"];
 
 /// The text of an empty subset.
 const NOTHING: &str = "nothing";
@@ -172,7 +172,11 @@ mod tests {
 
     #[test]
     fn a_subset_is_parsed_as_it_is_printed() {
-        for text in ["nothing", "calls=0,3-7", "rules=1/hosts=0-1/calls=2"] {
+        for text in [
+            "nothing",
+            "calls=0,3-7",
+            "rules=1/hosts=0-1/injected=4/calls=2",
+        ] {
             let subset: Subset = text.parse().unwrap();
             assert_eq!(subset.to_string(), text);
         }

@@ -6,7 +6,7 @@
 use starling_proto::{Config, Congestion};
 
 use super::base_draw::MAX_CHANNELS;
-use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, RunPlan, Runs, US};
+use super::{CallPlan, ChannelPlan, HostFault, HostFaultKind, MS, ROOMY_BYTES, RunPlan, US};
 use crate::check::content;
 use crate::fabric::{Fault, HostId, LinkConfig, Rule};
 use crate::net::{Marking, NodeId, Outage, SwitchConfig, Topology};
@@ -80,18 +80,11 @@ impl RunPlan {
                 close_at_ns: None,
             });
             for _ in 0..rng.log_range(1, 30) {
-                let call = CallPlan {
-                    at_ns: rng.range(0, self.heal_ns),
-                    channel,
-                    request_len: rng.log_range(0, config.max_message.min(64 << 10).into()) as u32,
-                    response_len: rng.log_range(0, 300) as u32,
-                    delay_us: 0,
-                    cancel_after_ns: None,
-                    tail_len: 0,
-                    via: None,
-                    timeout_ns: None,
-                    runs: Runs::Inline,
-                };
+                let at_ns = rng.range(0, self.heal_ns);
+                let longest = config.max_message.min(64 << 10).into();
+                let request_len = rng.log_range(0, longest) as u32;
+                let response_len = rng.log_range(0, 300) as u32;
+                let call = CallPlan::new(at_ns, channel, request_len, response_len);
                 self.calls.push(call);
             }
         }

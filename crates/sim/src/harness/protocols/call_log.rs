@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use starling_proto::{Msgbuf, RejectReason, Rejection, RequestError, SessionError, SessionId};
+use starling_proto::{Msgbuf, NotMadeReason, Rejection, RequestError, SessionError, SessionId};
 
 use crate::check::content::{self, Expected};
 use crate::check::{AtMostOnce, Buffers, Calls, Tag, Violation};
@@ -20,8 +20,8 @@ pub struct Outcomes {
     pub failed: u64,
     /// The caller gave up.
     pub cancelled: u64,
-    /// Never begun: the queue was full, or the message too large.
-    pub rejected: u64,
+    /// Not made: the queue was full, or the message too large.
+    pub not_made: u64,
     /// The caller died.
     pub abandoned: u64,
     /// Handlers run.
@@ -110,18 +110,19 @@ impl CallLog {
         self.relays.get(&expected.key).copied()
     }
 
-    /// The protocol did not take the call. An ended session is no valid reason: the caller handles
+    /// The protocol did not make the call. An ended session is no valid reason: the caller handles
     /// all session events before it calls.
-    pub(super) fn rejected(
+    pub(super) fn not_made(
         &mut self,
         host: HostId,
         tag: Tag,
-        reason: RejectReason,
+        reason: NotMadeReason,
         message: &Msgbuf,
     ) -> Result<(), Violation> {
+        // This text is in the hashes of recorded runs, so it keeps its first wording.
         self.record(host, "call rejected: tag", tag, 0);
-        self.outcomes.rejected += 1;
-        if reason == RejectReason::UnknownSession {
+        self.outcomes.not_made += 1;
+        if reason == NotMadeReason::UnknownSession {
             let text = format!("the session of call {tag} ended without an event");
             return Err(Violation::new("nothing stays stuck", text));
         }
@@ -188,11 +189,11 @@ impl CallLog {
         if self.distrusts_content {
             return Ok(());
         }
-        let refused = matches!(
+        let rejected = matches!(
             error,
             RequestError::Rejected(Rejection::NoMemory | Rejection::TooLarge)
         );
-        if refused || !may_have_run {
+        if rejected || !may_have_run {
             return self.executions.must_not_have_run(expected.key);
         }
         match error {

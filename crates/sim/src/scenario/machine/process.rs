@@ -141,7 +141,7 @@ impl Process {
             let message = Msgbuf::from_parts(head.to_vec(), Some(tail));
             self.protocol
                 .request(now, session, message, Prefix::NONE, tag, &mut sink)
-                .map_err(|rejected| rejected.reason)
+                .map_err(|not_made| not_made.reason)
         } else {
             let rest = turn.monitor.rest(Direction::Request, serial, call.len);
             self.protocol

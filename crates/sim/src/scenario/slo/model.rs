@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use hdrhistogram::Histogram;
-use starling_endpoint::jbsq::{Jbsq, Placed, QueueModel};
+use starling_endpoint::jbsq::{Decision, Jbsq, QueueModel};
 
 use crate::queueing::{Arrival, times};
 
@@ -67,9 +67,9 @@ impl Machine {
         self.requests.push(arrival);
         let done_ns = self.dispatch(arrival.at_ns);
         match self.policy.submit(arrival.flow, request) {
-            Placed::Assigned(worker, request) => self.give(done_ns, worker, request),
-            Placed::Queued => {}
-            Placed::Refused(_) => unreachable!("the queue has no bound"),
+            Decision::Assigned(worker, request) => self.give(done_ns, worker, request),
+            Decision::Queued => {}
+            Decision::Refused(_) => unreachable!("the queue has no bound"),
         }
     }
 

@@ -110,9 +110,9 @@ impl Host {
                     process.probes.insert(tag, (plan.channel, attempt));
                 }
             }
-            Err(rejected) => {
-                log.rejected(self.id, tag, rejected.reason, &rejected.message)?;
-                self.cannot_probe(plan.channel, probe, &rejected.reason)?;
+            Err(not_made) => {
+                log.not_made(self.id, tag, not_made.reason, &not_made.message)?;
+                self.cannot_probe(plan.channel, probe, &not_made.reason)?;
                 return Ok(None);
             }
         }
@@ -123,7 +123,7 @@ impl Host {
         Ok(Some(tag))
     }
 
-    /// The protocol did not take a call. For a probe, only tight limits can be the reason, and the
+    /// The protocol did not make a call. For a probe, only tight limits can be the reason, and the
     /// host stops waiting for the channel. For a late call of the plan, the channel's
     /// probe is still to come.
     fn cannot_probe(
