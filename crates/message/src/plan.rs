@@ -143,6 +143,7 @@ pub fn plan(fields: &[PlanField]) -> Result<Plan, PlanError> {
             Presence::Oneof {
                 discriminant: unit.discriminant,
                 case: case as u8,
+                cases: unit.cases as u8,
             }
         } else if field.shape != Shape::Singular {
             Presence::Implicit
@@ -233,6 +234,7 @@ mod tests {
             Presence::Oneof {
                 discriminant: 37,
                 case: 1,
+                cases: 2
             }
         );
         assert_eq!(
@@ -240,6 +242,7 @@ mod tests {
             Presence::Oneof {
                 discriminant: 37,
                 case: 2,
+                cases: 2
             }
         );
         assert_eq!(plan.places[1].presence, Presence::Bit { byte: 38, mask: 1 });

@@ -26,6 +26,7 @@ mod encoded;
 mod layouts;
 
 pub use compatible::{Compatibility, check_compatible, check_method_compatible};
+pub use layouts::OwnedMethod;
 
 use crate::descriptor::fnv1a;
 use crate::layout::{Kind, Shape};

@@ -84,7 +84,7 @@ impl Schema {
     }
 
     /// Checks all that [`Schema::parse`] promises: a schema may also be put together by hand.
-    fn check(&self) -> Result<(), SchemaError> {
+    pub(super) fn check(&self) -> Result<(), SchemaError> {
         let fields = || self.messages.iter().flat_map(|message| &message.fields);
         at_most(self.messages.len(), MAX_MESSAGES, MESSAGES)?;
         at_most(fields().count(), MAX_FIELDS, FIELDS)?;

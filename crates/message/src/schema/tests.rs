@@ -325,6 +325,7 @@ fn schemas_beyond_the_limits_are_refused() {
     assert_eq!(Schema::parse(&many.to_bytes()), Ok(many.clone()));
     many.messages.push(many.messages[1].clone());
     assert_eq!(refusal(&many), ("messages", MAX_MESSAGES));
+    assert!(many.layouts().is_err());
 
     let mut many = schema(vec![]);
     let fields = |count: usize| (1..=count as u32).map(|number| field(number, "", Kind::Bool));
@@ -333,6 +334,7 @@ fn schemas_beyond_the_limits_are_refused() {
     assert_eq!(Schema::parse(&many.to_bytes()), Ok(many.clone()));
     many.messages[1].fields = fields(1).collect();
     assert_eq!(refusal(&many), ("fields", MAX_FIELDS));
+    assert!(many.layouts().is_err());
 
     let mut many = schema(vec![]);
     let method = |index| MethodSchema {
@@ -344,6 +346,7 @@ fn schemas_beyond_the_limits_are_refused() {
     assert_eq!(Schema::parse(&many.to_bytes()), Ok(many.clone()));
     many.methods = methods;
     assert_eq!(refusal(&many), ("methods", MAX_METHODS));
+    assert!(many.layouts().is_err());
 
     let mut long = schema(vec![]);
     long.messages[0].name = "n".repeat(MAX_SCHEMA_BYTES);
