@@ -100,7 +100,9 @@ impl Field {
             Presence::Implicit => return None,
             Presence::Reference => format!("self.0.reference({}).0 != 0", self.place.offset),
             Presence::Bit { byte, mask } => format!("self.0.bit({byte}, {mask})"),
-            Presence::Oneof { discriminant, case } => {
+            Presence::Oneof {
+                discriminant, case, ..
+            } => {
                 format!("self.0.scalar::<u8>({discriminant}) == {case}")
             }
         })
@@ -253,7 +255,9 @@ impl Field {
         match self.place.presence {
             Presence::Implicit | Presence::Reference => String::new(),
             Presence::Bit { byte, mask } => format!("self.0.set_bit({byte}, {mask}, true);"),
-            Presence::Oneof { discriminant, case } => {
+            Presence::Oneof {
+                discriminant, case, ..
+            } => {
                 let (offset, size) = (self.place.offset, self.kind.slot_size());
                 format!("self.0.set_case({discriminant}, {case}, {offset}, {size});")
             }

@@ -185,6 +185,7 @@ fn layout(
     out: &mut String,
 ) -> Result<(), Error> {
     let rt = scope.runtime;
+    let cow = "::std::borrow::Cow::Borrowed";
     let mut table = String::new();
     for field in fields {
         let descriptor = &field.descriptor;
@@ -192,8 +193,12 @@ fn layout(
             Presence::Implicit => "Implicit".to_owned(),
             Presence::Reference => "Reference".to_owned(),
             Presence::Bit { byte, mask } => format!("Bit {{ byte: {byte}, mask: {mask} }}"),
-            Presence::Oneof { discriminant, case } => {
-                format!("Oneof {{ discriminant: {discriminant}, case: {case} }}")
+            Presence::Oneof {
+                discriminant,
+                case,
+                cases,
+            } => {
+                format!("Oneof {{ discriminant: {discriminant}, case: {case}, cases: {cases} }}")
             }
         };
         let nested = match &field.message {
@@ -211,7 +216,7 @@ fn layout(
         };
         table.push_str(&format!(
             "{rt}::FieldLayout {{
-                name: {:?}, json_name: {:?}, number: {}, kind: {rt}::Kind::{:?},
+                name: {cow}({:?}), json_name: {cow}({:?}), number: {}, kind: {rt}::Kind::{:?},
                 shape: {rt}::Shape::{:?}, presence: {rt}::Presence::{presence}, offset: {},
                 nested: {nested}, enumeration: {enumeration},
             }},",
@@ -226,9 +231,9 @@ fn layout(
     out.push_str(&format!(
         "#[doc(hidden)]
         pub static {}: {rt}::MessageLayout = {rt}::MessageLayout {{
-            name: {:?},
+            name: {cow}({:?}),
             size: {},
-            fields: &[{table}],
+            fields: {cow}(&[{table}]),
             schema_hash: {:#018x},
         }};\n\n",
         layout_name(message),
@@ -272,7 +277,10 @@ fn write_oneof(
     let mut borrows = false;
     let mut names = HashSet::new();
     for field in &members {
-        let Presence::Oneof { discriminant, case } = field.place.presence else {
+        let Presence::Oneof {
+            discriminant, case, ..
+        } = field.place.presence
+        else {
             continue;
         };
         at = (discriminant, field.place.offset);

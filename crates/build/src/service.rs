@@ -33,6 +33,7 @@
 use std::collections::{HashMap, HashSet};
 
 use prost_reflect::{MethodDescriptor, ServiceDescriptor, Value};
+use starling_message::schema::Schema;
 use starling_message::{Mode, method_id};
 
 use crate::comments;
@@ -141,6 +142,11 @@ fn write_descriptor(
 ) -> Result<(), Error> {
     let rt = scope.runtime;
     let schema = of_service(service)?;
+    let compact = schema.to_bytes();
+    if let Err(error) = Schema::parse(&compact) {
+        let problem = format!("peers would refuse its schema: {error}; split the service");
+        return Err(unsupported(service, problem));
+    }
     let mut table = String::new();
     for method in methods {
         let path = method_path(&method.descriptor);
@@ -167,7 +173,7 @@ fn write_descriptor(
             file_descriptor_set: include_bytes!({descriptor_set:?}),
         }};\n\n",
         schema.hash(),
-        schema.to_bytes().escape_ascii(),
+        compact.escape_ascii(),
         name = service.full_name(),
     ));
     Ok(())

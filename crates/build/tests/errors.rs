@@ -280,3 +280,20 @@ fn options_of_other_tools_are_ignored() {
     );
     assert!(result.is_ok(), "{result:?}");
 }
+
+#[test]
+fn a_service_whose_schema_peers_would_refuse_is_refused() {
+    let most = starling_message::schema::MAX_METHODS;
+    let methods: String = (0..=most)
+        .map(|number| format!("rpc M{number}(M) returns (M); "))
+        .collect();
+    let text = error(
+        "large",
+        &format!("syntax = \"proto3\"; package p; message M {{}}\nservice S {{ {methods} }}"),
+    );
+    assert_eq!(
+        text,
+        "test.proto:2:1: p.S: peers would refuse its schema: \
+         a schema has more than 4096 methods; split the service"
+    );
+}

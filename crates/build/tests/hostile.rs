@@ -8,14 +8,14 @@ use starling_message::protobuf;
 use starling_message::reflect::{self, ValueRef};
 use starling_message::schema::{Schema, check_compatible};
 use starling_message::{
-    Arena, Message, MessageLayout, Reader, Shape, TAIL_OFFSET, ValidationErrorKind, validate,
+    Arena, LayoutRef, Message, Reader, Shape, TAIL_OFFSET, ValidationErrorKind, validate,
 };
 use support::everything::{Choices, Everything, Lists, Maps, Nothing, Scalars, Tree};
 
 /// Reads everything that is reachable; returns the number of values.
-fn walk(layout: &'static MessageLayout, reader: Reader<'_>) -> usize {
+fn walk(layout: LayoutRef<'_>, reader: Reader<'_>) -> usize {
     let mut seen = 0;
-    for field in layout.fields {
+    for field in layout.fields() {
         for value in reflect::values(field, reader) {
             seen += 1;
             match value {
@@ -27,7 +27,7 @@ fn walk(layout: &'static MessageLayout, reader: Reader<'_>) -> usize {
                 _ => {}
             }
         }
-        let past = reflect::count(field, reader);
+        let past = reflect::count(&field, reader);
         if field.shape != Shape::Singular && past > 0 {
             // The element behind the last one reads as something, and does not panic.
             let _ = reflect::value(field, reader, past);
@@ -44,7 +44,7 @@ fn check<M: Message>(bytes: &[u8]) {
     }
     // Work is linear in the size: every value takes at least a byte, except the fields of a message.
     let fields = M::LAYOUT.fields.len().max(17);
-    assert!(walk(M::LAYOUT, Reader::root(bytes)) <= fields * (bytes.len() + 1));
+    assert!(walk(M::LAYOUT.into(), Reader::root(bytes)) <= fields * (bytes.len() + 1));
 
     let view = M::view_of(Reader::root(bytes));
     let copy = M::from_view(view);

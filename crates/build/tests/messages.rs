@@ -503,13 +503,13 @@ fn nesting_is_bounded() {
     nest(tree.as_mut(), MAX_DEPTH);
     let error = validate(Tree::LAYOUT, tree.parts().0).unwrap_err();
     assert_eq!(
-        (error.field, error.kind),
+        (&*error.field, error.kind),
         ("left", ValidationErrorKind::TooDeep)
     );
     assert_eq!(
         tree.to_protobuf(),
         Err(EncodeError::TooDeep {
-            message: "everything.Tree"
+            message: "everything.Tree".into()
         })
     );
 }

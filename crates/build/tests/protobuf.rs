@@ -536,7 +536,7 @@ fn an_error_has_its_offset_and_its_field() {
     let bytes = [theirs_left(&[]), theirs_left(&[0x08, 0x80])].concat();
     let error = ours::Tree::from_protobuf(&bytes, LIMIT).unwrap_err();
     assert_eq!(
-        (error.message, error.number, error.offset),
+        (&*error.message, error.number, error.offset),
         ("everything.Tree", 1, 5)
     );
     assert_eq!(

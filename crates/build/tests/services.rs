@@ -400,51 +400,44 @@ fn the_descriptor_is_complete() {
 
 #[test]
 fn layouts_made_from_a_schema_equal_generated_ones() {
-    use starling_message::{Message, MessageLayout, reflect, validate};
+    use starling_message::{FieldRef, LayoutRef, Message, reflect, validate};
 
     let schema = starling_message::schema::Schema::parse(KV_SERVICE.schema).unwrap();
-    let layouts = schema.leak_layouts().unwrap();
-    let same = |made: &MessageLayout, generated: &MessageLayout| {
-        assert_eq!((made.name, made.size), (generated.name, generated.size));
-        let places = |layout: &MessageLayout| {
-            let place = |f: &starling_message::FieldLayout| {
-                (
-                    f.number,
-                    f.json_name,
-                    f.kind,
-                    f.shape,
-                    f.presence,
-                    f.offset,
-                    f.stride(),
-                )
-            };
-            layout.fields.iter().map(place).collect::<Vec<_>>()
+    let layouts = schema.layouts().unwrap();
+    let places = |layout: LayoutRef<'_>| {
+        let place = |f: FieldRef<'_>| {
+            let json_name = f.json_name().to_owned();
+            let shape = (f.kind, f.shape, f.presence);
+            (f.number, json_name, shape, f.offset, f.stride())
         };
+        layout.fields().map(place).collect::<Vec<_>>()
+    };
+    let same = |made: LayoutRef<'_>, generated: LayoutRef<'_>| {
+        assert_eq!(made.name(), generated.name());
+        assert_eq!(made.size(), generated.size());
         assert_eq!(places(made), places(generated));
     };
+    let methods = schema.owned_methods().unwrap();
+    assert_eq!(methods.len(), KV_SERVICE.methods.len());
     for method in KV_SERVICE.methods {
-        let made = schema
-            .methods
+        let made = methods
             .iter()
             .find(|made| made.path == method.path)
             .unwrap();
-        same(layouts[made.request as usize], method.request);
-        same(layouts[made.response as usize], method.response);
+        assert_eq!(made.id, method.id);
+        assert_eq!(made.client_streaming, method.client_streaming);
+        assert_eq!(made.server_streaming, method.server_streaming);
+        same(made.request(), method.request.into());
+        same(made.response(), method.response.into());
     }
 
     let mut response = kv::ScanResponse::new();
     response.items_mut().push_default().set_key(b"k");
-    let made = layouts
-        .iter()
-        .find(|layout| layout.name == "kv.ScanResponse")
-        .unwrap();
+    let made = layouts.named("kv.ScanResponse").unwrap();
     validate(made, response.parts().0).unwrap();
-    assert!(reflect::equal(
-        made,
-        response.arena().reader(),
-        response.arena().reader()
-    ));
+    let reader = response.arena().reader();
+    assert!(reflect::equal(made, reader, reader));
     let mut encoded = Vec::new();
-    starling_message::protobuf::encode(made, response.arena().reader(), &mut encoded).unwrap();
+    starling_message::protobuf::encode(made, reader, &mut encoded).unwrap();
     assert_eq!(encoded, response.to_protobuf().unwrap());
 }

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::layout::{MessageLayout, TAIL_OFFSET};
+use crate::layouts::LayoutRef;
 use crate::reader::Reader;
 use crate::scalar::Scalar;
 
@@ -61,9 +62,9 @@ struct Tail {
 impl Arena {
     /// Begins an empty message of this layout at the end of `bytes`, whose content stays in front.
     #[inline]
-    pub fn begin(mut bytes: Vec<u8>, layout: &MessageLayout) -> Arena {
+    pub fn begin<'l>(mut bytes: Vec<u8>, layout: impl Into<LayoutRef<'l>>) -> Arena {
         let base = bytes.len();
-        append_zeros(&mut bytes, layout.size as usize);
+        append_zeros(&mut bytes, layout.into().size() as usize);
         Arena {
             bytes,
             base,
@@ -83,9 +84,9 @@ impl Arena {
     }
 
     /// Makes this an empty message of the layout. Keeps the memory, and the bytes in front.
-    pub fn clear(&mut self, layout: &MessageLayout) {
+    pub fn clear<'l>(&mut self, layout: impl Into<LayoutRef<'l>>) {
         self.bytes.truncate(self.base);
-        append_zeros(&mut self.bytes, layout.size as usize);
+        append_zeros(&mut self.bytes, layout.into().size() as usize);
         self.extra = None;
         self.adopted = None;
     }

@@ -2,6 +2,7 @@
 
 use crate::arena::Arena;
 use crate::layout::{MAX_DEPTH, MessageLayout, Presence, Shape};
+use crate::layouts::LayoutRef;
 use crate::reader::Reader;
 use crate::validate::{ValidationError, validate};
 use crate::value::{ValueRef, count, is_set, raw, value};
@@ -11,21 +12,23 @@ use crate::writer::{Writer, set_raw};
 ///
 /// # Panics
 /// If messages are nested more than [`MAX_DEPTH`] deep. A received message never is.
-pub fn copy(layout: &'static MessageLayout, from: Reader<'_>, to: &mut Writer<'_>) {
-    copy_at(layout, from, to, 1);
+pub fn copy<'l>(layout: impl Into<LayoutRef<'l>>, from: Reader<'_>, to: &mut Writer<'_>) {
+    copy_at(layout.into(), from, to, 1);
 }
 
-fn copy_at(layout: &'static MessageLayout, from: Reader<'_>, to: &mut Writer<'_>, depth: u32) {
+fn copy_at(layout: LayoutRef<'_>, from: Reader<'_>, to: &mut Writer<'_>, depth: u32) {
     assert!(
         depth <= MAX_DEPTH,
         "{} is nested more than {MAX_DEPTH} deep",
-        layout.name
+        layout.name()
     );
-    for field in layout.fields.iter().filter(|field| is_set(field, from)) {
+    for field in layout.fields().filter(|field| is_set(field, from)) {
         let explicit = field.presence != Presence::Implicit;
         match field.presence {
             Presence::Bit { byte, mask } => to.set_bit(byte, mask, true),
-            Presence::Oneof { discriminant, case } => {
+            Presence::Oneof {
+                discriminant, case, ..
+            } => {
                 to.set_case(discriminant, case, field.offset, field.kind.slot_size());
             }
             Presence::Implicit | Presence::Reference => {}
@@ -47,9 +50,10 @@ fn copy_at(layout: &'static MessageLayout, from: Reader<'_>, to: &mut Writer<'_>
             continue;
         }
         let (slot, stride) = (to.slot(field.offset), field.stride());
-        to.arena().reserve(slot, stride, count(field, from));
+        let count = count(&field, from);
+        to.arena().reserve(slot, stride, count);
         let array = from.array(field.offset).0;
-        for index in 0..count(field, from) {
+        for index in 0..count {
             let element = array.element(index, stride);
             let at = to.arena().push(slot, stride);
             match field.message() {
@@ -69,6 +73,9 @@ impl Arena {
     /// Takes received bytes without copying them; the message begins at `base`. The first change
     /// copies it, part by part: a peer may have made parts overlap, which is harmless until one of
     /// them is written to.
+    ///
+    /// The layout is a generated one, for the copy may be made at any time later. With one made from a
+    /// schema, [`validate`] the bytes and [`copy`] them into an arena of your own.
     ///
     /// # Panics
     /// If `base` is beyond the end.
@@ -106,7 +113,13 @@ impl<'a> Writer<'a> {
     }
 
     /// Sets a message field to a copy.
-    pub fn set_message(&mut self, offset: u32, layout: &'static MessageLayout, value: Reader<'_>) {
+    pub fn set_message<'l>(
+        &mut self,
+        offset: u32,
+        layout: impl Into<LayoutRef<'l>>,
+        value: Reader<'_>,
+    ) {
+        let layout = layout.into();
         self.clear_reference(offset);
         copy(
             layout,
@@ -116,18 +129,19 @@ impl<'a> Writer<'a> {
     }
 
     /// Makes the whole message at this position a copy of another one of its type.
-    pub fn copy_from(&mut self, layout: &'static MessageLayout, value: Reader<'_>) {
+    pub fn copy_from<'l>(&mut self, layout: impl Into<LayoutRef<'l>>, value: Reader<'_>) {
+        let layout = layout.into();
         if self.slot(0) == 0 {
             self.arena().clear(layout);
             return copy(layout, value, self);
         }
-        for field in layout.fields {
+        for field in layout.fields() {
             if field.shape != Shape::Singular || field.kind.is_reference() {
                 self.clear_reference(field.offset);
             }
         }
         let at = self.slot(0);
-        self.arena().zero(at, layout.size);
+        self.arena().zero(at, layout.size());
         copy(layout, value, self);
     }
 }

@@ -4,8 +4,13 @@
 //! implementation. The code generator uses it, and so does code that derives a layout from a schema
 //! at run time. These tables drive everything but typed access: validation, protobuf, comparison,
 //! copying and printing. So generated code stays small, and all messages take the same, tested path.
+//!
+//! Generated tables are statics. Tables made from a schema belong to a set,
+//! [`Layouts`](crate::Layouts), and go with it. A table does not say whose it is, so all that reads
+//! one takes a [`LayoutRef`](crate::LayoutRef).
 
-use std::sync::OnceLock;
+use std::borrow::Cow;
+use std::fmt;
 
 /// Size in bytes of a reference: offset and length, or offset and element count.
 pub const REFERENCE_SIZE: u32 = 8;
@@ -165,27 +170,40 @@ pub enum Presence {
         discriminant: u32,
         /// Its value when this field is set; counted from 1.
         case: u8,
+        /// How many cases the oneof has.
+        cases: u8,
     },
 }
 
 /// The layout of the messages in a field.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Nested {
     /// The field holds no messages.
     None,
     /// A generated table.
     Known(&'static MessageLayout),
-    /// A table made at run time. Tables may refer to each other in cycles, so it is set later.
-    Late(&'static OnceLock<&'static MessageLayout>),
+    /// A table of the same set: its index. Generated tables have none.
+    InSet(u32),
+}
+
+impl fmt::Debug for Nested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Nested::None => f.write_str("None"),
+            // The name only: tables may refer to each other in cycles.
+            Nested::Known(layout) => f.write_str(&layout.name),
+            Nested::InSet(index) => write!(f, "InSet({index})"),
+        }
+    }
 }
 
 /// One field of a [`MessageLayout`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FieldLayout {
     /// Name in the `.proto` file.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Name in JSON.
-    pub json_name: &'static str,
+    pub json_name: Cow<'static, str>,
     /// Field number, unique in its message.
     pub number: u32,
     /// Type of the value, or of each value.
@@ -202,54 +220,44 @@ pub struct FieldLayout {
     pub enumeration: Option<&'static EnumLayout>,
 }
 
-impl FieldLayout {
-    /// The layout of the messages in this field (for a map: of its entries).
-    pub fn message(&self) -> Option<&'static MessageLayout> {
-        match self.nested {
-            Nested::None => None,
-            Nested::Known(layout) => Some(layout),
-            Nested::Late(cell) => cell.get().copied(),
-        }
-    }
-
-    /// Bytes from one element to the next, when the field is repeated.
-    pub fn stride(&self) -> u32 {
-        match self.message() {
-            Some(layout) => layout.stride(),
-            None => self.kind.slot_size(),
-        }
-    }
-}
-
-/// The layout of a message: a static table, one per message type.
+/// The layout of a message: a table, one per message type.
 #[derive(Debug)]
 pub struct MessageLayout {
     /// Full name: `kv.GetRequest`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Size of the fixed part in bytes.
     pub size: u32,
     /// The fields, by ascending number.
-    pub fields: &'static [FieldLayout],
+    pub fields: Cow<'static, [FieldLayout]>,
     /// Hash of everything that decides this layout and those of the messages in it. Messages with
     /// equal hashes have the same layout. See [`crate::schema`].
     pub schema_hash: u64,
 }
 
 impl MessageLayout {
+    /// The fields, also for constants.
+    #[inline]
+    pub(crate) const fn fields(&self) -> &[FieldLayout] {
+        match &self.fields {
+            Cow::Borrowed(fields) => fields,
+            Cow::Owned(fields) => fields.as_slice(),
+        }
+    }
+
     /// The field with this number.
-    pub fn field(&self, number: u32) -> Option<&'static FieldLayout> {
+    pub(crate) fn field(&self, number: u32) -> Option<&FieldLayout> {
+        let fields = self.fields();
         // Field numbers are mostly 1, 2, 3, ...: try that index first.
-        let direct = self.fields.get((number as usize).wrapping_sub(1));
+        let direct = fields.get((number as usize).wrapping_sub(1));
         if let Some(field) = direct
             && field.number == number
         {
             return Some(field);
         }
-        let index = self
-            .fields
+        let index = fields
             .binary_search_by_key(&number, |field| field.number)
             .ok()?;
-        self.fields.get(index)
+        fields.get(index)
     }
 
     /// Bytes that this message takes as an element or as a sub-message: its fixed part, but at

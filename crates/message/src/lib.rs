@@ -5,7 +5,8 @@
 //! A message is a run of bytes in one fixed layout (`LAYOUT.md`): position independent, little-endian,
 //! without alignment. It is built in place at the end of a vector ([`Arena`]), sent by handing its
 //! memory over, and read where it lies after one [`validate`] pass. Generated types give it accessors;
-//! everything else works on static tables ([`MessageLayout`]).
+//! everything else works on tables ([`MessageLayout`]): generated ones, which are static, or those
+//! made from a [`schema`] at run time, which belong to a set ([`Layouts`]).
 //!
 //! ```text
 //!  .proto ──starling-build──▶ Foo, FooView, FooMut + MessageLayout
@@ -23,6 +24,7 @@ mod copy;
 mod descriptor;
 mod element;
 mod layout;
+mod layouts;
 mod macros;
 mod map;
 mod message;
@@ -46,6 +48,7 @@ pub use layout::{
     EnumLayout, FieldLayout, Kind, MAX_DEPTH, MessageLayout, Nested, Presence, REFERENCE_SIZE,
     Shape, TAIL_OFFSET,
 };
+pub use layouts::{FieldRef, LayoutRef, Layouts};
 pub use map::{MapMut, MapView};
 pub use message::{Message, MessageView};
 pub use plan::{Place, Plan, PlanError, PlanField, plan};

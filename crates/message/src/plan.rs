@@ -1,5 +1,8 @@
 //! The layout rule: where each field of a message lies.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use crate::layout::{Kind, Presence, REFERENCE_SIZE, Shape};
 
 /// The facts about a field that [`plan`] needs.
@@ -56,7 +59,7 @@ pub struct PlanError {
 
 /// A unit of storage: a field of its own, or a oneof, whose members share the largest one's room.
 struct Unit {
-    oneof: Option<u32>,
+    is_oneof: bool,
     number: u32,
     size: u32,
     cases: usize,
@@ -64,33 +67,50 @@ struct Unit {
     discriminant: u32,
 }
 
-/// The units of `fields`, which are sorted by number. Offsets and discriminants are still zero.
-fn units_of(fields: &[&PlanField]) -> Vec<Unit> {
-    let mut units: Vec<Unit> = Vec::new();
-    for field in fields {
-        let size = field.slot_size();
-        match units
-            .iter_mut()
-            .find(|unit| field.oneof.is_some() && unit.oneof == field.oneof)
-        {
-            Some(unit) => {
-                unit.size = unit.size.max(size);
-                unit.cases += 1;
-            }
-            None => units.push(Unit {
-                oneof: field.oneof,
-                number: field.number,
-                size,
-                cases: 1,
-                offset: 0,
-                discriminant: 0,
-            }),
-        }
-    }
-    units
+/// A field, as a member of its unit.
+struct Member<'a> {
+    field: &'a PlanField,
+    /// Index of the unit.
+    unit: usize,
+    /// Its position among the unit's members, from 1.
+    case: usize,
 }
 
-/// Computes a layout by the rule of `LAYOUT.md`.
+/// The units of `fields`, which are sorted by number, and the fields as their members. So units are
+/// sorted by number too. Offsets and discriminants are still zero.
+fn units_of<'a>(fields: &[&'a PlanField]) -> (Vec<Unit>, Vec<Member<'a>>) {
+    let mut units: Vec<Unit> = Vec::new();
+    let mut oneofs = HashMap::new();
+    let mut members = Vec::with_capacity(fields.len());
+    for field in fields {
+        let next = units.len();
+        let unit = match field.oneof {
+            Some(oneof) => *oneofs.entry(oneof).or_insert(next),
+            None => next,
+        };
+        if unit == next {
+            units.push(Unit {
+                is_oneof: field.oneof.is_some(),
+                number: field.number,
+                size: 0,
+                cases: 0,
+                offset: 0,
+                discriminant: 0,
+            });
+        }
+        units[unit].size = units[unit].size.max(field.slot_size());
+        units[unit].cases += 1;
+        members.push(Member {
+            field,
+            unit,
+            case: units[unit].cases,
+        });
+    }
+    (units, members)
+}
+
+/// Computes a layout by the rule of `LAYOUT.md`, in time that is linear in the fields but for sorting:
+/// they may be a peer's.
 ///
 /// # Errors
 /// If a oneof has more than 255 cases.
@@ -98,15 +118,15 @@ pub fn plan(fields: &[PlanField]) -> Result<Plan, PlanError> {
     let mut fields: Vec<&PlanField> = fields.iter().collect();
     fields.sort_by_key(|field| field.number);
 
-    let mut units = units_of(&fields);
-    units.sort_by_key(|unit| (std::cmp::Reverse(unit.size), unit.number));
+    let (mut units, members) = units_of(&fields);
+    let mut by_size: Vec<&mut Unit> = units.iter_mut().collect();
+    by_size.sort_by_key(|unit| (Reverse(unit.size), unit.number));
     let mut size = 0;
-    for unit in &mut units {
+    for unit in by_size {
         unit.offset = size;
         size += unit.size;
     }
-    units.sort_by_key(|unit| unit.number);
-    for unit in units.iter_mut().filter(|unit| unit.oneof.is_some()) {
+    for unit in units.iter_mut().filter(|unit| unit.is_oneof) {
         if unit.cases > 255 {
             return Err(PlanError { cases: unit.cases });
         }
@@ -116,22 +136,14 @@ pub fn plan(fields: &[PlanField]) -> Result<Plan, PlanError> {
 
     let first_bit_byte = size;
     let mut bits = 0;
-    let mut places = Vec::with_capacity(fields.len());
-    for field in &fields {
-        let unit = units
-            .iter()
-            .find(|unit| match field.oneof {
-                Some(_) => unit.oneof == field.oneof,
-                None => unit.oneof.is_none() && unit.number == field.number,
-            })
-            .expect("every field was given a unit above");
-        let presence = if field.oneof.is_some() {
-            let earlier =
-                |other: &&&PlanField| other.oneof == field.oneof && other.number < field.number;
-            let case = 1 + fields.iter().filter(earlier).count() as u8;
+    let mut places = Vec::with_capacity(members.len());
+    for Member { field, unit, case } in members {
+        let unit = &units[unit];
+        let presence = if unit.is_oneof {
             Presence::Oneof {
                 discriminant: unit.discriminant,
-                case,
+                case: case as u8,
+                cases: unit.cases as u8,
             }
         } else if field.shape != Shape::Singular {
             Presence::Implicit
@@ -221,14 +233,16 @@ mod tests {
             plan.places[2].presence,
             Presence::Oneof {
                 discriminant: 37,
-                case: 1
+                case: 1,
+                cases: 2
             }
         );
         assert_eq!(
             plan.places[4].presence,
             Presence::Oneof {
                 discriminant: 37,
-                case: 2
+                case: 2,
+                cases: 2
             }
         );
         assert_eq!(plan.places[1].presence, Presence::Bit { byte: 38, mask: 1 });

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use crate::copy::copy;
-use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Shape};
+use crate::layout::{Kind, MAX_DEPTH, Shape};
+use crate::layouts::{FieldRef, LayoutRef};
 use crate::message::{Message, MessageView};
 use crate::reader::Reader;
 use crate::value::raw;
@@ -13,16 +14,16 @@ pub use crate::value::{ValueRef, count, is_set, value, values};
 /// Whether two messages of one type have equal content. Their positions and the order in which maps
 /// were filled do not count. Numbers compare as numbers do: NaN differs from itself. Content nested
 /// more than [`MAX_DEPTH`] deep, which cannot be sent, is not equal.
-pub fn equal(layout: &'static MessageLayout, a: Reader<'_>, b: Reader<'_>) -> bool {
-    equal_at(layout, a, b, 1)
+pub fn equal<'l>(layout: impl Into<LayoutRef<'l>>, a: Reader<'_>, b: Reader<'_>) -> bool {
+    equal_at(layout.into(), a, b, 1)
 }
 
-fn equal_at(layout: &'static MessageLayout, a: Reader<'_>, b: Reader<'_>, depth: u32) -> bool {
+fn equal_at(layout: LayoutRef<'_>, a: Reader<'_>, b: Reader<'_>, depth: u32) -> bool {
     depth <= MAX_DEPTH
-        && layout.fields.iter().all(|field| match field.shape {
+        && layout.fields().all(|field| match field.shape {
             Shape::Map => equal_maps(field, a, b, depth),
             _ => {
-                count(field, a) == count(field, b)
+                count(&field, a) == count(&field, b)
                     && values(field, a)
                         .zip(values(field, b))
                         .all(|(a, b)| equal_values(a, b, depth))
@@ -49,13 +50,10 @@ fn equal_values(a: ValueRef<'_>, b: ValueRef<'_>, depth: u32) -> bool {
 }
 
 /// The entries of a map by key; the last one of each key.
-fn entries<'a>(
-    field: &'static FieldLayout,
-    reader: Reader<'a>,
-) -> BTreeMap<MapKey<'a>, Reader<'a>> {
+fn entries<'a>(field: FieldRef<'a>, reader: Reader<'a>) -> BTreeMap<MapKey<'a>, Reader<'a>> {
     let entry = |value| match value {
         ValueRef::Message(layout, entry) => {
-            let key = &layout.fields[0];
+            let key = layout.fields().next()?;
             Some(match key.kind {
                 Kind::String => (MapKey::Text(entry.bytes(key.offset)), entry),
                 kind => (MapKey::Number(raw(kind, entry, key.offset)), entry),
@@ -72,13 +70,12 @@ enum MapKey<'a> {
     Text(&'a [u8]),
 }
 
-fn equal_maps(field: &'static FieldLayout, a: Reader<'_>, b: Reader<'_>, depth: u32) -> bool {
-    let Some(layout) = field.message() else {
+fn equal_maps(field: FieldRef<'_>, a: Reader<'_>, b: Reader<'_>, depth: u32) -> bool {
+    let Some(value) = field.message().and_then(|entry| entry.fields().nth(1)) else {
         return false;
     };
     let (a, b) = (entries(field, a), entries(field, b));
     // An entry without a value is the same as one with an empty value.
-    let value = &layout.fields[1];
     a.len() == b.len()
         && a.into_iter().zip(b).all(|((key_a, a), (key_b, b))| {
             key_a == key_b
@@ -90,16 +87,16 @@ fn equal_maps(field: &'static FieldLayout, a: Reader<'_>, b: Reader<'_>, depth: 
 const DEBUG_BYTES: usize = 64;
 
 /// Prints the fields that are set.
-pub fn debug(
-    layout: &'static MessageLayout,
+pub fn debug<'l>(
+    layout: impl Into<LayoutRef<'l>>,
     reader: Reader<'_>,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
-    debug_at(layout, reader, 1, f)
+    debug_at(layout.into(), reader, 1, f)
 }
 
 fn debug_at(
-    layout: &'static MessageLayout,
+    layout: LayoutRef<'_>,
     reader: Reader<'_>,
     depth: u32,
     f: &mut fmt::Formatter<'_>,
@@ -107,18 +104,18 @@ fn debug_at(
     if depth > MAX_DEPTH {
         return f.write_str("..");
     }
-    let name = layout.name.rsplit('.').next().unwrap_or(layout.name);
+    let name = layout.name().rsplit('.').next().unwrap_or_default();
     let mut out = f.debug_struct(name);
-    for field in layout.fields.iter().filter(|field| is_set(field, reader)) {
+    for field in layout.fields().filter(|field| is_set(field, reader)) {
         let printed = DebugValue {
             field,
             value: value(field, reader, 0),
             depth,
         };
         match field.shape {
-            Shape::Singular => out.field(field.name, &printed),
+            Shape::Singular => out.field(field.name(), &printed),
             Shape::Repeated | Shape::Map => out.field(
-                field.name,
+                field.name(),
                 &DebugList {
                     field,
                     reader,
@@ -131,7 +128,7 @@ fn debug_at(
 }
 
 struct DebugList<'a> {
-    field: &'static FieldLayout,
+    field: FieldRef<'a>,
     reader: Reader<'a>,
     depth: u32,
 }
@@ -146,7 +143,8 @@ impl fmt::Debug for DebugList<'_> {
         let all = values(field, reader);
         match (field.shape, field.message()) {
             (Shape::Map, Some(entry)) => {
-                let [key, value_of] = entry.fields else {
+                let mut fields = entry.fields();
+                let (Some(key), Some(value_of)) = (fields.next(), fields.next()) else {
                     return Err(fmt::Error);
                 };
                 let entries = all.filter_map(|value| match value {
@@ -179,7 +177,7 @@ impl fmt::Debug for DebugList<'_> {
 }
 
 struct DebugValue<'a> {
-    field: &'static FieldLayout,
+    field: FieldRef<'a>,
     value: ValueRef<'a>,
     depth: u32,
 }

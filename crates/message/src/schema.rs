@@ -16,16 +16,33 @@
 //! flags   = shape (0 singular, 1 repeated, 2 map) | optional << 2 | in a oneof << 3
 //! method  = path  flags (1 client streams, 2 server streams)  request  response
 //! ```
+//!
+//! A schema may come from anyone, so its size is bounded ([`MAX_SCHEMA_BYTES`], [`MAX_MESSAGES`],
+//! [`MAX_FIELDS`], [`MAX_METHODS`]). What is made from it takes some ten megabytes at most. Nothing
+//! recurses over a schema: messages may refer to each other in any way.
 
 mod compatible;
 mod encoded;
 mod layouts;
 
 pub use compatible::{Compatibility, check_compatible, check_method_compatible};
+pub use layouts::OwnedMethod;
 
 use crate::descriptor::fnv1a;
 use crate::layout::{Kind, Shape};
 use crate::plan::PlanField;
+
+/// The longest compact form that is decoded, in bytes.
+pub const MAX_SCHEMA_BYTES: usize = 1 << 20;
+
+/// The most messages of a schema.
+pub const MAX_MESSAGES: usize = 1 << 14;
+
+/// The most fields of a schema, over all its messages.
+pub const MAX_FIELDS: usize = 1 << 16;
+
+/// The most methods of a schema.
+pub const MAX_METHODS: usize = 1 << 12;
 
 /// A schema: methods and the messages that they reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,6 +115,14 @@ pub enum SchemaError {
     /// A schema is not in the compact form. Its sender is at fault.
     #[error("malformed schema: {0}")]
     Malformed(&'static str),
+    /// A schema has more of something than is taken from a peer. Its sender is at fault.
+    #[error("a schema has more than {most} {what}")]
+    TooLarge {
+        /// What it has too many of.
+        what: &'static str,
+        /// How many are taken.
+        most: usize,
+    },
     /// Comparing would take too long.
     #[error("the schemas are too large to compare")]
     TooComplex,

@@ -5,22 +5,25 @@
 //! references that all point at the same bytes exhaust the budget, and a message of n bytes costs
 //! O(n) with any contents. [`MAX_DEPTH`] bounds nesting.
 
+use std::borrow::Cow;
+
 use crate::layout::{
     FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, REFERENCE_SIZE, Shape, TAIL_OFFSET,
 };
+use crate::layouts::{FieldRef, LayoutRef};
 use crate::reader::Reader;
 
 /// Received bytes are not a message of the expected type. The sender is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid message: {message}{dot}{field} at byte {offset}: {kind}",
     dot = if self.field.is_empty() { "" } else { "." }
 )]
 pub struct ValidationError {
     /// Full name of the faulty message type.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
     /// Name of the field; empty if the fault is in the message as such.
-    pub field: &'static str,
+    pub field: Cow<'static, str>,
     /// Number of the field, or 0.
     pub number: u32,
     /// Offset of the field in bytes from the message's start.
@@ -66,8 +69,9 @@ pub enum ValidationErrorKind {
 
 /// Checks that `bytes` are a message of this layout.
 #[inline]
-pub fn validate(layout: &'static MessageLayout, bytes: &[u8]) -> Result<(), ValidationError> {
-    let mut pass = begin(layout, bytes)?;
+pub fn validate<'l>(layout: impl Into<LayoutRef<'l>>, bytes: &[u8]) -> Result<(), ValidationError> {
+    let layout = layout.into();
+    let mut pass = begin(layout.size(), bytes).map_err(|kind| whole(layout.table(), kind))?;
     pass.message(layout, Reader::root(bytes), 1)
 }
 
@@ -78,24 +82,19 @@ pub(crate) fn validate_flat(
     layout: &'static MessageLayout,
     bytes: &[u8],
 ) -> Result<(), ValidationError> {
-    let mut pass = begin(layout, bytes)?;
-    let reader = Reader::root(bytes);
-    for field in layout.fields {
-        if field.kind.is_reference() {
-            let (start, length) = reader.reference(field.offset);
-            if let Err(kind) = pass.blob(field.kind, start, length) {
-                return Err(at(layout, field, reader, kind));
-            }
-        }
-    }
-    Ok(())
+    let mut pass = match begin(layout.size, bytes) {
+        Ok(pass) => pass,
+        Err(kind) => return Err(whole(layout, kind)),
+    };
+    let found = pass.flat(layout.fields());
+    found.map_err(|(field, kind)| at(layout, field, 0, kind))
 }
 
 /// Whether a message has only singular numbers, text and bytes, outside oneofs.
 pub(crate) const fn is_flat(layout: &MessageLayout) -> bool {
     let mut index = 0;
-    while index < layout.fields.len() {
-        let field = &layout.fields[index];
+    while index < layout.fields().len() {
+        let field = &layout.fields()[index];
         if !matches!(field.shape, Shape::Singular)
             || matches!(field.kind, Kind::Message)
             || matches!(field.presence, Presence::Oneof { .. })
@@ -108,12 +107,11 @@ pub(crate) const fn is_flat(layout: &MessageLayout) -> bool {
 }
 
 #[inline(always)]
-fn begin<'a>(layout: &'static MessageLayout, bytes: &'a [u8]) -> Result<Pass<'a>, ValidationError> {
-    let Some(budget) = bytes.len().checked_sub(layout.size as usize) else {
-        return Err(whole(layout, Fault::Truncated));
-    };
+fn begin(size: u32, bytes: &[u8]) -> Result<Pass<'_>, Fault> {
+    let budget = bytes.len().checked_sub(size as usize);
+    let budget = budget.ok_or(Fault::Truncated)?;
     if bytes.len() >= TAIL_OFFSET as usize {
-        return Err(whole(layout, Fault::TooLarge));
+        return Err(Fault::TooLarge);
     }
     Ok(Pass {
         bytes,
@@ -123,10 +121,11 @@ fn begin<'a>(layout: &'static MessageLayout, bytes: &'a [u8]) -> Result<Pass<'a>
 }
 
 #[cold]
-fn whole(layout: &'static MessageLayout, kind: ValidationErrorKind) -> ValidationError {
+#[inline(never)]
+fn whole(layout: &MessageLayout, kind: ValidationErrorKind) -> ValidationError {
     ValidationError {
-        message: layout.name,
-        field: "",
+        message: layout.name.clone(),
+        field: Cow::Borrowed(""),
         number: 0,
         offset: 0,
         kind,
@@ -148,15 +147,20 @@ impl<'a> Pass<'a> {
     /// Checks the references of a fixed part, which itself lies within the bytes.
     fn message(
         &mut self,
-        layout: &'static MessageLayout,
+        layout: LayoutRef<'_>,
         reader: Reader<'a>,
         depth: u32,
     ) -> Result<(), ValidationError> {
-        for field in layout.fields {
-            if let Presence::Oneof { discriminant, case } = field.presence {
+        for field in layout.fields() {
+            if let Presence::Oneof {
+                discriminant,
+                case,
+                cases,
+            } = field.presence
+            {
                 let set: u8 = reader.scalar(discriminant);
-                if case == 1 && set > cases(layout, discriminant) {
-                    return Err(at(layout, field, reader, Fault::Case));
+                if case == 1 && set > cases {
+                    return Err(at(layout.table(), &field, reader.position(), Fault::Case));
                 }
                 if set != case {
                     continue;
@@ -169,7 +173,7 @@ impl<'a> Pass<'a> {
             if start == 0 && length == 0 {
                 continue;
             }
-            let fault = |fault| at(layout, field, reader, fault);
+            let fault = |fault| at(layout.table(), &field, reader.position(), fault);
             match (field.shape, field.kind) {
                 (Shape::Singular, Kind::Message) => {
                     if length != 1 {
@@ -213,8 +217,24 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
+    /// Checks the references of a flat message. It leaves the error to the caller: with its making in the
+    /// loop, compilers check ranges again.
+    #[inline(always)]
+    fn flat<'l>(&mut self, fields: &'l [FieldLayout]) -> Result<(), (&'l FieldLayout, Fault)> {
+        let reader = Reader::root(self.bytes);
+        for field in fields {
+            if field.kind.is_reference() {
+                let (start, length) = reader.reference(field.offset);
+                if let Err(fault) = self.blob(field.kind, start, length) {
+                    return Err((field, fault));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks and charges an array, or a sub-message as an array of one.
-    fn array(&mut self, field: &FieldLayout, start: u32, count: u32) -> Result<(), Fault> {
+    fn array(&mut self, field: FieldRef<'_>, start: u32, count: u32) -> Result<(), Fault> {
         self.charge(start, u64::from(count) * u64::from(field.stride()))
     }
 
@@ -260,29 +280,20 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The number of cases of the oneof with this discriminant.
-fn cases(layout: &MessageLayout, discriminant: u32) -> u8 {
-    let of_it = |field: &&FieldLayout| match field.presence {
-        Presence::Oneof {
-            discriminant: own, ..
-        } => own == discriminant,
-        _ => false,
-    };
-    layout.fields.iter().filter(of_it).count() as u8
-}
-
+/// The fault of a field of the message at `position`.
 #[cold]
+#[inline(never)]
 fn at(
-    layout: &'static MessageLayout,
-    field: &'static FieldLayout,
-    reader: Reader<'_>,
+    layout: &MessageLayout,
+    field: &FieldLayout,
+    position: u32,
     kind: ValidationErrorKind,
 ) -> ValidationError {
     ValidationError {
-        message: layout.name,
-        field: field.name,
+        message: layout.name.clone(),
+        field: field.name.clone(),
         number: field.number,
-        offset: reader.position() + field.offset,
+        offset: position + field.offset,
         kind,
     }
 }

@@ -1,6 +1,7 @@
 //! The values of a message's fields, read by its table.
 
-use crate::layout::{FieldLayout, Kind, MessageLayout, Presence, Shape};
+use crate::layout::{FieldLayout, Kind, Presence, Shape};
+use crate::layouts::{FieldRef, LayoutRef};
 use crate::reader::Reader;
 
 /// One value of a field.
@@ -27,7 +28,7 @@ pub enum ValueRef<'a> {
     /// `bytes`.
     Bytes(&'a [u8]),
     /// A message, or a map's entry.
-    Message(&'static MessageLayout, Reader<'a>),
+    Message(LayoutRef<'a>, Reader<'a>),
 }
 
 /// Whether a field of the message at `reader` is set (or not zero, or not empty).
@@ -35,7 +36,9 @@ pub enum ValueRef<'a> {
 pub fn is_set(field: &FieldLayout, reader: Reader<'_>) -> bool {
     match field.presence {
         Presence::Bit { byte, mask } => reader.bit(byte, mask),
-        Presence::Oneof { discriminant, case } => reader.scalar::<u8>(discriminant) == case,
+        Presence::Oneof {
+            discriminant, case, ..
+        } => reader.scalar::<u8>(discriminant) == case,
         Presence::Reference => reader.reference(field.offset).0 != 0,
         Presence::Implicit if field.shape != Shape::Singular || field.kind.is_reference() => {
             reader.reference(field.offset).1 != 0
@@ -63,14 +66,29 @@ pub fn count(field: &FieldLayout, reader: Reader<'_>) -> u32 {
 }
 
 /// Value `index` of a field that has more than `index` values.
-pub fn value<'a>(field: &FieldLayout, reader: Reader<'a>, index: u32) -> ValueRef<'a> {
-    let (at, offset) = match field.shape {
-        Shape::Singular => (reader, field.offset),
-        Shape::Repeated | Shape::Map => (
-            reader.array(field.offset).0.element(index, field.stride()),
-            0,
-        ),
-    };
+pub fn value<'a>(field: FieldRef<'a>, reader: Reader<'a>, index: u32) -> ValueRef<'a> {
+    let (first, offset, stride) = first(field, reader);
+    value_at(field, first.element(index, stride), offset)
+}
+
+/// All values of a field: none or one if it is singular.
+pub fn values<'a>(field: FieldRef<'a>, reader: Reader<'a>) -> impl Iterator<Item = ValueRef<'a>> {
+    let (first, offset, stride) = first(field, reader);
+    (0..count(&field, reader))
+        .map(move |index| value_at(field, first.element(index, stride), offset))
+}
+
+/// Where a field's first value lies: a position and an offset from there, and the bytes to the next
+/// position.
+#[inline]
+fn first<'a>(field: FieldRef<'_>, reader: Reader<'a>) -> (Reader<'a>, u32, u32) {
+    match field.shape {
+        Shape::Singular => (reader, field.offset, 0),
+        Shape::Repeated | Shape::Map => (reader.array(field.offset).0, 0, field.stride()),
+    }
+}
+
+fn value_at<'a>(field: FieldRef<'a>, at: Reader<'a>, offset: u32) -> ValueRef<'a> {
     match field.kind {
         Kind::Bool => ValueRef::Bool(at.scalar(offset)),
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => ValueRef::I32(at.scalar(offset)),
@@ -91,12 +109,4 @@ pub fn value<'a>(field: &FieldLayout, reader: Reader<'a>, index: u32) -> ValueRe
             ValueRef::Message(layout, child)
         }
     }
-}
-
-/// All values of a field: none or one if it is singular.
-pub fn values<'a>(
-    field: &'static FieldLayout,
-    reader: Reader<'a>,
-) -> impl Iterator<Item = ValueRef<'a>> {
-    (0..count(field, reader)).map(move |index| value(field, reader, index))
 }

@@ -194,7 +194,7 @@ impl AnyView<'_> {
         if !self.is::<M>() {
             return Err(UnpackError::OtherType {
                 found: self.type_url().to_owned(),
-                wanted: M::LAYOUT.name,
+                wanted: &M::LAYOUT.name,
             });
         }
         Ok(M::from_protobuf(self.value(), max_bytes)?)

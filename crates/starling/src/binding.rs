@@ -8,7 +8,7 @@ use starling_endpoint::{Code, Encoding, LocalHandle, MethodId, SessionId, Status
 use starling_message::schema::{
     FieldSchema, MessageSchema, MethodSchema, Schema, SchemaError, check_method_compatible,
 };
-use starling_message::{Kind, Message, MessageLayout, MethodDescriptor, Presence};
+use starling_message::{Kind, LayoutRef, Message, MethodDescriptor, Presence};
 
 use crate::reflection::{self, BindRequest, BindResponse};
 
@@ -77,8 +77,8 @@ fn compare(method: &'static MethodDescriptor, theirs: &[u8]) -> Result<Encoding,
 fn schema_of(method: &'static MethodDescriptor) -> Schema {
     let mut schema = Schema::default();
     let mut indexes = HashMap::new();
-    let request = add(&mut schema, &mut indexes, method.request);
-    let response = add(&mut schema, &mut indexes, method.response);
+    let request = add(&mut schema, &mut indexes, method.request.into());
+    let response = add(&mut schema, &mut indexes, method.response.into());
     schema.methods.push(MethodSchema {
         path: method.path.to_owned(),
         client_streaming: method.client_streaming,
@@ -92,21 +92,20 @@ fn schema_of(method: &'static MethodDescriptor) -> Schema {
 /// Adds a message and the messages that it contains, depth first. Returns its index.
 fn add(
     schema: &mut Schema,
-    indexes: &mut HashMap<*const MessageLayout, u32>,
-    layout: &'static MessageLayout,
+    indexes: &mut HashMap<LayoutRef<'static>, u32>,
+    layout: LayoutRef<'static>,
 ) -> u32 {
     let index = schema.messages.len() as u32;
-    if let Some(index) = indexes.get(&std::ptr::from_ref(layout)) {
+    if let Some(index) = indexes.get(&layout) {
         return *index;
     }
     indexes.insert(layout, index);
     schema.messages.push(MessageSchema {
-        name: layout.name.to_owned(),
+        name: layout.name().to_owned(),
         fields: Vec::new(),
     });
     let fields = layout
-        .fields
-        .iter()
+        .fields()
         .map(|field| {
             let oneof_of = |presence| match presence {
                 Presence::Oneof { discriminant, .. } => Some(discriminant),
@@ -115,12 +114,11 @@ fn add(
             let oneof = oneof_of(field.presence);
             // A oneof is named by its lowest field number. Fields are in the order of their numbers.
             let first = layout
-                .fields
-                .iter()
+                .fields()
                 .find(|other| oneof.is_some() && oneof_of(other.presence) == oneof);
             let text = matches!(field.kind, Kind::String | Kind::Bytes);
             FieldSchema {
-                name: field.name.to_owned(),
+                name: field.name().to_owned(),
                 number: field.number,
                 kind: field.kind,
                 shape: field.shape,

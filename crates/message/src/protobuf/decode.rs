@@ -5,56 +5,58 @@ use super::error::{DecodeError, DecodeErrorKind};
 use super::wire::{Cursor, WireType};
 use crate::arena::{Arena, MAX_MESSAGE_BYTES};
 use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, Shape};
+use crate::layouts::{LayoutRef, Tables};
 use crate::writer::{Writer, set_raw};
 
 /// Decodes into `arena`, which holds a message of this layout. Fields that are already set are
 /// merged, as in protobuf. The message may take at most `max_bytes` (and a quarter of
 /// [`MAX_MESSAGE_BYTES`]) in memory. After an error the message holds what came before it.
-pub fn decode(
-    layout: &'static MessageLayout,
+pub fn decode<'l>(
+    layout: impl Into<LayoutRef<'l>>,
     bytes: &[u8],
     arena: &mut Arena,
     max_bytes: usize,
 ) -> Result<(), DecodeError> {
+    let layout = layout.into();
     let mut decoder = Decoder {
         total: bytes.len(),
         after: 0,
         max_bytes: max_bytes.min(MAX_MESSAGE_BYTES / 4),
+        set: layout.set(),
     };
-    decoder.message(layout, Cursor::new(bytes), &mut arena.root(), 1)
+    decoder.message(layout.table(), Cursor::new(bytes), &mut arena.root(), 1)
 }
 
-struct Decoder {
+struct Decoder<'l> {
     /// Length of the input.
     total: usize,
     /// Bytes that follow the message being decoded.
     after: usize,
     max_bytes: usize,
+    /// The set that the layouts belong to.
+    set: &'l Tables,
 }
 
-impl Decoder {
+impl Decoder<'_> {
     fn message(
         &mut self,
-        layout: &'static MessageLayout,
+        layout: &MessageLayout,
         mut cursor: Cursor<'_>,
         to: &mut Writer<'_>,
         depth: u32,
     ) -> Result<(), DecodeError> {
         let after = self.after;
         while !cursor.is_empty() {
-            let fault = |number, left: usize, kind| DecodeError {
-                message: layout.name,
-                number,
-                offset: self.total - after - left,
-                kind,
-            };
+            let fault =
+                |number, left: usize, kind| fault(layout, number, self.total - after - left, kind);
             let (number, wire) = cursor.tag().map_err(|kind| fault(0, cursor.len(), kind))?;
             let Some(field) = layout.field(number) else {
                 let skipped = cursor.skip(number, wire, MAX_DEPTH - depth);
                 skipped.map_err(|kind| fault(number, cursor.len(), kind))?;
                 continue;
             };
-            match field.message() {
+            let nested = self.set.nested(field);
+            match nested {
                 None => {
                     let done = value(field, wire, &mut cursor, to, self.max_bytes);
                     done.map_err(|kind| fault(number, cursor.len(), kind))?;
@@ -75,15 +77,27 @@ impl Decoder {
                 }
             }
             if to.arena().message_len() > self.max_bytes {
-                return Err(DecodeError {
-                    message: layout.name,
+                let offset = self.total - after - cursor.len();
+                return Err(self::fault(
+                    layout,
                     number,
-                    offset: self.total - after - cursor.len(),
-                    kind: DecodeErrorKind::TooLarge,
-                });
+                    offset,
+                    DecodeErrorKind::TooLarge,
+                ));
             }
         }
         Ok(())
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn fault(layout: &MessageLayout, number: u32, offset: usize, kind: DecodeErrorKind) -> DecodeError {
+    DecodeError {
+        message: layout.name.clone(),
+        number,
+        offset,
+        kind,
     }
 }
 
@@ -101,11 +115,14 @@ fn delimited<'a>(
     cursor.delimited()
 }
 
-/// Marks a singular field as set.
+/// Marks a singular field as set. Inlined because most fields need nothing.
+#[inline(always)]
 fn set(field: &FieldLayout, to: &mut Writer<'_>) {
     match field.presence {
         Presence::Bit { byte, mask } => to.set_bit(byte, mask, true),
-        Presence::Oneof { discriminant, case } => {
+        Presence::Oneof {
+            discriminant, case, ..
+        } => {
             to.set_case(discriminant, case, field.offset, field.kind.slot_size());
         }
         Presence::Implicit | Presence::Reference => {}
@@ -122,7 +139,7 @@ fn value(
 ) -> Result<(), DecodeErrorKind> {
     let expected = WireType::of(field.kind);
     let repeated = field.shape != Shape::Singular;
-    let slot = to.slot(field.offset);
+    let (slot, stride) = (to.slot(field.offset), field.kind.slot_size());
     if expected == WireType::Delimited {
         if wire != expected {
             return Err(DecodeErrorKind::WireType);
@@ -132,7 +149,7 @@ fn value(
             return Err(DecodeErrorKind::Utf8);
         }
         if repeated {
-            let at = to.arena().push(slot, field.stride());
+            let at = to.arena().push(slot, stride);
             to.arena().write_bytes(at, bytes, false);
         } else {
             set(field, to);
@@ -144,7 +161,7 @@ fn value(
         let mut packed = Cursor::new(cursor.delimited()?);
         while !packed.is_empty() {
             let bits = packed.scalar(field.kind)?;
-            let at = to.arena().push(slot, field.stride());
+            let at = to.arena().push(slot, stride);
             set_raw(to, at, field.kind, bits);
             // One byte of input becomes eight in memory, so the limit is checked on the way.
             if to.arena().message_len() > max_bytes {
@@ -158,7 +175,7 @@ fn value(
     }
     let bits = cursor.scalar(field.kind)?;
     let at = if repeated {
-        to.arena().push(slot, field.stride())
+        to.arena().push(slot, stride)
     } else {
         set(field, to);
         slot

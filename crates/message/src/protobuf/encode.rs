@@ -1,34 +1,38 @@
 //! Encodes protobuf, in two passes. The first finds the lengths that precede their contents, in the
 //! order in which the second needs them.
 
+use std::borrow::Cow;
+
 use super::wire::{WireType, put_varint, tag, to_varint, varint_len};
-use crate::layout::{FieldLayout, MAX_DEPTH, MessageLayout, Shape};
+use crate::layout::{FieldLayout, MAX_DEPTH, Shape};
+use crate::layouts::{FieldRef, LayoutRef};
 use crate::reader::Reader;
 use crate::value::{count, is_set, raw};
 
 /// A message has no protobuf encoding that a peer would accept. The caller who built it is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// Nested too deeply.
     #[error("{message} is nested more than {MAX_DEPTH} deep")]
     TooDeep {
         /// Full name of the message type that exceeds the depth.
-        message: &'static str,
+        message: Cow<'static, str>,
     },
     /// Longer than protobuf's 2 GiB.
     #[error("{message} is larger than 2 GiB")]
     TooLarge {
         /// Full name of the message type.
-        message: &'static str,
+        message: Cow<'static, str>,
     },
 }
 
 /// Appends the encoding of a message.
-pub fn encode(
-    layout: &'static MessageLayout,
+pub fn encode<'l>(
+    layout: impl Into<LayoutRef<'l>>,
     reader: Reader<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
+    let layout = layout.into();
     let mut lengths = Lengths {
         found: Vec::new(),
         next: 0,
@@ -36,7 +40,7 @@ pub fn encode(
     let total = measure(layout, reader, &mut lengths, 1)?;
     if total > i32::MAX as usize {
         return Err(EncodeError::TooLarge {
-            message: layout.name,
+            message: layout.table().name.clone(),
         });
     }
     out.reserve(total);
@@ -82,27 +86,24 @@ fn put_scalar(field: &FieldLayout, reader: Reader<'_>, offset: u32, out: &mut Ve
 }
 
 /// The elements of a repeated field.
-fn elements<'a>(
-    field: &'static FieldLayout,
-    reader: Reader<'a>,
-) -> impl Iterator<Item = Reader<'a>> {
-    let array = reader.array(field.offset).0;
-    (0..count(field, reader)).map(move |index| array.element(index, field.stride()))
+fn elements<'a>(field: FieldRef<'_>, reader: Reader<'a>) -> impl Iterator<Item = Reader<'a>> {
+    let (array, stride) = (reader.array(field.offset).0, field.stride());
+    (0..count(&field, reader)).map(move |index| array.element(index, stride))
 }
 
 fn measure(
-    layout: &'static MessageLayout,
+    layout: LayoutRef<'_>,
     reader: Reader<'_>,
     lengths: &mut Lengths,
     depth: u32,
 ) -> Result<usize, EncodeError> {
     if depth > MAX_DEPTH {
         return Err(EncodeError::TooDeep {
-            message: layout.name,
+            message: layout.table().name.clone(),
         });
     }
     let mut total = 0;
-    for field in layout.fields.iter().filter(|field| is_set(field, reader)) {
+    for field in layout.fields().filter(|field| is_set(field, reader)) {
         let tag_len = varint_len(tag(field.number, WireType::Varint));
         let mut message = |child, reader| {
             let index = lengths.found.len();
@@ -123,14 +124,14 @@ fn measure(
             (Shape::Singular, None) if field.kind.is_reference() => {
                 total += tag_len + delimited(reader.bytes(field.offset).len());
             }
-            (Shape::Singular, None) => total += tag_len + scalar_len(field, reader, field.offset),
+            (Shape::Singular, None) => total += tag_len + scalar_len(&field, reader, field.offset),
             (_, None) if field.kind.is_reference() => {
                 let one = |element: Reader<'_>| tag_len + delimited(element.bytes(0).len());
                 total += elements(field, reader).map(one).sum::<usize>();
             }
             (_, None) => {
                 let length = elements(field, reader)
-                    .map(|e| scalar_len(field, e, 0))
+                    .map(|e| scalar_len(&field, e, 0))
                     .sum();
                 lengths.found.push(length);
                 total += tag_len + delimited(length);
@@ -140,13 +141,8 @@ fn measure(
     Ok(total)
 }
 
-fn write(
-    layout: &'static MessageLayout,
-    reader: Reader<'_>,
-    lengths: &mut Lengths,
-    out: &mut Vec<u8>,
-) {
-    for field in layout.fields.iter().filter(|field| is_set(field, reader)) {
+fn write(layout: LayoutRef<'_>, reader: Reader<'_>, lengths: &mut Lengths, out: &mut Vec<u8>) {
+    for field in layout.fields().filter(|field| is_set(field, reader)) {
         let delimited_tag = tag(field.number, WireType::Delimited);
         let blob = |bytes: &[u8], out: &mut Vec<u8>| {
             put_varint(out, delimited_tag);
@@ -176,7 +172,7 @@ fn write(
             }
             (Shape::Singular, None) => {
                 put_varint(out, tag(field.number, WireType::of(field.kind)));
-                put_scalar(field, reader, field.offset, out);
+                put_scalar(&field, reader, field.offset, out);
             }
             (_, None) if field.kind.is_reference() => {
                 for element in elements(field, reader) {
@@ -187,7 +183,7 @@ fn write(
                 put_varint(out, delimited_tag);
                 put_varint(out, lengths.next() as u64);
                 for element in elements(field, reader) {
-                    put_scalar(field, element, 0, out);
+                    put_scalar(&field, element, 0, out);
                 }
             }
         }

@@ -1,13 +1,15 @@
 //! Errors of decoding.
 
+use std::borrow::Cow;
+
 use crate::layout::MAX_DEPTH;
 
 /// Bytes are not the protobuf encoding of the expected type. The sender is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid protobuf: {message} field {number} before byte {offset}: {kind}")]
 pub struct DecodeError {
     /// Full name of the faulty message type.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
     /// Number of the field, or 0 if it is not known.
     pub number: u32,
     /// How far decoding got, in bytes from the start of the input.

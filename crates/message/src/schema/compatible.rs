@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use super::{FieldSchema, MethodSchema, Schema, SchemaError};
 use crate::layout::{Kind, Shape};
 
-/// The most comparisons of fields; beyond them, two schemas count as too complex. A schema of a
-/// megabyte has at most some 300,000 fields; only a hostile one is compared again and again.
+/// The most comparisons of fields; beyond them, two schemas count as too complex. A schema has at most
+/// [`MAX_FIELDS`](super::MAX_FIELDS); only a hostile one is compared again and again.
 const MAX_COMPARISONS: u32 = 1 << 20;
 
 /// How two peers can talk about a service.

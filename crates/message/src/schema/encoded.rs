@@ -1,12 +1,12 @@
 //! The compact form of schemas: encoding it, and decoding it from untrusted peers.
 
-use super::{FieldSchema, MessageSchema, MethodSchema, Schema, SchemaError};
+use super::{
+    FieldSchema, MAX_FIELDS, MAX_MESSAGES, MAX_METHODS, MAX_SCHEMA_BYTES, MessageSchema,
+    MethodSchema, Schema, SchemaError,
+};
 use crate::layout::{Kind, Shape};
 
 const VERSION: u8 = 1;
-
-/// The longest compact form that is decoded, in bytes. Its length bounds the counts in it.
-const MAX_SCHEMA_BYTES: usize = 1 << 20;
 
 /// The largest field number that protobuf allows.
 const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
@@ -53,19 +53,27 @@ impl Schema {
     }
 
     /// Decodes the compact form.
+    ///
+    /// # Errors
+    /// If the bytes are none, or the schema is larger than the limits of [`crate::schema`].
     pub fn parse(bytes: &[u8]) -> Result<Schema, SchemaError> {
-        if bytes.len() > MAX_SCHEMA_BYTES {
-            return Err(SchemaError::Malformed("too long"));
-        }
-        let mut input = Input { left: bytes };
+        at_most(bytes.len(), MAX_SCHEMA_BYTES, "bytes")?;
+        let mut input = Input {
+            left: bytes,
+            fields: 0,
+        };
         if input.byte()? != VERSION {
             return Err(SchemaError::Malformed("unknown version"));
         }
         let mut schema = Schema::default();
-        for _ in 0..input.number()? {
+        let count = input.number()?;
+        at_most(count as usize, MAX_MESSAGES, MESSAGES)?;
+        for _ in 0..count {
             schema.messages.push(input.message()?);
         }
-        for _ in 0..input.number()? {
+        let count = input.number()?;
+        at_most(count as usize, MAX_METHODS, METHODS)?;
+        for _ in 0..count {
             schema.methods.push(input.method()?);
         }
         if !input.left.is_empty() {
@@ -75,28 +83,21 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Checks what involves more than one field or method.
-    fn check(&self) -> Result<(), SchemaError> {
-        let known = |index: u32| (index as usize) < self.messages.len();
-        for field in self.messages.iter().flat_map(|message| &message.fields) {
-            let Some(index) = field.message else { continue };
-            let Some(message) = self.messages.get(index as usize) else {
-                return Err(SchemaError::Malformed("no such message"));
-            };
-            let plain = |field: &FieldSchema, number| {
-                field.number == number
-                    && field.shape == Shape::Singular
-                    && !field.optional
-                    && field.oneof.is_none()
-            };
-            let is_entry = matches!(&message.fields[..], [key, value]
-                if plain(key, 1) && key.message.is_none() && plain(value, 2));
-            if field.shape == Shape::Map && !is_entry {
-                return Err(SchemaError::Malformed(
-                    "a map's entries are not key and value",
-                ));
+    /// Checks all that [`Schema::parse`] promises: a schema may also be put together by hand.
+    pub(super) fn check(&self) -> Result<(), SchemaError> {
+        let fields = || self.messages.iter().flat_map(|message| &message.fields);
+        at_most(self.messages.len(), MAX_MESSAGES, MESSAGES)?;
+        at_most(fields().count(), MAX_FIELDS, FIELDS)?;
+        at_most(self.methods.len(), MAX_METHODS, METHODS)?;
+        for message in &self.messages {
+            if !message.fields.is_sorted_by(|a, b| a.number < b.number) {
+                return Err(SchemaError::Malformed("fields are not in order"));
             }
         }
+        for field in fields() {
+            self.check_field(field)?;
+        }
+        let known = |index: u32| (index as usize) < self.messages.len();
         if self
             .methods
             .iter()
@@ -109,6 +110,61 @@ impl Schema {
         }
         Ok(())
     }
+
+    fn check_field(&self, field: &FieldSchema) -> Result<(), SchemaError> {
+        if field.number == 0 || field.number > MAX_FIELD_NUMBER {
+            return Err(SchemaError::Malformed("not a field number"));
+        }
+        if field.shape != Shape::Singular && (field.optional || field.oneof.is_some()) {
+            return Err(SchemaError::Malformed("unknown flags"));
+        }
+        let message = match (field.kind, field.message) {
+            (Kind::Message, Some(index)) => self.messages.get(index as usize),
+            (Kind::Message, None) => None,
+            _ if field.message.is_some() || field.shape == Shape::Map => {
+                return Err(SchemaError::Malformed(
+                    "a field that holds no messages refers to one",
+                ));
+            }
+            _ => return Ok(()),
+        };
+        let message = message.ok_or(SchemaError::Malformed("no such message"))?;
+        if field.shape == Shape::Map && !is_entry(message) {
+            return Err(SchemaError::Malformed(
+                "a map's entries are not key and value",
+            ));
+        }
+        Ok(())
+    }
+}
+
+const MESSAGES: &str = "messages";
+const FIELDS: &str = "fields";
+const METHODS: &str = "methods";
+
+fn at_most(count: usize, most: usize, what: &'static str) -> Result<(), SchemaError> {
+    match count <= most {
+        true => Ok(()),
+        false => Err(SchemaError::TooLarge { what, most }),
+    }
+}
+
+/// Whether a message can be a map's entry: a key of a type that can be looked up, and a value.
+fn is_entry(message: &MessageSchema) -> bool {
+    let plain = |field: &FieldSchema, number| {
+        field.number == number
+            && field.shape == Shape::Singular
+            && !field.optional
+            && field.oneof.is_none()
+    };
+    let is_key = |kind| {
+        !matches!(
+            kind,
+            Kind::Double | Kind::Float | Kind::Bytes | Kind::Enum | Kind::Message
+        )
+    };
+    matches!(&message.fields[..], [key, value]
+        if plain(key, 1) && is_key(key.kind) && plain(value, 2))
 }
 
 fn put(out: &mut Vec<u8>, mut number: u32) {
@@ -126,6 +182,8 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 
 struct Input<'a> {
     left: &'a [u8],
+    /// Fields so far, of all messages.
+    fields: usize,
 }
 
 impl<'a> Input<'a> {
@@ -165,25 +223,18 @@ impl<'a> Input<'a> {
 
     fn message(&mut self) -> Result<MessageSchema, SchemaError> {
         let name = self.text()?;
-        let mut fields: Vec<FieldSchema> = Vec::new();
-        for _ in 0..self.number()? {
-            let field = self.field()?;
-            if fields
-                .last()
-                .is_some_and(|last| last.number >= field.number)
-            {
-                return Err(SchemaError::Malformed("fields are not in order"));
-            }
-            fields.push(field);
+        let count = self.number()?;
+        self.fields = self.fields.saturating_add(count as usize);
+        at_most(self.fields, MAX_FIELDS, FIELDS)?;
+        let mut fields = Vec::new();
+        for _ in 0..count {
+            fields.push(self.field()?);
         }
         Ok(MessageSchema { name, fields })
     }
 
     fn field(&mut self) -> Result<FieldSchema, SchemaError> {
         let number = self.number()?;
-        if number == 0 || number > MAX_FIELD_NUMBER {
-            return Err(SchemaError::Malformed("not a field number"));
-        }
         let kind = Kind::from_number(self.byte()?).ok_or(SchemaError::Malformed("unknown type"))?;
         let flags = self.byte()?;
         let shape = match flags & 3 {
@@ -198,8 +249,7 @@ impl<'a> Input<'a> {
         } else {
             None
         };
-        let singular_only = optional || oneof.is_some();
-        if flags > 15 || (singular_only && shape != Shape::Singular) {
+        if flags > 15 {
             return Err(SchemaError::Malformed("unknown flags"));
         }
         let name = self.text()?;

@@ -308,8 +308,51 @@ fn the_error_of_a_malformed_schema_says_why() {
         Schema::parse(&[1, 0, 0, 0]),
         Err(SchemaError::Malformed("trailing bytes"))
     );
-    assert_eq!(
-        Schema::parse(&vec![1; 1 << 21]),
-        Err(SchemaError::Malformed("too long"))
-    );
+}
+
+#[test]
+fn schemas_beyond_the_limits_are_refused() {
+    let refusal = |schema: &Schema| match Schema::parse(&schema.to_bytes()) {
+        Err(SchemaError::TooLarge { what, most }) => (what, most),
+        other => panic!("{other:?}"),
+    };
+    let empty = MessageSchema {
+        name: String::new(),
+        fields: Vec::new(),
+    };
+    let mut many = schema(vec![]);
+    many.messages.resize(MAX_MESSAGES, empty);
+    assert_eq!(Schema::parse(&many.to_bytes()), Ok(many.clone()));
+    many.messages.push(many.messages[1].clone());
+    assert_eq!(refusal(&many), ("messages", MAX_MESSAGES));
+    assert!(many.layouts().is_err());
+
+    let mut many = schema(vec![]);
+    let fields = |count: usize| (1..=count as u32).map(|number| field(number, "", Kind::Bool));
+    many.messages[2].fields = fields(MAX_FIELDS / 2).collect();
+    many.messages[3].fields = fields(MAX_FIELDS / 2).collect();
+    assert_eq!(Schema::parse(&many.to_bytes()), Ok(many.clone()));
+    many.messages[1].fields = fields(1).collect();
+    assert_eq!(refusal(&many), ("fields", MAX_FIELDS));
+    assert!(many.layouts().is_err());
+
+    let mut many = schema(vec![]);
+    let method = |index| MethodSchema {
+        path: format!("{index:04}"),
+        ..many.methods[0].clone()
+    };
+    let methods: Vec<_> = (0..=MAX_METHODS).map(method).collect();
+    many.methods = methods[..MAX_METHODS].to_vec();
+    assert_eq!(Schema::parse(&many.to_bytes()), Ok(many.clone()));
+    many.methods = methods;
+    assert_eq!(refusal(&many), ("methods", MAX_METHODS));
+    assert!(many.layouts().is_err());
+
+    let mut long = schema(vec![]);
+    long.messages[0].name = "n".repeat(MAX_SCHEMA_BYTES);
+    assert_eq!(refusal(&long), ("bytes", MAX_SCHEMA_BYTES));
+    // A count alone takes no memory.
+    let counts = [1, 0xff, 0xff, 0xff, 0xff, 0x0f];
+    let error = Schema::parse(&counts).unwrap_err();
+    assert_eq!(error.to_string(), "a schema has more than 16384 messages");
 }

@@ -12,43 +12,45 @@ mod __items {
     use crate::stub as __rt;
     #[doc(hidden)]
     pub static BIND_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.BindRequest",
+        name: ::std::borrow::Cow::Borrowed("starling.reflection.BindRequest"),
         size: 24,
-        fields: &[
-            __rt::FieldLayout {
-                name: "path",
-                json_name: "path",
-                number: 1,
-                kind: __rt::Kind::String,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "request_hash",
-                json_name: "requestHash",
-                number: 2,
-                kind: __rt::Kind::Fixed64,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "response_hash",
-                json_name: "responseHash",
-                number: 3,
-                kind: __rt::Kind::Fixed64,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 16,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("path"),
+                    json_name: ::std::borrow::Cow::Borrowed("path"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("request_hash"),
+                    json_name: ::std::borrow::Cow::Borrowed("requestHash"),
+                    number: 2,
+                    kind: __rt::Kind::Fixed64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("response_hash"),
+                    json_name: ::std::borrow::Cow::Borrowed("responseHash"),
+                    number: 3,
+                    kind: __rt::Kind::Fixed64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x9dd01becd55bf267,
     };
     /// Message `starling.reflection.BindRequest`.
@@ -175,32 +177,34 @@ mod __items {
     }
     #[doc(hidden)]
     pub static BIND_RESPONSE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.BindResponse",
+        name: ::std::borrow::Cow::Borrowed("starling.reflection.BindResponse"),
         size: 9,
-        fields: &[
-            __rt::FieldLayout {
-                name: "identical",
-                json_name: "identical",
-                number: 1,
-                kind: __rt::Kind::Bool,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "schema",
-                json_name: "schema",
-                number: 2,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("identical"),
+                    json_name: ::std::borrow::Cow::Borrowed("identical"),
+                    number: 1,
+                    kind: __rt::Kind::Bool,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("schema"),
+                    json_name: ::std::borrow::Cow::Borrowed("schema"),
+                    number: 2,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x24997ce1e975a154,
     };
     /// Message `starling.reflection.BindResponse`.
@@ -314,9 +318,9 @@ mod __items {
     }
     #[doc(hidden)]
     pub static LIST_SERVICES_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.ListServicesRequest",
+        name: ::std::borrow::Cow::Borrowed("starling.reflection.ListServicesRequest"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `starling.reflection.ListServicesRequest`.
@@ -335,21 +339,23 @@ mod __items {
     );
     #[doc(hidden)]
     pub static LIST_SERVICES_RESPONSE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.ListServicesResponse",
+        name: ::std::borrow::Cow::Borrowed("starling.reflection.ListServicesResponse"),
         size: 8,
-        fields: &[
-            __rt::FieldLayout {
-                name: "services",
-                json_name: "services",
-                number: 1,
-                kind: __rt::Kind::Message,
-                shape: __rt::Shape::Repeated,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::Known(&SERVICE_SUMMARY_LAYOUT),
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("services"),
+                    json_name: ::std::borrow::Cow::Borrowed("services"),
+                    number: 1,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&SERVICE_SUMMARY_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xb3d162efdb758f03,
     };
     /// Message `starling.reflection.ListServicesResponse`.
@@ -414,43 +420,45 @@ mod __items {
     }
     #[doc(hidden)]
     pub static SERVICE_SUMMARY_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.ServiceSummary",
+        name: ::std::borrow::Cow::Borrowed("starling.reflection.ServiceSummary"),
         size: 24,
-        fields: &[
-            __rt::FieldLayout {
-                name: "name",
-                json_name: "name",
-                number: 1,
-                kind: __rt::Kind::String,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "schema_hash",
-                json_name: "schemaHash",
-                number: 2,
-                kind: __rt::Kind::Fixed64,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "methods",
-                json_name: "methods",
-                number: 3,
-                kind: __rt::Kind::String,
-                shape: __rt::Shape::Repeated,
-                presence: __rt::Presence::Implicit,
-                offset: 16,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("name"),
+                    json_name: ::std::borrow::Cow::Borrowed("name"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("schema_hash"),
+                    json_name: ::std::borrow::Cow::Borrowed("schemaHash"),
+                    number: 2,
+                    kind: __rt::Kind::Fixed64,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("methods"),
+                    json_name: ::std::borrow::Cow::Borrowed("methods"),
+                    number: 3,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 16,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xc922e8ecede6cee7,
     };
     /// Message `starling.reflection.ServiceSummary`.
@@ -584,21 +592,23 @@ mod __items {
     }
     #[doc(hidden)]
     pub static DESCRIBE_SERVICE_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.DescribeServiceRequest",
+        name: ::std::borrow::Cow::Borrowed("starling.reflection.DescribeServiceRequest"),
         size: 8,
-        fields: &[
-            __rt::FieldLayout {
-                name: "name",
-                json_name: "name",
-                number: 1,
-                kind: __rt::Kind::String,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("name"),
+                    json_name: ::std::borrow::Cow::Borrowed("name"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xd425789aff63bc30,
     };
     /// Message `starling.reflection.DescribeServiceRequest`.
@@ -658,21 +668,25 @@ mod __items {
     }
     #[doc(hidden)]
     pub static DESCRIBE_SERVICE_RESPONSE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "starling.reflection.DescribeServiceResponse",
+        name: ::std::borrow::Cow::Borrowed(
+            "starling.reflection.DescribeServiceResponse",
+        ),
         size: 8,
-        fields: &[
-            __rt::FieldLayout {
-                name: "file_descriptor_set",
-                json_name: "fileDescriptorSet",
-                number: 1,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("file_descriptor_set"),
+                    json_name: ::std::borrow::Cow::Borrowed("fileDescriptorSet"),
+                    number: 1,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xff74df9b17ebb587,
     };
     /// Message `starling.reflection.DescribeServiceResponse`.

@@ -12,32 +12,34 @@ mod __items {
     use ::starling_message as __rt;
     #[doc(hidden)]
     pub static UNIT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "shared.v1.Unit",
+        name: ::std::borrow::Cow::Borrowed("shared.v1.Unit"),
         size: 12,
-        fields: &[
-            __rt::FieldLayout {
-                name: "name",
-                json_name: "name",
-                number: 1,
-                kind: __rt::Kind::String,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "scale",
-                json_name: "scale",
-                number: 2,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(unit::Scale::NAMES),
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("name"),
+                    json_name: ::std::borrow::Cow::Borrowed("name"),
+                    number: 1,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("scale"),
+                    json_name: ::std::borrow::Cow::Borrowed("scale"),
+                    number: 2,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(unit::Scale::NAMES),
+                },
+            ],
+        ),
         schema_hash: 0x65453b147f177f87,
     };
     /// A unit of measure.

@@ -12,21 +12,23 @@ mod __items {
     use crate::stub as __rt;
     #[doc(hidden)]
     pub static T_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "letters.T",
+        name: ::std::borrow::Cow::Borrowed("letters.T"),
         size: 4,
-        fields: &[
-            __rt::FieldLayout {
-                name: "number",
-                json_name: "number",
-                number: 1,
-                kind: __rt::Kind::Uint32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("number"),
+                    json_name: ::std::borrow::Cow::Borrowed("number"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xf6cb649b1303b6dc,
     };
     /// Message `letters.T`.
@@ -83,21 +85,23 @@ mod __items {
     }
     #[doc(hidden)]
     pub static R_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "letters.R",
+        name: ::std::borrow::Cow::Borrowed("letters.R"),
         size: 4,
-        fields: &[
-            __rt::FieldLayout {
-                name: "number",
-                json_name: "number",
-                number: 1,
-                kind: __rt::Kind::Uint32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("number"),
+                    json_name: ::std::borrow::Cow::Borrowed("number"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xf6cb649b1303b6dc,
     };
     /// Message `letters.R`.
@@ -154,21 +158,23 @@ mod __items {
     }
     #[doc(hidden)]
     pub static C_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "letters.C",
+        name: ::std::borrow::Cow::Borrowed("letters.C"),
         size: 4,
-        fields: &[
-            __rt::FieldLayout {
-                name: "number",
-                json_name: "number",
-                number: 1,
-                kind: __rt::Kind::Uint32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("number"),
+                    json_name: ::std::borrow::Cow::Borrowed("number"),
+                    number: 1,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xf6cb649b1303b6dc,
     };
     /// Message `letters.C`.

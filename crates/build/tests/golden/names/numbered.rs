@@ -32,32 +32,34 @@ mod __items {
     __rt::enumeration!(Values);
     #[doc(hidden)]
     pub static FIELDS_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "numbered.Fields",
+        name: ::std::borrow::Cow::Borrowed("numbered.Fields"),
         size: 8,
-        fields: &[
-            __rt::FieldLayout {
-                name: "view_3",
-                json_name: "view3",
-                number: 1,
-                kind: __rt::Kind::Int32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "view",
-                json_name: "view",
-                number: 3,
-                kind: __rt::Kind::Int32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 4,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("view_3"),
+                    json_name: ::std::borrow::Cow::Borrowed("view3"),
+                    number: 1,
+                    kind: __rt::Kind::Int32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("view"),
+                    json_name: ::std::borrow::Cow::Borrowed("view"),
+                    number: 3,
+                    kind: __rt::Kind::Int32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 4,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x3653b26f5eef09a3,
     };
     /// Message `numbered.Fields`.
@@ -149,46 +151,49 @@ mod __items {
     }
     #[doc(hidden)]
     pub static ONEOFS_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "numbered.Oneofs",
+        name: ::std::borrow::Cow::Borrowed("numbered.Oneofs"),
         size: 13,
-        fields: &[
-            __rt::FieldLayout {
-                name: "at",
-                json_name: "at",
-                number: 1,
-                kind: __rt::Kind::Int32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "at_oneof",
-                json_name: "atOneof",
-                number: 2,
-                kind: __rt::Kind::Int32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 4,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "a2",
-                json_name: "a2",
-                number: 3,
-                kind: __rt::Kind::Int32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Oneof {
-                    discriminant: 12,
-                    case: 1,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("at"),
+                    json_name: ::std::borrow::Cow::Borrowed("at"),
+                    number: 1,
+                    kind: __rt::Kind::Int32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
                 },
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("at_oneof"),
+                    json_name: ::std::borrow::Cow::Borrowed("atOneof"),
+                    number: 2,
+                    kind: __rt::Kind::Int32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 4,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("a2"),
+                    json_name: ::std::borrow::Cow::Borrowed("a2"),
+                    number: 3,
+                    kind: __rt::Kind::Int32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Oneof {
+                        discriminant: 12,
+                        case: 1,
+                        cases: 1,
+                    },
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x760d6f7a763d793c,
     };
     /// Message `numbered.Oneofs`.

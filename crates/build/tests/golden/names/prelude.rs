@@ -76,60 +76,64 @@ mod __items {
     __rt::enumeration!(Err);
     #[doc(hidden)]
     pub static OPTION_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Option",
+        name: ::std::borrow::Cow::Borrowed("prelude.Option"),
         size: 13,
-        fields: &[
-            __rt::FieldLayout {
-                name: "none",
-                json_name: "none",
-                number: 1,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(None::NAMES),
-            },
-            __rt::FieldLayout {
-                name: "some",
-                json_name: "some",
-                number: 2,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 4,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(Some::NAMES),
-            },
-            __rt::FieldLayout {
-                name: "ok",
-                json_name: "ok",
-                number: 3,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Oneof {
-                    discriminant: 12,
-                    case: 1,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("none"),
+                    json_name: ::std::borrow::Cow::Borrowed("none"),
+                    number: 1,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(None::NAMES),
                 },
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(Ok::NAMES),
-            },
-            __rt::FieldLayout {
-                name: "err",
-                json_name: "err",
-                number: 4,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Oneof {
-                    discriminant: 12,
-                    case: 2,
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("some"),
+                    json_name: ::std::borrow::Cow::Borrowed("some"),
+                    number: 2,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 4,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(Some::NAMES),
                 },
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(Err::NAMES),
-            },
-        ],
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("ok"),
+                    json_name: ::std::borrow::Cow::Borrowed("ok"),
+                    number: 3,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Oneof {
+                        discriminant: 12,
+                        case: 1,
+                        cases: 2,
+                    },
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(Ok::NAMES),
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("err"),
+                    json_name: ::std::borrow::Cow::Borrowed("err"),
+                    number: 4,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Oneof {
+                        discriminant: 12,
+                        case: 2,
+                        cases: 2,
+                    },
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(Err::NAMES),
+                },
+            ],
+        ),
         schema_hash: 0x9b60e9a43092a107,
     };
     /// Message `prelude.Option`.
@@ -383,9 +387,9 @@ mod __items {
     }
     #[doc(hidden)]
     pub static RESULT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Result",
+        name: ::std::borrow::Cow::Borrowed("prelude.Result"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Result`.
@@ -401,9 +405,9 @@ mod __items {
     __rt::message!(Result, ResultView, ResultMut, RESULT_LAYOUT);
     #[doc(hidden)]
     pub static VEC_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Vec",
+        name: ::std::borrow::Cow::Borrowed("prelude.Vec"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Vec`.
@@ -419,9 +423,9 @@ mod __items {
     __rt::message!(Vec, VecView, VecMut, VEC_LAYOUT);
     #[doc(hidden)]
     pub static STRING_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.String",
+        name: ::std::borrow::Cow::Borrowed("prelude.String"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.String`.
@@ -437,9 +441,9 @@ mod __items {
     __rt::message!(String, StringView, StringMut, STRING_LAYOUT);
     #[doc(hidden)]
     pub static BOX_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Box",
+        name: ::std::borrow::Cow::Borrowed("prelude.Box"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Box`.
@@ -455,9 +459,9 @@ mod __items {
     __rt::message!(Box, BoxView, BoxMut, BOX_LAYOUT);
     #[doc(hidden)]
     pub static SELF_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Self",
+        name: ::std::borrow::Cow::Borrowed("prelude.Self"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Self`.
@@ -473,9 +477,9 @@ mod __items {
     __rt::message!(Self_, Self_View, Self_Mut, SELF_LAYOUT);
     #[doc(hidden)]
     pub static DEFAULT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Default",
+        name: ::std::borrow::Cow::Borrowed("prelude.Default"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Default`.
@@ -491,9 +495,9 @@ mod __items {
     __rt::message!(Default, DefaultView, DefaultMut, DEFAULT_LAYOUT);
     #[doc(hidden)]
     pub static CLONE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Clone",
+        name: ::std::borrow::Cow::Borrowed("prelude.Clone"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Clone`.
@@ -509,9 +513,9 @@ mod __items {
     __rt::message!(Clone, CloneView, CloneMut, CLONE_LAYOUT);
     #[doc(hidden)]
     pub static PARTIAL_EQ_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.PartialEq",
+        name: ::std::borrow::Cow::Borrowed("prelude.PartialEq"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.PartialEq`.
@@ -527,9 +531,9 @@ mod __items {
     __rt::message!(PartialEq, PartialEqView, PartialEqMut, PARTIAL_EQ_LAYOUT);
     #[doc(hidden)]
     pub static SIZED_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Sized",
+        name: ::std::borrow::Cow::Borrowed("prelude.Sized"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Sized`.
@@ -545,32 +549,34 @@ mod __items {
     __rt::message!(Sized, SizedView, SizedMut, SIZED_LAYOUT);
     #[doc(hidden)]
     pub static STR_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Str",
+        name: ::std::borrow::Cow::Borrowed("prelude.Str"),
         size: 12,
-        fields: &[
-            __rt::FieldLayout {
-                name: "kind",
-                json_name: "kind",
-                number: 1,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(str::Kind::NAMES),
-            },
-            __rt::FieldLayout {
-                name: "value",
-                json_name: "value",
-                number: 2,
-                kind: __rt::Kind::String,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("kind"),
+                    json_name: ::std::borrow::Cow::Borrowed("kind"),
+                    number: 1,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(str::Kind::NAMES),
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("value"),
+                    json_name: ::std::borrow::Cow::Borrowed("value"),
+                    number: 2,
+                    kind: __rt::Kind::String,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x43b484690f782409,
     };
     /// Modules that are called as primitive types and crates are.
@@ -682,24 +688,26 @@ mod __items {
     }
     #[doc(hidden)]
     pub static I32_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.I32",
+        name: ::std::borrow::Cow::Borrowed("prelude.I32"),
         size: 5,
-        fields: &[
-            __rt::FieldLayout {
-                name: "value",
-                json_name: "value",
-                number: 1,
-                kind: __rt::Kind::Int32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Bit {
-                    byte: 4,
-                    mask: 1,
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("value"),
+                    json_name: ::std::borrow::Cow::Borrowed("value"),
+                    number: 1,
+                    kind: __rt::Kind::Int32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Bit {
+                        byte: 4,
+                        mask: 1,
+                    },
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
                 },
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+            ],
+        ),
         schema_hash: 0x3c09a49b3a381f90,
     };
     /// Message `prelude.I32`.
@@ -806,9 +814,9 @@ mod __items {
     }
     #[doc(hidden)]
     pub static CORE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "prelude.Core",
+        name: ::std::borrow::Cow::Borrowed("prelude.Core"),
         size: 0,
-        fields: &[],
+        fields: ::std::borrow::Cow::Borrowed(&[]),
         schema_hash: 0xb5d445774c80560f,
     };
     /// Message `prelude.Core`.

@@ -12,23 +12,25 @@ mod __items {
     use crate::stub as __rt;
     #[doc(hidden)]
     pub static WEIGHT_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "shop.order.line.v1.Weight",
+        name: ::std::borrow::Cow::Borrowed("shop.order.line.v1.Weight"),
         size: 4,
-        fields: &[
-            __rt::FieldLayout {
-                name: "unit",
-                json_name: "unit",
-                number: 1,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(
-                    super::super::super::super::order::line::Unit::NAMES,
-                ),
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("unit"),
+                    json_name: ::std::borrow::Cow::Borrowed("unit"),
+                    number: 1,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(
+                        super::super::super::super::order::line::Unit::NAMES,
+                    ),
+                },
+            ],
+        ),
         schema_hash: 0x10c7d59b21bbb2dd,
     };
     /// Message `shop.order.line.v1.Weight`.

@@ -12,34 +12,36 @@ mod __items {
     use crate::stub as __rt;
     #[doc(hidden)]
     pub static NOTE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "shop.order.Note",
+        name: ::std::borrow::Cow::Borrowed("shop.order.Note"),
         size: 12,
-        fields: &[
-            __rt::FieldLayout {
-                name: "state",
-                json_name: "state",
-                number: 1,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(
-                    super::super::order::State::NAMES,
-                ),
-            },
-            __rt::FieldLayout {
-                name: "line",
-                json_name: "line",
-                number: 2,
-                kind: __rt::Kind::Message,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Reference,
-                offset: 0,
-                nested: __rt::Nested::Known(&super::super::order::LINE_LAYOUT),
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("state"),
+                    json_name: ::std::borrow::Cow::Borrowed("state"),
+                    number: 1,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(
+                        super::super::order::State::NAMES,
+                    ),
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("line"),
+                    json_name: ::std::borrow::Cow::Borrowed("line"),
+                    number: 2,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Reference,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&super::super::order::LINE_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x8fe543beee2695e3,
     };
     /// Message `shop.order.Note`.

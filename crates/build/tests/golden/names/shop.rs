@@ -12,32 +12,34 @@ mod __items {
     use crate::stub as __rt;
     #[doc(hidden)]
     pub static ORDER_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "shop.Order",
+        name: ::std::borrow::Cow::Borrowed("shop.Order"),
         size: 12,
-        fields: &[
-            __rt::FieldLayout {
-                name: "state",
-                json_name: "state",
-                number: 1,
-                kind: __rt::Kind::Enum,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::Some(order::State::NAMES),
-            },
-            __rt::FieldLayout {
-                name: "lines",
-                json_name: "lines",
-                number: 2,
-                kind: __rt::Kind::Message,
-                shape: __rt::Shape::Repeated,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::Known(&order::LINE_LAYOUT),
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("state"),
+                    json_name: ::std::borrow::Cow::Borrowed("state"),
+                    number: 1,
+                    kind: __rt::Kind::Enum,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::Some(order::State::NAMES),
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("lines"),
+                    json_name: ::std::borrow::Cow::Borrowed("lines"),
+                    number: 2,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&order::LINE_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xeadbb52763ca4d40,
     };
     /// Message `shop.Order`.
@@ -155,23 +157,25 @@ mod __items {
         __rt::enumeration!(State);
         #[doc(hidden)]
         pub static LINE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-            name: "shop.Order.Line",
+            name: ::std::borrow::Cow::Borrowed("shop.Order.Line"),
             size: 4,
-            fields: &[
-                __rt::FieldLayout {
-                    name: "unit",
-                    json_name: "unit",
-                    number: 1,
-                    kind: __rt::Kind::Enum,
-                    shape: __rt::Shape::Singular,
-                    presence: __rt::Presence::Implicit,
-                    offset: 0,
-                    nested: __rt::Nested::None,
-                    enumeration: ::core::option::Option::Some(
-                        super::order::line::Unit::NAMES,
-                    ),
-                },
-            ],
+            fields: ::std::borrow::Cow::Borrowed(
+                &[
+                    __rt::FieldLayout {
+                        name: ::std::borrow::Cow::Borrowed("unit"),
+                        json_name: ::std::borrow::Cow::Borrowed("unit"),
+                        number: 1,
+                        kind: __rt::Kind::Enum,
+                        shape: __rt::Shape::Singular,
+                        presence: __rt::Presence::Implicit,
+                        offset: 0,
+                        nested: __rt::Nested::None,
+                        enumeration: ::core::option::Option::Some(
+                            super::order::line::Unit::NAMES,
+                        ),
+                    },
+                ],
+            ),
             schema_hash: 0x10c7d59b21bbb2dd,
         };
         /// Message `shop.Order.Line`.

@@ -12,21 +12,23 @@ mod __items {
     use crate::stub as __rt;
     #[doc(hidden)]
     pub static GET_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "kv.GetRequest",
+        name: ::std::borrow::Cow::Borrowed("kv.GetRequest"),
         size: 8,
-        fields: &[
-            __rt::FieldLayout {
-                name: "key",
-                json_name: "key",
-                number: 1,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("key"),
+                    json_name: ::std::borrow::Cow::Borrowed("key"),
+                    number: 1,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xff74df9b17ebb587,
     };
     /// Message `kv.GetRequest`.
@@ -103,32 +105,34 @@ mod __items {
     }
     #[doc(hidden)]
     pub static GET_RESPONSE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "kv.GetResponse",
+        name: ::std::borrow::Cow::Borrowed("kv.GetResponse"),
         size: 9,
-        fields: &[
-            __rt::FieldLayout {
-                name: "found",
-                json_name: "found",
-                number: 1,
-                kind: __rt::Kind::Bool,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "value",
-                json_name: "value",
-                number: 2,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("found"),
+                    json_name: ::std::borrow::Cow::Borrowed("found"),
+                    number: 1,
+                    kind: __rt::Kind::Bool,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("value"),
+                    json_name: ::std::borrow::Cow::Borrowed("value"),
+                    number: 2,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x24997ce1e975a154,
     };
     /// Message `kv.GetResponse`.
@@ -240,32 +244,34 @@ mod __items {
     }
     #[doc(hidden)]
     pub static SCAN_REQUEST_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "kv.ScanRequest",
+        name: ::std::borrow::Cow::Borrowed("kv.ScanRequest"),
         size: 12,
-        fields: &[
-            __rt::FieldLayout {
-                name: "from",
-                json_name: "from",
-                number: 1,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "limit",
-                json_name: "limit",
-                number: 2,
-                kind: __rt::Kind::Uint32,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("from"),
+                    json_name: ::std::borrow::Cow::Borrowed("from"),
+                    number: 1,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("limit"),
+                    json_name: ::std::borrow::Cow::Borrowed("limit"),
+                    number: 2,
+                    kind: __rt::Kind::Uint32,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xcfb900ad3064d8db,
     };
     /// Message `kv.ScanRequest`.
@@ -377,32 +383,34 @@ mod __items {
     }
     #[doc(hidden)]
     pub static ITEM_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "kv.Item",
+        name: ::std::borrow::Cow::Borrowed("kv.Item"),
         size: 16,
-        fields: &[
-            __rt::FieldLayout {
-                name: "key",
-                json_name: "key",
-                number: 1,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-            __rt::FieldLayout {
-                name: "value",
-                json_name: "value",
-                number: 2,
-                kind: __rt::Kind::Bytes,
-                shape: __rt::Shape::Singular,
-                presence: __rt::Presence::Implicit,
-                offset: 8,
-                nested: __rt::Nested::None,
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("key"),
+                    json_name: ::std::borrow::Cow::Borrowed("key"),
+                    number: 1,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("value"),
+                    json_name: ::std::borrow::Cow::Borrowed("value"),
+                    number: 2,
+                    kind: __rt::Kind::Bytes,
+                    shape: __rt::Shape::Singular,
+                    presence: __rt::Presence::Implicit,
+                    offset: 8,
+                    nested: __rt::Nested::None,
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0xc70f85ad2b7cda30,
     };
     /// Message `kv.Item`.
@@ -534,21 +542,23 @@ mod __items {
     }
     #[doc(hidden)]
     pub static SCAN_RESPONSE_LAYOUT: __rt::MessageLayout = __rt::MessageLayout {
-        name: "kv.ScanResponse",
+        name: ::std::borrow::Cow::Borrowed("kv.ScanResponse"),
         size: 8,
-        fields: &[
-            __rt::FieldLayout {
-                name: "items",
-                json_name: "items",
-                number: 1,
-                kind: __rt::Kind::Message,
-                shape: __rt::Shape::Repeated,
-                presence: __rt::Presence::Implicit,
-                offset: 0,
-                nested: __rt::Nested::Known(&ITEM_LAYOUT),
-                enumeration: ::core::option::Option::None,
-            },
-        ],
+        fields: ::std::borrow::Cow::Borrowed(
+            &[
+                __rt::FieldLayout {
+                    name: ::std::borrow::Cow::Borrowed("items"),
+                    json_name: ::std::borrow::Cow::Borrowed("items"),
+                    number: 1,
+                    kind: __rt::Kind::Message,
+                    shape: __rt::Shape::Repeated,
+                    presence: __rt::Presence::Implicit,
+                    offset: 0,
+                    nested: __rt::Nested::Known(&ITEM_LAYOUT),
+                    enumeration: ::core::option::Option::None,
+                },
+            ],
+        ),
         schema_hash: 0x498ee85345989c4c,
     };
     /// Message `kv.ScanResponse`.
