@@ -11,22 +11,13 @@
 //!
 //! The command knows nothing of the service beforehand: the server describes it.
 
-mod describe;
-mod json;
-
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use prost_reflect::{DescriptorPool, MethodDescriptor};
-use starling::reflection::{
-    DescribeServiceRequest, ListServicesRequest, ListServicesResponse, ReflectionClient,
-};
-use starling::{CallOptions, Endpoint, LocalChannel, Message, Metadata, Response, Status};
-use starling_endpoint::{Encoding, MethodId, OpenError, OwnedMessage, SessionId};
-use starling_io::Fault;
-use starling_message::method_id;
+use starling::{CallOptions, Channel, block_on};
+use starling_dynamic::{DynamicClient, service_notation};
 
 use crate::error::CliError;
 use crate::output;
@@ -100,24 +91,37 @@ fn parse_metadata(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let mut session = Session::open(arguments)?;
+    let mut options = CallOptions::default();
+    for (key, value) in &arguments.metadata {
+        let inserted = options.metadata.insert(key, value);
+        inserted.map_err(|error| CliError::Usage(format!("--metadata {key}: {error}")))?;
+    }
+    let channel = Channel::lazy(&arguments.address)?;
+    let deadline = Instant::now() + arguments.timeout;
+    // The timeout is that of all calls together.
+    let client = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        DynamicClient::new(channel.clone()).with_options(options.clone().timeout(left))
+    };
     let Some(method) = &arguments.method else {
-        return output::print(&session.services()?);
+        let names = block_on(client().services())?;
+        let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
+        return output::print(&lines);
     };
     // gRPC writes a method as a path.
-    let method = method.strip_prefix('/').unwrap_or(method);
-    let Some((service, method)) = method.split_once('/') else {
-        let pool = session.describe(method)?;
-        return output::print(&describe::service(&pool, method)?);
-    };
-    let pool = session.describe(service)?;
-    let method = find(&pool, service, method)?;
-    let request = json::request(&method.input(), &text_of(&arguments.request)?)?;
-    let (response, metadata) = session.call(&method, &request)?;
-    for (key, value) in metadata.view().iter() {
+    let path = method.strip_prefix('/').unwrap_or(method);
+    if !path.contains('/') {
+        let service = block_on(client().service(path))?;
+        return output::print(&service_notation(&service));
+    }
+    let method = block_on(client().method(path))?;
+    let request = method.request_from_json(&text_of(&arguments.request)?);
+    let request = request.map_err(|error| CliError::Usage(error.to_string()))?;
+    let response = client().call(&method, &request).wait()?;
+    for (key, value) in response.metadata().iter() {
         eprintln!("{key}: {}", String::from_utf8_lossy(value));
     }
-    output::print(&json::response(&method.output(), &response)?)
+    output::print(&response.to_json())
 }
 
 /// The request's text: the argument itself, or the input that it names.
@@ -141,143 +145,6 @@ fn text_of(argument: &str) -> Result<String, CliError> {
         source,
     })?;
     Ok(text)
-}
-
-fn find(pool: &DescriptorPool, service: &str, method: &str) -> Result<MethodDescriptor, CliError> {
-    let descriptor = describe::find(pool, service)?;
-    let mut methods = descriptor.methods();
-    if let Some(found) = methods.find(|candidate| candidate.name() == method) {
-        return Ok(found);
-    }
-    let names: Vec<String> = descriptor.methods().map(|m| m.name().into()).collect();
-    let names = names.join(", ");
-    let error = format!("{service} has no method {method}; it has {names}");
-    Err(Status::unimplemented(error).into())
-}
-
-/// A connection to the server, with the deadline of the whole command.
-struct Session {
-    endpoint: Endpoint,
-    /// For the call itself: there is no generated client of its service.
-    session: SessionId,
-    reflection: ReflectionClient<LocalChannel>,
-    deadline: Instant,
-    metadata: Metadata,
-}
-
-impl Session {
-    fn open(arguments: &Arguments) -> Result<Self, CliError> {
-        let mut metadata = Metadata::default();
-        for (key, value) in &arguments.metadata {
-            let inserted = metadata.insert(key, value);
-            inserted.map_err(|error| CliError::Usage(format!("--metadata {key}: {error}")))?;
-        }
-        let mut endpoint = Endpoint::client(&arguments.address)?;
-        let channel = endpoint.channel(&arguments.address)?;
-        Ok(Self {
-            session: connect(&mut endpoint, &arguments.address)?,
-            endpoint,
-            reflection: ReflectionClient::new(channel),
-            deadline: Instant::now() + arguments.timeout,
-            metadata,
-        })
-    }
-
-    fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    fn wait<P: Message>(
-        &mut self,
-        call: impl Future<Output = Result<Response<P>, Status>>,
-    ) -> Result<Response<P>, CliError> {
-        Ok(self.endpoint.block_on(call)??)
-    }
-
-    fn list(&mut self) -> Result<Response<ListServicesResponse>, CliError> {
-        let options = CallOptions::with_timeout(self.remaining());
-        let request = ListServicesRequest::new();
-        let call = self.reflection.list_services_with(&request, &options);
-        self.wait(call)
-    }
-
-    /// The names of the server's services, a line each.
-    fn services(&mut self) -> Result<String, CliError> {
-        let list = self.list()?;
-        let services = list.message().services();
-        Ok(services.iter().map(|s| format!("{}\n", s.name())).collect())
-    }
-
-    /// All types of a service.
-    fn describe(&mut self, service: &str) -> Result<DescriptorPool, CliError> {
-        let list = self.list()?;
-        let names = list.message().services().iter();
-        let names: Vec<&str> = names.map(|service| service.name()).collect();
-        if !names.contains(&service) {
-            let as_method = service
-                .rsplit_once('.')
-                .filter(|(prefix, _)| names.contains(prefix))
-                .map_or_else(String::new, |(prefix, method)| {
-                    format!("; for a method write {prefix}/{method}")
-                });
-            let names = names.join(", ");
-            let error = format!("the server has no service {service}; it has {names}{as_method}");
-            return Err(Status::unimplemented(error).into());
-        }
-        let mut request = DescribeServiceRequest::new();
-        request.set_name(service);
-        let options = CallOptions::with_timeout(self.remaining());
-        let call = self.reflection.describe_service_with(&request, &options);
-        let described = self.wait(call)?;
-        let set = described.message().file_descriptor_set();
-        DescriptorPool::decode(set).map_err(|error| {
-            let error = format!("the server's description of {service} is malformed: {error}");
-            Status::internal(error).into()
-        })
-    }
-
-    /// Makes a call with an encoded request; returns the encoded response.
-    fn call(
-        &mut self,
-        method: &MethodDescriptor,
-        request: &[u8],
-    ) -> Result<(Vec<u8>, Metadata), CliError> {
-        if method.is_client_streaming() || method.is_server_streaming() {
-            let error = format!("{} is a streaming method", method.full_name());
-            return Err(Status::unimplemented(error).into());
-        }
-        let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
-        let options = starling_endpoint::CallOptions {
-            timeout: Some(self.remaining()),
-            encoding: Encoding::Protobuf,
-            stream: None,
-            metadata: self.metadata.clone(),
-        };
-        let id = MethodId(method_id(&path));
-        let build = |buffer: &mut Vec<u8>| buffer.extend_from_slice(request);
-        let call = self
-            .endpoint
-            .local()
-            .call(self.session, id, &options, build);
-        let response: OwnedMessage = self.endpoint.block_on(call)??;
-        Ok((response.body().to_vec(), response.to_metadata()))
-    }
-}
-
-/// Opens a session. A server that cannot be reached shows when the first call ends.
-fn connect(endpoint: &mut Endpoint, address: &str) -> Result<SessionId, CliError> {
-    let opened = if let Some(raw) = endpoint.raw::<starling_io_udp::UdpIo>() {
-        raw.connect(address)
-    } else if let Some(raw) = endpoint.raw::<starling_io_shm::ShmIo>() {
-        raw.connect(address)
-    } else {
-        let raw = endpoint.raw::<starling_io_xdp::XdpIo>();
-        raw.expect("there are no other devices").connect(address)
-    };
-    opened.map_err(|error| match error {
-        OpenError::Device(error) if error.fault == Fault::Caller => CliError::Device(error),
-        error => Status::unavailable(error.to_string()).into(),
-    })
 }
 
 #[cfg(test)]

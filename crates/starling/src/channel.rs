@@ -170,7 +170,7 @@ impl Channel {
 
     /// What this process uses of the channel. In a child of the process that made the channel, it is
     /// another endpoint with the same settings.
-    fn here(&self) -> Result<&Arc<Shared>, Status> {
+    pub(crate) fn here(&self) -> Result<&Arc<Shared>, Status> {
         let mut channel = self;
         while !channel.shared.is_of_this_process() {
             let in_child = &channel.shared.in_child;
@@ -185,6 +185,10 @@ impl Channel {
             channel = in_child.get().expect("just set");
         }
         Ok(&channel.shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The server's address.

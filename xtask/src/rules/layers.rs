@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "call", "endpoint", "io", "io-mem", "io-shm", "io-udp", "io-xdp", "message", "share",
         ],
     ),
+    ("crates/dynamic", &["starling"]),
     ("crates/sample-services", &["starling"]),
 ];
 

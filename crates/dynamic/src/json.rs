@@ -1,18 +1,31 @@
 //! Messages as JSON, by protobuf's mapping.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
 use serde_path_to_error::{Path, Segment};
-use starling::Status;
 
-use super::describe;
-use crate::error::CliError;
+use crate::notation;
 
-/// A request in protobuf encoding. Errors name the field and what it takes.
-pub(super) fn request(descriptor: &MessageDescriptor, json: &str) -> Result<Vec<u8>, CliError> {
-    let wrong = |what: String| CliError::Usage(format!("the request: {what}"));
+/// Why JSON is no request of a method: the field, and what it takes.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the request: {0}")]
+pub struct JsonError(String);
+
+/// The same text as `Display`: what `main` prints if it returns the error.
+impl fmt::Debug for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A message from its JSON. Errors name the field and what it takes.
+pub(crate) fn parse(
+    descriptor: &MessageDescriptor,
+    json: &str,
+) -> Result<DynamicMessage, JsonError> {
+    let wrong = JsonError;
     let mut deserializer = serde_json::Deserializer::from_str(json);
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
@@ -35,7 +48,7 @@ pub(super) fn request(descriptor: &MessageDescriptor, json: &str) -> Result<Vec<
     })?;
     let end = deserializer.end();
     end.map_err(|error| wrong(format!("after the message: {error}")))?;
-    Ok(message.encode_to_vec())
+    Ok(message)
 }
 
 /// The target of a path in a message.
@@ -75,7 +88,7 @@ fn found(descriptor: &MessageDescriptor, path: &Path) -> Found {
     }
     match field {
         Some(field) if !element && (field.is_list() || field.is_map()) => {
-            Found::Value(describe::type_of(&field).into())
+            Found::Value(notation::type_of(&field).into())
         }
         Some(field) => Found::Value(takes(&value_kind(&field))),
         None => Found::Nothing(message),
@@ -120,7 +133,7 @@ fn takes(kind: &Kind) -> Cow<'static, str> {
 /// The fields of a message with their types, for an error text.
 fn fields(message: &MessageDescriptor) -> String {
     let all = message.fields();
-    let names = all.map(|field| format!("{} ({})", field.name(), describe::type_of(&field)));
+    let names = all.map(|field| format!("{} ({})", field.name(), notation::type_of(&field)));
     let names: Vec<String> = names.collect();
     if names.is_empty() {
         return "no fields".into();
@@ -128,25 +141,22 @@ fn fields(message: &MessageDescriptor) -> String {
     names.join(", ")
 }
 
-/// A response in protobuf encoding as indented JSON, with fields that are not set.
-pub(super) fn response(descriptor: &MessageDescriptor, bytes: &[u8]) -> Result<String, CliError> {
-    let malformed =
-        |error: String| Status::internal(format!("the server's response is malformed: {error}"));
-    let message = DynamicMessage::decode(descriptor.clone(), bytes)
-        .map_err(|error| malformed(error.to_string()))?;
+/// A message as indented JSON, with fields that are not set.
+pub(crate) fn print(message: &DynamicMessage) -> String {
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::pretty(&mut out);
     let options = SerializeOptions::new().skip_default_fields(false);
-    message
-        .serialize_with_options(&mut serializer, &options)
-        .map_err(|error| malformed(error.to_string()))?;
+    // A vector takes all that is written, and a message has no key that is not text.
+    let written = message.serialize_with_options(&mut serializer, &options);
+    debug_assert!(written.is_ok(), "{written:?}");
     out.push(b'\n');
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use prost_reflect::DescriptorPool;
+    use prost_reflect::prost::Message as _;
     use starling_sample_services::api::kv::KV_SERVICE;
 
     use super::*;
@@ -157,8 +167,8 @@ mod tests {
     }
 
     fn refused_by(descriptor: &MessageDescriptor, json: &str) -> String {
-        match request(descriptor, json) {
-            Err(CliError::Usage(what)) => what,
+        match parse(descriptor, json) {
+            Err(error) => error.to_string(),
             other => panic!("{json}: {other:?}"),
         }
     }
@@ -170,12 +180,12 @@ mod tests {
     #[test]
     fn requests_and_responses_are_json() {
         let descriptor = descriptor("kv.ScanRequest");
-        let bytes = request(&descriptor, r#"{"start": "YWJj", "limit": 3}"#).unwrap();
-        assert_eq!(bytes, b"\x0a\x03abc\x10\x03");
-        let json = response(&descriptor, &bytes).unwrap();
+        let message = parse(&descriptor, r#"{"start": "YWJj", "limit": 3}"#).unwrap();
+        assert_eq!(message.encode_to_vec(), b"\x0a\x03abc\x10\x03");
+        let json = print(&message);
         assert_eq!(json, "{\n  \"start\": \"YWJj\",\n  \"limit\": 3\n}\n");
         // Fields that are not set are shown as well.
-        assert!(response(&descriptor, b"").unwrap().contains("\"limit\": 0"));
+        assert!(print(&DynamicMessage::new(descriptor)).contains("\"limit\": 0"));
     }
 
     /// A message of the code generator's test schema, which has every kind of field.
@@ -190,8 +200,10 @@ mod tests {
     /// The JSON of a response whose bytes are those of a request with this JSON.
     fn there_and_back(message: &str, json: &str) -> serde_json::Value {
         let descriptor = everything(message);
-        let bytes = request(&descriptor, json).unwrap_or_else(|error| panic!("{json}: {error}"));
-        serde_json::from_str(&response(&descriptor, &bytes).unwrap()).unwrap()
+        let sent = parse(&descriptor, json).unwrap_or_else(|error| panic!("{json}: {error}"));
+        let bytes = sent.encode_to_vec();
+        let received = DynamicMessage::decode(descriptor, &bytes[..]).unwrap();
+        serde_json::from_str(&print(&received)).unwrap()
     }
 
     #[test]
@@ -378,11 +390,5 @@ mod tests {
             let what = refused_by(&everything(message), json);
             assert!(what.contains(expected), "{json}: {what}");
         }
-    }
-
-    #[test]
-    fn a_malformed_response_is_the_servers_fault() {
-        let error = response(&descriptor("kv.ScanRequest"), &[0xff]).unwrap_err();
-        assert!(matches!(error, CliError::Status(_)), "{error}");
     }
 }

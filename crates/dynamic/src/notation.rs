@@ -3,20 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use prost_reflect::{
-    DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
-};
-use starling::Status;
-
-use crate::error::CliError;
-
-/// The service's descriptor, in a pool that its server sent.
-pub(super) fn find(pool: &DescriptorPool, service: &str) -> Result<ServiceDescriptor, CliError> {
-    pool.get_service_by_name(service).ok_or_else(|| {
-        let error = format!("the server's description of {service} does not contain it");
-        Status::internal(error).into()
-    })
-}
+use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor};
 
 /// The types of a service's requests and responses, by name.
 #[derive(Default)]
@@ -25,10 +12,9 @@ struct Types {
     enums: BTreeMap<String, EnumDescriptor>,
 }
 
-/// Methods, messages and enumerations, in the notation of `.proto` files.
-pub(super) fn service(pool: &DescriptorPool, name: &str) -> Result<String, CliError> {
-    let service = find(pool, name)?;
-    let mut text = format!("service {name} {{\n");
+/// A service's methods, messages and enumerations, in the notation of `.proto` files.
+pub fn service_notation(service: &ServiceDescriptor) -> String {
+    let mut text = format!("service {} {{\n", service.full_name());
     let mut types = Types::default();
     for method in service.methods() {
         let stream = |yes| if yes { "stream " } else { "" };
@@ -55,7 +41,7 @@ pub(super) fn service(pool: &DescriptorPool, name: &str) -> Result<String, CliEr
         }
         text.push_str("\n}\n");
     }
-    Ok(text)
+    text
 }
 
 fn write_message(message: &MessageDescriptor, text: &mut String) {
@@ -105,7 +91,7 @@ impl Types {
 }
 
 /// A field's type in the notation of `.proto` files.
-pub(super) fn type_of(field: &FieldDescriptor) -> String {
+pub(crate) fn type_of(field: &FieldDescriptor) -> String {
     let kind = |field: &FieldDescriptor| match field.kind() {
         Kind::Message(message) => message.full_name().to_string(),
         Kind::Enum(of) => of.full_name().to_string(),
@@ -121,6 +107,7 @@ pub(super) fn type_of(field: &FieldDescriptor) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prost_reflect::DescriptorPool;
     use prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
     use prost_reflect::prost_types::{
         DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
@@ -133,7 +120,8 @@ mod tests {
     #[test]
     fn a_service_is_shown_with_all_its_messages() {
         let pool = DescriptorPool::decode(REFLECTION_SERVICE.file_descriptor_set).unwrap();
-        let text = service(&pool, "starling.reflection.Reflection").unwrap();
+        let service = pool.get_service_by_name("starling.reflection.Reflection");
+        let text = service_notation(&service.unwrap());
         for line in [
             "service starling.reflection.Reflection {",
             "  rpc Bind(starling.reflection.BindRequest) returns (starling.reflection.BindResponse);",
@@ -202,18 +190,12 @@ mod tests {
         };
         let mut pool = DescriptorPool::new();
         pool.add_file_descriptor_proto(file).unwrap();
-        let text = service(&pool, "disk.Disks").unwrap();
+        let text = service_notation(&pool.get_service_by_name("disk.Disks").unwrap());
         let (_, types) = text.split_once("}\n\n").unwrap();
         assert_eq!(
             types,
             "message disk.Disk {\n  disk.State state = 1;\n  optional uint32 level = 2;\n  \
              oneof limit {\n    uint64 iops = 3;\n  }\n}\n\nenum disk.State {\n  ON = 0;\n}\n"
         );
-    }
-
-    #[test]
-    fn an_unknown_service_is_an_error() {
-        let pool = DescriptorPool::decode(REFLECTION_SERVICE.file_descriptor_set).unwrap();
-        assert!(service(&pool, "kv.Kv").is_err());
     }
 }

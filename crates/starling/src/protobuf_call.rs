@@ -1,0 +1,85 @@
+//! Calls without generated code: a path, and messages in protobuf.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use starling_endpoint::{Encoding, MetadataView, MethodPath, Msgbuf, OwnedMessage, Status};
+use starling_message::method_id;
+
+use crate::channel::Channel;
+use crate::channel_call::RawCall;
+use crate::options::CallOptions;
+use crate::plane::{Operation, OutgoingCall};
+use crate::wait::block_on;
+
+impl Channel {
+    /// Calls a method that is known only by its path, `/package.Service/Method`. The request is in
+    /// protobuf, and so is the response. The crate `starling-dynamic` has messages and JSON for it.
+    pub fn call_protobuf(&self, path: &str, request: &[u8], options: &CallOptions) -> ProtobufCall {
+        let shared = match self.here() {
+            Ok(shared) => shared,
+            Err(status) => return ProtobufCall(RawCall::failed(self.shared(), status)),
+        };
+        let options = options.clone();
+        let (mut message, wait_for_ready) = options.describe(
+            MethodPath::Owned(Arc::from(path)),
+            method_id(path),
+            Encoding::Protobuf,
+        );
+        let mut bytes = vec![0; message.headroom];
+        bytes.extend_from_slice(request);
+        message.payload = Msgbuf::from_vec(bytes);
+        let call = OutgoingCall {
+            message,
+            types: None,
+            wait_for_ready,
+        };
+        ProtobufCall(RawCall::new(shared, Operation::Call(call)))
+    }
+}
+
+/// A call of [`Channel::call_protobuf`]. Dropping it cancels the call.
+#[must_use = "dropping the future cancels the call"]
+pub struct ProtobufCall(RawCall);
+
+impl ProtobufCall {
+    /// Waits for the call. This thread drives the channel's endpoint meanwhile, or sleeps, so this is not
+    /// for use inside an executor.
+    pub fn wait(self) -> Result<ProtobufResponse, Status> {
+        block_on(self)
+    }
+}
+
+impl Future for ProtobufCall {
+    type Output = Result<ProtobufResponse, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = self.0.poll(cx);
+        result.map(|result| result.map(|(message, _)| ProtobufResponse(message)))
+    }
+}
+
+impl fmt::Debug for ProtobufCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProtobufCall(..)")
+    }
+}
+
+/// The response to a [`ProtobufCall`].
+#[derive(Clone, Debug)]
+pub struct ProtobufResponse(OwnedMessage);
+
+impl ProtobufResponse {
+    /// The message, in protobuf.
+    pub fn body(&self) -> &[u8] {
+        self.0.body()
+    }
+
+    /// The metadata that the server sent with the message.
+    pub fn metadata(&self) -> MetadataView<'_> {
+        self.0.metadata()
+    }
+}
