@@ -176,6 +176,10 @@ fn prepare(arguments: &Arguments) -> Result<Server, CliError> {
     let mut builder = Server::builder().idle(arguments.idle.into());
     // Addresses first: one that is in use is an error before the store is loaded.
     for address in &arguments.address {
+        if address.starts_with("mem://") {
+            let text = format!("{address}: no client of this process will come; use shm://NAME");
+            return Err(CliError::Usage(text));
+        }
         builder = builder.bind(address)?;
     }
     let (workers, in_workers) = match arguments.workers {

@@ -36,21 +36,6 @@ pub(crate) enum InlineHandler<I: PacketIo> {
     Unary(Box<UnaryFn>),
 }
 
-impl<I: PacketIo> InlineHandler<I> {
-    #[inline(always)]
-    pub(crate) fn run(
-        &mut self,
-        context: &mut Context<'_, I>,
-        request: Request<'_>,
-        reply: Reply<'_>,
-    ) {
-        match self {
-            Self::OfEndpoint(handler) => handler(context, request, reply),
-            Self::Unary(handler) => reply.answer_with(&request, handler),
-        }
-    }
-}
-
 impl<I: PacketIo> Handler<I> {
     /// Runs in the endpoint's own thread, on the receive buffer: for handlers that take less than a
     /// few microseconds. Everything else of this endpoint waits meanwhile.

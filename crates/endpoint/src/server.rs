@@ -333,8 +333,9 @@ impl Reply<'_> {
     }
 
     /// Has a handler that knows no endpoint answer a request.
-    #[inline]
-    pub(crate) fn answer_with(mut self, request: &Request<'_>, handler: &mut UnaryFn) {
+    // Apart, for the registers of the caller, whose other handlers need none of this.
+    #[inline(never)]
+    pub(crate) fn answer_with(mut self, request: Request<'_>, handler: &mut UnaryFn) {
         let mut response = ResponseBuilder::new(self.buffer());
         let result = handler(request.view(), &mut response);
         let (tail, metadata) = response.into_parts();

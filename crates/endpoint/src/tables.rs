@@ -14,7 +14,9 @@ use starling_proto::{PeerId, RequestId, Tag};
 
 use crate::admission::Timing;
 use crate::client::{Call, CallId, Completion, ContinuationId, Response};
-use crate::context::{Context, ContinuationFn, EndpointCore, Handler, HandlerKind, Registration};
+use crate::context::{
+    Context, ContinuationFn, EndpointCore, Handler, HandlerKind, InlineHandler, Registration,
+};
 use crate::convert::io_peer;
 use crate::core::{Core, Finished};
 use crate::handler_panic::{self, Running};
@@ -169,8 +171,17 @@ impl<I: PacketIo> Tables<I> {
                     core: &mut *core,
                     tx: &mut *turn.tx,
                 };
-                let request = Request { payload, info };
-                handler.run(context, request, Reply { slot, abandoned });
+                // Each arm builds its arguments where it needs them.
+                match handler {
+                    InlineHandler::OfEndpoint(handler) => {
+                        let request = Request { payload, info };
+                        handler(context, request, Reply { slot, abandoned });
+                    }
+                    InlineHandler::Unary(handler) => {
+                        let request = Request { payload, info };
+                        Reply { slot, abandoned }.answer_with(request, handler);
+                    }
+                }
                 self.running = Running::Endpoint;
                 if reply.deadline_ns != NEVER {
                     let now_ns = turn.clock.now_ns();
