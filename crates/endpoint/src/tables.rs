@@ -182,20 +182,27 @@ impl<I: PacketIo> Tables<I> {
                         Reply { slot, abandoned }.answer_with(request, handler);
                     }
                 }
-                self.running = Running::Endpoint;
-                if reply.deadline_ns != NEVER {
-                    let now_ns = turn.clock.now_ns();
-                    (self.methods).record_run_time(method, self.began_ns, now_ns);
-                }
-                if reply.ok {
-                    core.answer_ok(turn.tx, reply.id, &mut reply.answer);
-                } else {
-                    finish_uncommon(core, turn.tx, reply, false);
-                }
-                self.apply(&mut core.registrations);
+                self.finish_inline(turn, method);
             }
             None => self.refuse(turn, Refusal::UnknownMethod(method)),
         }
+    }
+
+    /// Answers a request whose inline handler has returned.
+    #[inline(always)]
+    fn finish_inline<C: Clock>(&mut self, turn: &mut TurnContext<'_, I, C>, method: MethodId) {
+        let (core, reply) = (&mut *turn.core, &mut self.reply);
+        self.running = Running::Endpoint;
+        if reply.deadline_ns != NEVER {
+            let now_ns = turn.clock.now_ns();
+            (self.methods).record_run_time(method, self.began_ns, now_ns);
+        }
+        if reply.ok {
+            core.answer_ok(turn.tx, reply.id, &mut reply.answer);
+        } else {
+            finish_uncommon(core, turn.tx, reply, false);
+        }
+        self.apply(&mut core.registrations);
     }
 
     /// Reads the extension of a request, and decides whether a request with a deadline is worth
