@@ -5,6 +5,7 @@
 //! | a source file has at most 600 lines, a function at most 80 | a longer one holds two things |
 //! | a source file opens with `//!`; the tests of a module need not | a reader learns first what it is and why it is so |
 //! | a line has at most 120 columns; rows of tables are exempt | two files fit side by side |
+//! | a path of the project in backticks in a document exists | a reader who follows it finds something |
 //! | no path of somebody's machine | it is wrong everywhere else |
 //! | no reminders in comments | what is missing is an issue, or is done now |
 //! | no test is ignored | it rots; a test that cannot run says so and is counted |

@@ -14,9 +14,9 @@
 //!                 └────┬────┴─────────┘
 //!                    header                 the header of a request, of a response
 //!                      │
-//!   CallDescriptor     │     RequestView, ResponseBuilder
-//!   a message on its   │     what a handler gets and
-//!   way through a plane│     builds, on any plane
+//!   CallDescriptor     │     RequestView, ResponseBuilder    OwnedMessage
+//!   a message on its   │     what a handler gets and         a received message
+//!   way through a plane│     builds, on any plane            that was kept
 //! ```
 
 #![forbid(unsafe_code)]

@@ -15,7 +15,7 @@ use crate::metadata::Metadata;
 pub struct Unsent {
     /// The contiguous bytes; the call header comes first.
     pub head: Vec<u8>,
-    /// The segment behind them, if the message has one.
+    /// The tail behind them, if the message has one.
     pub tail: Option<Bytes>,
 }
 

@@ -131,7 +131,7 @@ impl<I: PacketIo> Context<'_, I> {
 
     /// Makes a call with a message built elsewhere, whose first
     /// [`CallOptions::header_len`] bytes are room for the call header. Neither the message nor
-    /// its segment is copied before it is sent.
+    /// its tail is copied before it is sent.
     #[allow(clippy::result_large_err)] // The message comes back so that it can be sent again.
     pub fn call_message(
         &mut self,

@@ -302,8 +302,8 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         self.io.waker()
     }
 
-    /// The best memory for large segments of messages: a device that can do so sends them from it
-    /// without a copy.
+    /// The best memory for tails of messages: a device that can do so sends them from it without a
+    /// copy.
     pub fn memory(&self) -> MessageMemory {
         self.io.memory()
     }

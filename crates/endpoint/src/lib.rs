@@ -1,5 +1,6 @@
-//! One thread's event loop over any [`PacketIo`](starling_io::PacketIo): sessions, calls,
-//! handlers, continuations and futures. What eRPC (NSDI'19, section 3) calls an `Rpc` object.
+//! An event loop over any [`PacketIo`](starling_io::PacketIo), which one thread runs at a time:
+//! sessions, calls, handlers, continuations and futures. What eRPC (NSDI'19, section 3) calls an
+//! `Rpc` object.
 //!
 //! This crate must not block, except in a wait of its owner, and must not know a device.
 //!

@@ -234,8 +234,8 @@ macro_rules! answer_writers {
             self.$answer().message.head_mut()
         }
 
-        /// Appends a segment to the response, which is sent without a copy. There is only one: a
-        /// second one replaces the first.
+        /// Appends a tail to the response, which is sent without a copy. There is only one: a second
+        /// one replaces the first.
         pub fn set_tail(&mut self, tail: Bytes) {
             let message = std::mem::take(&mut self.$answer().message);
             let (head, _) = message.into_parts();

@@ -1,7 +1,7 @@
 //! Whether the event loop sleeps, for the threads that leave work for it.
 //!
-//! No work is lost: the leaver publishes the work and then reads the flag; the loop sets the flag
-//! and then looks for work. Both steps are sequentially consistent, so at least one of the two
+//! No work is lost: a thread that leaves work publishes it and then reads the flag; the loop sets the
+//! flag and then looks for work. Both steps are sequentially consistent, so at least one of the two
 //! sees the other's write.
 
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  dispatch thread                                      worker threads
-//!  request ─▶ copied into a recycled buffer ─▶ submit ─▶ bounded queues ─▶ Job::run ─┐
-//!  respond ◀─ poll ◀──────────────── bounded queue ◀─────────────────── wake ◀───────┘
+//!  request ─▶ copied into a recycled buffer ─▶ submit ─▶ mailbox of a worker ─▶ Job::run ─┐
+//!  respond ◀─ poll ◀──────────────── the job's slot in that mailbox ◀─────── wake ◀───────┘
 //! ```
 //!
 //! A [`Dispatch`] decides which worker gets a job, and in what order. [`ThreadPool`] is the usual

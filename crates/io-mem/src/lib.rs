@@ -15,6 +15,8 @@
 //! | `port` | where a device receives; the table of the names in this process |
 //! | `peers` | the devices that a device sends to and hears from |
 //! | `device` | [`MemIo`]: opening, events, sleeping |
+//! | `rx`, `tx` | its two halves |
+//! | `named` | [`starling_io::Device`]: opening it by its address |
 
 #![forbid(unsafe_code)]
 

@@ -13,7 +13,8 @@
 //! | a route lookup for each datagram | a connected socket for the busiest peer (module `connected`) |
 //! | waking other threads | an eventfd is written only if the thread sleeps ([`starling_io::EventfdWaker`]) |
 //!
-//! All `unsafe` code is in the module `sys`.
+//! The module `named` opens it by its address ([`starling_io::Device`]). All `unsafe` code is in the
+//! module `sys`.
 
 #![allow(unsafe_code)]
 

@@ -33,7 +33,7 @@ impl Control {
 /// `header.msg_control` must point to `header.msg_controllen` bytes that the kernel wrote as
 /// control messages, aligned for `cmsghdr`, and no reference to them may be mutable.
 unsafe fn for_each_control(header: &libc::msghdr, mut visit: impl FnMut(i32, i32, &[u8])) {
-    // SAFETY: the caller vouches for the buffer; the macros stay inside `msg_controllen`.
+    // SAFETY: the caller guarantees the buffer; the macros stay inside `msg_controllen`.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while !next.is_null() {

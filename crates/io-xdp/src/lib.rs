@@ -26,6 +26,7 @@
 //! | `program`, `bpf` | the XDP program `bpf/steer.bpf.c`, on an interface as long as any process uses it |
 //! | `neighbour`, `netlink` | next hops, kept up to date by a thread that no sender waits for |
 //! | `rx`, `tx`, `device` | the device |
+//! | `named` | [`starling_io::Device`]: opening it by its address |
 //! | `tx/ring_or_socket` | whether a datagram leaves by the ring or by the kernel's socket |
 //! | `memory` | messages in packet memory, which are sent from where they lie |
 //! | `chunk_accounting` | a check that no chunk of the memory is lost |

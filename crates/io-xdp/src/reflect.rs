@@ -1,7 +1,7 @@
 //! The floor of AF_XDP: each Ethernet frame goes back to its sender in the chunk in which it came.
 //!
-//! The best that a device on this interface could do, as a yardstick for benchmarks. The addresses
-//! change places; nothing else is read, checked or built. The checksums stay right, because a sum
+//! The best that a device on this interface could do: the floor of benchmarks. The addresses change
+//! places; nothing else is read, checked or built. The checksums stay right, because a sum
 //! does not depend on the order of its terms.
 
 use starling_io::{IoError, MAX_BURST, PacketIo, PacketTx, PeerId};

@@ -1,4 +1,5 @@
-//! The dispatcher's part of a device with workers: it places what the XDP program did not place.
+//! The dispatcher's part of a device with workers: it assigns the requests that the XDP program did not
+//! assign.
 //!
 //! Both go by the same counts ([`crate::steering_map`]).
 

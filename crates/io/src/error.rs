@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The side that has to act to mend an error.
+/// The side that has to act so that an error goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The caller: a malformed address, a flag that makes no sense.

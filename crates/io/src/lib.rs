@@ -1,9 +1,9 @@
 //! Packet I/O as the endpoint sees it: datagrams in, datagrams out, whatever their content.
 //!
-//! A *device* connects one thread to the network: a UDP socket, a set of shared-memory rings, a
-//! simulated network card. It implements [`PacketIo`] and has two halves that can be borrowed at
-//! the same time. So a datagram is read in place ([`PacketRx`]) while the answers to it are being
-//! assembled ([`PacketTx`]).
+//! A *device* connects one event loop to the network, and one thread uses it at a time: a UDP
+//! socket, a set of shared-memory rings, a simulated network card. It implements [`PacketIo`] and
+//! has two halves that can be borrowed at the same time. So a datagram is read in place
+//! ([`PacketRx`]) while the answers to it are being assembled ([`PacketTx`]).
 //!
 //! ```text
 //!            rx_burst          datagram(i)                 append, append, ...      flush
@@ -18,6 +18,8 @@
 //! few datagrams as fit (*bundling*). Nothing waits longer than the flush.
 //!
 //! Datagrams may be lost, duplicated, reordered and corrupted. They are never split or merged.
+//!
+//! A device that an address names implements [`Device`], too: its scheme, and how it is opened.
 
 mod clock;
 mod device;

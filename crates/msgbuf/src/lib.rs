@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 
-/// One message: contiguous bytes, then an optional segment that is held by reference.
+/// One message: contiguous bytes (the head), then an optional part that is held by reference (the tail).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Msgbuf {
     head: Vec<u8>,

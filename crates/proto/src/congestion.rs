@@ -18,7 +18,10 @@
 //! 3. The formulas and constants in PROTOCOL.md, and tests in the new file: marks or delay lower the
 //!    rate, their end restores it, a stall of a host does not.
 //!
-//! Nothing else knows which algorithm runs.
+//! 4. In the simulator: its name in `scenario/incast.rs`, which matches all algorithms, and its place
+//!    among what random runs draw, in `harness/plan/base_draw.rs` and `harness/plan/topology_draw.rs`.
+//!
+//! Nothing else of what ships knows which algorithm runs.
 
 mod dctcp;
 mod path_delay;

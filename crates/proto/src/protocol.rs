@@ -393,7 +393,7 @@ impl Protocol {
         self.overdue_at = self.next_tick + self.shared.config.keepalive_ns;
         self.client.ping(&mut self.shared, now, sink);
         self.server.drop_silent(&mut self.shared, now);
-        self.server.audit(&mut self.shared, now, sink);
+        self.server.check_idle(&mut self.shared, now, sink);
     }
 
     /// When [`Protocol::flush`] must be called next, even if nothing arrives. `None`: never.

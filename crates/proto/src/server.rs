@@ -41,8 +41,8 @@ pub(crate) struct Server {
     granted: usize,
     /// Where the search for idle credits continues.
     reclaim_at: usize,
-    /// Where the audit of idle sessions continues.
-    audit_at: usize,
+    /// Where the idle check continues.
+    idle_check_at: usize,
     /// Slots with a credit return (CR) to send.
     credit_return_queue: VecDeque<(SessionId, u8)>,
     /// Sessions that found the sink full.
@@ -66,7 +66,7 @@ impl Server {
             by_client: BTreeMap::new(),
             granted: 0,
             reclaim_at: 0,
-            audit_at: 0,
+            idle_check_at: 0,
             credit_return_queue: VecDeque::new(),
             blocked: VecDeque::new(),
             receiving: VecDeque::new(),

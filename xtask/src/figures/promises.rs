@@ -79,7 +79,7 @@ pub(super) struct Promise {
     pub(super) unit: String,
     /// The cores' placement that the figure is of, for people.
     #[serde(default)]
-    pub(super) mode: String,
+    pub(super) placement: String,
     /// The id of its command.
     pub(super) command: String,
     /// The row that has the figure. `None`: a person reads it.

@@ -9,7 +9,7 @@ use super::promises::{Measurement, Promise, Promises};
 use super::results::{Measured, Results};
 
 const HEADER: &str = "\
-| id | what | bound | last: median [range], mode | holds? | command | note |
+| id | what | bound | last: median [range], placement | holds? | command | note |
 |---|---|---|---|---|---|---|
 ";
 
@@ -97,8 +97,8 @@ fn row(promise: &Promise, measured: Option<&Measured>) -> String {
         false => bound.join(", "),
     };
     let mut last = measured.map_or_else(|| "-".to_owned(), |measured| with_range(measured, unit));
-    if !promise.mode.is_empty() && measured.is_some() {
-        let _ = write!(last, ", {}", promise.mode);
+    if !promise.placement.is_empty() && measured.is_some() {
+        let _ = write!(last, ", {}", promise.placement);
     }
     let verdict = verdict(promise, measured);
     let row = format!("| {id} | {what} | {bound} | {last} | {verdict} | {command} | {note}");

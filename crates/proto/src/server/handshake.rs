@@ -190,7 +190,7 @@ impl Server {
                 credit_sent_at: 0,
                 revoke_number: 0,
                 active_at: now,
-                audited_at: now,
+                idle_checked_at: now,
                 pending: 0,
                 blocked: false,
                 slots: Slots::new(slots),

@@ -63,7 +63,7 @@ pub(crate) struct ServerSession {
     /// The number of the first credit frame that lowered the credits.
     pub(crate) revoke_number: u64,
     /// When the session's accept was last repeated, to learn whether the client has the session.
-    pub(crate) audited_at: u64,
+    pub(crate) idle_checked_at: u64,
     /// Slots with a response (or parts of one) that found the sink full.
     pub(crate) pending: u64,
 }
@@ -91,7 +91,7 @@ impl Place for ServerSession {
             acked_number: 0,
             credit_sent_at: 0,
             revoke_number: 0,
-            audited_at: 0,
+            idle_checked_at: 0,
             pending: 0,
         }
     }

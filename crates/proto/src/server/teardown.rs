@@ -7,8 +7,8 @@ use crate::peer::Role;
 use crate::shared::Shared;
 use crate::{Event, FrameSink, PeerId, SessionId};
 
-/// Session places checked in one audit of idle sessions.
-const AUDITED: usize = 64;
+/// Session places that one idle check looks at.
+const PLACES_CHECKED: usize = 64;
 
 impl Server {
     pub(super) fn drop_session(&mut self, shared: &mut Shared, id: SessionId) {
@@ -63,17 +63,17 @@ impl Server {
 
     /// Repeats the accept of sessions that have been idle for long. A client that has dropped the
     /// session, and whose close was lost, answers with a close. A client that has it does nothing.
-    pub(crate) fn audit<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
+    pub(crate) fn check_idle<S: FrameSink>(&mut self, shared: &mut Shared, now: u64, sink: &mut S) {
         let limit = silence_limit_ns(shared);
-        for _ in 0..AUDITED.min(self.sessions.places()) {
-            self.audit_at = (self.audit_at + 1) % self.sessions.places();
-            let Some(id) = self.sessions.id_at(self.audit_at) else {
+        for _ in 0..PLACES_CHECKED.min(self.sessions.places()) {
+            self.idle_check_at = (self.idle_check_at + 1) % self.sessions.places();
+            let Some(id) = self.sessions.id_at(self.idle_check_at) else {
                 continue;
             };
             let session = self.sessions.get_mut(id).expect("just named");
-            let since = session.active_at.max(session.audited_at);
+            let since = session.active_at.max(session.idle_checked_at);
             if now.saturating_sub(since) >= limit {
-                session.audited_at = now;
+                session.idle_checked_at = now;
                 let accept = self.accept(shared, id);
                 self.send_accept(shared, id, accept, sink);
             }

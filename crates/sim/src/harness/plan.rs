@@ -37,7 +37,7 @@ pub struct CallPlan {
     pub delay_us: u32,
     /// The caller gives up after this time.
     pub cancel_after_ns: Option<u64>,
-    /// Bytes of the request that are a segment by reference.
+    /// Bytes of the request's tail, which is held by reference.
     pub tail_len: u32,
     /// The handler answers when a call of its own on this channel has ended.
     pub via: Option<usize>,

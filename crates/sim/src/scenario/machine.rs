@@ -1,7 +1,7 @@
 //! A host of a cluster: the event loop of one thread around the protocol that ships.
 //!
 //! ```text
-//!  turn:  device events ─▶ one burst: open, next_*, take_* ─▶ calls ─▶ events ─▶ flush ─▶
+//!  turn:  device events ─▶ one burst: handle_datagram, poll_incoming ─▶ calls ─▶ events ─▶ flush ─▶
 //!         cost of the turn ─▶ next turn: the queue, a timer, a datagram
 //! ```
 

@@ -3,7 +3,7 @@
 //!
 //! Requests arrive at random (Poisson), with several distributions of service times. Each row has
 //! the highest load at which the 99th percentile stays within ten times the mean service time.
-//! Beside the policy's modes stands the ideal: one queue that costs nothing.
+//! Beside the queue models stands the ideal: one queue that costs nothing.
 
 mod model;
 

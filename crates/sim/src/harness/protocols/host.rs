@@ -2,7 +2,7 @@
 //! what the plan says.
 //!
 //! ```text
-//!  turn:  rx bursts ─▶ open, next ─▶ events ─▶ tasks that are due ─▶ flush ─▶ events ─▶ device
+//!  turn:  rx bursts ─▶ handle_datagram, poll_incoming ─▶ events ─▶ tasks that are due ─▶ flush ─▶ events ─▶ device
 //!         flush ─▶ peers released ─▶ invariants checked ─▶ next turn: a task, a timer, a datagram
 //! ```
 
