@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use starling::{Channel, Error, ServerHandle};
 use starling_io::IoError;
 use starling_netns::{Pair, Shape, inside};
 
-use super::{Gate, server};
+use super::{Gate, LONG, server};
 
 /// Two namespaces in which a server gets an address. If there are none, prints that the test is
 /// skipped.
@@ -50,11 +51,21 @@ pub(crate) fn serve_in(
     threads: usize,
     address: &str,
 ) -> (ServerHandle, Arc<Gate>) {
+    let begun = Instant::now();
     inside(namespace, || {
-        let (builder, gate) = server(&[]);
-        let server = builder.threads(threads).bind(address).expect(address);
-        let server = server.build().expect("a server").spawn();
-        (server.expect("threads"), gate)
+        loop {
+            let (builder, gate) = server(&[]);
+            let server = builder.threads(threads).bind(address).expect(address);
+            match server.build() {
+                Ok(server) => return (server.spawn().expect("threads"), gate),
+                // A process that another test starts has the socket of a former server until its exec.
+                Err(error) if error.to_string().contains("already in use") => {
+                    assert!(begun.elapsed() < LONG, "{error}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("a server: {error}"),
+            }
+        }
     })
 }
 
