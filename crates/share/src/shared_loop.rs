@@ -1,5 +1,6 @@
 //! The driver role, the inbox, and who drives next.
 
+mod core_turns;
 mod tasks;
 
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ use crate::keeper::{Keeper, WakeReason};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
+
+use core_turns::CoreTurns;
 
 /// A call that nobody waits for, or not yet, is looked after so long after it was made.
 const GRACE_NS: u64 = 5_000_000;
@@ -87,6 +90,8 @@ pub struct SharedLoop<L: EventLoop> {
     task_turns: AtomicU64,
     /// Calls that are waited for in a way that drives nothing: by futures of other executors.
     watched: AtomicUsize,
+    /// When threads that share a core let each other go first.
+    turns: CoreTurns,
     keeper: Keeper,
     /// Whether a command was pushed since the keeper's last timer.
     is_active: AtomicBool,
@@ -129,6 +134,7 @@ impl<L: EventLoop> SharedLoop<L> {
             parked: Mutex::new(Vec::new()),
             task_turns: AtomicU64::new(0),
             watched: AtomicUsize::new(0),
+            turns: CoreTurns::default(),
             keeper: Keeper::new(),
             is_active: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -165,6 +171,14 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
     pub fn wait(&self, waiter: &Arc<Waiter>) {
+        if self.turns.enter() {
+            (self.turns).let_others_push(&self.clock, || (waiter.is_notified(), self.inbox.len()));
+        }
+        self.wait_or_drive(waiter);
+        self.turns.leave();
+    }
+
+    fn wait_or_drive(&self, waiter: &Arc<Waiter>) {
         // Whether the waiter may be in the list.
         let mut listed = false;
         while !waiter.is_notified() {
@@ -282,7 +296,9 @@ impl<L: EventLoop> SharedLoop<L> {
     fn drive(&self, mut role: Role<'_, L>, waiter: &Waiter) -> bool {
         let driving = Driving::begin();
         waiter.begin_driving(&self.device);
+        let began = self.turns.begin_drive(&self.clock, self.inbox.len());
         let alive = self.drive_until(&mut role, waiter).is_some();
+        self.turns.end_drive(&self.clock, began);
         waiter.end_driving();
         drop(driving);
         self.release(role);

@@ -5,6 +5,7 @@ mod shipped {
     pub(crate) use crossbeam_queue::SegQueue as Queue;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::{Arc, atomic};
+    pub(crate) use std::thread::yield_now;
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
@@ -57,6 +58,7 @@ mod shipped {
 #[cfg(loom)]
 mod modelled {
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
+    pub(crate) use loom::thread::yield_now;
     use std::collections::VecDeque;
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -175,6 +177,10 @@ mod modelled {
 
         pub(crate) fn is_empty(&self) -> bool {
             lock(&self.0).is_empty()
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            lock(&self.0).len()
         }
     }
 }

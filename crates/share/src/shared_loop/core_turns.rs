@@ -1,0 +1,106 @@
+//! Threads of one core that make calls take turns on the core, so that their calls leave together.
+//!
+//! A thread that drives keeps the core until its own call is over, and begins its next call before any
+//! other thread of the core has run. So each call would leave by itself, and the others would wait for
+//! the scheduler: milliseconds. A thread that begins to wait therefore yields the core first, if others
+//! wait, too. Each of them makes its call and yields in turn. When the first one runs again, it drives
+//! for all of them, and nobody has to be woken.
+//!
+//! A yield costs some two microseconds with the switch. A call that takes less by itself is cheaper
+//! alone: then a thread makes calls for [`BURST_NS`] before it yields again.
+
+use starling_io::{Clock, MonotonicClock};
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::yield_now;
+
+/// A call that is over sooner, by itself, is not worth a yield.
+const CHEAP_NS: u64 = 3_000;
+/// How long a thread makes such calls before it yields.
+const BURST_NS: u64 = 20_000;
+/// A call that takes longer says nothing about the cost of calls: its server works, or is far.
+const SLOW_NS: u64 = 100_000;
+/// After so many yields a thread makes calls alone, to measure them.
+const SAMPLE_EVERY: u64 = 64;
+/// A yield that takes longer and brings no call has given the core to another program.
+const LONG_YIELD_NS: u64 = 50_000;
+/// How long threads do not yield after such a yield.
+const PAUSE_NS: u64 = 10_000_000;
+
+/// When a thread that begins to wait yields first. All of it is a matter of speed: any value is right.
+#[derive(Default)]
+pub(super) struct CoreTurns {
+    /// Threads that wait.
+    threads: AtomicUsize,
+    /// Nobody yields before this time.
+    from_ns: AtomicU64,
+    yields: AtomicU64,
+    /// How long a drive takes that has only its own call to make: a moving average.
+    alone_ns: AtomicU64,
+}
+
+impl CoreTurns {
+    /// A thread begins to wait. Returns whether others wait, too.
+    #[inline]
+    pub(super) fn enter(&self) -> bool {
+        self.threads.fetch_add(1, Ordering::Relaxed) > 0
+    }
+
+    #[inline]
+    pub(super) fn leave(&self) {
+        self.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Lets the other threads of this core make their calls. `state` says whether this thread's call is
+    /// over, and how many calls wait to be sent.
+    pub(super) fn let_others_push(
+        &self,
+        clock: &MonotonicClock,
+        state: impl Fn() -> (bool, usize),
+    ) {
+        // A model has no time.
+        if cfg!(loom) {
+            return;
+        }
+        let (is_over, pushed) = state();
+        let began_ns = clock.now_ns();
+        if is_over || began_ns < self.from_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        yield_now();
+        let now_ns = clock.now_ns();
+        let (is_over, pushed_now) = state();
+        let is_of_use = is_over || pushed_now != pushed;
+        if !is_of_use && now_ns.saturating_sub(began_ns) > LONG_YIELD_NS {
+            self.from_ns.store(now_ns + PAUSE_NS, Ordering::Relaxed);
+        } else {
+            let is_cheap = self.alone_ns.load(Ordering::Relaxed) < CHEAP_NS;
+            // Threads that always yield never make a call alone: now and then one is to be measured.
+            let is_sample = self.yields.fetch_add(1, Ordering::Relaxed) % SAMPLE_EVERY == 0;
+            if is_cheap || is_sample {
+                self.from_ns.store(now_ns + BURST_NS, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A thread begins to drive, with so many calls to send. Returns the time if the drive is to be
+    /// measured.
+    #[inline]
+    pub(super) fn begin_drive(&self, clock: &MonotonicClock, calls: usize) -> Option<u64> {
+        let is_measured = calls <= 1 && self.threads.load(Ordering::Relaxed) > 1;
+        (is_measured && !cfg!(loom)).then(|| clock.now_ns())
+    }
+
+    #[inline]
+    pub(super) fn end_drive(&self, clock: &MonotonicClock, began_ns: Option<u64>) {
+        if let Some(began_ns) = began_ns {
+            let took_ns = clock.now_ns().saturating_sub(began_ns);
+            if took_ns > SLOW_NS {
+                return;
+            }
+            let before_ns = self.alone_ns.load(Ordering::Relaxed);
+            let mean_ns = before_ns - before_ns / 8 + took_ns / 8;
+            self.alone_ns.store(mean_ns, Ordering::Relaxed);
+        }
+    }
+}
