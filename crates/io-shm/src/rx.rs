@@ -15,7 +15,7 @@ use std::sync::Arc;
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
 use crate::map::{ForeignHeap, MappedSleepWords, Ring};
-use crate::ring::{Consumer, HEADER_BYTES, LINE, record_bytes};
+use crate::ring::{Consumer, LINE};
 use crate::sleep::{Doorbell, WANTS_SPACE};
 use crate::tx::ring;
 
@@ -58,7 +58,7 @@ impl RxPeer {
 #[derive(Clone, Copy, Default)]
 struct Entry {
     peer: u32,
-    /// The offset of its record in the buffer.
+    /// Its offset in the buffer.
     at: u32,
     length: u32,
 }
@@ -275,11 +275,11 @@ impl ShmRx {
             }
             self.entries[self.count] = Entry {
                 peer: number,
-                at: at as u32,
+                at: (at + record.at) as u32,
                 length: record.length as u32,
             };
             self.count += 1;
-            self.used = at + record_bytes(record.length);
+            self.used = at + (record.at + record.length).next_multiple_of(LINE);
             if record.returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
                 ring(&peer.socket);
             }
@@ -372,7 +372,7 @@ impl PacketRx for ShmRx {
     fn datagram(&self, index: usize) -> Datagram<'_> {
         assert!(index < self.count, "datagram {index} of {}", self.count);
         let entry = self.entries[index];
-        let begin = self.aligned + entry.at as usize + HEADER_BYTES;
+        let begin = self.aligned + entry.at as usize;
         Datagram {
             source: Source::Peer(PeerId(entry.peer)),
             ecn: Ecn::NotCapable,

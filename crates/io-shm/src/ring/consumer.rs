@@ -8,8 +8,9 @@ use super::{
 /// A record that was copied out of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedRecord {
-    /// Bytes of the datagram, which begins behind room for a header word. Zero: the producer has
-    /// revoked the record, and there is no datagram.
+    /// Where the datagram begins in the buffer.
+    pub(crate) at: usize,
+    /// Bytes of the datagram. Zero: the producer has revoked the record, and there is no datagram.
     pub(crate) length: usize,
     /// The producer said that another record follows at once.
     pub(crate) more: bool,
@@ -56,7 +57,8 @@ impl<M: RingMemory> Consumer<M> {
 
     /// Bytes of buffer that [`Consumer::receive`] needs.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        record_bytes(self.max_datagram)
+        // A datagram with a tail in the heap may begin in any place of the first line.
+        record_bytes(self.max_datagram) + LINE
     }
 
     /// How far this end has read the line ring.
@@ -76,8 +78,7 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.prefetch(self.heads.line);
     }
 
-    /// Copies the next datagram to `into`, behind room for its header word. `into` has at least
-    /// [`Consumer::buffer_bytes`]. `None` if nothing is published, or if [`Consumer::needs_heap`].
+    /// Copies the next datagram to `into`, which has at least [`Consumer::buffer_bytes`]. `None` if nothing is published, or if [`Consumer::needs_heap`].
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<ReceivedRecord>, Malformed> {
         let word = self.memory.load_header(self.heads.line);
@@ -85,6 +86,7 @@ impl<M: RingMemory> Consumer<M> {
             return Ok(None);
         }
         let mut length = (word & LENGTH_MASK) as usize;
+        let mut at = HEADER_BYTES;
         // The common case first: one line, copied with a constant size.
         if (word & !MORE).wrapping_sub(VALID | 1) < (LINE - HEADER_BYTES) as u32 {
             let line = into.first_chunk_mut().expect("room for a record");
@@ -92,7 +94,7 @@ impl<M: RingMemory> Consumer<M> {
             self.heads.line += LINE as u64;
         } else {
             match self.receive_longer(word, into)? {
-                Some(total) => length = total,
+                Some(place) => (at, length) = place,
                 None => return Ok(None),
             }
         }
@@ -103,15 +105,21 @@ impl<M: RingMemory> Consumer<M> {
             self.return_at = Self::next_return(&self.memory, self.heads);
         }
         Ok(Some(ReceivedRecord {
+            at,
             length,
             more: word & MORE != 0,
             returned_space,
         }))
     }
 
-    /// Copies a datagram of several lines, or one from the bulk ring or the heap. Returns its length.
+    /// Copies a datagram of several lines, or one from the bulk ring or the heap. Returns where it
+    /// begins, and its length.
     #[inline(never)]
-    fn receive_longer(&mut self, word: u32, into: &mut [u8]) -> Result<Option<usize>, Malformed> {
+    fn receive_longer(
+        &mut self,
+        word: u32,
+        into: &mut [u8],
+    ) -> Result<Option<(usize, usize)>, Malformed> {
         let length = (word & LENGTH_MASK) as usize;
         let kind = word & !(LENGTH_MASK | MORE);
         if kind == VALID && (1..=self.max_inline).contains(&length) {
@@ -128,6 +136,6 @@ impl<M: RingMemory> Consumer<M> {
         } else {
             return Err(Malformed);
         }
-        Ok(Some(length))
+        Ok(Some((HEADER_BYTES, length)))
     }
 }

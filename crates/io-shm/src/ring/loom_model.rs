@@ -232,7 +232,7 @@ fn append(producer: &mut Producer<End, u8>, length: usize) -> Result<(), TxError
 fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
     let mut buffer = [0; 3 * LINE];
     let taken = consumer.receive(&mut buffer).unwrap()?;
-    let datagram = &buffer[HEADER_BYTES..HEADER_BYTES + taken.length];
+    let datagram = &buffer[taken.at..][..taken.length];
     let (preamble, body) = datagram.split_at(8);
     assert_eq!(preamble, b"preamble");
     assert!(body.iter().all(|&byte| usize::from(byte) == body.len()));
@@ -377,13 +377,13 @@ fn lend(out: &End, producer: &mut Producer<End, u8>, place: u8, value: u8) -> Re
 
 /// Copies a lent message; the inner `None` if it was revoked.
 fn take_lent(consumer: &mut Consumer<End>) -> Option<Option<u8>> {
-    let mut buffer = [0; 3 * LINE];
+    let mut buffer = [0; 4 * LINE];
     let taken = consumer.receive(&mut buffer).unwrap()?;
     if taken.length == 0 {
         return Some(None);
     }
     assert_eq!(taken.length, 9);
-    Some(Some(buffer[HEADER_BYTES + 8]))
+    Some(Some(buffer[taken.at + 8]))
 }
 
 /// The memory of a message in the heap is used again as soon as it comes back. The consumer reads

@@ -45,7 +45,7 @@ impl Pair {
 
     fn take(&mut self) -> Result<Option<&[u8]>, Malformed> {
         let taken = self.consumer.receive(&mut self.buffer)?;
-        Ok(taken.map(|taken| &self.buffer[HEADER_BYTES..HEADER_BYTES + taken.length]))
+        Ok(taken.map(|taken| &self.buffer[taken.at..][..taken.length]))
     }
 
     fn scribble_heads(&self, line: u64, bulk: u64) {
