@@ -78,7 +78,8 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.prefetch(self.heads.line);
     }
 
-    /// Copies the next datagram to `into`, which has at least [`Consumer::buffer_bytes`]. `None` if nothing is published, or if [`Consumer::needs_heap`].
+    /// Copies the next datagram to `into`, which has at least [`Consumer::buffer_bytes`]. `None` if
+    /// nothing is published, or if [`Consumer::needs_heap`].
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<ReceivedRecord>, Malformed> {
         let word = self.memory.load_header(self.heads.line);
