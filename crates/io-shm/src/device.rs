@@ -226,7 +226,6 @@ impl ShmIo {
         if self.rx.is_ready() || self.tx.poll_room() {
             return Ok(());
         }
-        self.tx.poll_returned();
         let until_handshake = self
             .handshakes
             .poll_timeout()
@@ -367,9 +366,6 @@ impl PacketIo for ShmIo {
     #[inline]
     fn poll_event(&mut self) -> Option<IoEvent> {
         self.calls += 1;
-        if self.rx.needs_heaps() {
-            self.receive_heaps();
-        }
         let turns = self.calls + self.rx.turns();
         if turns - self.clock_read_at >= TURNS_PER_CLOCK_READ {
             self.clock_read_at = turns;

@@ -99,6 +99,8 @@ pub struct ShmTx {
     heap: Option<MessageHeap>,
     /// Datagrams whose tail stayed there, so far.
     gathered: u64,
+    /// Some of these are not consumed, as far as this end knows.
+    may_have_lent: bool,
 }
 
 impl ShmTx {
@@ -164,10 +166,14 @@ impl ShmTx {
 
     /// Takes back the parts of messages that peers have consumed.
     pub(crate) fn poll_returned(&mut self) {
-        if let Some(heap) = &self.heap {
+        if let Some(heap) = &self.heap
+            && self.may_have_lent
+        {
+            self.may_have_lent = false;
             for peer in self.peers.iter_mut().flatten() {
-                peer.producer
-                    .poll_returned(|message| heap.take_back(message));
+                let back = |message| heap.take_back(message);
+                peer.producer.poll_returned(back);
+                self.may_have_lent |= peer.producer.lent() != 0;
             }
         }
     }
@@ -214,13 +220,18 @@ impl ShmTx {
             to.listed = true;
             self.unflushed.push(peer.0);
         }
-        let result = match &self.heap {
-            Some(heap) if tail.len() >= LEND_FROM => {
-                let lent = to.append_lent(heap, [preamble, head, body, tail]);
-                self.gathered += u64::from(lent == Some(Ok(())));
-                lent.unwrap_or_else(|| to.producer.append(preamble, head, body, tail))
-            }
-            _ => to.producer.append(preamble, head, body, tail),
+        let mut lent = None;
+        if tail.len() >= LEND_FROM
+            && let Some(heap) = &self.heap
+        {
+            lent = to.append_lent(heap, [preamble, head, body, tail]);
+            self.gathered += u64::from(lent == Some(Ok(())));
+            self.may_have_lent |= lent == Some(Ok(()));
+        }
+        // One call, so that it is inlined.
+        let result = match lent {
+            Some(result) => result,
+            None => to.producer.append(preamble, head, body, tail),
         };
         if result.is_err() && to.producer.is_malformed() {
             self.record_fault(peer);
@@ -272,11 +283,6 @@ impl PacketTx for ShmTx {
             };
             to.listed = false;
             to.producer.publish(false);
-            if to.producer.lent() != 0
-                && let Some(heap) = &self.heap
-            {
-                to.producer.poll_returned(|message| heap.take_back(message));
-            }
             if to.doorbell.must_ring(&to.words, SLEEPING) {
                 ring(&to.socket);
             }

@@ -244,8 +244,11 @@ impl ShmIo {
         self.draining.push(number);
     }
 
-    /// Ends the connections of peers that broke their rings, and of drained peers.
+    /// Ends the connections of peers that broke their rings, and of drained peers. Receives message
+    /// heaps, and takes back what peers have consumed of the device's own. A device that takes turns
+    /// does this in some of them, so that the others need not look for it.
     pub(super) fn reap_connections(&mut self) {
+        self.tx.poll_returned();
         if self.rx.needs_heaps() {
             self.receive_heaps();
         }
