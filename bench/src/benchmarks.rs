@@ -4,7 +4,7 @@
 use crate::benchmark::Benchmark;
 use crate::channel;
 use crate::endpoint;
-use crate::floor::{cache_line, memcpy, ring, tcp, udp};
+use crate::floor::{cache_line, handover, memcpy, ring, tcp, udp};
 use crate::slo;
 use crate::suite::{LARGE_BYTES, Suite, size_case};
 
@@ -44,7 +44,10 @@ pub fn floors(suite: Suite) -> Vec<Benchmark> {
                 let memcpy = Benchmark::new("memory", "memcpy", &case, move |context| {
                     memcpy::throughput(context, size)
                 });
-                tcp.into_iter().chain([memcpy])
+                let handover = Benchmark::new("shm", "raw", &case, move |context| {
+                    handover::throughput(context, size)
+                });
+                tcp.into_iter().chain([memcpy, handover])
             })
             .collect(),
         Suite::Sessions

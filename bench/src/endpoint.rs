@@ -31,6 +31,7 @@ use crate::floor::IN_FLIGHT;
 use crate::process::{begin_client, begin_server};
 use crate::suite::{LARGE_BYTES, SESSIONS, Suite, size_case};
 
+use caller::Source;
 use load::Shape;
 use memory::Side;
 use settings::{Factor, Settings};
@@ -97,12 +98,21 @@ pub(crate) fn on<I: Device>(suite: Suite) -> Vec<Benchmark> {
             benchmarks
         }
         Suite::Large => LARGE_BYTES
-            .map(|size| {
-                Benchmark::new(I::SCHEME, SYSTEM, size_case(size), move |context| {
-                    caller::throughput::<I>(context, size)
-                })
+            .into_iter()
+            .flat_map(|size| {
+                // Over other devices that row says nothing: they copy, or have no such memory here.
+                let copied = (I::SCHEME == ShmIo::SCHEME).then_some(Source::Ordinary);
+                [Source::Device]
+                    .into_iter()
+                    .chain(copied)
+                    .map(move |source| {
+                        let case = format!("{}{}", size_case(size), source.suffix());
+                        Benchmark::new(I::SCHEME, SYSTEM, case, move |context| {
+                            caller::throughput::<I>(context, size, source)
+                        })
+                    })
             })
-            .into(),
+            .collect(),
         Suite::Sessions => SESSIONS.into_iter().flat_map(sessions::<I>).collect(),
         Suite::Factors => {
             let shape = Shape {
@@ -202,7 +212,9 @@ mod tests {
             .into_iter()
             .filter(|suite| !matches!(suite, Suite::Dispatch | Suite::Slo | Suite::Interference))
         {
-            let names = names(suite);
+            let mut names = names(suite);
+            // Over shared memory the large requests are measured from ordinary memory, too.
+            names.retain(|name| !name.ends_with(" copied"));
             for scheme in ["starling/udp", "starling/shm"] {
                 let of_scheme = names.iter().filter(|name| name.starts_with(scheme));
                 assert_eq!(of_scheme.count() * 2, names.len(), "{names:?}");
@@ -226,8 +238,11 @@ mod tests {
             names(Suite::Large)[3..],
             [
                 "starling/shm 64KiB",
+                "starling/shm 64KiB copied",
                 "starling/shm 1MiB",
+                "starling/shm 1MiB copied",
                 "starling/shm 8MiB",
+                "starling/shm 8MiB copied",
             ]
         );
         assert_eq!(

@@ -5,6 +5,7 @@
 //! fixed number of messages in flight.
 
 pub mod cache_line;
+pub mod handover;
 pub mod memcpy;
 pub mod ring;
 pub mod tcp;

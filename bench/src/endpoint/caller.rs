@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use starling_endpoint::{CallOptions, Completion, ContinuationId, Msgbuf, SessionId};
+use starling_io::MessageMemory;
 
 use super::server::{self, ECHO, SINK};
 use super::settings::Settings;
@@ -226,8 +227,31 @@ pub(super) fn latencies<I: Device>(context: &Context) -> Result<Sample, BenchErr
     }
 }
 
+/// The memory that a large request is made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// What the endpoint recommends.
+    Device,
+    /// Ordinary memory, from which the device has to copy.
+    Ordinary,
+}
+
+impl Source {
+    /// The end of the case's name.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Device => "",
+            Self::Ordinary => " copied",
+        }
+    }
+}
+
 /// Throughput of requests of `size` bytes, one at a time.
-pub(super) fn throughput<I: Device>(context: &Context, size: usize) -> Result<Sample, BenchError> {
+pub(super) fn throughput<I: Device>(
+    context: &Context,
+    size: usize,
+    source: Source,
+) -> Result<Sample, BenchError> {
     let settings = Settings::default();
     let server = start_server::<I>(context, settings)?;
     let mut client = Sequential::<I>::connect(
@@ -236,7 +260,10 @@ pub(super) fn throughput<I: Device>(context: &Context, size: usize) -> Result<Sa
         BusyWait::on(context.cores),
         context.network.client(),
     )?;
-    let memory = client.caller.endpoint.memory();
+    let memory = match source {
+        Source::Device => client.caller.endpoint.memory(),
+        Source::Ordinary => MessageMemory::default(),
+    };
     let request = memory.make(size, |room| room.fill(FILLING));
     let mut run = |period: Period| {
         let mut count = 0;

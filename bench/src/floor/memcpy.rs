@@ -1,4 +1,5 @@
-//! The floor of large transfers through memory: one copy.
+//! Copying memory within one core: what a large transfer between cores cannot be compared with, but
+//! everybody knows. Its floor is [`super::handover`].
 
 use std::hint::black_box;
 

@@ -13,6 +13,12 @@ pub(crate) const MAX_RING_BYTES: usize = 64 << 20;
 /// The smallest that [`ShmConfig::max_datagram`] may be, in bytes.
 pub(crate) const MIN_DATAGRAM: usize = 256;
 
+/// The smallest message heap that is not none, in bytes.
+pub(crate) const MIN_HEAP_BYTES: usize = 64 << 10;
+
+/// The largest message heap, in bytes.
+pub(crate) const MAX_HEAP_BYTES: usize = 1 << 30;
+
 /// Settings of a [`ShmIo`](crate::ShmIo).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
@@ -43,6 +49,31 @@ pub struct ShmConfig {
     /// Default: false. A peer can read and change what is in the rings shared with it, and
     /// nothing else. But any process on the host may take a name.
     pub allow_other_users: bool,
+    /// Size of the device's message heap: the memory for large parts of messages
+    /// ([`PacketIo::memory`](starling_io::PacketIo::memory)), out of which a peer copies them once.
+    /// Zero for none, or a power of two from 64 KiB to 1 GiB. While it is full, messages are made in
+    /// ordinary memory.
+    ///
+    /// Default: 64 MiB, which is eight messages of 8 MiB. The heap is made with the first such
+    /// message, and takes memory as far as it was used.
+    ///
+    /// **Every peer that the heap is shared with can read everything that is made in it**, also what
+    /// is meant for other peers. It is shared only with peers that run as this process's user or as
+    /// root, and only by a device without a name, with the devices that it opens; by others see
+    /// [`ShmConfig::share_heap_with_clients`].
+    pub heap_bytes: usize,
+    /// A device with a name has a message heap, too, and shares it with all peers of this process's
+    /// user.
+    ///
+    /// Default: false, because each client could read what is made for the others. A large part of a
+    /// response then takes two copies.
+    pub share_heap_with_clients: bool,
+    /// The largest message heap of a peer that this device maps: zero for none, or a power of two up
+    /// to 1 GiB. A peer with a larger one has its messages copied through the ring. It bounds the
+    /// memory that a peer can make this process map, as `max_accepted_ring_bytes` does.
+    ///
+    /// Default: 64 MiB.
+    pub max_accepted_heap_bytes: usize,
 }
 
 impl Default for ShmConfig {
@@ -53,6 +84,9 @@ impl Default for ShmConfig {
             max_datagram: 64 << 10,
             max_peers: 1024,
             allow_other_users: false,
+            heap_bytes: 64 << 20,
+            share_heap_with_clients: false,
+            max_accepted_heap_bytes: 64 << 20,
         }
     }
 }
@@ -94,6 +128,17 @@ impl ShmConfig {
                 "set 1 to 65,536",
             );
         }
+        for (name, bytes) in [
+            ("heap_bytes", self.heap_bytes),
+            ("max_accepted_heap_bytes", self.max_accepted_heap_bytes),
+        ] {
+            if bytes != 0 && !valid_heap_bytes(bytes, MAX_HEAP_BYTES) {
+                return wrong(
+                    format!("{name} is {bytes}"),
+                    "set zero, or a power of two from 64 KiB to 1 GiB",
+                );
+            }
+        }
         Ok(())
     }
 
@@ -109,6 +154,11 @@ pub(crate) fn valid_ring_bytes(ring_bytes: usize, most: usize) -> bool {
         && ring_bytes >= MIN_RING_BYTES
         && ring_bytes <= most
         && ring_bytes.is_multiple_of(rustix::param::page_size().max(LINE))
+}
+
+/// Whether a message heap may have this size.
+pub(crate) fn valid_heap_bytes(heap_bytes: usize, most: usize) -> bool {
+    heap_bytes.is_power_of_two() && heap_bytes >= MIN_HEAP_BYTES && heap_bytes <= most
 }
 
 #[cfg(test)]
@@ -130,6 +180,12 @@ mod tests {
         assert_eq!(with(|c| c.max_datagram = 255), Fault::Caller);
         assert_eq!(with(|c| c.max_datagram = usize::MAX), Fault::Caller);
         assert_eq!(with(|c| c.max_peers = 0), Fault::Caller);
+        assert_eq!(with(|c| c.heap_bytes = 4096), Fault::Caller);
+        assert_eq!(with(|c| c.heap_bytes = 65 << 20), Fault::Caller);
+        assert_eq!(
+            with(|c| c.max_accepted_heap_bytes = usize::MAX),
+            Fault::Caller
+        );
     }
 
     #[test]

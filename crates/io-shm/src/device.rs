@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use starling_io::{
-    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, PacketIo, PeerId, Wake,
+    Capabilities, DeviceReport, EventfdWaker, Fault, IoError, IoEvent, MessageMemory, PacketIo,
+    PeerId, Wake,
 };
 
 use self::connections::{Connection, ConnectionState};
 use crate::config::ShmConfig;
-use crate::handshake::{Hello, socket_name};
+use crate::handshake::{Abilities, Hello, socket_name};
+use crate::heap::MessageHeap;
 use crate::map::{Region, Side, line_ring_bytes};
 use crate::pending::{self, PendingHandshakes};
 use crate::ring::LINE;
@@ -135,6 +137,7 @@ impl ShmIo {
         config: ShmConfig,
     ) -> Result<Self, IoError> {
         sys::register_membarrier();
+        let is_client = listener.is_none();
         let setup = || {
             let poller = Poller::new()?;
             let waker = EventfdWaker::new()
@@ -143,6 +146,8 @@ impl ShmIo {
             let handshakes = PendingHandshakes::new(listener, &poller)?;
             Ok((poller, waker, handshakes))
         };
+        let has_heap = config.heap_bytes != 0 && (is_client || config.share_heap_with_clients);
+        let heap = has_heap.then(|| MessageHeap::new(config.heap_bytes));
         let (poller, waker, handshakes) = setup().map_err(|error| host_error(attempt, error))?;
         let capabilities = Capabilities {
             scheme: "shm",
@@ -155,7 +160,7 @@ impl ShmIo {
         };
         Ok(Self {
             rx: ShmRx::new(),
-            tx: ShmTx::default(),
+            tx: ShmTx::new(heap),
             connections: Vec::new(),
             handshakes,
             poller,
@@ -298,7 +303,7 @@ impl PacketIo for ShmIo {
         }
         let ring_bytes = self.config.ring_bytes;
         let hello = Hello {
-            has_membarrier: sys::register_membarrier(),
+            abilities: Abilities::own(&self.config),
             max_datagram: self.config.max_datagram_on(ring_bytes),
             ring_bytes,
         };
@@ -351,6 +356,13 @@ impl PacketIo for ShmIo {
         known.unwrap_or(self.capabilities.max_datagram)
     }
 
+    fn memory(&self) -> MessageMemory {
+        let heap = self.tx.heap().cloned();
+        heap.map_or_else(MessageMemory::default, |heap| {
+            MessageMemory::of_device(Arc::new(heap))
+        })
+    }
+
     #[inline]
     fn poll_event(&mut self) -> Option<IoEvent> {
         self.calls += 1;
@@ -391,6 +403,7 @@ impl PacketIo for ShmIo {
             mode: None,
             counts: vec![
                 ("rx_ring", self.rx.received()),
+                ("tx_gathered", self.tx.gathered()),
                 ("peers_refused", self.refused),
                 ("peers_cut_off", self.cut_off),
             ],

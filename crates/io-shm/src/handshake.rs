@@ -14,20 +14,35 @@
 //! ```text
 //!  HELLO    0: magic (8)  8: version (2)  10: flags (2)  12: max_datagram (4)  16: ring_bytes (8)
 //!  ANSWER   0: magic (8)  8: version (2)  10: flags (2)  12: code (4)
+//!  HEAP     0: magic (8)  8: bytes (8)
 //! ```
+//!
+//! Bit 0 of the flags: the process has registered for `membarrier`. Bits 8 to 13: the largest message
+//! heap that the device maps of its peer, as a power of two; zero if none.
+//!
+//! Either side may send HEAP with a memfd once, after it has such flags of the other, and before it
+//! publishes the first record with a descriptor. A device that does not know of heaps sends zeros
+//! there and ignores what it gets there, so it works with one that does.
 
 use starling_io::{Fault, IoError, PeerRefusal};
 
 use crate::config::{MIN_DATAGRAM, ShmConfig, valid_ring_bytes};
 use crate::ring::max_datagram_for;
+use crate::sys;
 
 const MAGIC: [u8; 8] = *b"STRLshm\0";
 
 /// Version of the handshake and of the memory layout.
 const VERSION: u16 = 1;
 
+const HEAP_MAGIC: [u8; 8] = *b"STRLheap";
+
 /// Flag: the process has registered for `membarrier`.
 const HAS_MEMBARRIER: u16 = 1;
+
+/// Where the flags have the logarithm of the largest heap, and its bits.
+const MAX_HEAP_SHIFT: u32 = 8;
+const MAX_HEAP_MASK: u16 = 0x3f;
 
 /// Bytes of a hello.
 pub(crate) const HELLO_BYTES: usize = 24;
@@ -38,10 +53,42 @@ pub(crate) const ANSWER_BYTES: usize = 16;
 /// The doorbell message: a byte in the socket that ends the other side's sleep.
 pub(crate) const DOORBELL: [u8; 1] = [1];
 
+/// What a process tells its peer about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    pub(crate) has_membarrier: bool,
+    /// The largest message heap of the peer that it maps, in bytes: zero or a power of two.
+    pub(crate) max_heap: u64,
+}
+
+impl Abilities {
+    /// Those of this process.
+    pub(crate) fn own(config: &ShmConfig) -> Self {
+        Self {
+            has_membarrier: sys::register_membarrier(),
+            max_heap: config.max_accepted_heap_bytes as u64,
+        }
+    }
+
+    fn to_flags(self) -> u16 {
+        let max_heap = self.max_heap.checked_ilog2().unwrap_or(0) as u16;
+        let has_membarrier = u16::from(self.has_membarrier) * HAS_MEMBARRIER;
+        has_membarrier | (max_heap << MAX_HEAP_SHIFT)
+    }
+
+    fn from_flags(flags: u16) -> Self {
+        let max_heap = (flags >> MAX_HEAP_SHIFT) & MAX_HEAP_MASK;
+        Self {
+            has_membarrier: flags & HAS_MEMBARRIER != 0,
+            max_heap: if max_heap == 0 { 0 } else { 1 << max_heap },
+        }
+    }
+}
+
 /// The first message of a connector, about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) has_membarrier: bool,
+    pub(crate) abilities: Abilities,
     pub(crate) max_datagram: usize,
     pub(crate) ring_bytes: usize,
 }
@@ -52,7 +99,7 @@ impl Hello {
         let max_datagram = u32::try_from(self.max_datagram).expect("checked by the configuration");
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10..12].copy_from_slice(&flags(self.has_membarrier).to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.abilities.to_flags().to_le_bytes());
         bytes[12..16].copy_from_slice(&max_datagram.to_le_bytes());
         bytes[16..].copy_from_slice(&(self.ring_bytes as u64).to_le_bytes());
         bytes
@@ -79,7 +126,7 @@ impl Hello {
             return Err(Answer::BadHello);
         }
         Ok(Self {
-            has_membarrier: flags & HAS_MEMBARRIER != 0,
+            abilities: Abilities::from_flags(flags),
             max_datagram,
             ring_bytes,
         })
@@ -90,7 +137,7 @@ impl Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The connection is established.
-    Welcome { has_membarrier: bool },
+    Welcome(Abilities),
     /// The hello is malformed.
     BadHello,
     /// The hello is of another version.
@@ -108,7 +155,7 @@ pub(crate) enum Answer {
 impl Answer {
     fn code(self) -> u32 {
         match self {
-            Self::Welcome { .. } => 0,
+            Self::Welcome(_) => 0,
             Self::BadHello => 1,
             Self::OtherVersion => 2,
             Self::BadRing => 3,
@@ -119,16 +166,14 @@ impl Answer {
     }
 
     pub(crate) fn encode(self) -> [u8; ANSWER_BYTES] {
-        let has_membarrier = matches!(
-            self,
-            Self::Welcome {
-                has_membarrier: true
-            }
-        );
+        let abilities = match self {
+            Self::Welcome(abilities) => abilities,
+            _ => Abilities::default(),
+        };
         let mut bytes = [0; ANSWER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10..12].copy_from_slice(&flags(has_membarrier).to_le_bytes());
+        bytes[10..12].copy_from_slice(&abilities.to_flags().to_le_bytes());
         bytes[12..].copy_from_slice(&self.code().to_le_bytes());
         bytes
     }
@@ -145,9 +190,7 @@ impl Answer {
         }
         let flags = u16::from_le_bytes([bytes[10], bytes[11]]);
         match u32::from_le_bytes(bytes[12..].try_into().expect("four bytes")) {
-            0 => Some(Self::Welcome {
-                has_membarrier: flags & HAS_MEMBARRIER != 0,
-            }),
+            0 => Some(Self::Welcome(Abilities::from_flags(flags))),
             1 => Some(Self::BadHello),
             2 => Some(Self::OtherVersion),
             3 => Some(Self::BadRing),
@@ -165,13 +208,33 @@ impl Answer {
             Some(Self::NotPermitted) => PeerRefusal::NotPermitted,
             Some(Self::OtherVersion) => PeerRefusal::OtherVersion,
             Some(Self::BadRing | Self::BadMemory) => PeerRefusal::Unacceptable,
-            Some(Self::BadHello | Self::Welcome { .. }) | None => PeerRefusal::Nonsense,
+            Some(Self::BadHello | Self::Welcome(_)) | None => PeerRefusal::Nonsense,
         }
     }
 }
 
-fn flags(has_membarrier: bool) -> u16 {
-    if has_membarrier { HAS_MEMBARRIER } else { 0 }
+/// The message that comes with a message heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeapMessage {
+    pub(crate) bytes: u64,
+}
+
+impl HeapMessage {
+    pub(crate) fn encode(self) -> [u8; ANSWER_BYTES] {
+        let mut bytes = [0; ANSWER_BYTES];
+        bytes[..8].copy_from_slice(&HEAP_MAGIC);
+        bytes[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes the message; `None` if it is another one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
+        let (magic, bytes) = bytes.split_at(8);
+        (magic == HEAP_MAGIC).then(|| Self {
+            bytes: u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+        })
+    }
 }
 
 /// Checks that `address` is `shm://` and a valid name. It does not check whether a device has that
@@ -214,7 +277,10 @@ mod tests {
     use super::*;
 
     const HELLO: Hello = Hello {
-        has_membarrier: true,
+        abilities: Abilities {
+            has_membarrier: true,
+            max_heap: 64 << 20,
+        },
         max_datagram: 9000,
         ring_bytes: 1 << 20,
     };
@@ -224,12 +290,8 @@ mod tests {
         let config = ShmConfig::default();
         assert_eq!(Hello::decode(&HELLO.encode(), &config), Ok(HELLO));
         for answer in [
-            Answer::Welcome {
-                has_membarrier: true,
-            },
-            Answer::Welcome {
-                has_membarrier: false,
-            },
+            Answer::Welcome(HELLO.abilities),
+            Answer::Welcome(Abilities::default()),
             Answer::BadHello,
             Answer::OtherVersion,
             Answer::BadRing,
@@ -272,6 +334,28 @@ mod tests {
         assert_eq!(changed(too_large), Answer::BadRing);
     }
 
+    /// Devices from before heaps set and read bit 0 of the flags only.
+    #[test]
+    fn the_largest_heap_is_in_flags_that_older_devices_ignore() {
+        for max_heap in [0, 64 << 10, 64 << 20, 1 << 32] {
+            for has_membarrier in [false, true] {
+                let abilities = Abilities {
+                    has_membarrier,
+                    max_heap,
+                };
+                let flags = abilities.to_flags();
+                assert_eq!(Abilities::from_flags(flags), abilities);
+                assert_eq!(flags & 1 != 0, has_membarrier);
+            }
+        }
+        let older = Abilities::from_flags(1);
+        assert!(older.has_membarrier && older.max_heap == 0);
+        let message = HeapMessage { bytes: 4096 };
+        assert_eq!(HeapMessage::decode(&message.encode()), Some(message));
+        assert_eq!(Answer::decode(&message.encode()), None);
+        assert_eq!(HeapMessage::decode(&Answer::Full.encode()), None);
+    }
+
     #[test]
     fn malformed_names_are_refused() {
         let bad = [
@@ -302,6 +386,8 @@ mod tests {
             .with_iterations(2000)
             .for_each(|bytes: &[u8]| {
                 let _ = Answer::decode(bytes);
+                let heap = HeapMessage::decode(bytes);
+                assert!(heap.is_none_or(|heap| heap.encode() == *bytes));
                 if let Ok(hello) = Hello::decode(bytes, &config) {
                     assert!(hello.max_datagram <= hello.ring_bytes / 4);
                 }

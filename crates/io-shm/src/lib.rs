@@ -23,6 +23,7 @@
 //! |---|---|
 //! | [`ring`] | how datagrams cross: the protocol of one ring, and why a hostile peer does no harm |
 //! | [`sleep`] | how a sleeping device is woken, with no fence on the sender's fast path |
+//! | [`heap`] | messages that peers read where they were made |
 //! | [`map`] | the shared memory itself, and nearly all `unsafe` of this crate |
 //! | [`sys`] | system calls, in the form that this crate uses |
 //! | [`handshake`], [`pending`] | how two devices connect, and what is refused |
@@ -35,6 +36,7 @@
 mod config;
 mod device;
 mod handshake;
+mod heap;
 mod map;
 mod named;
 mod pending;

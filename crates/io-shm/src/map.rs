@@ -12,13 +12,17 @@
 //! ```text
 //!  byte 0: heads of rings 0: lines, bulk    written by the accepting side
 //!     128: heads of rings 1: lines, bulk    written by the connecting side
-//!     256: sleep word                       of the connecting side
-//!     384: sleep word                       of the accepting side
+//!     256: sleep word, revocation word      of the connecting side
+//!     384: sleep word, revocation word      of the accepting side
 //! ```
+//!
+//! Messages for the peer to read in place are in memory of their own ([`heap`]).
 //!
 //! The file is sealed against every change of its size and checked to be in ordinary memory, so no
 //! access to the mapping can fault ([`Region::map_foreign`]). [`ring`](crate::ring) explains why
 //! concurrent writes by the other process do no harm.
+
+mod heap;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -30,6 +34,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use starling_prefetch::prefetch_lines;
 
+pub(crate) use self::heap::{ForeignHeap, OwnHeap};
 use crate::ring::{HEADER_BYTES, Heads, LINE, RingMemory};
 use crate::sleep::SleepWords;
 
@@ -108,16 +113,7 @@ impl Region {
 
     /// Maps memory that a peer made, after checking that its size is as agreed and final.
     pub(crate) fn map_foreign(file: BorrowedFd<'_>, bulk_bytes: usize) -> rustix::io::Result<Self> {
-        if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
-            return Err(Errno::PERM);
-        }
-        if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
-            return Err(Errno::NOTSUP);
-        }
-        // Read after the seals: from then on it cannot change.
-        if rustix::fs::fstat(file)?.st_size as u64 != file_bytes(bulk_bytes) {
-            return Err(Errno::INVAL);
-        }
+        check_foreign(file, file_bytes(bulk_bytes))?;
         Self::map(file, bulk_bytes)
     }
 
@@ -209,6 +205,21 @@ impl Drop for Region {
     }
 }
 
+/// Checks that a file of a peer has this size for ever, and that no access to it can fault.
+fn check_foreign(file: BorrowedFd<'_>, bytes: u64) -> rustix::io::Result<()> {
+    if !rustix::fs::fcntl_get_seals(file)?.contains(SEALS) {
+        return Err(Errno::PERM);
+    }
+    if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
+        return Err(Errno::NOTSUP);
+    }
+    // Read after the seals: from then on it cannot change.
+    if rustix::fs::fstat(file)?.st_size as u64 != bytes {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
 /// Bytes of a connection's file.
 fn file_bytes(bulk_bytes: usize) -> u64 {
     (rustix::param::page_size() + 2 * line_ring_bytes() + 2 * bulk_bytes) as u64
@@ -223,6 +234,8 @@ pub(crate) struct Ring {
     bulk_mask: u64,
     /// The side that produces into it.
     producer: Side,
+    /// The producer's message heap, if this end consumes and the producer has shared it.
+    heap: Option<Arc<ForeignHeap>>,
     region: Arc<Region>,
 }
 
@@ -241,8 +254,19 @@ impl Ring {
             bulk: unsafe { region.base.as_ptr().add(region.bulk_at(side)) },
             bulk_mask: region.bulk_bytes as u64 - 1,
             producer: side,
+            heap: None,
             region: Arc::clone(region),
         }
+    }
+
+    /// The producer has shared its message heap.
+    pub(crate) fn set_heap(&mut self, heap: ForeignHeap) {
+        self.heap = Some(Arc::new(heap));
+    }
+
+    /// Whether the producer has revoked what it lent from its heap.
+    fn revocation(&self) -> &AtomicU64 {
+        self.region.word(2 + self.producer.index(), true)
     }
 
     /// The rings that `side` consumes.
@@ -388,6 +412,23 @@ impl RingMemory for Ring {
         unsafe { copy_out(self.in_bulk(at, into.len()), into) }
     }
 
+    fn heap_bytes(&self) -> Option<u64> {
+        self.heap.as_ref().map(|heap| heap.bytes())
+    }
+
+    fn read_heap(&self, at: u64, into: &mut [u8]) -> bool {
+        let heap = self.heap.as_ref().expect("the caller knows its size");
+        heap.read(at, into);
+        // With the fence in `revoke`: if a byte above was written after it, this sees the word.
+        fence(Ordering::Acquire);
+        self.revocation().load(Ordering::Relaxed) == 0
+    }
+
+    fn revoke(&self) {
+        self.revocation().store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     #[inline]
     fn prefetch(&self, at: u64) {
         prefetch_lines(self.line(at), 1);
@@ -492,80 +533,4 @@ impl Region {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BULK: usize = 64 << 10;
-
-    #[test]
-    fn a_write_over_the_end_continues_at_the_beginning() {
-        let (region, file) = Region::create(BULK).unwrap();
-        let ours = Ring::produced_by(&Arc::new(region), Side::Connector);
-        let theirs = Arc::new(Region::map_foreign(file.as_fd(), BULK).unwrap());
-        let theirs = Ring::consumed_by(&theirs, Side::Acceptor);
-        let mut read = [0; 12];
-        let mut end = [0; 7];
-        let at = 3 * ours.line_bytes() - 5;
-        ours.write_lines(at, b"over the end");
-        theirs.read_lines(at, &mut read);
-        theirs.read_lines(5 * ours.line_bytes(), &mut end);
-        assert_eq!((&read, &end), (b"over the end", b"the end"));
-        let at = 3 * BULK as u64 - 5;
-        ours.write_bulk(at, b"over the END");
-        theirs.read_bulk(at, &mut read);
-        theirs.read_bulk(5 * BULK as u64, &mut end);
-        assert_eq!((&read, &end), (b"over the END", b"the END"));
-    }
-
-    #[test]
-    fn rings_and_words_do_not_overlap() {
-        let region = Arc::new(Region::create(BULK).unwrap().0);
-        let out = Ring::produced_by(&region, Side::Acceptor);
-        out.write_lines(0, &vec![0xff; region.line_bytes()]);
-        let back = Ring::consumed_by(&region, Side::Acceptor);
-        back.write_bulk(0, &[0xee; BULK]);
-        let mut read = [1; 64];
-        back.read_lines(0, &mut read);
-        assert_eq!(read, [0; 64]);
-        out.read_bulk(0, &mut read);
-        assert_eq!(read, [0; 64]);
-        let heads = Heads { line: 64, bulk: 5 };
-        out.store_heads(heads);
-        assert_eq!(
-            (out.load_heads(), back.load_heads()),
-            (heads, Heads::default())
-        );
-        let (a, b) = (
-            MappedSleepWords::new(&region, Side::Connector),
-            MappedSleepWords::new(&region, Side::Acceptor),
-        );
-        a.store_own(5);
-        assert_eq!((a.load_peer(), b.load_peer()), (0, 5));
-    }
-
-    #[test]
-    fn files_that_could_fault_are_refused() {
-        let made = |flags, bytes, seals| {
-            let file = rustix::fs::memfd_create("test", flags).unwrap();
-            rustix::fs::ftruncate(&file, bytes).unwrap();
-            rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-            Region::map_foreign(file.as_fd(), BULK).map(|_| ())
-        };
-        let sealable = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let right = file_bytes(BULK);
-        assert_eq!(made(sealable, right, SEALS), Ok(()));
-        assert_eq!(made(sealable, right, SealFlags::empty()), Err(Errno::PERM));
-        for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
-            let result = made(sealable, right, SEALS.difference(missing));
-            assert_eq!(result, Err(Errno::PERM));
-        }
-        assert_eq!(made(sealable, right - 1, SEALS), Err(Errno::INVAL));
-        assert_eq!(made(sealable, 0, SEALS), Err(Errno::INVAL));
-        assert_eq!(made(sealable, right + 4096, SEALS), Err(Errno::INVAL));
-        // Read-only for everybody: it cannot be mapped for writing.
-        let read_only = SEALS.union(SealFlags::WRITE);
-        assert_eq!(made(sealable, right, read_only), Err(Errno::PERM));
-        let no_memory = std::fs::File::open("/dev/zero").unwrap();
-        assert!(Region::map_foreign(no_memory.as_fd(), BULK).is_err());
-    }
-}
+mod tests;

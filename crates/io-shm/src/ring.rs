@@ -20,6 +20,9 @@
 //!    ──┴───────────────────────────────────────────────────────────────┴──────
 //! ```
 //!
+//! A large part that is in the producer's message heap stays there: its record has a descriptor in
+//! place of it ([`lent`]).
+//!
 //! The line ring is short because small datagrams pass through all of it, however few are in flight.
 //! If it stays in the first-level caches, a datagram costs the transfer of its line and nothing
 //! else. (With rings of half a megabyte for everything, a ping-pong took twice as long.) Both rings
@@ -62,6 +65,7 @@
 //!   invalid header is [`Malformed`], and the peer is disconnected.
 //! - *A payload* is copied to private memory once and never read again in the ring. A peer that
 //!   changes it meanwhile has sent different bytes, which it may do anyway.
+//! - *A descriptor* is checked in its private copy, against the heap's size and the largest datagram.
 //! - *`head`* must neither pass what was produced nor go back, else the ring is [`Malformed`]. A peer
 //!   that returns space that it has not read loses its own datagrams.
 //! - *Private state* of this end (positions, staging buffer, lengths) is not in shared memory at all.
@@ -73,6 +77,7 @@
 
 mod consumer;
 mod copy;
+mod lent;
 #[cfg(all(loom, test))]
 mod loom_model;
 mod producer;
@@ -80,6 +85,7 @@ mod producer;
 mod tests;
 
 pub(crate) use consumer::Consumer;
+pub(crate) use lent::HeapRange;
 pub(crate) use producer::Producer;
 
 /// Bytes of a cache line. Records take whole lines.
@@ -90,6 +96,8 @@ pub(crate) const HEADER_BYTES: usize = 4;
 
 /// Bits of the header word that hold the length.
 const LENGTH_MASK: u32 = (1 << 25) - 1;
+/// The datagram ends in the producer's message heap.
+const HEAP: u32 = 1 << 28;
 /// The datagram is in the bulk ring.
 const BULK: u32 = 1 << 29;
 /// The producer is about to publish another record.
@@ -123,6 +131,14 @@ pub(crate) trait RingMemory {
     fn read_lines(&self, at: u64, into: &mut [u8]);
     /// Copies bytes out of the bulk ring.
     fn read_bulk(&self, at: u64, into: &mut [u8]);
+    /// Size of the producer's message heap, if the consumer has it.
+    fn heap_bytes(&self) -> Option<u64>;
+    /// Copies bytes out of the producer's message heap. False if the producer may have used their
+    /// memory for something else.
+    fn read_heap(&self, at: u64, into: &mut [u8]) -> bool;
+    /// Makes all later [`RingMemory::read_heap`] false. What the caller writes to the heap after
+    /// this call is not taken for what was there before.
+    fn revoke(&self);
     /// Prefetches a line that will be polled soon.
     fn prefetch(&self, at: u64);
     /// Prefetches lines that will be written soon.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
-use crate::map::{MappedSleepWords, Ring};
-use crate::ring::{Consumer, HEADER_BYTES, LINE, record_bytes};
+use crate::map::{ForeignHeap, MappedSleepWords, Ring};
+use crate::ring::{Consumer, LINE};
 use crate::sleep::{Doorbell, WANTS_SPACE};
 use crate::tx::ring;
 
@@ -58,7 +58,7 @@ impl RxPeer {
 #[derive(Clone, Copy, Default)]
 struct Entry {
     peer: u32,
-    /// The offset of its record in the buffer.
+    /// Its offset in the buffer.
     at: u32,
     length: u32,
 }
@@ -89,6 +89,8 @@ pub struct ShmRx {
     largest_record: usize,
     /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
+    /// Peers with a record that needs their message heap, for the device to receive it.
+    need_heap: Vec<u32>,
 }
 
 impl ShmRx {
@@ -109,6 +111,7 @@ impl ShmRx {
             aligned: 0,
             largest_record: 0,
             faults: Vec::new(),
+            need_heap: Vec::new(),
         }
     }
 
@@ -157,6 +160,31 @@ impl ShmRx {
         self.peers[peer as usize] = None;
         self.unlist(peer);
         self.faults.retain(|&other| other != peer);
+        self.need_heap.retain(|&other| other != peer);
+    }
+
+    /// A peer has shared its message heap.
+    pub(crate) fn set_heap(&mut self, peer: u32, heap: ForeignHeap) {
+        if let Some(peer) = &mut self.peers[peer as usize] {
+            peer.consumer.set_heap(heap);
+        }
+    }
+
+    /// Whether a peer has shared its message heap, if it has to.
+    pub(crate) fn has_heap(&self, peer: u32) -> bool {
+        let peer = self.peers[peer as usize].as_ref();
+        peer.is_none_or(|peer| !peer.consumer.needs_heap())
+    }
+
+    /// Whether any peer has sent a record that needs its message heap.
+    #[inline]
+    pub(crate) fn needs_heaps(&self) -> bool {
+        !self.need_heap.is_empty()
+    }
+
+    /// Peers with such a record, since the last call.
+    pub(crate) fn poll_needed_heaps(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.need_heap)
     }
 
     fn unlist(&mut self, peer: u32) {
@@ -229,20 +257,29 @@ impl ShmRx {
             let at = self.used;
             let record = match peer.consumer.receive(&mut self.buffer[self.aligned + at..]) {
                 Ok(Some(record)) => record,
-                Ok(None) => return true,
+                Ok(None) => {
+                    if peer.consumer.needs_heap() && !self.need_heap.contains(&number) {
+                        self.need_heap.push(number);
+                    }
+                    return true;
+                }
                 Err(_) => {
                     self.record_fault(number);
                     return true;
                 }
             };
             peer.has_sent = true;
+            if record.length == 0 {
+                // It was revoked: the peer is about to be gone.
+                return true;
+            }
             self.entries[self.count] = Entry {
                 peer: number,
-                at: at as u32,
+                at: (at + record.at) as u32,
                 length: record.length as u32,
             };
             self.count += 1;
-            self.used = at + record_bytes(record.length);
+            self.used = at + (record.at + record.length).next_multiple_of(LINE);
             if record.returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
                 ring(&peer.socket);
             }
@@ -256,7 +293,7 @@ impl ShmRx {
 
     /// Stops polling a peer that has broken its ring.
     #[cold]
-    fn record_fault(&mut self, peer: u32) {
+    pub(crate) fn record_fault(&mut self, peer: u32) {
         self.unlist(peer);
         self.faults.push(peer);
     }
@@ -335,7 +372,7 @@ impl PacketRx for ShmRx {
     fn datagram(&self, index: usize) -> Datagram<'_> {
         assert!(index < self.count, "datagram {index} of {}", self.count);
         let entry = self.entries[index];
-        let begin = self.aligned + entry.at as usize + HEADER_BYTES;
+        let begin = self.aligned + entry.at as usize;
         Datagram {
             source: Source::Peer(PeerId(entry.peer)),
             ecn: Ecn::NotCapable,

@@ -4,21 +4,87 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
 
-use crate::handshake::DOORBELL;
+use crate::handshake::{DOORBELL, HeapMessage};
+use crate::heap::{LEND_FROM, MessageHeap, MessageId};
 use crate::map::{MappedSleepWords, Ring};
 use crate::ring::Producer;
 use crate::sleep::{Doorbell, SLEEPING};
 use crate::sys;
 
+/// So many records may be lent to a peer before each further one looks for those that it consumed.
+const MAX_LENT_UNSEEN: usize = 8;
+
+/// Whether a peer can read the device's message heap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HeapAccess {
+    /// It may not, or cannot.
+    No,
+    /// It may, but does not have the heap yet.
+    Allowed,
+    /// It has it.
+    Has,
+}
+
 struct TxPeer {
-    producer: Producer<Ring>,
+    producer: Producer<Ring, MessageId>,
+    heap_access: HeapAccess,
     words: MappedSleepWords,
     doorbell: Doorbell,
     socket: Arc<OwnedFd>,
     /// Its number is in the list of peers to flush.
     listed: bool,
+}
+
+impl TxPeer {
+    /// Sends a frame whose tail stays in the message heap; `None` if it has to be copied. The parts
+    /// are preamble, head, body and tail.
+    #[inline(never)]
+    fn append_lent(
+        &mut self,
+        heap: &MessageHeap,
+        parts: [&[u8]; 4],
+    ) -> Option<Result<(), TxError>> {
+        let [preamble, head, body, tail] = parts;
+        let (range, message) = heap.find(tail)?;
+        if !self.producer.can_lend(head.len() + body.len()) || !self.shares(heap) {
+            return None;
+        }
+        if self.producer.lent() >= MAX_LENT_UNSEEN {
+            self.producer
+                .poll_returned(|message| heap.take_back(message));
+        }
+        let preamble = preamble.first_chunk().expect("a preamble");
+        let result = self
+            .producer
+            .append_lent(preamble, head, body, range, message);
+        if result.is_ok() {
+            heap.lend(message);
+        }
+        Some(result)
+    }
+
+    /// Whether the peer has the heap, which it gets here when it is first needed.
+    fn shares(&mut self, heap: &MessageHeap) -> bool {
+        if self.heap_access == HeapAccess::Allowed
+            && let Some(file) = heap.file()
+        {
+            let message = HeapMessage {
+                bytes: heap.bytes() as u64,
+            };
+            self.heap_access = match sys::send_with_file(&self.socket, &message.encode(), file) {
+                Ok(()) => HeapAccess::Has,
+                // The socket is full of messages that the peer has not received yet.
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {
+                    HeapAccess::Allowed
+                }
+                Err(_) => HeapAccess::No,
+            };
+        }
+        self.heap_access == HeapAccess::Has
+    }
 }
 
 /// The sending half of a [`ShmIo`](crate::ShmIo).
@@ -29,13 +95,35 @@ pub struct ShmTx {
     unflushed: Vec<u32>,
     /// Peers that have broken their ring, for the device to disconnect.
     faults: Vec<u32>,
+    /// Memory for messages that peers read where they are, if the device has such memory.
+    heap: Option<MessageHeap>,
+    /// Datagrams whose tail stayed there, so far.
+    gathered: u64,
+    /// Some of these are not consumed, as far as this end knows.
+    may_have_lent: bool,
 }
 
 impl ShmTx {
+    pub(crate) fn new(heap: Option<MessageHeap>) -> Self {
+        Self {
+            heap,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn heap(&self) -> Option<&MessageHeap> {
+        self.heap.as_ref()
+    }
+
+    /// Datagrams with a part that was sent from where it lay in the message heap.
+    pub(crate) fn gathered(&self) -> u64 {
+        self.gathered
+    }
+
     pub(crate) fn insert(
         &mut self,
         peer: u32,
-        producer: Producer<Ring>,
+        producer: Producer<Ring, MessageId>,
         words: MappedSleepWords,
         socket: Arc<OwnedFd>,
     ) {
@@ -46,6 +134,7 @@ impl ShmTx {
         assert!(self.peers[index].is_none(), "peer {peer} is there already");
         self.peers[index] = Some(Box::new(TxPeer {
             producer,
+            heap_access: HeapAccess::No,
             words,
             doorbell: Doorbell::default(),
             socket,
@@ -53,10 +142,39 @@ impl ShmTx {
         }));
     }
 
+    /// A peer is connected, and maps heaps of up to `max_heap` bytes. If it runs as this process's
+    /// user or as root, it may read this device's heap.
+    pub(crate) fn set_max_heap(&mut self, peer: u32, max_heap: u64) {
+        if let Some(heap) = &self.heap
+            && let Some(Some(to)) = self.peers.get_mut(peer as usize)
+            && heap.bytes() as u64 <= max_heap
+            && sys::peer_is_ours_or_root(&to.socket).unwrap_or(false)
+        {
+            to.heap_access = HeapAccess::Allowed;
+        }
+    }
+
     /// Removes a peer, and its frames that were not flushed.
     pub(crate) fn remove(&mut self, peer: u32) {
-        if self.peers[peer as usize].take().is_some() {
+        if let Some(mut removed) = self.peers[peer as usize].take() {
             self.unflushed.retain(|&other| other != peer);
+            if let Some(heap) = &self.heap {
+                removed.producer.revoke(|message| heap.take_back(message));
+            }
+        }
+    }
+
+    /// Takes back the parts of messages that peers have consumed.
+    pub(crate) fn poll_returned(&mut self) {
+        if let Some(heap) = &self.heap
+            && self.may_have_lent
+        {
+            self.may_have_lent = false;
+            for peer in self.peers.iter_mut().flatten() {
+                let back = |message| heap.take_back(message);
+                peer.producer.poll_returned(back);
+                self.may_have_lent |= peer.producer.lent() != 0;
+            }
         }
     }
 
@@ -102,7 +220,19 @@ impl ShmTx {
             to.listed = true;
             self.unflushed.push(peer.0);
         }
-        let result = to.producer.append(preamble, head, body, tail);
+        let mut lent = None;
+        if tail.len() >= LEND_FROM
+            && let Some(heap) = &self.heap
+        {
+            lent = to.append_lent(heap, [preamble, head, body, tail]);
+            self.gathered += u64::from(lent == Some(Ok(())));
+            self.may_have_lent |= lent == Some(Ok(()));
+        }
+        // One call, so that it is inlined.
+        let result = match lent {
+            Some(result) => result,
+            None => to.producer.append(preamble, head, body, tail),
+        };
         if result.is_err() && to.producer.is_malformed() {
             self.record_fault(peer);
         }

@@ -23,6 +23,8 @@ const LINE_RING: u64 = 32 << 10;
 const BULK_RING: u64 = 64 << 10;
 const VALID: u32 = 1 << 31;
 const BULK: u32 = 1 << 29;
+const HEAP: u32 = 1 << 28;
+const HEAP_BYTES: u64 = 128 << 10;
 
 /// A connection that the test makes without a device.
 struct Rogue {
@@ -116,6 +118,20 @@ impl Rogue {
         self.write(64 * line + 4, &record);
         let header = VALID | record.len() as u32;
         self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    /// Publishes a datagram in one line, whose tail is in the rogue's heap.
+    fn publish_lent(&self, line: u64, at: u64, bytes: u32) {
+        let descriptor = [&at.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
+        let record = [&PREAMBLE[..], &descriptor].concat();
+        self.write(64 * line + 4, &record);
+        let header = VALID | HEAP | record.len() as u32;
+        self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    fn send_heap(&self, bytes: u64, files: &[BorrowedFd<'_>]) {
+        let message = [&b"STRLheap"[..], &bytes.to_le_bytes()].concat();
+        send(&self.socket, &message, files);
     }
 
     /// Whether the device hangs up, after it has had a reason.
@@ -248,6 +264,111 @@ fn broken_heads(server: &mut Device) {
     }
 }
 
+/// Heaps that could fault, and records for heaps that never come. The device disconnects the peer.
+fn broken_heaps(server: &mut Device) -> u64 {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let right = memory(HEAP_BYTES, seals);
+    let unsealed = memory(HEAP_BYTES, SealFlags::empty());
+    let can_shrink = memory(HEAP_BYTES, SealFlags::GROW | SealFlags::SEAL);
+    let short = memory(HEAP_BYTES - 1, seals);
+    let no_memory = File::open("/dev/zero").unwrap();
+    let file = right.as_fd();
+    let cases: [(u64, &[BorrowedFd<'_>]); 10] = [
+        (HEAP_BYTES, &[]),
+        (HEAP_BYTES, &[file, file]),
+        (HEAP_BYTES, &[unsealed.as_fd()]),
+        (HEAP_BYTES, &[can_shrink.as_fd()]),
+        (HEAP_BYTES, &[short.as_fd()]),
+        (HEAP_BYTES, &[no_memory.as_fd()]),
+        (2 * HEAP_BYTES, &[file]),
+        (HEAP_BYTES + 4096, &[file]),
+        (0, &[file]),
+        (1 << 50, &[file]),
+    ];
+    for (bytes, files) in cases {
+        let mut rogue = Rogue::connected(server);
+        rogue.send_heap(bytes, files);
+        server.wait(None).unwrap();
+        assert_eq!(server.event(), None);
+        assert!(rogue.was_cut_off(), "{bytes} {files:?}");
+    }
+    // A record with a descriptor, and no heap.
+    let mut rogue = Rogue::connected(server);
+    rogue.publish(0, b"decent so far");
+    let (peer, _) = server.receive();
+    rogue.publish_lent(1, 0, 100);
+    assert_eq!(server.poll(), 0);
+    assert_eq!(
+        server.wait_for_event(),
+        IoEvent::PeerGone(peer, PeerGone::Certain)
+    );
+    assert!(rogue.was_cut_off());
+    server.close_peer(peer);
+    cases.len() as u64 + 1
+}
+
+/// Descriptors that describe nothing in the heap.
+fn broken_descriptors(server: &mut Device) -> u64 {
+    let heap = memory(
+        HEAP_BYTES,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    );
+    let cases = [
+        (0, 0),
+        (HEAP_BYTES, 1),
+        (HEAP_BYTES - 99, 100),
+        (u64::MAX, 1),
+        (u64::MAX - 50, 100),
+        (0, BULK_RING as u32 / 4 - 8 + 1),
+        (0, u32::MAX),
+    ];
+    for (at, bytes) in cases {
+        let mut rogue = Rogue::connected(server);
+        // The heap is behind more messages than the device receives in one poll.
+        for _ in 0..100 {
+            send(&rogue.socket, &[1], &[]);
+        }
+        rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+        heap.write_all_at(b"in the heap", HEAP_BYTES - 11).unwrap();
+        rogue.publish_lent(0, HEAP_BYTES - 11, 11);
+        let (peer, datagram) = server.receive();
+        assert_eq!(datagram, b"in the heap");
+        // It has its heap: another one is not opened.
+        rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+        rogue.publish_lent(1, at, bytes);
+        assert_eq!(server.poll(), 0);
+        let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
+        assert_eq!(server.wait_for_event(), gone, "{at} {bytes}");
+        assert!(rogue.was_cut_off());
+        server.close_peer(peer);
+    }
+    cases.len() as u64
+}
+
+/// The peer changes its heap after the device has read it, and makes holes in it.
+fn changing_heap(server: &mut Device) {
+    let heap = memory(
+        HEAP_BYTES,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    );
+    let rogue = Rogue::connected(server);
+    rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+    heap.write_all_at(b"original", 5000).unwrap();
+    rogue.publish_lent(0, 5000, 8);
+    assert_eq!(server.receive().1, b"original");
+    rogue.publish_lent(1, 5000, 8);
+    let (rx, _) = server.split();
+    assert_eq!(rx.rx_burst().unwrap(), 1);
+    heap.write_all_at(b"changed!", 5000).unwrap();
+    assert_eq!(&rx.datagram(0).bytes[8..], b"original");
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&heap, flags, 0, HEAP_BYTES).unwrap();
+    assert!(heap.set_len(0).is_err(), "its size is final");
+    rogue.publish_lent(2, 5000, 8);
+    assert_eq!(server.receive().1, [0; 8]);
+    leave(server, rogue);
+}
+
 /// The peer changes memory that the device has read. A received datagram does not change.
 fn changing_memory(server: &mut Device) {
     let rogue = Rogue::connected(server);
@@ -321,6 +442,13 @@ fn peers_that_break_the_rules_are_disconnected_and_honest_peers_are_not_affected
     broken_heads(&mut server);
     assert_eq!(server.report().count("peers_cut_off"), Some(15));
     assert_eq!(check(&mut server), files_before);
+    let cut_off = 15 + broken_heaps(&mut server);
+    assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
+    assert_eq!(check(&mut server), files_before);
+    let cut_off = cut_off + broken_descriptors(&mut server);
+    assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
+    assert_eq!(check(&mut server), files_before);
+    changing_heap(&mut server);
     changing_memory(&mut server);
     noise(&mut server);
     assert_eq!(check(&mut server), files_before);

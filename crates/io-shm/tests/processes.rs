@@ -90,6 +90,19 @@ fn other_process() {
                 device.send(peer, &numbered(number));
             }
         }
+        "messages" => {
+            let mut device = Device::client(&ShmConfig {
+                heap_bytes: 1 << 20,
+                ..ShmConfig::default()
+            });
+            let peer = device.open_peer(&address).unwrap();
+            let memory = device.memory();
+            for number in 0u64.. {
+                let message = memory.copy(&message(number));
+                device.send_tail(peer, &message);
+                device.event();
+            }
+        }
         "three-words" => {
             let mut device = Device::client(&ShmConfig::default());
             let peer = device.open_peer(&address).unwrap();
@@ -114,6 +127,13 @@ fn numbered(number: u64) -> Vec<u8> {
     let mut body = vec![number as u8; length];
     body[..8].copy_from_slice(&number.to_ne_bytes());
     body
+}
+
+/// A large message, whose bytes follow from its number.
+fn message(number: u64) -> Vec<u8> {
+    let mut message = numbered(number);
+    message.resize(30_000 + number as usize % 30_000, number as u8);
+    message
 }
 
 /// Opens the other process's device as soon as it exists.
@@ -218,6 +238,31 @@ fn a_client_killed_in_the_middle_of_a_stream_leaves_whole_datagrams() {
             next += 1;
         }
         assert_eq!(server.event(), None);
+        server.close_peer(peer);
+    }
+}
+
+/// The client's heap is small: it uses memory again all the time.
+#[test]
+fn what_a_killed_client_has_in_its_heap_is_delivered_whole() {
+    let address = name("killed-messages");
+    let mut server = Device::bind(&address, &ShmConfig::default());
+    for round in 0..4u64 {
+        let mut client = Other::start("messages", &address);
+        let mut next = 0;
+        while next < 200 + round * 97 {
+            let (_, datagram) = server.receive();
+            assert!(datagram == message(next), "{next}");
+            next += 1;
+        }
+        client.kill();
+        let IoEvent::PeerGone(peer, PeerGone::Certain) = server.wait_for_event() else {
+            panic!("another event");
+        };
+        while let Some((from, datagram)) = server.take_received() {
+            assert!(from == peer && datagram == message(next), "{next}");
+            next += 1;
+        }
         server.close_peer(peer);
     }
 }

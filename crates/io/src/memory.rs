@@ -17,6 +17,10 @@ pub trait PacketMemory: Send + Sync {
 /// ordinary memory if the device has no such memory or none is left. Any other device may send a part
 /// that was made in this device's memory; it copies the part.
 ///
+/// Over `shm`, a client's servers copy a message from where it was made. All servers that the device
+/// has opened, and that run as the same user, can read everything that is made in its memory, also
+/// what is meant for another one.
+///
 /// ```
 /// use starling_io::MessageMemory;
 ///

@@ -10,7 +10,7 @@
 /// | `rx_queue`, `tx_queue` | mem | arrived in its queue; it put into others' queues |
 /// | `rx_socket` | udp, xdp | arrived by the kernel's socket: the slow path of xdp |
 /// | `tx_ring` | xdp | it gave to the kernel by the ring; without the answers of workers |
-/// | `tx_gathered` | xdp | are among these and had a part that was sent from where it lay in packet memory |
+/// | `tx_gathered` | shm, xdp | had a part that was sent from where it lay in the device's own memory; on xdp they are among `tx_ring` |
 /// | `tx_socket` | udp, xdp | it gave to the kernel by its socket: the slow path of xdp, and runs of large datagrams |
 /// | `tx_lost` | udp, xdp | the kernel's socket did not send and the device gave up; without those to unknown addresses |
 /// | `rx_socket_dropped` | udp, xdp | the kernel had no room for in the socket's queue, or whose checksum was wrong |

@@ -7,14 +7,18 @@ use rustix::io::Errno;
 use starling_io::{IoEvent, PeerGone, PeerId};
 
 use super::ShmIo;
-use crate::handshake::{ANSWER_BYTES, Answer, Hello};
-use crate::map::{MappedSleepWords, Region, Ring, Side};
+use crate::config::{ShmConfig, valid_heap_bytes};
+use crate::handshake::{ANSWER_BYTES, Abilities, Answer, HeapMessage, Hello};
+use crate::map::{ForeignHeap, MappedSleepWords, Region, Ring, Side};
 use crate::pending::CompletedHandshake;
 use crate::ring::{Consumer, Heads, LINE, Producer};
 use crate::sys;
 
 /// The most messages received from one socket in one poll.
 const MAX_MESSAGES_PER_POLL: usize = 16;
+
+/// So often a socket is polled for a heap that must be there: all that the kernel keeps for one.
+const MAX_POLLS_FOR_HEAP: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionState {
@@ -39,6 +43,8 @@ pub(super) struct Connection {
     pub(super) opened: Option<Box<str>>,
     /// The reason that the device reports when the peer is gone.
     pub(super) gone: PeerGone,
+    /// The peer may share its message heap, and has not.
+    pub(super) takes_heap: bool,
 }
 
 impl ShmIo {
@@ -105,6 +111,7 @@ impl ShmIo {
             },
             opened: opened.map(Into::into),
             gone: PeerGone::Certain,
+            takes_heap: self.config.max_accepted_heap_bytes != 0,
         };
         let index = number as usize;
         if index == self.connections.len() {
@@ -123,17 +130,14 @@ impl ShmIo {
             let _ = sys::send(&handshake.socket, &Answer::Full.encode());
             return;
         };
-        let has_membarrier = sys::register_membarrier();
-        if has_membarrier && handshake.hello.has_membarrier {
+        let abilities = Abilities::own(&self.config);
+        let theirs = handshake.hello.abilities;
+        if abilities.has_membarrier && theirs.has_membarrier {
             handshake.region.use_asymmetric_fences();
         }
         // A peer that cannot receive the answer is already gone, which the next poll finds.
-        let _ = sys::send(
-            &handshake.socket,
-            &Answer::Welcome { has_membarrier }.encode(),
-        );
-        // If the kernel has no memory to poll another file, the peer sees a hang-up.
-        let _ = self.insert(
+        let _ = sys::send(&handshake.socket, &Answer::Welcome(abilities).encode());
+        let inserted = self.insert(
             number,
             Side::Acceptor,
             handshake.socket,
@@ -141,6 +145,10 @@ impl ShmIo {
             handshake.hello,
             None,
         );
+        // If the kernel has no memory to poll another file, the peer sees a hang-up.
+        if inserted.is_ok() {
+            self.tx.set_max_heap(number, theirs.max_heap);
+        }
     }
 
     /// Receives messages from a peer's socket.
@@ -149,26 +157,46 @@ impl ShmIo {
             return;
         };
         for _ in 0..MAX_MESSAGES_PER_POLL {
-            let mut message = [0; ANSWER_BYTES];
-            match sys::receive(&connection.socket, &mut message) {
-                Ok(length) if length != 0 && connection.state == ConnectionState::Connecting => {
+            let mut message = [0; ANSWER_BYTES + 1];
+            // Files are received only while one may come.
+            let received = match connection.takes_heap {
+                true => sys::receive_with_file(&connection.socket, &mut message),
+                false => sys::receive(&connection.socket, &mut message).map(|got| (got, None)),
+            };
+            match received {
+                Ok((length, _))
+                    if length != 0 && connection.state == ConnectionState::Connecting =>
+                {
                     let answer = Answer::decode(&message[..length]);
-                    let Some(Answer::Welcome { has_membarrier }) = answer else {
+                    let Some(Answer::Welcome(theirs)) = answer else {
                         connection.gone = PeerGone::Refused(Answer::refusal(answer));
                         hung_up = true;
                         break;
                     };
                     connection.state = ConnectionState::Open;
-                    if has_membarrier && sys::register_membarrier() {
+                    if theirs.has_membarrier && sys::register_membarrier() {
                         connection.region.use_asymmetric_fences();
                     }
+                    self.tx.set_max_heap(number, theirs.max_heap);
                 }
-                // A doorbell message: its arrival was its purpose.
-                Ok(1..) => {}
+                Ok((length @ 1.., file)) => {
+                    // Else a doorbell message: its arrival was its purpose.
+                    if connection.takes_heap
+                        && let Some(heap) = HeapMessage::decode(&message[..length])
+                    {
+                        connection.takes_heap = false;
+                        match map_heap(heap, file, &self.config) {
+                            Some(heap) => self.rx.set_heap(number, heap),
+                            None => self.rx.record_fault(number),
+                        }
+                    }
+                }
+                // A file came, and this process may open no more. It is lost.
+                Err(Errno::MFILE) => {}
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 // The peer left without having read everything. Its earlier messages are still there.
                 Err(Errno::CONNRESET) => hung_up = true,
-                Ok(0) | Err(_) => {
+                Ok((0, _)) | Err(_) => {
                     hung_up = true;
                     break;
                 }
@@ -176,6 +204,24 @@ impl ShmIo {
         }
         if hung_up {
             self.handle_hang_up(number);
+        }
+    }
+
+    /// Receives the message heaps that peers have sent records for. Each was sent before its record.
+    #[cold]
+    pub(super) fn receive_heaps(&mut self) {
+        for number in self.rx.poll_needed_heaps() {
+            for _ in 0..MAX_POLLS_FOR_HEAP {
+                let connection = self.connections.get(number as usize);
+                match connection.and_then(Option::as_ref) {
+                    Some(connection) if connection.takes_heap => {}
+                    _ => break,
+                }
+                self.handle_messages(number, false);
+            }
+            if !self.rx.has_heap(number) {
+                self.rx.record_fault(number);
+            }
         }
     }
 
@@ -198,8 +244,14 @@ impl ShmIo {
         self.draining.push(number);
     }
 
-    /// Ends the connections of peers that broke their rings, and of drained peers.
+    /// Ends the connections of peers that broke their rings, and of drained peers. Receives message
+    /// heaps, and takes back what peers have consumed of the device's own. A device that takes turns
+    /// does this in some of them, so that the others need not look for it.
     pub(super) fn reap_connections(&mut self) {
+        self.tx.poll_returned();
+        if self.rx.needs_heaps() {
+            self.receive_heaps();
+        }
         let mut broken = self.rx.poll_faults();
         broken.extend(self.tx.poll_faults());
         broken.sort_unstable();
@@ -234,4 +286,17 @@ impl ShmIo {
             self.events.push_back(gone);
         }
     }
+}
+
+/// Maps the message heap of a peer; `None` if it is not one that this device accepts.
+fn map_heap(
+    message: HeapMessage,
+    file: Option<OwnedFd>,
+    config: &ShmConfig,
+) -> Option<ForeignHeap> {
+    let bytes = usize::try_from(message.bytes).ok()?;
+    if !valid_heap_bytes(bytes, config.max_accepted_heap_bytes) {
+        return None;
+    }
+    ForeignHeap::map(file?.as_fd(), bytes).ok()
 }

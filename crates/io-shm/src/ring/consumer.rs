@@ -1,14 +1,16 @@
 //! The reading end of a ring.
 
 use super::{
-    BULK, HEADER_BYTES, Heads, LENGTH_MASK, LINE, MORE, Malformed, RingMemory, VALID,
+    BULK, HEADER_BYTES, HEAP, Heads, LENGTH_MASK, LINE, MORE, Malformed, RingMemory, VALID,
     bulk_record_bytes, max_datagram_for, record_bytes,
 };
 
 /// A record that was copied out of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedRecord {
-    /// Bytes of the datagram, which begins behind room for a header word.
+    /// Where the datagram begins in the buffer.
+    pub(crate) at: usize,
+    /// Bytes of the datagram. Zero: the producer has revoked the record, and there is no datagram.
     pub(crate) length: usize,
     /// The producer said that another record follows at once.
     pub(crate) more: bool,
@@ -18,14 +20,16 @@ pub(crate) struct ReceivedRecord {
 
 /// The reading end.
 pub(crate) struct Consumer<M> {
-    memory: M,
+    pub(super) memory: M,
     /// Where the next record and the next large datagram begin.
-    heads: Heads,
+    pub(super) heads: Heads,
     /// When one of the heads gets here, both are stored for the producer.
-    return_at: Heads,
-    max_datagram: usize,
+    pub(super) return_at: Heads,
+    pub(super) max_datagram: usize,
     /// The largest datagram in the line ring.
-    max_inline: usize,
+    pub(super) max_inline: usize,
+    /// The next record has a tail in the producer's message heap, which is not here.
+    pub(super) needs_heap: bool,
 }
 
 impl<M: RingMemory> Consumer<M> {
@@ -38,6 +42,7 @@ impl<M: RingMemory> Consumer<M> {
             return_at: Self::next_return(&memory, start),
             max_datagram,
             max_inline: max_inline.min(max_datagram),
+            needs_heap: false,
             memory,
         }
     }
@@ -52,7 +57,8 @@ impl<M: RingMemory> Consumer<M> {
 
     /// Bytes of buffer that [`Consumer::receive`] needs.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        record_bytes(self.max_datagram)
+        // A datagram with a tail in the heap may begin in any place of the first line.
+        record_bytes(self.max_datagram) + LINE
     }
 
     /// How far this end has read the line ring.
@@ -72,22 +78,26 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.prefetch(self.heads.line);
     }
 
-    /// Copies the next datagram to `into`, behind room for its header word. `into` has at least
-    /// [`Consumer::buffer_bytes`].
+    /// Copies the next datagram to `into`, which has at least [`Consumer::buffer_bytes`]. `None` if
+    /// nothing is published, or if [`Consumer::needs_heap`].
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<ReceivedRecord>, Malformed> {
         let word = self.memory.load_header(self.heads.line);
         if word == 0 {
             return Ok(None);
         }
-        let length = (word & LENGTH_MASK) as usize;
+        let mut length = (word & LENGTH_MASK) as usize;
+        let mut at = HEADER_BYTES;
         // The common case first: one line, copied with a constant size.
         if (word & !MORE).wrapping_sub(VALID | 1) < (LINE - HEADER_BYTES) as u32 {
             let line = into.first_chunk_mut().expect("room for a record");
             self.memory.read_line(self.heads.line, line);
             self.heads.line += LINE as u64;
         } else {
-            self.receive_longer(word, into)?;
+            match self.receive_longer(word, into)? {
+                Some(place) => (at, length) = place,
+                None => return Ok(None),
+            }
         }
         let returned_space =
             self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
@@ -96,15 +106,21 @@ impl<M: RingMemory> Consumer<M> {
             self.return_at = Self::next_return(&self.memory, self.heads);
         }
         Ok(Some(ReceivedRecord {
+            at,
             length,
             more: word & MORE != 0,
             returned_space,
         }))
     }
 
-    /// Copies a datagram of several lines, or one from the bulk ring.
+    /// Copies a datagram of several lines, or one from the bulk ring or the heap. Returns where it
+    /// begins, and its length.
     #[inline(never)]
-    fn receive_longer(&mut self, word: u32, into: &mut [u8]) -> Result<(), Malformed> {
+    fn receive_longer(
+        &mut self,
+        word: u32,
+        into: &mut [u8],
+    ) -> Result<Option<(usize, usize)>, Malformed> {
         let length = (word & LENGTH_MASK) as usize;
         let kind = word & !(LENGTH_MASK | MORE);
         if kind == VALID && (1..=self.max_inline).contains(&length) {
@@ -116,9 +132,11 @@ impl<M: RingMemory> Consumer<M> {
             self.memory.read_bulk(self.heads.bulk, into);
             self.heads.line += LINE as u64;
             self.heads.bulk += bulk_record_bytes(length) as u64;
+        } else if kind == VALID | HEAP {
+            return self.receive_lent(length, into);
         } else {
             return Err(Malformed);
         }
-        Ok(())
+        Ok(Some((HEADER_BYTES, length)))
     }
 }

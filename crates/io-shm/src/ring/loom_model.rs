@@ -11,12 +11,12 @@
 //! `head` does not order, not only one that goes wrong.
 
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 use starling_io::TxError;
 
-use crate::ring::{Consumer, HEADER_BYTES, Heads, LINE, Producer, RingMemory};
+use crate::ring::{Consumer, HEADER_BYTES, Heads, HeapRange, LINE, Producer, RingMemory};
 use crate::sleep::{Doorbell, EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
 
 const LINES: usize = 8;
@@ -35,6 +35,10 @@ struct Shared {
     lines: [Line; LINES],
     bulk: [UnsafeCell<[u8; LINE]>; BULK_LINES],
     heads: [AtomicU64; 2],
+    /// The producer's message heap. Its bytes are atomics, because a revoked one is read while it is
+    /// written: their values show what was read.
+    heap: [AtomicU8; 2],
+    revoked: AtomicU64,
     words: [AtomicU64; 2],
     bells: [Notify; 2],
 }
@@ -137,6 +141,23 @@ impl RingMemory for End {
         }
     }
 
+    fn heap_bytes(&self) -> Option<u64> {
+        Some(self.0.heap.len() as u64)
+    }
+
+    fn read_heap(&self, at: u64, into: &mut [u8]) -> bool {
+        for (byte, from) in into.iter_mut().zip(&self.0.heap[at as usize..]) {
+            *byte = from.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        self.0.revoked.load(Ordering::Relaxed) == 0
+    }
+
+    fn revoke(&self) {
+        self.0.revoked.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     fn prefetch(&self, _at: u64) {}
 
     fn prefetch_to_write(&self, _at: u64, _bytes: usize) {}
@@ -169,7 +190,7 @@ impl SleepWords for End {
 }
 
 /// Both ends of a ring. All lines but the next hold stale words that look like headers.
-fn ends() -> (End, Producer<End>, End, Consumer<End>) {
+fn ends() -> (End, Producer<End, u8>, End, Consumer<End>) {
     let stale = 1 << 31 | 9;
     let shared = Arc::new(Shared {
         lines: std::array::from_fn(|index| Line {
@@ -182,6 +203,8 @@ fn ends() -> (End, Producer<End>, End, Consumer<End>) {
         }),
         bulk: std::array::from_fn(|_| UnsafeCell::new([9; LINE])),
         heads: [AtomicU64::new(START), AtomicU64::new(BULK_START)],
+        heap: [AtomicU8::new(0), AtomicU8::new(0)],
+        revoked: AtomicU64::new(0),
         words: [AtomicU64::new(0), AtomicU64::new(0)],
         bells: [Notify::new(), Notify::new()],
     });
@@ -201,7 +224,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
     builder.check(check);
 }
 
-fn append(producer: &mut Producer<End>, length: usize) -> Result<(), TxError> {
+fn append(producer: &mut Producer<End, u8>, length: usize) -> Result<(), TxError> {
     let body = [length as u8; MAX_DATAGRAM];
     producer.append(b"preamble", &[], &body[..length], &[])
 }
@@ -209,7 +232,7 @@ fn append(producer: &mut Producer<End>, length: usize) -> Result<(), TxError> {
 fn take(consumer: &mut Consumer<End>) -> Option<(usize, bool)> {
     let mut buffer = [0; 3 * LINE];
     let taken = consumer.receive(&mut buffer).unwrap()?;
-    let datagram = &buffer[HEADER_BYTES..HEADER_BYTES + taken.length];
+    let datagram = &buffer[taken.at..][..taken.length];
     let (preamble, body) = datagram.split_at(8);
     assert_eq!(preamble, b"preamble");
     assert!(body.iter().all(|&byte| usize::from(byte) == body.len()));
@@ -339,5 +362,88 @@ fn loom_a_sender_that_waits_for_room_is_woken() {
             producer.publish(false);
         }
         receiver.join().unwrap();
+    });
+}
+
+/// Makes a message of one byte in the heap and lends it.
+fn lend(out: &End, producer: &mut Producer<End, u8>, place: u8, value: u8) -> Result<(), TxError> {
+    out.0.heap[usize::from(place)].store(value, Ordering::Relaxed);
+    let tail = HeapRange {
+        at: place.into(),
+        bytes: 1,
+    };
+    producer.append_lent(b"preamble", b"", b"", tail, place)
+}
+
+/// Copies a lent message; the inner `None` if it was revoked.
+fn take_lent(consumer: &mut Consumer<End>) -> Option<Option<u8>> {
+    let mut buffer = [0; 4 * LINE];
+    let taken = consumer.receive(&mut buffer).unwrap()?;
+    if taken.length == 0 {
+        return Some(None);
+    }
+    assert_eq!(taken.length, 9);
+    Some(Some(buffer[taken.at + 8]))
+}
+
+/// The memory of a message in the heap is used again as soon as it comes back. The consumer reads
+/// what was there when it was lent.
+#[test]
+fn loom_a_lent_message_stays_until_it_is_consumed() {
+    const MESSAGES: u8 = 4;
+    model(|| {
+        let (out, mut producer, _, mut consumer) = ends();
+        let sender = thread::spawn(move || {
+            let mut free = vec![0, 1];
+            for value in 1..=MESSAGES {
+                let place = loop {
+                    if let Some(place) = free.pop() {
+                        break place;
+                    }
+                    producer.poll_returned(|place| free.push(place));
+                    thread::yield_now();
+                };
+                while lend(&out, &mut producer, place, value) == Err(TxError::Full) {
+                    thread::yield_now();
+                }
+            }
+        });
+        for value in 1..=MESSAGES {
+            let taken = loop {
+                match take_lent(&mut consumer) {
+                    Some(taken) => break taken,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(taken, Some(value));
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// A producer that ends the connection uses what it lent at once. The consumer reads what was lent,
+/// or that it was revoked.
+#[test]
+fn loom_a_revoked_message_is_read_whole_or_not_at_all() {
+    model(|| {
+        let (out, mut producer, _, mut consumer) = ends();
+        let sender = thread::spawn(move || {
+            for place in 0..2 {
+                lend(&out, &mut producer, place, 1 + place).unwrap();
+            }
+            producer.revoke(|place| out.0.heap[usize::from(place)].store(9, Ordering::Relaxed));
+        });
+        let mut next = 1;
+        for _ in 0..4 {
+            match take_lent(&mut consumer) {
+                Some(Some(value)) => {
+                    assert_eq!(value, next);
+                    next += 1;
+                }
+                Some(None) => break,
+                None => thread::yield_now(),
+            }
+        }
+        sender.join().unwrap();
     });
 }

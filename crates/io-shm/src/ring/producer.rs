@@ -1,8 +1,11 @@
 //! The writing end of a ring.
 
+use std::collections::VecDeque;
+
 use starling_io::TxError;
 
 use super::copy::{copy_head, copy_small};
+use super::lent::Lent;
 use super::{
     BULK, HEADER_BYTES, Heads, LINE, MORE, RingMemory, VALID, bulk_record_bytes, max_datagram_for,
     record_bytes,
@@ -23,21 +26,21 @@ const NONE_OPEN: usize = usize::MAX / 2;
 /// The private buffer that gathers a datagram of small frames. It begins with room for the header
 /// word, which is always zero.
 #[repr(align(64))]
-struct StagingBuffer([u8; HEADER_BYTES + STAGING_BYTES]);
+pub(super) struct StagingBuffer(pub(super) [u8; HEADER_BYTES + STAGING_BYTES]);
 
-/// The writing end.
-pub(crate) struct Producer<M> {
-    memory: M,
+/// The writing end. `T` stands for a message that it has lent.
+pub(crate) struct Producer<M, T> {
+    pub(super) memory: M,
     /// Where the next record begins.
-    tail: u64,
+    pub(super) tail: u64,
     /// The line ring is free up to here: the last known head plus the size of the ring.
-    limit: u64,
+    pub(super) limit: u64,
     /// The header words of all lines from `tail` up to this one are zero.
     zeroed: u64,
     /// Bytes of the datagram in the staging buffer; [`NONE_OPEN`] if there is none.
     staged: usize,
     /// The most bytes of a staged datagram of this producer.
-    max_staged: usize,
+    pub(super) max_staged: usize,
     /// Where the next large datagram begins.
     bulk_tail: u64,
     /// The bulk ring is free up to here.
@@ -48,10 +51,12 @@ pub(crate) struct Producer<M> {
     wanted: Heads,
     /// The peer has stored invalid heads.
     malformed: bool,
-    staging: StagingBuffer,
+    /// Records with a descriptor that are not consumed, in their order.
+    pub(super) lent: VecDeque<Lent<T>>,
+    pub(super) staging: StagingBuffer,
 }
 
-impl<M: RingMemory> Producer<M> {
+impl<M: RingMemory, T> Producer<M, T> {
     /// The producer of rings in which both sides begin at `start`, which is zero except in models.
     ///
     /// The header words of `zeroed` lines from there are zero: all but one in new memory.
@@ -71,6 +76,7 @@ impl<M: RingMemory> Producer<M> {
             max_datagram,
             wanted: Heads::default(),
             malformed: false,
+            lent: VecDeque::new(),
             staging: StagingBuffer([0; HEADER_BYTES + STAGING_BYTES]),
             memory,
         }
@@ -181,14 +187,20 @@ impl<M: RingMemory> Producer<M> {
             return;
         }
         let bytes = record_bytes(length);
+        self.write_staged(bytes);
+        let more = if more { MORE } else { 0 };
+        self.publish_written(bytes, more | length as u32);
+    }
+
+    /// Writes a record of the staging buffer into the line ring.
+    #[inline(always)]
+    pub(super) fn write_staged(&mut self, bytes: usize) {
         if bytes > LINE {
             self.write_further_lines(bytes);
         }
         self.prepare(bytes);
         let first = self.staging.0.first_chunk().expect("the buffer has a line");
         self.memory.write_first_line(self.tail, first);
-        let more = if more { MORE } else { 0 };
-        self.publish_written(bytes, more | length as u32);
     }
 
     /// Writes all lines of a record but the first. The consumer polls the first line, so it is
@@ -215,7 +227,7 @@ impl<M: RingMemory> Producer<M> {
 
     /// Publishes a record whose payload is already written.
     #[inline]
-    fn publish_written(&mut self, bytes: usize, word: u32) {
+    pub(super) fn publish_written(&mut self, bytes: usize, word: u32) {
         let end = self.tail + bytes as u64;
         debug_assert!(self.zeroed >= end, "it was prepared");
         self.memory.publish_header(self.tail, VALID | word);
@@ -238,11 +250,7 @@ impl<M: RingMemory> Producer<M> {
         tail: &[u8],
     ) -> Result<(), TxError> {
         let length = preamble.len() + head.len() + body.len() + tail.len();
-        assert!(
-            length <= self.max_datagram,
-            "a frame of {length} bytes exceeds the largest datagram of {}",
-            self.max_datagram
-        );
+        self.check_length(length);
         let bytes = bulk_record_bytes(length);
         self.reserve(LINE, bytes)?;
         let mut at = self.bulk_tail;
@@ -256,10 +264,18 @@ impl<M: RingMemory> Producer<M> {
         Ok(())
     }
 
+    pub(super) fn check_length(&self, length: usize) {
+        assert!(
+            length <= self.max_datagram,
+            "a frame of {length} bytes exceeds the largest datagram of {}",
+            self.max_datagram
+        );
+    }
+
     /// Makes sure that there is room for a record with the zeroed header word behind it, and for
     /// `bulk` bytes in the bulk ring.
     #[inline]
-    fn reserve(&mut self, record: usize, bulk: usize) -> Result<(), TxError> {
+    pub(super) fn reserve(&mut self, record: usize, bulk: usize) -> Result<(), TxError> {
         let wanted = Heads {
             line: (record + LINE) as u64,
             bulk: bulk as u64,
@@ -291,6 +307,11 @@ impl<M: RingMemory> Producer<M> {
 
     /// Whether so much is free, by the current heads.
     fn has_room(&mut self, wanted: Heads) -> bool {
+        self.refresh() && self.fits(wanted)
+    }
+
+    /// Loads the current heads. False if the peer has broken the ring.
+    pub(super) fn refresh(&mut self) -> bool {
         let (line_bytes, bulk_bytes) = (self.memory.line_bytes(), self.memory.bulk_bytes());
         let heads = self.memory.load_heads();
         let known = Heads {
@@ -306,6 +327,6 @@ impl<M: RingMemory> Producer<M> {
         }
         self.limit = heads.line + line_bytes;
         self.bulk_limit = heads.bulk + bulk_bytes;
-        self.fits(wanted)
+        true
     }
 }

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 use starling_io::TxError;
 
+mod lent;
+
 use super::producer::PUBLISH_BYTES;
 use super::*;
 use crate::map::{Region, Ring, Side};
@@ -17,7 +19,7 @@ const PREAMBLE: &[u8; 8] = b"preamble";
 
 struct Pair {
     region: Arc<Region>,
-    producer: Producer<Ring>,
+    producer: Producer<Ring, u32>,
     consumer: Consumer<Ring>,
     buffer: Vec<u8>,
 }
@@ -43,7 +45,7 @@ impl Pair {
 
     fn take(&mut self) -> Result<Option<&[u8]>, Malformed> {
         let taken = self.consumer.receive(&mut self.buffer)?;
-        Ok(taken.map(|taken| &self.buffer[HEADER_BYTES..HEADER_BYTES + taken.length]))
+        Ok(taken.map(|taken| &self.buffer[taken.at..][..taken.length]))
     }
 
     fn scribble_heads(&self, line: u64, bulk: u64) {
@@ -163,7 +165,8 @@ fn invalid_headers_are_malformed() {
         VALID | MORE,
         VALID | 1001,
         VALID | LENGTH_MASK,
-        VALID | 1 << 28 | 10,
+        VALID | 1 << 27 | 10,
+        VALID | HEAP | BULK | 100,
         VALID | BULK,
         VALID | BULK | 1001,
         BULK | 10,
@@ -297,7 +300,7 @@ fn arbitrary_shared_memory_does_no_harm() {
                 }
             }
             let out = Ring::produced_by(&pair.region, Side::Connector);
-            let mut producer = Producer::new(out, pair.producer.max_datagram(), start, 0);
+            let mut producer = Producer::<_, u32>::new(out, pair.producer.max_datagram(), start, 0);
             for _ in 0..100 {
                 match producer.append(PREAMBLE, input, &[0; 900], &[]) {
                     Ok(()) => producer.publish(true),

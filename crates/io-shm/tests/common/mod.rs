@@ -52,6 +52,19 @@ impl Device {
         self.split().1.flush().unwrap();
     }
 
+    /// Sends one datagram with a tail, waiting for room.
+    pub fn send_tail(&mut self, peer: PeerId, tail: &[u8]) {
+        while self.split().1.append(peer, PREAMBLE, &[], &[], tail) == Err(TxError::Full) {
+            self.wait(None).unwrap();
+        }
+        self.split().1.flush().unwrap();
+    }
+
+    /// Datagrams whose tail was sent from where it lay in the message heap.
+    pub fn gathered(&self) -> u64 {
+        self.report().count("tx_gathered").unwrap()
+    }
+
     /// One burst.
     pub fn poll(&mut self) -> usize {
         let (rx, _) = self.io.split();

@@ -1,0 +1,336 @@
+//! The message heap of a device: messages that its peers read where they were made.
+//!
+//! ```text
+//!   free ─▶ made ─▶ referred to (`Bytes`) ─▶ last reference gone ─▶ free
+//!                         │                        ▲
+//!                         └─ lent: counts the records that peers have not consumed ─ none left ─▶
+//! ```
+//!
+//! A device sends a part of a message in its heap as a record with a descriptor, and the receiver
+//! copies the bytes out of the heap. So one copy is left of the two that a ring takes.
+//!
+//! No one writes to a message once it is made. Its memory is used for another message only when the
+//! last reference is gone and no peer has a record with a part of it to consume. A peer that does not
+//! consume its records keeps at most the messages that they are parts of, until it is gone; while the
+//! heap has no room, messages are made in ordinary memory.
+//!
+//! The heap is made with the first message. It takes memory as far as it was used, the lowest
+//! addresses first. (`F_SEAL_FUTURE_WRITE` keeps its maker from giving pages back, too.)
+//!
+//! *Who can read it.* Every peer that the heap is shared with can read all of it:
+//! [`ShmConfig::heap_bytes`](crate::ShmConfig::heap_bytes) says who that is.
+//!
+//! *Forks.* The child of a fork makes nothing in its parent's heap and gives nothing back to it.
+
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use range_alloc::RangeAllocator;
+use starling_io::{PacketMemory, forks};
+
+use crate::map::OwnHeap;
+use crate::ring::HeapRange;
+
+/// Messages take whole blocks.
+const BLOCK: usize = 4096;
+
+/// A smaller part of a message is copied: a descriptor would cost as much.
+pub(crate) const LEND_FROM: usize = 2048;
+
+/// The number of a message: its first block. It is the message's own while the message lives or is
+/// lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessageId(u32);
+
+/// A device's message heap. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct MessageHeap {
+    bytes: usize,
+    /// `None` inside: the system has no such memory.
+    made: Arc<OnceLock<Option<Heap>>>,
+}
+
+struct Heap {
+    memory: OwnHeap,
+    /// For each block: one more than the first block of the message that it is part of, once that
+    /// is made and no one writes to it; else zero.
+    first: Box<[AtomicU32]>,
+    /// For the first block of each message: its records that are not consumed. Only the device's
+    /// sending half writes here.
+    lent: Box<[AtomicU32]>,
+    ranges: Mutex<Ranges>,
+    /// Where in the order of forks it was made.
+    forks: u32,
+}
+
+/// Ranges of blocks.
+struct Ranges {
+    free: RangeAllocator<u32>,
+    /// Only records that are not consumed still refer to these.
+    returning: Vec<Range<u32>>,
+}
+
+impl MessageHeap {
+    /// A heap of this size, which is not made yet.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self {
+            bytes,
+            made: Arc::default(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn get(&self) -> Option<&Heap> {
+        self.made.get()?.as_ref()
+    }
+
+    fn get_or_make(&self) -> Option<&Heap> {
+        let made = self.made.get_or_init(|| Heap::create(self.bytes));
+        made.as_ref()
+    }
+
+    /// The file to share with a peer, if the heap is made.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.get()?.memory.file())
+    }
+
+    /// Where these bytes are in the heap, if they are part of a message made there.
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<(HeapRange, MessageId)> {
+        let heap = self.get()?;
+        let at = heap.memory.offset_of(bytes)?;
+        // While `fill` writes a message, it may go on writing to what it sends.
+        let first = heap.first.get(at / BLOCK)?.load(Ordering::Acquire);
+        let range = HeapRange {
+            at: at as u64,
+            bytes: u32::try_from(bytes.len()).ok()?,
+        };
+        Some((range, MessageId(first.checked_sub(1)?)))
+    }
+
+    /// A record with a part of this message was published. Only for the device's sending half, as is
+    /// `take_back`. The caller has a reference to the message.
+    pub(crate) fn lend(&self, message: MessageId) {
+        let heap = self.get().expect("it has messages");
+        let lent = &heap.lent[message.0 as usize];
+        // A store is enough for the only writer.
+        lent.store(lent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// The peer has consumed such a record, or the record was revoked.
+    pub(crate) fn take_back(&self, message: MessageId) {
+        let heap = self.get().expect("it has messages");
+        let lent = &heap.lent[message.0 as usize];
+        let count = lent.load(Ordering::Relaxed);
+        debug_assert!(count > 0, "it was lent");
+        // A thread that finds it not lent may write to it.
+        lent.store(count.saturating_sub(1), Ordering::Release);
+    }
+}
+
+impl Heap {
+    fn create(bytes: usize) -> Option<Self> {
+        let memory = OwnHeap::create(bytes).ok()?;
+        let blocks = u32::try_from(bytes / BLOCK).ok()?;
+        let zeros = || (0..blocks).map(|_| AtomicU32::new(0)).collect();
+        Some(Self {
+            memory,
+            first: zeros(),
+            lent: zeros(),
+            ranges: Mutex::new(Ranges {
+                free: RangeAllocator::new(0..blocks),
+                returning: Vec::new(),
+            }),
+            forks: forks(),
+        })
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        let ranges = self.ranges.lock();
+        ranges.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_lent(&self, blocks: &Range<u32>) -> bool {
+        self.lent[blocks.start as usize].load(Ordering::Acquire) > 0
+    }
+
+    fn take(&self, blocks: u32) -> Option<Range<u32>> {
+        let mut ranges = self.ranges();
+        let Ranges { free, returning } = &mut *ranges;
+        returning.retain(|range| {
+            let is_lent = self.is_lent(range);
+            if !is_lent {
+                free.free_range(range.clone());
+            }
+            is_lent
+        });
+        free.allocate_range(blocks).ok()
+    }
+}
+
+impl PacketMemory for MessageHeap {
+    fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
+        if len < LEND_FROM || len > self.bytes {
+            return None;
+        }
+        let heap = self.get_or_make()?;
+        if heap.forks != forks() {
+            return None;
+        }
+        let blocks = heap.take(len.div_ceil(BLOCK) as u32)?;
+        let message = Message {
+            heap: self.clone(),
+            at: blocks.start as usize * BLOCK,
+            blocks,
+            len,
+        };
+        // SAFETY: no one else has the range, all its records are consumed or revoked, and there is no
+        // other reference yet.
+        fill(unsafe { heap.memory.slice_mut(message.at, len) });
+        message.set_made(heap, true);
+        Some(Bytes::from_owner(message))
+    }
+}
+
+impl fmt::Debug for MessageHeap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageHeap")
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One message, or a part of one.
+struct Message {
+    heap: MessageHeap,
+    blocks: Range<u32>,
+    at: usize,
+    len: usize,
+}
+
+impl Message {
+    fn heap(&self) -> &Heap {
+        self.heap.get().expect("the message is in it")
+    }
+
+    fn set_made(&self, heap: &Heap, is_made: bool) {
+        let first = if is_made { self.blocks.start + 1 } else { 0 };
+        for block in &heap.first[self.blocks.start as usize..self.blocks.end as usize] {
+            block.store(first, Ordering::Release);
+        }
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the range is this message's until it is dropped, and no one writes to it any more.
+        unsafe { self.heap().memory.slice(self.at, self.len) }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        let heap = self.heap();
+        if heap.forks != forks() {
+            // The child of a fork: the heap is the parent's, and a thread of the parent may have had
+            // the lock.
+            return;
+        }
+        self.set_made(heap, false);
+        let blocks = self.blocks.clone();
+        let mut ranges = heap.ranges();
+        match heap.is_lent(&blocks) {
+            true => ranges.returning.push(blocks),
+            false => ranges.free.free_range(blocks),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heap() -> MessageHeap {
+        MessageHeap::new(4 * BLOCK)
+    }
+
+    fn make(heap: &MessageHeap, len: usize, byte: u8) -> Option<Bytes> {
+        heap.make(len, &mut |room| room.fill(byte))
+    }
+
+    #[test]
+    fn an_unused_heap_is_not_made() {
+        let heap = heap();
+        assert!(make(&heap, LEND_FROM - 1, 1).is_none(), "too small for it");
+        assert!(make(&heap, 4 * BLOCK + 1, 1).is_none(), "too large for it");
+        assert!(heap.file().is_none() && heap.find(&[1; 4]).is_none());
+        let message = make(&heap, LEND_FROM, 1);
+        assert!(message.is_some() && heap.file().is_some());
+    }
+
+    #[test]
+    fn memory_is_reused_when_the_last_reference_is_gone() {
+        let heap = heap();
+        let whole = make(&heap, 4 * BLOCK, 1).expect("room for all");
+        assert!(make(&heap, BLOCK, 2).is_none(), "there is no more");
+        let part = whole.slice(5000..5001);
+        drop(whole);
+        assert!(make(&heap, BLOCK, 2).is_none(), "a part is referred to");
+        assert_eq!(part[..], [1]);
+        drop(part);
+        let few: Vec<Bytes> = (0..4).map_while(|n| make(&heap, BLOCK, n)).collect();
+        assert_eq!(few.len(), 4);
+        for (n, bytes) in few.iter().enumerate() {
+            assert!(bytes.iter().all(|byte| usize::from(*byte) == n));
+        }
+    }
+
+    #[test]
+    fn memory_is_not_reused_while_a_record_refers_to_it() {
+        let heap = heap();
+        let message = make(&heap, 3 * BLOCK, 1).expect("room");
+        let (range, id) = heap.find(&message[5000..9000]).expect("it is here");
+        assert_eq!((range.at % BLOCK as u64, range.bytes), (5000 - 4096, 4000));
+        assert_eq!(heap.find(&message[..1]).expect("it is here").1, id);
+        heap.lend(id);
+        heap.lend(id);
+        drop(message);
+        assert!(make(&heap, 3 * BLOCK, 2).is_none());
+        heap.take_back(id);
+        assert!(make(&heap, 3 * BLOCK, 2).is_none(), "one record is left");
+        heap.take_back(id);
+        assert!(make(&heap, 4 * BLOCK, 2).is_some());
+    }
+
+    #[test]
+    fn only_messages_of_this_heap_are_found() {
+        let (heap, other) = (heap(), heap());
+        let mut at_work = None;
+        let made = heap.make(2 * BLOCK, &mut |room| at_work = Some(heap.find(room)));
+        assert_eq!(at_work, Some(None), "it is still written");
+        let message = made.expect("room");
+        assert!(heap.find(&message).is_some());
+        assert!(other.find(&message).is_none());
+        assert!(heap.find(&[0; 64]).is_none());
+        let memory = &heap.get().expect("made").memory;
+        // SAFETY: no one writes there.
+        let free = unsafe { memory.slice(3 * BLOCK, 64) };
+        assert!(heap.find(free).is_none(), "free memory is no message");
+    }
+
+    #[test]
+    fn memory_is_free_again_after_a_panic_of_fill() {
+        let heap = heap();
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            heap.make(4 * BLOCK, &mut |_| panic!("the caller's"))
+        }));
+        assert!(made.is_err());
+        assert!(make(&heap, 4 * BLOCK, 1).is_some());
+    }
+}

@@ -1,0 +1,278 @@
+//! Messages in a device's own memory, which its peers copy from where they were made.
+
+mod common;
+
+use bytes::Bytes;
+use common::{Device, PREAMBLE, name};
+use starling_io::{IoEvent, MessageMemory, PacketIo, PacketTx, PeerGone, PeerId, TxError};
+use starling_io_shm::ShmConfig;
+
+const KIB: usize = 1 << 10;
+
+fn small_heap() -> ShmConfig {
+    ShmConfig {
+        heap_bytes: 256 * KIB,
+        ..ShmConfig::default()
+    }
+}
+
+/// A client that knows that its server takes heaps. `from` is its number at the server.
+struct Pair {
+    server: Device,
+    client: Device,
+    peer: PeerId,
+    from: PeerId,
+}
+
+fn pair(test: &str, config: &ShmConfig) -> Pair {
+    let name = name(test);
+    let mut server = Device::bind(&name, config);
+    let mut client = Device::client(config);
+    let (peer, from) = greet(&mut client, &mut server);
+    Pair {
+        server,
+        client,
+        peer,
+        from,
+    }
+}
+
+fn greet(client: &mut Device, server: &mut Device) -> (PeerId, PeerId) {
+    let peer = client.open_peer(&server.local_address()).unwrap();
+    client.send(peer, b"hello");
+    let (from, _) = server.receive();
+    server.send(from, b"hello");
+    assert_eq!(client.receive().0, peer);
+    // The welcome is in the socket.
+    assert_eq!(client.event(), None);
+    client.wait(Some(std::time::Duration::ZERO)).unwrap();
+    (peer, from)
+}
+
+/// Bytes that follow from their seed and their place.
+fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    let byte = |at: usize| (at as u8 ^ (at >> 8) as u8).wrapping_add(seed);
+    (0..len).map(byte).collect()
+}
+
+fn make(memory: &MessageMemory, seed: u8, len: usize) -> Bytes {
+    memory.copy(&pattern(seed, len))
+}
+
+#[test]
+fn parts_of_a_message_arrive_out_of_the_heap() {
+    let mut pair = pair("parts", &ShmConfig::default());
+    let memory = pair.client.memory();
+    assert!(memory.is_of_device());
+    let message = make(&memory, 1, 300_000);
+    let parts = [
+        0..60_000,
+        60_000..120_001,
+        120_001..123_000,
+        299_999..300_000,
+    ];
+    for part in parts.clone() {
+        pair.client.send_tail(pair.peer, &message[part.clone()]);
+        let (from, datagram) = pair.server.receive();
+        assert_eq!(from, pair.from);
+        assert!(datagram == message[part]);
+    }
+    // The last one is too short to be worth it.
+    assert_eq!(pair.client.gathered(), parts.len() as u64 - 1);
+    // Again, as a retransmission is, and with the message dropped before the server reads.
+    pair.client.send_tail(pair.peer, &message[..60_000]);
+    drop(message);
+    assert!(pair.server.receive().1 == pattern(1, 300_000)[..60_000]);
+    // A datagram of frames, the last of which is in the heap.
+    let message = make(&memory, 2, 5000);
+    let (_, tx) = pair.client.split();
+    tx.append(pair.peer, PREAMBLE, b"small", b"", b"").unwrap();
+    tx.append(pair.peer, PREAMBLE, b"head", b"body", &message)
+        .unwrap();
+    tx.append(pair.peer, PREAMBLE, b"small", b"", b"").unwrap();
+    tx.flush().unwrap();
+    assert_eq!(pair.server.receive().1, b"small");
+    assert!(pair.server.receive().1 == [b"headbody", &message[..]].concat());
+    assert_eq!(pair.server.receive().1, b"small");
+}
+
+#[test]
+fn a_long_head_is_copied_with_its_tail() {
+    let mut pair = pair("long-head", &ShmConfig::default());
+    let message = make(&pair.client.memory(), 1, 5000);
+    let body = pattern(9, 4000);
+    let before = pair.client.gathered();
+    let (_, tx) = pair.client.split();
+    tx.append(pair.peer, PREAMBLE, b"head", &body, &message)
+        .unwrap();
+    tx.flush().unwrap();
+    assert!(pair.server.receive().1 == [b"head", &body[..], &message[..]].concat());
+    assert_eq!(pair.client.gathered(), before);
+}
+
+#[test]
+fn a_message_goes_to_several_peers_and_their_memory_comes_back() {
+    let config = small_heap();
+    let mut client = Device::client(&config);
+    let mut servers = ["several-1", "several-2", "several-3"].map(|test| {
+        let mut server = Device::bind(&name(test), &config);
+        let (peer, _) = greet(&mut client, &mut server);
+        (server, peer)
+    });
+    let memory = client.memory();
+    for round in 0..20 {
+        // Three quarters of the heap: there is no room for two.
+        let message = make(&memory, round, 192 * KIB);
+        for (_, peer) in &servers {
+            client.send_tail(*peer, &message[1000..50_000]);
+        }
+        drop(message);
+        assert_eq!(client.gathered(), 3 * (u64::from(round) + 1));
+        for (server, _) in &mut servers {
+            assert!(server.receive().1 == pattern(round, 192 * KIB)[1000..50_000]);
+        }
+        // The next wait finds what was consumed.
+        client.wait(Some(std::time::Duration::ZERO)).unwrap();
+    }
+}
+
+#[test]
+fn a_full_heap_falls_back_to_ordinary_memory() {
+    let mut pair = pair("full-heap", &small_heap());
+    let memory = pair.client.memory();
+    let first = make(&memory, 1, 200 * KIB);
+    let second = make(&memory, 2, 200 * KIB);
+    let too_large = make(&memory, 3, 300 * KIB);
+    for (seed, message, gathered) in [(1, &first, 1), (2, &second, 1), (3, &too_large, 1)] {
+        pair.client.send_tail(pair.peer, &message[..60_000]);
+        assert!(pair.server.receive().1 == pattern(seed, 60_000));
+        assert_eq!(pair.client.gathered(), gathered);
+    }
+}
+
+/// The server does not read: all that was sent to it stays as it was, however little room is left.
+#[test]
+fn memory_is_not_used_again_before_the_peer_has_consumed_it() {
+    let mut pair = pair("not-again", &small_heap());
+    let memory = pair.client.memory();
+    let mut sent = Vec::new();
+    for seed in 0..30 {
+        let message = make(&memory, seed, 30_000);
+        pair.client.send_tail(pair.peer, &message);
+        sent.push(seed);
+        if seed == 20 {
+            for seed in sent.drain(..10) {
+                assert!(pair.server.receive().1 == pattern(seed, 30_000));
+            }
+            pair.client.wait(Some(std::time::Duration::ZERO)).unwrap();
+        }
+    }
+    let gathered = pair.client.gathered();
+    assert!((10..30).contains(&gathered), "{gathered}");
+    for seed in sent {
+        assert!(pair.server.receive().1 == pattern(seed, 30_000));
+    }
+}
+
+#[test]
+fn memory_of_another_device_is_copied() {
+    let mut pair = pair("foreign", &ShmConfig::default());
+    let other = Device::client(&ShmConfig::default());
+    let message = make(&other.memory(), 1, 60_000);
+    pair.client.send_tail(pair.peer, &message);
+    assert!(pair.server.receive().1 == message);
+    assert_eq!(pair.client.gathered(), 0);
+}
+
+#[test]
+fn the_device_of_a_server_has_a_heap_only_if_it_is_told_to() {
+    let mut plain = pair("no-heap", &ShmConfig::default());
+    assert!(!plain.server.memory().is_of_device());
+    let message = make(&plain.server.memory(), 1, 60_000);
+    plain.server.send_tail(plain.from, &message);
+    assert!(plain.client.receive().1 == message);
+    assert_eq!(plain.server.gathered(), 0);
+
+    let config = ShmConfig {
+        share_heap_with_clients: true,
+        ..ShmConfig::default()
+    };
+    let mut sharing = pair("shared-heap", &config);
+    let message = make(&sharing.server.memory(), 1, 60_000);
+    sharing.server.send_tail(sharing.from, &message);
+    assert!(sharing.client.receive().1 == message);
+    assert_eq!(sharing.server.gathered(), 1);
+}
+
+#[test]
+fn a_peer_that_takes_no_such_heap_gets_copies() {
+    for max_accepted_heap_bytes in [0, 128 * KIB] {
+        let address = name(&format!("takes-{max_accepted_heap_bytes}"));
+        let config = ShmConfig {
+            max_accepted_heap_bytes,
+            ..ShmConfig::default()
+        };
+        let mut server = Device::bind(&address, &config);
+        let mut client = Device::client(&small_heap());
+        let (peer, _) = greet(&mut client, &mut server);
+        let message = make(&client.memory(), 1, 60_000);
+        client.send_tail(peer, &message);
+        assert!(server.receive().1 == message);
+        assert_eq!(client.gathered(), 0);
+    }
+    let none = ShmConfig {
+        heap_bytes: 0,
+        ..ShmConfig::default()
+    };
+    assert!(!Device::client(&none).memory().is_of_device());
+}
+
+/// The peer is gone, or the connection closed, with records that nobody has consumed.
+#[test]
+fn a_connection_that_ends_gives_its_messages_back() {
+    let address = name("gives-back");
+    let mut client = Device::client(&small_heap());
+    let memory = client.memory();
+    for round in 0..6 {
+        let mut server = Device::bind(&address, &ShmConfig::default());
+        let (peer, from) = greet(&mut client, &mut server);
+        let message = make(&memory, round, 200 * KIB);
+        client.send_tail(peer, &message[..60_000]);
+        client.send_tail(peer, &message[60_000..120_000]);
+        drop(message);
+        assert_eq!(client.gathered(), 2 * (u64::from(round) + 1));
+        if round % 2 == 0 {
+            drop(server);
+            let gone = IoEvent::PeerGone(peer, PeerGone::Certain);
+            assert_eq!(client.wait_for_event(), gone);
+            client.close_peer(peer);
+        } else {
+            client.close_peer(peer);
+            // The server may still read the ring. It gets nothing of what uses the memory next.
+            let _other = make(&memory, 99, 200 * KIB);
+            let gone = IoEvent::PeerGone(from, PeerGone::Certain);
+            assert_eq!(server.wait_for_event(), gone);
+            assert_eq!(server.take_received(), None);
+        }
+        let (_, tx) = client.split();
+        assert_eq!(tx.append(peer, PREAMBLE, b"", b"", b""), Err(TxError::Gone));
+    }
+}
+
+/// What a device that is dropped has lent stays as it is, also if messages are made after it.
+#[test]
+fn datagrams_of_a_dropped_device_are_delivered() {
+    let mut pair = pair("dropped", &small_heap());
+    let memory = pair.client.memory();
+    let message = make(&memory, 1, 200 * KIB);
+    pair.client.send_tail(pair.peer, &message[..60_000]);
+    drop(message);
+    drop(pair.client);
+    let later = make(&memory, 2, 200 * KIB);
+    assert!(pair.server.receive().1 == pattern(1, 200 * KIB)[..60_000]);
+    assert!(later == pattern(2, 200 * KIB));
+    assert_eq!(
+        pair.server.wait_for_event(),
+        IoEvent::PeerGone(pair.from, PeerGone::Certain)
+    );
+}

@@ -1,0 +1,47 @@
+//! Large fields in the memory of a shared-memory device, in both directions.
+
+mod common;
+
+use common::{payload, server, shm_address};
+use starling::Channel;
+use starling_test_protos::test::{Payload, TestClient};
+
+const LARGE: usize = 4 << 20;
+
+fn byte_at(at: usize, round: usize) -> u8 {
+    (at * 31 / 7 + round) as u8
+}
+
+#[test]
+fn large_fields_in_device_memory_arrive_both_ways() {
+    let (builder, _) = server(&[&shm_address()]);
+    let server = builder.build().expect("a server").spawn().expect("threads");
+    let channel = Channel::lazy(server.address()).expect("a channel");
+    let client = TestClient::new(channel.clone());
+    // Once: the connection's own welcome has arrived by then.
+    client.echo(&payload(b"hello")).wait().expect("an echo");
+    assert!(channel.memory().is_of_device());
+    let mut kept = Vec::new();
+    for round in 0..30 {
+        let value = channel.memory().make(LARGE, |room| {
+            for (at, byte) in room.iter_mut().enumerate() {
+                *byte = byte_at(at, round);
+            }
+        });
+        // Now and then there is no room for another one, which is then made in ordinary memory.
+        if kept.len() == 20 {
+            kept.clear();
+        }
+        kept.push(value.clone());
+        let mut request = Payload::new();
+        request.set_bytes_bytes(value);
+        // The handler makes its answer in `Request::memory()`.
+        let response = client.echo(&request).wait().expect("an echo");
+        let bytes = response.message().bytes();
+        assert_eq!(bytes.len(), LARGE);
+        let mut expected = (0..LARGE).map(|at| byte_at(at, round));
+        assert!(bytes.iter().all(|byte| Some(*byte) == expected.next()));
+    }
+    let stats = channel.stats().expect("the stats");
+    assert!(stats.device.count("tx_gathered") > Some(0));
+}
