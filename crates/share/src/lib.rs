@@ -5,7 +5,7 @@
 //! The right to run the loop is the *driver role*. A caller puts its command into the inbox. If
 //! nobody has the role, the caller takes it: it executes all commands that have gathered, takes
 //! turns of the loop, and completes the calls of others, until its own call is over. Then it hands
-//! the role to another caller that waits, or lets it lie. Whoever finds the role taken leaves its
+//! the role to another caller that waits, or leaves it free. A caller that finds the role taken leaves its
 //! command to the driver and sleeps until its call is over or it is given the role.
 //!
 //! ```text
@@ -33,10 +33,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `shared_loop` | the role, the inbox, and who is next |
+//! | `shared_loop` | the role, the inbox, and who is next; `core_turns`: threads of one core let each other push |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
 //! | `driver_task` | a task of an executor that drives for the executor's other tasks |
-//! | `keeper` | the thread for what nobody waits for: timers, abandoned calls, unpolled futures |
+//! | `keeper` | the thread for whatever no waiting thread or task drives: timers, abandoned calls, unpolled futures |
 
 #![forbid(unsafe_code)]
 

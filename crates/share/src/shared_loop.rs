@@ -17,7 +17,7 @@ use crate::waiter::Waiter;
 
 use core_turns::CoreTurns;
 
-/// A call that nobody waits for, or not yet, is looked after so long after it was made.
+/// The keeper executes a call that nobody waits for, or not yet, this long after it was made.
 const GRACE_NS: u64 = 5_000_000;
 /// Commands executed before one turn, at most: as many as leave in one flush.
 const COMMANDS_PER_TURN: usize = 128;

@@ -197,7 +197,8 @@ impl Channel {
     }
 
     /// The best memory for large bytes fields of requests, for `request.set_..._bytes`: a device that
-    /// can do so sends from there without a copy.
+    /// can do so sends from there without a copy. Over `shm://` it is shared with the servers that this
+    /// process has connected to: all of them can read what is made in it.
     pub fn memory(&self) -> &MessageMemory {
         self.here().unwrap_or(&self.shared).transport.memory()
     }

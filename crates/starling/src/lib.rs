@@ -5,7 +5,7 @@
 //! A `.proto` file describes a service once. `starling-build` generates a trait, a server and a client
 //! from it. They run unchanged over the device that the address names: `udp://host:port` between
 //! hosts, `shm://name` between processes of one host, `xdp://ifname/host:port` between hosts past the
-//! kernel's network stack.
+//! kernel's network stack, `mem://name` within one process, for tests.
 //!
 //! # A service and a client
 //!
@@ -138,7 +138,7 @@
 //! Take a [`Channel`] unless a thread of yours does little but make calls and answer them, such as that
 //! of a consensus protocol, a cache or a load generator. Then give this thread an [`Endpoint`]: it has
 //! no queue between threads, no allocation for a call, and can serve and call at once. The figures are
-//! those of one machine, 32 bytes each way; SPECIFICATION.md has them with their commands.
+//! those of one machine, 32 bytes each way; docs/notes/channel.md and docs/notes/demo.md have them.
 //!
 //! # Three kinds of handlers
 //!
@@ -213,6 +213,26 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! *Tests of a service without a network*: bind it to `mem://name`, a name of the test's own, and connect
+//! to the same address. Everything else is as over a network: sessions, deadlines, cancellation, limits.
+//!
+//! ```
+//! # use starling::{Channel, Server};
+//! # use starling_test_protos::hello::*;
+//! # fn check(greeter: impl Hello) -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder().bind("mem://greets")?;
+//! let server = server.add_service(HelloServer::new(greeter)).build()?.spawn()?;
+//! let client = HelloClient::new(Channel::lazy(server.address())?);
+//! let reply = client.greet(&HelloRequest::new().with_name("x")).wait()?;
+//! assert_eq!(reply.message().text(), "Hello, x!");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! *A service whose `.proto` file the program does not have*: the crate `starling-dynamic` calls it by
+//! path, with dynamic messages or JSON, as the server describes it. [`Channel::call_protobuf`] does so
+//! with bytes.
 //!
 //! # What is not there
 //!

@@ -21,7 +21,7 @@ const BURST_NS: u64 = 20_000;
 /// A call that takes longer says nothing about the cost of calls: its server works, or is far.
 const SLOW_NS: u64 = 100_000;
 /// After so many yields a thread makes calls alone, to measure them.
-const SAMPLE_EVERY: u64 = 64;
+const SAMPLE_EVERY: u64 = 1024;
 /// A yield that takes longer and brings no call has given the core to another program.
 const LONG_YIELD_NS: u64 = 50_000;
 /// How long threads do not yield after such a yield.
