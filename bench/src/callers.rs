@@ -148,7 +148,7 @@ fn cpu_ns(server: &RoleProcess) -> u64 {
 
 /// Processor time of this process since its start, in ns, of all its threads: what `getrusage` counts,
 /// without rounding.
-fn own_cpu_ns() -> u64 {
+pub(crate) fn own_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     // Such a clock begins at 0.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()

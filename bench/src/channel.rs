@@ -3,15 +3,30 @@
 //! | system | is |
 //! |---|---|
 //! | `channel` | clones of one [`Channel`], in plain threads and in tasks of tokio |
+//! | `mutex` | what one would write without channels: a [`LocalChannel`] behind a lock, and threads |
 //! | `local` | a [`LocalChannel`] in the thread that has its endpoint |
 //! | `endpoint` | the rate of the raw endpoint, which polls without end: that of the suite `rate` |
 //! | `tonic` | its channel, with the same callers; in `bench/tonic` |
 //!
 //! The server is the echo of the sample services with an inline handler, in a process on the server's
 //! core. All threads of the client share the client's core: see [`crate::callers`].
+//!
+//! Further cases of `channel`:
+//!
+//! | case | module | is |
+//! |---|---|---|
+//! | `slow=1000` | `slow` | 1,000 calls of 100 ms at once, and small ones behind them |
+//! | `idle=100` | `idle` | a process with 100 connected channels that does nothing |
+//! | `held=10ms` | `held` | threads whose driver is stopped now and then |
 
+mod held;
+mod idle;
 mod server;
+mod slow;
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use starling::{Channel, Endpoint, LocalChannel};
 use starling_io_shm::ShmIo;
 use starling_io_udp::UdpIo;
@@ -23,12 +38,16 @@ use crate::device::{Device, failed};
 use crate::endpoint;
 use crate::error::BenchError;
 use crate::metric::Sample;
-use crate::process::begin_server;
+use crate::process::{begin_client, begin_server};
 
 /// Names of the systems, in rows and errors.
 const CHANNEL: &str = "channel";
 const LOCAL: &str = "local";
+const MUTEX: &str = "mutex";
 const ENDPOINT: &str = "endpoint";
+
+/// Threads of the system `mutex`.
+const MUTEX_CALLERS: usize = 8;
 
 /// Starling's benchmarks of the suite.
 pub(crate) fn benchmarks() -> Vec<Benchmark> {
@@ -39,8 +58,11 @@ pub(crate) fn benchmarks() -> Vec<Benchmark> {
 
 /// Runs the process of a role that this module has. `None`: the role is not one of them.
 pub(crate) fn serve(role: &str, arguments: &[String]) -> Option<Result<(), BenchError>> {
-    (role == server::ROLE)
-        .then(|| begin_server(role, arguments).and_then(|rest| server::serve(&rest)))
+    match role {
+        server::ROLE => Some(begin_server(role, arguments).and_then(|rest| server::serve(&rest))),
+        idle::ROLE => Some(begin_client(role, arguments).and_then(|rest| idle::serve(&rest))),
+        _ => None,
+    }
 }
 
 fn on<I: Device>() -> Vec<Benchmark> {
@@ -54,7 +76,17 @@ fn on<I: Device>() -> Vec<Benchmark> {
     benchmarks.push(Benchmark::new(I::SCHEME, LOCAL, one, |context| {
         through_local_channel(context, I::SCHEME)
     }));
+    let eight = MUTEX_CALLERS;
+    benchmarks.push(Benchmark::new(
+        I::SCHEME,
+        MUTEX,
+        Callers::Threads(eight).case(),
+        move |context| through_mutex(context, I::SCHEME, eight),
+    ));
     benchmarks.push(endpoint::rate_in_flight::<I>(ENDPOINT));
+    benchmarks.push(slow::benchmark(I::SCHEME));
+    benchmarks.extend(idle::benchmarks(I::SCHEME));
+    benchmarks.extend(held::benchmarks(I::SCHEME));
     benchmarks
 }
 
@@ -95,6 +127,43 @@ fn through_local_channel(context: &Context, scheme: &'static str) -> Result<Samp
             check(LOCAL, scheme, number, answer.message().data())
         })
     })
+}
+
+/// Threads that share an endpoint by a lock: each makes its call while it has the lock.
+fn through_mutex(
+    context: &Context,
+    scheme: &'static str,
+    threads: usize,
+) -> Result<Sample, BenchError> {
+    let server = context.launcher.start(server::ROLE, &[scheme])?;
+    let endpoint = Endpoint::client(server.address()).map_err(failed)?;
+    let channel = endpoint.channel(server.address()).map_err(failed)?;
+    let stub = MutexStub {
+        locked: Arc::new(Mutex::new((endpoint, EchoClient::new(channel)))),
+        scheme,
+    };
+    callers::measure(context, &server, |period| {
+        callers::threads(threads, period, &stub)
+    })
+}
+
+#[derive(Clone)]
+struct MutexStub {
+    locked: Arc<Mutex<(Endpoint, EchoClient<LocalChannel>)>>,
+    scheme: &'static str,
+}
+
+impl EchoStub for MutexStub {
+    fn wait(&mut self, number: u64) -> Result<(), BenchError> {
+        let (endpoint, client) = &mut *self.locked.lock();
+        let call = client.call(&request(number));
+        let answer = endpoint.block_on(call).map_err(failed)?.map_err(failed)?;
+        check(MUTEX, self.scheme, number, answer.message().data())
+    }
+
+    async fn call(&mut self, number: u64) -> Result<(), BenchError> {
+        self.wait(number)
+    }
 }
 
 #[derive(Clone)]
@@ -148,15 +217,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_scheme_has_a_benchmark_of_all_callers_and_two_to_compare_with() {
+    fn each_scheme_has_a_benchmark_of_all_callers_and_some_to_compare_with() {
         let benchmarks = benchmarks();
         let names: Vec<String> = benchmarks.iter().map(ToString::to_string).collect();
-        let of_scheme = Callers::ALL.len() + 2;
+        let of_scheme = Callers::ALL.len() + 8;
         assert_eq!(names.len(), 2 * of_scheme);
         assert_eq!(names[0], "channel/udp threads=1");
         assert_eq!(names[7], "channel/udp current-thread tasks=128");
-        assert_eq!(names[of_scheme - 2], "local/udp threads=1");
-        assert_eq!(names[of_scheme - 1], "endpoint/udp in-flight=60");
+        assert_eq!(
+            names[Callers::ALL.len()..of_scheme],
+            [
+                "local/udp threads=1",
+                "mutex/udp threads=8",
+                "endpoint/udp in-flight=60",
+                "channel/udp slow=1000",
+                "channel/udp idle=100",
+                "channel/udp idle=100 own endpoints",
+                "channel/udp held=0ms",
+                "channel/udp held=10ms",
+            ]
+        );
         assert_eq!(names[of_scheme], "channel/shm threads=1");
     }
 

@@ -35,6 +35,12 @@ pub enum Metric {
     HeldLonger,
     /// Processor time of a server, in percent of one core, in the run that used most.
     Busy,
+    /// The 99th percentile of latency, of that of the same calls without others beside them.
+    OfAlone,
+    /// From the first of many calls at once to the end of the last one, ns.
+    Slowest,
+    /// Processor time of a process, in percent of one core.
+    OfCore,
     /// Time of the dispatch thread for each request, ns.
     Cost,
     /// The time of a stage of a call, ns.
@@ -76,6 +82,9 @@ impl Metric {
             Self::Tail { tenths } => TAILS[usize::from(tenths).clamp(1, TAILS.len()) - 1],
             Self::HeldLonger => "held longer",
             Self::Busy => "server busy",
+            Self::OfAlone => "p99 of alone",
+            Self::Slowest => "slowest",
+            Self::OfCore => "of a core",
             Self::Cost => "cost",
             Self::Stage(stage) => stage.name(),
             Self::StagesSum => "sum of stages",
@@ -93,12 +102,14 @@ impl Metric {
             | Self::Cpu
             | Self::HeldLonger
             | Self::Cost
+            | Self::Slowest
             | Self::Stage(_)
             | Self::StagesSum
             | Self::RoundTrip
             | Self::Stamps => "ns",
             Self::ThroughputUnderSlo => "of capacity",
-            Self::OfIdeal | Self::Busy => "%",
+            Self::OfIdeal | Self::Busy | Self::OfCore => "%",
+            Self::OfAlone => "",
             Self::Tail { .. } => "mean service times",
             Self::Rate => "per_s",
             Self::Throughput => "bytes_per_s",
@@ -109,7 +120,7 @@ impl Metric {
     /// Figures are rounded to this part of a unit, which is finer than their precision.
     pub fn steps(self) -> f64 {
         match self {
-            Self::ThroughputUnderSlo => 1e4,
+            Self::ThroughputUnderSlo | Self::OfAlone | Self::OfCore => 1e4,
             _ => 10.0,
         }
     }

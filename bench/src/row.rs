@@ -6,7 +6,7 @@
 //! | key | value | example |
 //! |---|---|---|
 //! | `suite` | the suite or the scenario; `demo` for the demo | `"rate"`, `"incast"` |
-//! | `system` | the program that was measured; in the suite `channel` which of Starling's interfaces: `channel`, `local`, `endpoint` | `"starling"`, `"raw"`, `"tonic"` |
+//! | `system` | the program that was measured; in the suite `channel` which of Starling's interfaces: `channel`, `local`, `mutex`, `endpoint` | `"starling"`, `"raw"`, `"tonic"` |
 //! | `scheme` | the device or transport below it: `udp`, `shm`, `xdp`, `grpc`, `tcp`; `memory`, `model` and `sim` where there is none | `"udp"` |
 //! | `case` | what varies within the suite; `""` if nothing does | `"batch=3"` |
 //! | `metric` | what the value measures | `"p99"` |
@@ -34,7 +34,7 @@ pub struct Row {
     /// The device or transport: `udp`, `shm`, `xdp`, `grpc`, `tcp`, `memory`, `model`.
     pub scheme: &'static str,
     /// The program that was measured: `starling`, `raw`, `tonic`, `tcp`, `memcpy`, `ideal`; in the
-    /// suite `channel` also one of Starling's interfaces: `channel`, `local`, `endpoint`.
+    /// suite `channel` also one of Starling's interfaces: `channel`, `local`, `mutex`, `endpoint`.
     pub system: &'static str,
     /// The parameters that vary within the suite; empty if none does.
     pub case: String,

@@ -1,5 +1,8 @@
 //! Compiles the sample services for Starling.
 
 fn main() -> Result<(), starling_build::Error> {
-    starling_build::compile(&["proto/echo.proto", "proto/kv.proto"], &["proto"])
+    starling_build::compile(
+        &["proto/echo.proto", "proto/kv.proto", "proto/slow.proto"],
+        &["proto"],
+    )
 }

@@ -10,6 +10,7 @@ mod recorded;
 #[cfg(test)]
 mod rules;
 mod run;
+mod soak;
 mod test;
 #[cfg(test)]
 mod testing;
@@ -35,6 +36,9 @@ Commands:
           (figures/results.json) and the tables. It takes hours; keep the machine free of other
           work. --only: the promises whose id contains PATTERN. --repetitions: how often each
           command runs. --check measures nothing and compares the tables with the two files.
+  soak [--minutes N] [--seed S]
+          Callers of all kinds share an endpoint while their threads are preempted at random, for
+          minutes: finds lost wake-ups. `test` runs it for some seconds.
   bpf     Builds the programs for the kernel, `*.bpf.c`, into the objects beside them, which are
           committed; `test` compares. Needs clang and libbpf's headers.
   help    Prints this.";
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
             None => usage(),
         },
         ["instructions"] => instructions::run(),
+        ["soak", ref options @ ..] => soak::run(options),
         ["test"] => test::run(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

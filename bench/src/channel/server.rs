@@ -1,27 +1,39 @@
-//! The server's process: the echo of the sample services, with all settings as they are by default.
+//! The server's process: the echo of the sample services, with all settings as they are by default;
+//! for slow calls with as many workers as there are calls.
 
 use starling::Server;
-use starling_sample_services::echo;
+use starling_sample_services::{echo, slow};
 
 use crate::device::failed;
 use crate::error::BenchError;
 use crate::process::announce;
 
-/// Role of the server; its argument is the scheme.
+/// Role of the server; its arguments are the scheme, and perhaps [`SLOW`].
 pub(super) const ROLE: &str = "starling-channel";
+
+/// The argument of a server that also has slow calls.
+pub(super) const SLOW: &str = "slow";
+
+/// Slow calls that the server runs at once.
+pub(super) const WORKERS: usize = 1000;
 
 /// The server.
 pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
-    let address = match arguments {
-        [scheme] => address(scheme),
-        _ => None,
+    let (address, is_slow) = match arguments {
+        [scheme] => (address(scheme), false),
+        [scheme, slow] if slow == SLOW => (address(scheme), true),
+        _ => (None, false),
     };
     let address = address.ok_or_else(|| BenchError::BadRoleArguments {
         role: ROLE.into(),
-        why: "expected `udp` or `shm`".into(),
+        why: "expected `udp` or `shm`, then perhaps `slow`".into(),
     })?;
     let builder = Server::builder().bind(&address).map_err(failed)?;
-    let server = builder.add_service(echo::server()).build();
+    let mut builder = builder.add_service(echo::server());
+    if is_slow {
+        builder = builder.add_service(slow::server()).workers(WORKERS);
+    }
+    let server = builder.build();
     let server = server.map_err(failed)?.spawn().map_err(failed)?;
     announce(server.address())?;
     server.wait().map(drop).map_err(failed)

@@ -5,9 +5,11 @@
 //! |---|---|
 //! | [`echo`] | the server of `bench.Echo` |
 //! | [`kv`] | the server of `kv.Kv`, and its store |
+//! | [`slow`] | the server of `slow.Slow`, for benchmarks only |
 
 pub mod echo;
 pub mod kv;
+pub mod slow;
 
 /// The stubs that build.rs makes.
 pub mod api {
@@ -18,5 +20,9 @@ pub mod api {
     /// Package `kv`.
     pub mod kv {
         starling::include_proto!("kv");
+    }
+    /// Package `slow`.
+    pub mod slow {
+        starling::include_proto!("slow");
     }
 }

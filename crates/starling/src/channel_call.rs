@@ -1,17 +1,15 @@
 //! A call of a channel, without its message types: it waits for a permit, then for its result.
 
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use event_listener::EventListener;
 use starling_endpoint::Status;
 use starling_io::forks;
 
 use crate::channel::{Channel, ChannelBuilder};
 use crate::driver::DeadlineWaker;
-use crate::permits::{Permit, Permits};
+use crate::permits::{Permit, PermitListener, Permits};
 use crate::plane::{CallHandle, CallResult, Operation, Reply, Transport, Waiting};
 
 /// The state that the clones of a channel and their calls share.
@@ -50,7 +48,7 @@ impl Shared {
 /// A call that waits for a permit.
 struct Queued {
     operation: Operation,
-    listener: Option<EventListener>,
+    listener: Option<PermitListener>,
     /// The transport wakes the caller at the deadline.
     deadline_waker: Option<CancelOnDrop>,
 }
@@ -201,7 +199,7 @@ impl Queued {
                     listener
                 }
             };
-            if Pin::new(listener).poll(cx).is_ready() {
+            if listener.poll(cx).is_ready() {
                 self.listener = None;
                 continue;
             }

@@ -4,8 +4,12 @@
 //! atomic. Waiting is [`event_listener`]'s. Ready-made semaphores either lock on each release or do
 //! not say how many permits are out.
 
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use event_listener::{Event, EventListener, IntoNotification};
 
@@ -44,8 +48,30 @@ impl Permits {
     /// Queues for a permit. The listener is notified when a permit may be free; the caller then
     /// tries again. A permit that was returned before this is not notified, so the caller also
     /// tries once after this.
-    pub(crate) fn listen(&self) -> EventListener {
-        self.returned.listen()
+    pub(crate) fn listen(&self) -> PermitListener {
+        PermitListener(self.returned.listen())
+    }
+}
+
+/// A caller's place in the queue for a permit.
+pub(crate) struct PermitListener(EventListener);
+
+impl PermitListener {
+    /// Ready when a permit may be free.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let waker = Waker::from(Arc::new(QueuedWaker(cx.waker().clone())));
+        Pin::new(&mut self.0).poll(&mut Context::from_waker(&waker))
+    }
+}
+
+/// The waker of a caller in the queue. A panic ends in it: who returns a permit is amid a call of
+/// somebody else, and the queue is amid a change.
+struct QueuedWaker(Waker);
+
+impl Wake for QueuedWaker {
+    fn wake(self: Arc<Self>) {
+        // The panic hook has reported it.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.0.wake_by_ref()));
     }
 }
 
@@ -70,9 +96,10 @@ mod tests {
         let (first, second) = (permits.try_acquire(), permits.try_acquire());
         assert!(permits.try_acquire().is_none());
         let [mut one, mut two, mut three] = [permits.listen(), permits.listen(), permits.listen()];
-        let is_notified = |listener: &mut EventListener| {
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            std::pin::Pin::new(listener).poll(&mut cx).is_ready()
+        let is_notified = |listener: &mut PermitListener| {
+            listener
+                .poll(&Context::from_waker(Waker::noop()))
+                .is_ready()
         };
         drop((first, second));
         assert_eq!(permits.taken(), 0);

@@ -3,8 +3,9 @@
 mod common;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use common::{any_addresses, client, payload, serve, server, wait_until};
 use starling::{Channel, Code, Endpoint, EndpointConfig, Status};
@@ -106,6 +107,44 @@ fn a_server_limits_what_one_client_has_and_the_client_hears_it() {
         gate.open.store(true, Ordering::SeqCst);
         for ended in open {
             starling::block_on(ended).expect("the gate is open");
+        }
+    }
+}
+
+/// A caller's waker that panics.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new(
+            "a caller's waker panics, as this test wants it to",
+        ));
+    }
+}
+
+#[test]
+fn a_waker_that_panics_while_its_call_waits_for_room_harms_no_other_call() {
+    for address in any_addresses() {
+        let (server, gate) = serve(&address);
+        // Of its own: another test counts the calls of the endpoint that channels share.
+        let builder = Channel::builder(server.address()).own_endpoint();
+        let builder = builder.capacity(1);
+        let client = TestClient::new(builder.lazy().expect("a channel"));
+        let mut first = Box::pin(client.wait(&payload(b"first")));
+        begin(&mut first);
+        let mut broken = Box::pin(client.echo(&payload(b"broken")));
+        let bomb = Waker::from(Arc::new(Bomb));
+        let poll = broken.as_mut().poll(&mut Context::from_waker(&bomb));
+        assert!(poll.is_pending(), "the channel is full");
+        let mut behind: Vec<_> = (0..10)
+            .map(|_| Box::pin(client.echo(&payload(b""))))
+            .collect();
+        behind.iter_mut().for_each(begin);
+        gate.open.store(true, Ordering::SeqCst);
+        starling::block_on(first).expect("the gate is open");
+        starling::block_on(broken).expect("an echo");
+        for call in behind {
+            starling::block_on(call).expect("an echo");
         }
     }
 }
