@@ -76,7 +76,8 @@ impl CoreTurns {
         } else {
             let is_cheap = self.alone_ns.load(Ordering::Relaxed) < CHEAP_NS;
             // Threads that always yield never make a call alone: now and then one is to be measured.
-            let is_sample = self.yields.fetch_add(1, Ordering::Relaxed) % SAMPLE_EVERY == 0;
+            let yields = self.yields.fetch_add(1, Ordering::Relaxed);
+            let is_sample = yields.is_multiple_of(SAMPLE_EVERY);
             if is_cheap || is_sample {
                 self.from_ns.store(now_ns + BURST_NS, Ordering::Relaxed);
             }
