@@ -171,11 +171,9 @@ impl<L: EventLoop> SharedLoop<L> {
 
     /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
     pub fn wait(&self, waiter: &Arc<Waiter>) {
-        if self.turns.enter() {
-            (self.turns).let_others_push(&self.clock, || (waiter.is_notified(), self.inbox.len()));
-        }
+        let state = || (waiter.is_notified(), self.inbox.len());
+        let _entered = self.turns.enter(&self.clock, state);
         self.wait_or_drive(waiter);
-        self.turns.leave();
     }
 
     fn wait_or_drive(&self, waiter: &Arc<Waiter>) {

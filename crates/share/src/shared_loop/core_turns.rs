@@ -39,29 +39,34 @@ pub(super) struct CoreTurns {
     alone_ns: AtomicU64,
 }
 
+/// A thread that waits.
+pub(super) struct Entered<'a>(&'a CoreTurns);
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl CoreTurns {
-    /// A thread begins to wait. Returns whether others wait, too.
+    /// A thread begins to wait. It waits until the returned value is dropped. If others wait, too, lets
+    /// those of this core make their calls. `state` says whether this thread's call is over, and how many
+    /// calls wait to be sent.
     #[inline]
-    pub(super) fn enter(&self) -> bool {
-        self.threads.fetch_add(1, Ordering::Relaxed) > 0
-    }
-
-    #[inline]
-    pub(super) fn leave(&self) {
-        self.threads.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Lets the other threads of this core make their calls. `state` says whether this thread's call is
-    /// over, and how many calls wait to be sent.
-    pub(super) fn let_others_push(
+    pub(super) fn enter(
         &self,
         clock: &MonotonicClock,
         state: impl Fn() -> (bool, usize),
-    ) {
+    ) -> Entered<'_> {
         // A model has no time.
-        if cfg!(loom) {
-            return;
+        if self.threads.fetch_add(1, Ordering::Relaxed) > 0 && !cfg!(loom) {
+            self.let_others_push(clock, state);
         }
+        Entered(self)
+    }
+
+    fn let_others_push(&self, clock: &MonotonicClock, state: impl Fn() -> (bool, usize)) {
         let (is_over, pushed) = state();
         let began_ns = clock.now_ns();
         if is_over || began_ns < self.from_ns.load(Ordering::Relaxed) {
@@ -103,5 +108,50 @@ impl CoreTurns {
             let mean_ns = before_ns - before_ns / 8 + took_ns / 8;
             self.alone_ns.store(mean_ns, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Enters, and returns how often the state was asked for: twice by a thread that yields.
+    fn enter<'a>(turns: &'a CoreTurns, is_over: bool) -> (Entered<'a>, u32) {
+        let asked = Cell::new(0);
+        let state = || {
+            asked.set(asked.get() + 1);
+            (is_over, 0)
+        };
+        let entered = turns.enter(&MonotonicClock::new(), state);
+        (entered, asked.get())
+    }
+
+    #[test]
+    fn a_thread_yields_if_others_wait_and_its_call_is_not_over() {
+        let turns = CoreTurns::default();
+        let (first, asked) = enter(&turns, false);
+        assert_eq!(asked, 0, "a thread alone yields to nobody");
+        let (second, asked) = enter(&turns, true);
+        assert_eq!(asked, 1, "its call is over");
+        drop(second);
+        let (second, asked) = enter(&turns, false);
+        assert_eq!(asked, 2);
+        drop((first, second));
+        assert_eq!(enter(&turns, false).1, 0, "all have left");
+    }
+
+    #[test]
+    fn only_drives_beside_others_are_measured_and_slow_calls_are_left_out() {
+        let (turns, clock) = (CoreTurns::default(), MonotonicClock::new());
+        let _first = enter(&turns, false);
+        assert_eq!(turns.begin_drive(&clock, 1), None, "it is alone");
+        let _second = enter(&turns, false);
+        assert_eq!(turns.begin_drive(&clock, 2), None, "it drives for others");
+        assert!(turns.begin_drive(&clock, 1).is_some());
+        std::thread::sleep(std::time::Duration::from_nanos(2 * SLOW_NS));
+        turns.end_drive(&clock, Some(0));
+        assert_eq!(turns.alone_ns.load(Ordering::Relaxed), 0);
     }
 }
