@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use starling_endpoint::{EndpointConfig, Secrets, Turn, WorkerConfig};
-use starling_io::{IoError, MonotonicClock, Wake};
+use starling_endpoint::{EndpointConfig, Secrets, Stats, Turn, WorkerConfig};
+use starling_io::{DeviceReport, IoError, MonotonicClock, Wake};
 
 use crate::address::Address;
 use crate::channel_factory::ChannelFactory;
@@ -155,7 +155,9 @@ pub(crate) trait AnyCore: Send {
     fn block_on(&mut self, future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), IoError>;
     fn drain(&mut self, timeout: Duration) -> Result<bool, IoError>;
     fn waker(&self) -> Arc<dyn Wake>;
-    fn stats(&self) -> ThreadStats;
+    fn local_address(&self) -> String;
+    fn endpoint_stats(&self) -> Stats;
+    fn report(&self) -> DeviceReport;
     /// The `Core` of its device.
     fn as_any(&mut self) -> &mut dyn Any;
 }
@@ -207,8 +209,16 @@ impl<I: Device> AnyCore for Core<I> {
         self.raw.waker()
     }
 
-    fn stats(&self) -> ThreadStats {
-        self.stats()
+    fn local_address(&self) -> String {
+        self.raw.local_address()
+    }
+
+    fn endpoint_stats(&self) -> Stats {
+        *self.raw.stats()
+    }
+
+    fn report(&self) -> DeviceReport {
+        self.raw.io().report()
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

@@ -84,7 +84,7 @@ impl Endpoint {
 
     /// The address at which peers reach this endpoint.
     pub fn local_address(&self) -> String {
-        self.core.stats().address
+        self.core.local_address()
     }
 
     /// Lets other threads end a wait, so that [`Endpoint::run_until`] calls `done`.
@@ -100,12 +100,12 @@ impl Endpoint {
 
     /// Counters of the endpoint.
     pub fn stats(&self) -> Stats {
-        self.core.stats().endpoint
+        self.core.endpoint_stats()
     }
 
     /// The mode of the device, and its counters.
     pub fn device_report(&self) -> DeviceReport {
-        self.core.stats().device
+        self.core.report()
     }
 
     /// The endpoint underneath, if its device is of this type, such as `starling_io_udp::UdpIo`: sessions,
