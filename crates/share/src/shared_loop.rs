@@ -200,6 +200,9 @@ impl<L: EventLoop> SharedLoop<L> {
             } else {
                 listed = true;
                 self.list(Candidate::Thread(Arc::clone(waiter)));
+                // If a hand-over fails, the keeper makes up for it: eight threads over `shm` once slept
+                // for good on a busy machine, and no model shows how.
+                self.set_grace_timer();
                 // The driver may sleep, and has to look into the inbox.
                 self.device.wake();
             }
@@ -477,6 +480,8 @@ impl<L: EventLoop> SharedLoop<L> {
                     }
                     if let Some(role) = self.try_take_role() {
                         self.drive_in_background(role);
+                    } else if self.has_waiting() {
+                        self.set_grace_timer_again();
                     }
                 }
                 WakeReason::Stop => {
