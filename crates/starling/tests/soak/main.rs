@@ -27,8 +27,8 @@ mod random;
 mod watchdog;
 mod world;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::{any_addresses, server};
@@ -96,7 +96,13 @@ impl Held {
 }
 
 /// One round. Returns how many echoes the server ran.
-fn round(seed: u64, length: Duration, watchdog: &Arc<Watchdog>, tally: &Arc<Tally>) -> u64 {
+fn round(
+    seed: u64,
+    length: Duration,
+    watchdog: &Arc<Watchdog>,
+    tally: &Arc<Tally>,
+    held: Option<Held>,
+) -> u64 {
     let mut random = Random::new(seed, 0);
     watchdog.begin_round(seed);
     preemption::install(seed);
@@ -106,9 +112,12 @@ fn round(seed: u64, length: Duration, watchdog: &Arc<Watchdog>, tally: &Arc<Tall
     let server = server.expect("threads");
     let world = World::new(seed, watchdog, tally, server.addresses(), &gate);
     let world = Arc::new(world);
+    let place = watchdog.place("the end of a round");
+    let waiting = OnceLock::new();
     watchdog.watch_over(&world);
     std::thread::scope(|scope| {
-        for _ in 0..4 + random.below(10) {
+        // Few callers heal nothing that others have lost, many meet more often.
+        for _ in 0..1 + random.below(13) {
             let (world, random) = (&world, random.fork());
             scope.spawn(move || callers::act(world, random));
         }
@@ -119,6 +128,7 @@ fn round(seed: u64, length: Duration, watchdog: &Arc<Watchdog>, tally: &Arc<Tall
         scope.spawn(move || preemption::preempt(&world.ended, of_preemptor));
         std::thread::sleep(length);
         world.ended.store(true, Ordering::Relaxed);
+        waiting.get_or_init(|| place.waiting(0));
     });
     let mut world = world;
     let begun = Instant::now();
@@ -137,6 +147,10 @@ fn round(seed: u64, length: Duration, watchdog: &Arc<Watchdog>, tally: &Arc<Tall
     server
         .shutdown(Duration::from_secs(20))
         .expect("no device fails");
+    if let Some(held) = held {
+        held.restored(seed);
+    }
+    drop(waiting);
     gate.runs.load(Ordering::SeqCst)
 }
 
@@ -150,13 +164,12 @@ fn no_wake_up_is_lost_under_random_preemption() {
     std::thread::scope(|scope| {
         scope.spawn(|| watchdog.watch(&tally));
         // What is made once and stays.
-        let mut runs = round(first, Duration::ZERO, &watchdog, &tally);
+        let mut runs = round(first, Duration::ZERO, &watchdog, &tally, None);
         let (held, begun) = (Held::now(), Instant::now());
         let mut seed = first;
         while begun.elapsed() < length {
             let left = length.saturating_sub(begun.elapsed());
-            runs += round(seed, ROUND.min(left), &watchdog, &tally);
-            held.restored(seed);
+            runs += round(seed, ROUND.min(left), &watchdog, &tally, Some(held));
             if let Err(what) = tally.check(runs) {
                 fail(seed, &what);
             }

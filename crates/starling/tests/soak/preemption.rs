@@ -83,7 +83,7 @@ pub(crate) fn disturb(random: &mut Random) {
 
 /// Gives the calling thread a priority that it keeps: only root may raise it again.
 pub(crate) fn choose_priority(random: &mut Random) {
-    let nice = random.one_of(&[0, 0, 0, 5, 10, 19]);
+    let nice = random.one_of(&[0, 0, 0, 5, 10]);
     // A host that forbids it makes a run of equal priorities.
     let _ = setpriority_process(None, nice);
 }

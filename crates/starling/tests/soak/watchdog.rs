@@ -14,6 +14,17 @@ use crate::world::{SCHEMES, Tally, World};
 /// A caller that waits longer has lost a wake-up. Much more than any load explains.
 const BOUND: Duration = Duration::from_secs(20);
 
+/// Looks in a row that find a caller waiting while every thread of the process sleeps: whatever it
+/// waits for, nobody does it. No load makes this so, for a thread that wants a core does not sleep.
+/// 400 ms, for keepalives go out every 500 ms, and whoever sends one finds what was forgotten.
+const QUIET_LOOKS: u32 = 20;
+
+/// Time between two looks.
+const STEP: Duration = Duration::from_millis(20);
+
+/// The longest wait that has ended.
+pub(crate) static LONGEST_MS: AtomicU64 = AtomicU64::new(0);
+
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -35,6 +46,7 @@ impl Place {
         Waiting(self)
     }
 
+    /// How long it has waited by now.
     fn waited(&self) -> Duration {
         match self.waits_since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -54,6 +66,8 @@ pub(crate) struct Waiting<'a>(&'a Place);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        let waited = self.0.waited().as_millis() as u64;
+        LONGEST_MS.fetch_max(waited, Ordering::Relaxed);
         self.0.waits_since.store(0, Ordering::Relaxed);
     }
 }
@@ -105,16 +119,23 @@ impl Watchdog {
     /// Watches until it is stopped.
     pub(crate) fn watch(&self, tally: &Tally) {
         let begun = Instant::now();
-        let mut next = PROGRESS;
+        let (mut next, mut quiet_looks) = (PROGRESS, 0);
         while !self.stopped.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(STEP);
             let round = self.round.lock().expect("no panic");
             let places: Vec<Arc<Place>> = round.places.iter().filter_map(Weak::upgrade).collect();
             let world = round.world.clone();
             drop(round);
             let seed = self.seed.load(Ordering::Relaxed);
             let longest = places.iter().max_by_key(|place| place.waited());
-            if let Some(place) = longest.filter(|place| place.waited() > BOUND) {
+            let is_long = longest.is_some_and(|place| place.waited() > STEP);
+            quiet_looks = match is_long && all_others_sleep() {
+                true => quiet_looks + 1,
+                false => 0,
+            };
+            let is_lost =
+                |place: &&Arc<Place>| place.waited() > BOUND || quiet_looks >= QUIET_LOOKS;
+            if let Some(place) = longest.filter(is_lost) {
                 let channels = world
                     .upgrade()
                     .map_or_else(Vec::new, |world| world.channels());
@@ -152,7 +173,7 @@ fn lost(place: &Place, places: &[Arc<Place>], channels: &[Channel]) -> String {
         place.kind,
         threads()
     );
-    for place in places.iter().filter(|place| place.waited() > BOUND / 4) {
+    for place in places.iter().filter(|place| place.waited() > STEP) {
         let (kind, scheme) = (place.kind, place.scheme());
         let _ = writeln!(text, "waits for {:?} over {scheme}: {kind}", place.waited());
     }
@@ -171,7 +192,7 @@ fn lost(place: &Place, places: &[Arc<Place>], channels: &[Channel]) -> String {
         };
     }
     std::thread::sleep(Duration::from_secs(1));
-    let ended = if place.waited() < BOUND {
+    let ended = if place.waited() < Duration::from_secs(1) {
         "ended"
     } else {
         "did not end"
@@ -192,6 +213,23 @@ pub(crate) fn fail_at_panics(watchdog: &Arc<Watchdog>) {
         };
         fail(watchdog.seed.load(Ordering::Relaxed), "a thread panicked");
     }));
+}
+
+/// Whether no thread but the calling one runs or wants to.
+fn all_others_sleep() -> bool {
+    let entries = std::fs::read_dir("/proc/self/task").expect("a process has threads");
+    let stats = entries
+        .flatten()
+        .map(|entry| std::fs::read_to_string(entry.path().join("stat")));
+    // The state follows the name in parentheses. A thread that has just ended did not sleep.
+    let sleeps = |stat: &String| {
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('S'))
+    };
+    stats
+        .filter(|stat| !stat.as_ref().is_ok_and(sleeps))
+        .count()
+        <= 1
 }
 
 /// The threads of this process: name, state and where they sleep.

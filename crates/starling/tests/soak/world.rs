@@ -14,7 +14,7 @@ use starling_test_protos::test::{Payload, TestClient};
 
 use crate::common::{Gate, payload};
 use crate::random::Random;
-use crate::watchdog::{Watchdog, fail, say};
+use crate::watchdog::{LONGEST_MS, Watchdog, fail, say};
 
 pub(crate) const SCHEMES: [&str; 3] = ["udp", "shm", "mem"];
 
@@ -43,13 +43,15 @@ impl fmt::Display for Tally {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         write!(
             f,
-            "{} rounds, {} calls: {} answered, {} expired, {} unavailable, {} dropped",
+            "{} rounds, {} calls: {} answered, {} expired, {} unavailable, {} dropped; \
+             longest wait {} ms",
             of(&self.rounds),
             of(&self.made),
             of(&self.answered),
             of(&self.expired),
             of(&self.unavailable),
-            of(&self.dropped)
+            of(&self.dropped),
+            of(&LONGEST_MS)
         )
     }
 }
