@@ -33,7 +33,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `shared_loop` | the role, the inbox, and who is next; `core_turns`: threads of one core let each other push |
+//! | `shared_loop` | the role, the inbox, and who is next; `yield_policy`: when a thread yields its core first |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
 //! | `driver_task` | a task of an executor that drives for the executor's other tasks |
 //! | `keeper` | the thread for whatever no waiting thread or task drives: timers, abandoned calls, unpolled futures |

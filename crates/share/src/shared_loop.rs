@@ -1,7 +1,7 @@
 //! The driver role, the inbox, and who drives next.
 
-mod core_turns;
 mod tasks;
+mod yield_policy;
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
 
-use core_turns::CoreTurns;
+use yield_policy::YieldPolicy;
 
 /// The keeper executes a call that nobody waits for, or not yet, this long after it was made.
 const GRACE_NS: u64 = 5_000_000;
@@ -91,7 +91,7 @@ pub struct SharedLoop<L: EventLoop> {
     /// Calls that are waited for in a way that drives nothing: by futures of other executors.
     watched: AtomicUsize,
     /// When threads that share a core let each other go first.
-    turns: CoreTurns,
+    yields: YieldPolicy,
     keeper: Keeper,
     /// Whether a command was pushed since the keeper's last timer.
     is_active: AtomicBool,
@@ -134,7 +134,7 @@ impl<L: EventLoop> SharedLoop<L> {
             parked: Mutex::new(Vec::new()),
             task_turns: AtomicU64::new(0),
             watched: AtomicUsize::new(0),
-            turns: CoreTurns::default(),
+            yields: YieldPolicy::default(),
             keeper: Keeper::new(),
             is_active: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -172,7 +172,7 @@ impl<L: EventLoop> SharedLoop<L> {
     /// Waits until `waiter` is notified. Drives the loop meanwhile, unless another thread does.
     pub fn wait(&self, waiter: &Arc<Waiter>) {
         let state = || (waiter.is_notified(), self.inbox.len());
-        let _entered = self.turns.enter(&self.clock, state);
+        let _entered = self.yields.enter(&self.clock, state);
         self.wait_or_drive(waiter);
     }
 
@@ -297,9 +297,9 @@ impl<L: EventLoop> SharedLoop<L> {
     fn drive(&self, mut role: Role<'_, L>, waiter: &Waiter) -> bool {
         let driving = Driving::begin();
         waiter.begin_driving(&self.device);
-        let began = self.turns.begin_drive(&self.clock, self.inbox.len());
+        let began = self.yields.begin_drive(&self.clock, self.inbox.len());
         let alive = self.drive_until(&mut role, waiter).is_some();
-        self.turns.end_drive(&self.clock, began);
+        self.yields.end_drive(&self.clock, began);
         waiter.end_driving();
         drop(driving);
         self.release(role);

@@ -1,4 +1,5 @@
-//! Threads of one core that make calls take turns on the core, so that their calls leave together.
+//! When a thread that begins to wait yields its core first, so that the calls of the core's threads leave
+//! together.
 //!
 //! A thread that drives keeps the core until its own call is over, and begins its next call before any
 //! other thread of the core has run. So each call would leave by itself, and the others would wait for
@@ -29,7 +30,7 @@ const PAUSE_NS: u64 = 10_000_000;
 
 /// When a thread that begins to wait yields first. All of it is a matter of speed: any value is right.
 #[derive(Default)]
-pub(super) struct CoreTurns {
+pub(super) struct YieldPolicy {
     /// Threads that wait.
     threads: AtomicUsize,
     /// Nobody yields before this time.
@@ -40,7 +41,7 @@ pub(super) struct CoreTurns {
 }
 
 /// A thread that waits.
-pub(super) struct Entered<'a>(&'a CoreTurns);
+pub(super) struct Entered<'a>(&'a YieldPolicy);
 
 impl Drop for Entered<'_> {
     #[inline]
@@ -49,7 +50,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl CoreTurns {
+impl YieldPolicy {
     /// A thread begins to wait. It waits until the returned value is dropped. If others wait, too, lets
     /// those of this core make their calls. `state` says whether this thread's call is over, and how many
     /// calls wait to be sent.
@@ -118,40 +119,40 @@ mod tests {
     use super::*;
 
     /// Enters, and returns how often the state was asked for: twice by a thread that yields.
-    fn enter<'a>(turns: &'a CoreTurns, is_over: bool) -> (Entered<'a>, u32) {
+    fn enter<'a>(policy: &'a YieldPolicy, is_over: bool) -> (Entered<'a>, u32) {
         let asked = Cell::new(0);
         let state = || {
             asked.set(asked.get() + 1);
             (is_over, 0)
         };
-        let entered = turns.enter(&MonotonicClock::new(), state);
+        let entered = policy.enter(&MonotonicClock::new(), state);
         (entered, asked.get())
     }
 
     #[test]
     fn a_thread_yields_if_others_wait_and_its_call_is_not_over() {
-        let turns = CoreTurns::default();
-        let (first, asked) = enter(&turns, false);
+        let policy = YieldPolicy::default();
+        let (first, asked) = enter(&policy, false);
         assert_eq!(asked, 0, "a thread alone yields to nobody");
-        let (second, asked) = enter(&turns, true);
+        let (second, asked) = enter(&policy, true);
         assert_eq!(asked, 1, "its call is over");
         drop(second);
-        let (second, asked) = enter(&turns, false);
+        let (second, asked) = enter(&policy, false);
         assert_eq!(asked, 2);
         drop((first, second));
-        assert_eq!(enter(&turns, false).1, 0, "all have left");
+        assert_eq!(enter(&policy, false).1, 0, "all have left");
     }
 
     #[test]
     fn only_drives_beside_others_are_measured_and_slow_calls_are_left_out() {
-        let (turns, clock) = (CoreTurns::default(), MonotonicClock::new());
-        let _first = enter(&turns, false);
-        assert_eq!(turns.begin_drive(&clock, 1), None, "it is alone");
-        let _second = enter(&turns, false);
-        assert_eq!(turns.begin_drive(&clock, 2), None, "it drives for others");
-        assert!(turns.begin_drive(&clock, 1).is_some());
+        let (policy, clock) = (YieldPolicy::default(), MonotonicClock::new());
+        let _first = enter(&policy, false);
+        assert_eq!(policy.begin_drive(&clock, 1), None, "it is alone");
+        let _second = enter(&policy, false);
+        assert_eq!(policy.begin_drive(&clock, 2), None, "it drives for others");
+        assert!(policy.begin_drive(&clock, 1).is_some());
         std::thread::sleep(std::time::Duration::from_nanos(2 * SLOW_NS));
-        turns.end_drive(&clock, Some(0));
-        assert_eq!(turns.alone_ns.load(Ordering::Relaxed), 0);
+        policy.end_drive(&clock, Some(0));
+        assert_eq!(policy.alone_ns.load(Ordering::Relaxed), 0);
     }
 }
