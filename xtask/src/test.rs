@@ -10,12 +10,14 @@ use std::time::Instant;
 use crate::run::{cargo, command, succeeds, succeeds_with_lines};
 use crate::{instructions, recorded};
 
-/// Packages with tests under `--cfg loom`, which tries all interleavings of their threads.
-const LOOM_PACKAGES: [&str; 4] = [
-    "starling-handoff",
-    "starling-io-shm",
-    "starling-proto",
-    "starling-share",
+/// Packages with models, and the checker that runs them: loom tries all interleavings of few threads,
+/// shuttle random ones of many.
+const MODELS: [(&str, &str); 5] = [
+    ("starling-handoff", "loom"),
+    ("starling-io-shm", "loom"),
+    ("starling-proto", "loom"),
+    ("starling-share", "loom"),
+    ("starling-share", "shuttle"),
 ];
 
 /// The counts of all tests so far.
@@ -172,26 +174,8 @@ pub(crate) fn run() -> ExitCode {
         "documentation",
         succeeds(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")),
     );
-    for package in LOOM_PACKAGES {
-        let arguments = [
-            "test",
-            "--release",
-            "--lib",
-            "--package",
-            package,
-            // Another cfg builds everything anew: keep it apart from the usual build.
-            "--target-dir",
-            "target/loom",
-            "--",
-            "--show-output",
-        ];
-        let mut test = cargo(&arguments);
-        test.env("RUSTFLAGS", "--cfg loom");
-        // A model takes seconds; what a release is built with would cost minutes.
-        for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "false")] {
-            test.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
-        }
-        tally.cargo_test(&mut test);
+    for (package, checker) in MODELS {
+        model(&mut tally, package, checker);
     }
     match instructions::compare() {
         instructions::Outcome::Skipped => tally.skipped += 1,
@@ -208,6 +192,20 @@ pub(crate) fn run() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// The models of a package.
+fn model(tally: &mut Tally, package: &str, checker: &str) {
+    // Another cfg builds everything anew: keep it apart from the usual build.
+    let target = format!("target/{checker}");
+    let mut test = cargo(&["test", "--release", "--lib", "--package", package]);
+    test.args(["--target-dir", &target, checker, "--", "--show-output"]);
+    test.env("RUSTFLAGS", format!("--cfg {checker}"));
+    // A model takes seconds; what a release is built with would cost minutes.
+    for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "false")] {
+        test.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+    }
+    tally.cargo_test(&mut test);
 }
 
 /// The tests of the release build: the recorded runs, which must be the same in it; a hunt; and the

@@ -40,18 +40,19 @@ pub(crate) struct TaskState {
 }
 
 impl TaskState {
-    /// Has the task polled, unless it will be anyway.
-    pub(crate) fn rouse(&self) {
+    /// Has the task polled, unless it will be anyway. False if it is gone.
+    pub(crate) fn rouse(&self) -> bool {
         let (from, to) = (PARKED, ACTIVE);
-        let roused = self
+        let state = self
             .state
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
-        if roused.is_ok() {
+        if state.is_ok() {
             let waker = lock(&self.waker).clone();
             if let Some(waker) = waker {
                 waker.wake();
             }
         }
+        state != Err(GONE)
     }
 
     /// A task of the executor begins to wait for a call.
@@ -100,14 +101,8 @@ impl TaskHandle {
     /// To be called after a push. False if the task is gone, with its executor.
     pub fn rouse(&self) -> bool {
         fence(Ordering::SeqCst);
-        match self.0.state.load(Ordering::Relaxed) {
-            ACTIVE => true,
-            PARKED => {
-                self.0.rouse();
-                true
-            }
-            _ => false,
-        }
+        // A load first: the task is mostly active.
+        self.0.state.load(Ordering::Relaxed) == ACTIVE || self.0.rouse()
     }
 }
 
@@ -171,8 +166,9 @@ impl<L: EventLoop> Future for DriverTask<L> {
             }
         }
         if self.state.is_parked() {
-            // Woken by the executor for no reason, or before it parked.
-            self.state.unpark();
+            // Woken by the executor for no reason, or before it parked. If it took the role from the
+            // keeper, the keeper would rouse it, and so on.
+            return Poll::Pending;
         }
         self.progress = match self.shared.drive_in_task(&self.state, self.progress) {
             Next::Again(progress) => {

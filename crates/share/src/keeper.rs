@@ -70,7 +70,7 @@ impl Keeper {
     }
 
     /// Sleeps until the keeper is called or its timer is due.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn sleep(&self, now_ns: impl Fn() -> u64) -> WakeReason {
         let mut requests = lock(&self.requests);
         loop {
@@ -98,7 +98,7 @@ impl Keeper {
     }
 
     /// Time does not pass in a model: sleeps until the keeper is called.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) fn sleep(&self, _: impl Fn() -> u64) -> WakeReason {
         let mut requests = lock(&self.requests);
         loop {

@@ -33,17 +33,18 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `shared_loop` | the role, the inbox, and who is next; `yield_policy`: when a thread yields its core first |
+//! | `shared_loop` | the role, the inbox, and who is next; `yield_policy`: when a thread yields its core first; `handover_check`: finds hand-overs that were lost |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
 //! | `driver_task` | a task of an executor that drives for the executor's other tasks |
+//! | `models` | loom's and shuttle's models of all of it |
 //! | `keeper` | the thread for whatever no waiting thread or task drives: timers, abandoned calls, unpolled futures |
 
 #![forbid(unsafe_code)]
 
 mod driver_task;
 mod keeper;
-#[cfg(all(loom, test))]
-mod loom_model;
+#[cfg(all(any(loom, shuttle), test))]
+mod models;
 mod shared_loop;
 mod sync;
 mod waiter;

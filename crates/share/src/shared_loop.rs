@@ -1,5 +1,6 @@
 //! The driver role, the inbox, and who drives next.
 
+mod handover_check;
 mod tasks;
 mod yield_policy;
 
@@ -15,6 +16,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
 
+use handover_check::{Handovers, Transit};
 use yield_policy::YieldPolicy;
 
 /// The keeper executes a call that nobody waits for, or not yet, this long after it was made.
@@ -84,6 +86,7 @@ pub struct SharedLoop<L: EventLoop> {
     /// Those that could not get the role, in the order in which they came.
     waiting: Mutex<VecDeque<Candidate>>,
     waiting_len: AtomicUsize,
+    handovers: Handovers,
     /// Driver tasks that have parked: the keeper sleeps in their place.
     parked: Mutex<Vec<Arc<TaskState>>>,
     /// Turns that driver tasks have taken: the keeper leaves the role to them while this grows.
@@ -95,6 +98,8 @@ pub struct SharedLoop<L: EventLoop> {
     keeper: Keeper,
     /// Whether a command was pushed since the keeper's last timer.
     is_active: AtomicBool,
+    /// The driver sleeps in the device, or is about to.
+    is_asleep: AtomicBool,
     /// Whoever drives is to leave the role to the keeper, which ends the loop.
     stopping: AtomicBool,
     device: std::sync::Arc<dyn Wake>,
@@ -131,12 +136,14 @@ impl<L: EventLoop> SharedLoop<L> {
             role: RoleLock::new(Some(event_loop)),
             waiting: Mutex::new(VecDeque::new()),
             waiting_len: AtomicUsize::new(0),
+            handovers: Handovers::default(),
             parked: Mutex::new(Vec::new()),
             task_turns: AtomicU64::new(0),
             watched: AtomicUsize::new(0),
             yields: YieldPolicy::default(),
             keeper: Keeper::new(),
             is_active: AtomicBool::new(false),
+            is_asleep: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             device,
             clock,
@@ -179,11 +186,15 @@ impl<L: EventLoop> SharedLoop<L> {
     fn wait_or_drive(&self, waiter: &Arc<Waiter>) {
         // Whether the waiter may be in the list.
         let mut listed = false;
+        // What this thread is in while others may rely on it; see `handover_check`.
+        let mut transit: Option<Transit<'_>> = None;
         while !waiter.is_notified() {
             if waiter.take_offered() {
                 listed = false;
+                transit.replace(self.handovers.take_offer());
             }
             if let Some(role) = self.try_take_role() {
+                drop(transit.take());
                 if std::mem::take(&mut listed) {
                     self.unlist(|candidate| candidate.is_thread(waiter));
                 }
@@ -196,15 +207,16 @@ impl<L: EventLoop> SharedLoop<L> {
                     }
                 }
             } else if listed {
+                drop(transit.take());
                 waiter.park();
             } else {
                 listed = true;
+                transit.replace(self.handovers.begin());
                 self.list(Candidate::Thread(Arc::clone(waiter)));
-                // If a hand-over fails, the keeper makes up for it: eight threads over `shm` once slept
-                // for good on a busy machine, and no model shows how.
+                // The keeper looks whether a hand-over was lost: eight threads over `shm` once slept for
+                // good on a busy machine, and no model shows how.
                 self.set_grace_timer();
-                // The driver may sleep, and has to look into the inbox.
-                self.device.wake();
+                self.wake_driver();
             }
         }
         if listed {
@@ -212,15 +224,17 @@ impl<L: EventLoop> SharedLoop<L> {
         }
         if waiter.take_offered() {
             // The role was meant for somebody who waits.
+            transit.replace(self.handovers.take_offer());
             self.pass_on();
         }
+        drop(transit);
     }
 
     /// Executes what is in the inbox and takes one turn, unless another thread drives, which will
     /// do so. Does not wait: the background drives on if something is expected.
     pub fn drive_once(&self) {
         match self.try_take_role() {
-            None => self.device.wake(),
+            None => self.wake_driver(),
             Some(mut role) => {
                 let driving = Driving::begin();
                 self.begin(&mut role);
@@ -285,11 +299,29 @@ impl<L: EventLoop> SharedLoop<L> {
         }
     }
 
-    /// Sleeps in the device.
-    fn sleep(&self, role: &mut Role<'_, L>) -> Option<()> {
-        match role.as_mut()?.sleep(None) {
+    /// Sleeps in the device, unless `others` say that they came before the driver slept.
+    fn sleep(&self, role: &mut Role<'_, L>, others: impl FnOnce() -> bool) -> Option<()> {
+        let event_loop = role.as_mut()?;
+        self.is_asleep.store(true, Ordering::Relaxed);
+        // Those who come after this wake the device; see `wake_driver`.
+        fence(Ordering::SeqCst);
+        let slept = match !self.inbox.is_empty() || others() {
+            true => Ok(()),
+            false => event_loop.sleep(None),
+        };
+        self.is_asleep.store(false, Ordering::Relaxed);
+        match slept {
             Ok(()) => Some(()),
             Err(error) => self.end(role, Some(error.to_string())),
+        }
+    }
+
+    /// Has the driver see what this thread has pushed or listed. A driver that is awake sees it before it
+    /// sleeps, and a wake-up would only end that sleep at once.
+    fn wake_driver(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::Relaxed) {
+            self.device.wake();
         }
     }
 
@@ -319,7 +351,7 @@ impl<L: EventLoop> SharedLoop<L> {
                 return None;
             }
             if step == Step::Idle {
-                self.sleep(role)?;
+                self.sleep(role, || false)?;
             }
         }
     }
@@ -329,6 +361,7 @@ impl<L: EventLoop> SharedLoop<L> {
         let left = role
             .as_mut()
             .map(|event_loop| (event_loop.is_expecting(), event_loop.next_timer_ns()));
+        let _transit = self.handovers.begin();
         drop(role);
         // Between giving up the role and looking for what others left; see `try_take_role`.
         fence(Ordering::SeqCst);
@@ -406,6 +439,7 @@ impl<L: EventLoop> SharedLoop<L> {
         if let Some(first) = waiting.iter().position(thread) {
             if let Some(Candidate::Thread(waiter)) = waiting.remove(first) {
                 // Under the lock: a caller that is not in the list knows whether it has an offer.
+                self.handovers.offer();
                 waiter.offer();
                 offered = true;
             }
@@ -414,13 +448,13 @@ impl<L: EventLoop> SharedLoop<L> {
         }
         self.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        offered |= !tasks.is_empty();
         if !tasks.is_empty() {
             self.set_grace_timer();
         }
         for candidate in tasks {
             if let Candidate::Task(task) = candidate {
-                task.rouse();
+                // A task may have been listed while it left: then nobody is to drive yet.
+                offered |= task.rouse();
             }
         }
         offered
@@ -478,7 +512,9 @@ impl<L: EventLoop> SharedLoop<L> {
                     if tasks_drive && reason == WakeReason::TimerDue {
                         continue;
                     }
+                    let at_rest = self.handovers.at_rest();
                     if let Some(role) = self.try_take_role() {
+                        self.check_handover(&role, at_rest);
                         self.drive_in_background(role);
                     } else if self.has_waiting() {
                         self.set_grace_timer_again();
@@ -495,6 +531,22 @@ impl<L: EventLoop> SharedLoop<L> {
         }
     }
 
+    /// The keeper found the role free. `at_rest` is of before that.
+    ///
+    /// # Panics
+    /// If a thread waits for a driver, and nobody was about to become one.
+    fn check_handover(&self, role: &Role<'_, L>, at_rest: Option<usize>) {
+        if at_rest.is_none() || !role.as_ref().is_some_and(L::is_expecting) {
+            return;
+        }
+        let waits = |candidate: &Candidate| matches!(candidate, Candidate::Thread(waiter) if !waiter.is_notified());
+        let waits = lock(&self.waiting).iter().any(waits);
+        assert!(
+            !waits || self.handovers.at_rest() != at_rest,
+            "threads wait, nobody drives, and nobody is about to: a hand-over was lost"
+        );
+    }
+
     /// Drives while something is expected and no caller waits for the role.
     fn drive_in_background(&self, mut role: Role<'_, L>) {
         let driving = Driving::begin();
@@ -503,14 +555,19 @@ impl<L: EventLoop> SharedLoop<L> {
             if expects && self.inbox.is_empty() && self.has_parked() {
                 // The task takes the turn after the sleep. If the keeper did, it would wake the
                 // executor's other tasks from outside, and these then run after all others.
-                if self.sleep(&mut role).is_none() || self.list_parked() {
+                if self.sleep(&mut role, || self.has_waiting()).is_none()
+                    // If somebody wants the role, nothing has arrived for the others.
+                    || self.has_waiting()
+                    || self.list_parked()
+                {
                     break;
                 }
             }
             match self.step(&mut role) {
                 Some(Step::Busy) => {}
                 Some(Step::Idle) if role.as_ref().is_some_and(L::is_expecting) => {
-                    if !self.has_parked() && self.sleep(&mut role).is_none() {
+                    if !self.has_parked() && self.sleep(&mut role, || self.has_waiting()).is_none()
+                    {
                         break;
                     }
                 }
@@ -537,7 +594,7 @@ impl<L: EventLoop> Drop for Watch<L> {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod driving {
     use std::cell::Cell;
 
@@ -566,7 +623,7 @@ mod driving {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod driving {
     pub(super) struct Driving;
 

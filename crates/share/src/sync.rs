@@ -1,6 +1,7 @@
-//! The locks, atomics and threads that ship, or loom's, which try all orders that are allowed.
+//! The locks, atomics and threads that ship, or those of a checker of concurrent code: loom, which tries all
+//! orders that are allowed, or shuttle, which tries random ones.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod shipped {
     pub(crate) use crossbeam_queue::SegQueue as Queue;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -55,10 +56,17 @@ mod shipped {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod modelled {
-    pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
-    pub(crate) use loom::thread::yield_now;
+    #[cfg(loom)]
+    use loom as checker;
+    #[cfg(shuttle)]
+    use shuttle as checker;
+
+    pub(crate) use checker::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
+    #[cfg(all(shuttle, test))]
+    pub(crate) use checker::thread;
+    pub(crate) use checker::thread::yield_now;
     use std::collections::VecDeque;
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,7 +107,7 @@ mod modelled {
             loop {
                 match self.try_lock() {
                     Some(guard) => return guard,
-                    None => loom::thread::yield_now(),
+                    None => yield_now(),
                 }
             }
         }
@@ -128,7 +136,7 @@ mod modelled {
 
     /// Stands for a thread's parking. Loom's own also wakes a thread that waits for a lock.
     pub(crate) struct Parker {
-        thread: loom::thread::ThreadId,
+        thread: checker::thread::ThreadId,
         woken: Mutex<bool>,
         changed: Condvar,
     }
@@ -136,14 +144,14 @@ mod modelled {
     impl Parker {
         pub(crate) fn of_this_thread() -> Self {
             Self {
-                thread: loom::thread::current().id(),
+                thread: checker::thread::current().id(),
                 woken: Mutex::new(false),
                 changed: Condvar::new(),
             }
         }
 
         pub(crate) fn is_of_this_thread(&self) -> bool {
-            loom::thread::current().id() == self.thread
+            checker::thread::current().id() == self.thread
         }
 
         pub(crate) fn park(&self) {
@@ -185,7 +193,7 @@ mod modelled {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub(crate) use modelled::*;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use shipped::*;

@@ -107,7 +107,7 @@ impl Waiter {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 impl std::task::Wake for Waiter {
     fn wake(self: Arc<Self>) {
         self.notify();

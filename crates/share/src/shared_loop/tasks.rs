@@ -52,8 +52,7 @@ impl<L: EventLoop> SharedLoop<L> {
             }
         };
         if next != Next::Park {
-            drop(role);
-            return self.let_others_drive(task).unwrap_or(next);
+            return self.let_others_drive(role, task).unwrap_or(next);
         }
         let had_calls = task.has_calls();
         if had_calls {
@@ -63,8 +62,10 @@ impl<L: EventLoop> SharedLoop<L> {
         self.release_parked(role, task, had_calls)
     }
 
-    /// Offers the role to those that wait for it. The executor may not run this task again for long.
-    fn let_others_drive(&self, task: &Arc<TaskState>) -> Option<Next> {
+    /// Gives up the role, to those that wait for it: the executor may not run this task again for long.
+    fn let_others_drive(&self, role: Role<'_, L>, task: &Arc<TaskState>) -> Option<Next> {
+        let _transit = self.handovers.begin();
+        drop(role);
         // As in `release`.
         fence(Ordering::SeqCst);
         if !self.has_waiting() {
@@ -109,8 +110,7 @@ impl<L: EventLoop> SharedLoop<L> {
         if task.has_calls() {
             self.list(Candidate::Task(Arc::clone(task)));
         }
-        // The driver may sleep, and has to look into the inbox.
-        self.device.wake();
+        self.wake_driver();
         let role = self.try_take_role()?;
         task.unpark();
         self.unlist(|candidate| candidate.is_task(task));
@@ -122,8 +122,8 @@ impl<L: EventLoop> SharedLoop<L> {
         if !self.inbox.is_empty() || (!had_calls && task.has_calls()) {
             self.unpark(task);
             task.unpark();
-            drop(role);
-            return Next::Again(Progress::Busy);
+            let parked = self.let_others_drive(role, task);
+            return parked.unwrap_or(Next::Again(Progress::Busy));
         }
         self.release(role);
         Next::Park

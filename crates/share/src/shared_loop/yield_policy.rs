@@ -61,7 +61,7 @@ impl YieldPolicy {
         state: impl Fn() -> (bool, usize),
     ) -> Entered<'_> {
         // A model has no time.
-        if self.threads.fetch_add(1, Ordering::Relaxed) > 0 && !cfg!(loom) {
+        if self.threads.fetch_add(1, Ordering::Relaxed) > 0 && !cfg!(any(loom, shuttle)) {
             self.let_others_push(clock, state);
         }
         Entered(self)
@@ -95,7 +95,7 @@ impl YieldPolicy {
     #[inline]
     pub(super) fn begin_drive(&self, clock: &MonotonicClock, calls: usize) -> Option<u64> {
         let is_measured = calls <= 1 && self.threads.load(Ordering::Relaxed) > 1;
-        (is_measured && !cfg!(loom)).then(|| clock.now_ns())
+        (is_measured && !cfg!(any(loom, shuttle))).then(|| clock.now_ns())
     }
 
     #[inline]
@@ -112,7 +112,7 @@ impl YieldPolicy {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use std::cell::Cell;
 

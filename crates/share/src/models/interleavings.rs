@@ -3,10 +3,6 @@
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p starling-share --lib --release loom
 //! ```
-//!
-//! The code under test is the code that ships, over loom's locks, atomics and threads. A caller or a
-//! driver that nobody wakes is a deadlock, which loom reports. Time does not pass, so no timer hides
-//! a wake-up that was lost.
 
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
@@ -16,6 +12,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use starling_io::{IoError, MonotonicClock, Wake};
 
+use super::PollTask;
 use crate::{DriverTask, EventLoop, SharedLoop, Step, TaskHandle, Waiter};
 
 /// A device whose sleep ends when it is woken. Its answers arrive while the driver sleeps.
@@ -144,15 +141,6 @@ fn call_of_future(shared: &Arc<SharedLoop<Echo>>) {
     shared.drive_once();
     while !waiter.is_notified() {
         waiter.park();
-    }
-}
-
-/// Has the thread of a waiter poll its driver task.
-struct PollTask(Arc<Waiter>);
-
-impl std::task::Wake for PollTask {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.0.offer();
     }
 }
 
