@@ -1,4 +1,4 @@
-//! The thread that drives the loop for what nobody waits for. This file has its sleep; `SharedLoop`
+//! The thread that drives the loop for what nobody waits for. This file has its sleep; `shared_loop::background`
 //! has what it does when awake.
 
 use crate::sync::atomic::{AtomicU64, Ordering};

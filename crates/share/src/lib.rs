@@ -33,7 +33,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `shared_loop` | the role, the inbox, and who is next; `yield_policy`: when a thread yields its core first; `handover_check`: finds hand-overs that were lost |
+//! | `shared_loop` | the role, the inbox, and who is next; `background`: what the keeper does; `yield_policy`: when a thread yields its core first; `handover_check`: finds hand-overs that were lost |
 //! | `waiter` | a caller that sleeps until its call is over or it is offered the role |
 //! | `driver_task` | a task of an executor that drives for the executor's other tasks |
 //! | `models` | loom's and shuttle's models of all of it |

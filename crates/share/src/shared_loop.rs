@@ -1,5 +1,6 @@
 //! The driver role, the inbox, and who drives next.
 
+mod background;
 mod handover_check;
 mod tasks;
 mod yield_policy;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use starling_io::{Clock, IoError, MonotonicClock, Wake};
 
 use crate::driver_task::{TaskHandle, TaskState};
-use crate::keeper::{Keeper, WakeReason};
+use crate::keeper::Keeper;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Mutex, Queue, RoleGuard, RoleLock, lock};
 use crate::waiter::Waiter;
@@ -493,89 +494,6 @@ impl<L: EventLoop> SharedLoop<L> {
         while let Some(command) = self.inbox.pop() {
             L::refuse(command, self.failure().unwrap_or("it has ended"));
         }
-    }
-
-    // ---- the keeper ----
-
-    /// What the keeper's thread runs, until [`SharedLoop::stop`].
-    pub fn keep(&self) {
-        let mut seen_turns = 0;
-        loop {
-            match self.keeper.sleep(|| self.clock.now_ns()) {
-                reason @ (WakeReason::Called | WakeReason::TimerDue) => {
-                    let turns = self.task_turns.load(Ordering::Relaxed);
-                    let tasks_drive = std::mem::replace(&mut seen_turns, turns) != turns;
-                    // While calls are made, the timer stays set, so that they need not set it.
-                    if self.is_active.swap(false, Ordering::Relaxed) || tasks_drive {
-                        self.set_grace_timer_again();
-                    }
-                    if tasks_drive && reason == WakeReason::TimerDue {
-                        continue;
-                    }
-                    let at_rest = self.handovers.at_rest();
-                    if let Some(role) = self.try_take_role() {
-                        self.check_handover(&role, at_rest);
-                        self.drive_in_background(role);
-                    } else if self.has_waiting() {
-                        self.set_grace_timer_again();
-                    }
-                }
-                WakeReason::Stop => {
-                    let driving = Driving::begin();
-                    let mut role = self.role.lock();
-                    self.end::<()>(&mut role, None);
-                    drop(driving);
-                    return self.release(role);
-                }
-            }
-        }
-    }
-
-    /// The keeper found the role free. `at_rest` is of before that.
-    ///
-    /// # Panics
-    /// If a thread waits for a driver, and nobody was about to become one.
-    fn check_handover(&self, role: &Role<'_, L>, at_rest: Option<usize>) {
-        if at_rest.is_none() || !role.as_ref().is_some_and(L::is_expecting) {
-            return;
-        }
-        let waits = |candidate: &Candidate| matches!(candidate, Candidate::Thread(waiter) if !waiter.is_notified());
-        let waits = lock(&self.waiting).iter().any(waits);
-        assert!(
-            !waits || self.handovers.at_rest() != at_rest,
-            "threads wait, nobody drives, and nobody is about to: a hand-over was lost"
-        );
-    }
-
-    /// Drives while something is expected and no caller waits for the role.
-    fn drive_in_background(&self, mut role: Role<'_, L>) {
-        let driving = Driving::begin();
-        while !self.has_waiting() && !self.is_stopping() {
-            let expects = role.as_ref().is_some_and(L::is_expecting);
-            if expects && self.inbox.is_empty() && self.has_parked() {
-                // The task takes the turn after the sleep. If the keeper did, it would wake the
-                // executor's other tasks from outside, and these then run after all others.
-                if self.sleep(&mut role, || self.has_waiting()).is_none()
-                    // If somebody wants the role, nothing has arrived for the others.
-                    || self.has_waiting()
-                    || self.list_parked()
-                {
-                    break;
-                }
-            }
-            match self.step(&mut role) {
-                Some(Step::Busy) => {}
-                Some(Step::Idle) if role.as_ref().is_some_and(L::is_expecting) => {
-                    if !self.has_parked() && self.sleep(&mut role, || self.has_waiting()).is_none()
-                    {
-                        break;
-                    }
-                }
-                Some(Step::Idle) | None => break,
-            }
-        }
-        drop(driving);
-        self.release(role);
     }
 }
 
