@@ -1,7 +1,7 @@
 //! What connected channels cost that nobody uses: the processor time of a process that only holds
 //! them. The process counts its own time, to the nanosecond.
 
-use std::io::{BufRead, stdin};
+use std::io::{BufRead, Write, stdin, stdout};
 use std::time::Duration;
 
 use starling::{Channel, block_on};
@@ -80,7 +80,7 @@ pub(super) fn serve(arguments: &[String]) -> Result<(), BenchError> {
         let before_ns = own_cpu_ns();
         std::thread::sleep(Duration::from_millis(milliseconds));
         let used_ns = own_cpu_ns() - before_ns;
-        println!("{used_ns}");
+        writeln!(stdout(), "{used_ns}").map_err(BenchError::io("writing to the benchmark"))?;
     }
     drop(channels);
     Ok(())

@@ -45,6 +45,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("channel", "channel", "shm"),
     ("channel", "local", "udp"),
     ("channel", "local", "shm"),
+    ("channel", "mutex", "udp"),
+    ("channel", "mutex", "shm"),
     ("channel", "endpoint", "udp"),
     ("channel", "endpoint", "shm"),
     ("channel", "tonic", "grpc"),

@@ -101,11 +101,14 @@ cases: there are no long requests; a worker runs them and sleeps soon after; a w
 stays awake for 2 ms (`wakeful`); the dispatch thread runs them.
 
 channel: what users take, with default settings on both sides. The systems: `channel` is clones of one
-starling::Channel, `local` a LocalChannel, `endpoint` the raw endpoint of the suite `rate`. A case is a
-number of plain threads, or of tasks in a tokio runtime of one thread or of two workers; each makes one
-call after the other. All threads of the client share the first core. cpu is processor time of both
-processes per call; the server's is counted in steps of 10 ms. Do not run it by chrt: a thread that
-spins would keep the core from the one that it waits for.
+starling::Channel, `local` a LocalChannel, `mutex` a LocalChannel behind a lock, `endpoint` the raw
+endpoint of the suite `rate`. A case is a number of plain threads, or of tasks in a tokio runtime of one
+thread or of two workers; each makes one call after the other. Further cases: 1,000 calls of 100 ms at
+once (`slow`: how long until all are answered, and small calls behind them), 100 connected channels that
+nobody uses (`idle`), and a driver that stands still for 10 ms ten times a second (`held`). All threads
+of the client share the first core. cpu is processor time of both processes per call; the server's is
+counted in steps of 10 ms. Do not run it by chrt: a thread that spins would keep the core from the one
+that it waits for.
 
 With --json each row is one object with these keys:
   suite, system, scheme, case   what was measured; with metric, the name of the row
