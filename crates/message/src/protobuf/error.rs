@@ -44,14 +44,15 @@ pub enum DecodeErrorKind {
     TooDeep,
     /// The message would take more memory than [`DecodeLimits::max_bytes`](super::DecodeLimits).
     #[error(
-        "it takes more memory than allowed: raise `DecodeLimits::max_bytes`, or send less in one message"
+        "it takes more memory than allowed: send less in one message, or raise `DecodeLimits::max_bytes` \
+         where it is decoded"
     )]
     TooLarge,
     /// The message would take more memory than its encoding may become. See
     /// [`DecodeLimits::factor`](super::DecodeLimits).
     #[error(
         "its {encoded} bytes take more than the {allowed} bytes of memory that so many may become: send \
-        fewer sub-messages of which nothing is set, or raise `DecodeLimits::factor`"
+         fewer sub-messages of which nothing is set, or raise `DecodeLimits::factor` where it is decoded"
     )]
     OutOfProportion {
         /// Length of the encoding in bytes.
