@@ -33,6 +33,9 @@ const EMPTY_OFFSET: u32 = 8;
 /// Elements that an array has room for when it first moves.
 const FIRST_CAPACITY: u32 = 4;
 
+/// The least that a decoder's vector grows to, in bytes.
+const FIRST_BYTES: usize = 64;
+
 /// One message under construction, at the end of a vector.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
@@ -267,6 +270,34 @@ impl Arena {
         at
     }
 
+    /// Takes memory for `more` bytes at the end of the message, unless it would then have more than `limit`
+    /// bytes. The vector grows as vectors do, but never beyond the limit.
+    #[inline]
+    pub(crate) fn reserve_within(&mut self, more: usize, limit: usize) -> bool {
+        let fits = more <= limit && self.message_len() <= limit - more;
+        if fits && more > self.bytes.capacity() - self.bytes.len() {
+            let needed = self.bytes.len() + more;
+            let doubled = (self.bytes.capacity() * 2).max(FIRST_BYTES);
+            let wanted = doubled.min(self.base + limit).max(needed);
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
+        fits
+    }
+
+    /// Bytes by which the next [`Arena::push`] makes the message longer.
+    pub(crate) fn growth_of_push(&self, slot: u32, stride: u32) -> usize {
+        let (start, count) = self.reference(slot);
+        let used = count as usize * stride as usize;
+        let capacity = self.capacity(start);
+        if (count == 0 && capacity.is_none()) || start as usize + used == self.head_len() {
+            return stride as usize;
+        }
+        match capacity.is_some_and(|capacity| count < capacity) {
+            true => 0,
+            false => next_capacity(count) as usize * stride as usize,
+        }
+    }
+
     /// Appends a zeroed element to the array behind the reference at `slot`; returns its position.
     #[inline]
     pub(crate) fn push(&mut self, slot: u32, stride: u32) -> u32 {
@@ -288,7 +319,7 @@ impl Arena {
         let start = if has_room {
             start
         } else {
-            self.relocate(slot, stride, FIRST_CAPACITY.max(count.saturating_mul(2)))
+            self.relocate(slot, stride, next_capacity(count))
         };
         self.set_reference(slot, start, count + 1);
         start + used as u32
@@ -332,6 +363,11 @@ impl Arena {
             self.write(at, *value);
         }
     }
+}
+
+/// Elements that a full array of `count` has room for after it moved.
+fn next_capacity(count: u32) -> u32 {
+    FIRST_CAPACITY.max(count.saturating_mul(2))
 }
 
 /// Appends zeros. Small constant counts, as those of fixed parts are, become a few stores.

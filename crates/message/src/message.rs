@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::arena::Arena;
 use crate::copy::copy;
 use crate::layout::MessageLayout;
-use crate::protobuf::{self, DecodeError, EncodeError};
+use crate::protobuf::{self, DecodeError, DecodeLimits, EncodeError};
 use crate::reader::Reader;
 use crate::validate::{ValidationError, is_flat, validate, validate_flat};
 use crate::writer::Writer;
@@ -82,10 +82,10 @@ pub trait Message: Default + Clone + PartialEq + Debug + Send + Sync + 'static {
         Ok(out)
     }
 
-    /// Decodes protobuf. The message may take at most `max_bytes` in memory.
-    fn from_protobuf(bytes: &[u8], max_bytes: usize) -> Result<Self, DecodeError> {
+    /// Decodes protobuf. The limits, or a number of bytes, bound what the message takes in memory.
+    fn from_protobuf(bytes: &[u8], limits: impl Into<DecodeLimits>) -> Result<Self, DecodeError> {
         let mut arena = Arena::begin(Vec::new(), Self::LAYOUT);
-        protobuf::decode(Self::LAYOUT, bytes, &mut arena, max_bytes)?;
+        protobuf::decode(Self::LAYOUT, bytes, &mut arena, limits)?;
         Ok(Self::from_arena(arena))
     }
 

@@ -8,8 +8,10 @@
 mod decode;
 mod encode;
 mod error;
+mod limits;
 mod wire;
 
 pub use decode::decode;
 pub use encode::{EncodeError, encode};
 pub use error::{DecodeError, DecodeErrorKind};
+pub use limits::DecodeLimits;

@@ -21,7 +21,7 @@ use std::time;
 pub use generated::*;
 
 use crate::message::Message;
-use crate::protobuf::{DecodeError, EncodeError};
+use crate::protobuf::{DecodeError, DecodeLimits, EncodeError};
 
 /// The prefix of a message's name in [`Any`], as in other implementations.
 const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
@@ -176,9 +176,9 @@ impl Any {
         self.view().is::<M>()
     }
 
-    /// The message that it holds, which may take at most `max_bytes` in memory.
-    pub fn unpack<M: Message>(&self, max_bytes: usize) -> Result<M, UnpackError> {
-        self.view().unpack(max_bytes)
+    /// The message that it holds. The limits, or a number of bytes, bound what it takes in memory.
+    pub fn unpack<M: Message>(&self, limits: impl Into<DecodeLimits>) -> Result<M, UnpackError> {
+        self.view().unpack(limits)
     }
 }
 
@@ -189,15 +189,15 @@ impl AnyView<'_> {
         name == M::LAYOUT.name
     }
 
-    /// The message that it holds, which may take at most `max_bytes` in memory.
-    pub fn unpack<M: Message>(self, max_bytes: usize) -> Result<M, UnpackError> {
+    /// The message that it holds. The limits, or a number of bytes, bound what it takes in memory.
+    pub fn unpack<M: Message>(self, limits: impl Into<DecodeLimits>) -> Result<M, UnpackError> {
         if !self.is::<M>() {
             return Err(UnpackError::OtherType {
                 found: self.type_url().to_owned(),
                 wanted: &M::LAYOUT.name,
             });
         }
-        Ok(M::from_protobuf(self.value(), max_bytes)?)
+        Ok(M::from_protobuf(self.value(), limits)?)
     }
 }
 

@@ -7,9 +7,10 @@ use std::fmt;
 
 use bolero::TypeGenerator;
 use common::structs;
+use starling_message::protobuf::{self, DecodeLimits};
 use starling_message::reflect::{self, ValueRef};
 use starling_message::schema::{FieldSchema, MessageSchema, Schema, check_compatible};
-use starling_message::{Arena, Kind, LayoutRef, Reader, Shape, protobuf, validate};
+use starling_message::{Arena, Kind, LayoutRef, Reader, Shape, validate};
 
 /// What a message may take in memory.
 const LIMIT: usize = 1 << 16;
@@ -47,7 +48,12 @@ fn use_message(layout: LayoutRef<'_>, reader: Reader<'_>) {
     let mut encoded = Vec::new();
     protobuf::encode(layout, reader, &mut encoded).expect("a message has an encoding");
     let mut decoded = Arena::begin(Vec::new(), layout);
-    protobuf::decode(layout, &encoded, &mut decoded, 1 << 26).expect("encoded above");
+    // The schema may have types as wide as it likes, so the proportion is no limit for its messages.
+    let limits = DecodeLimits {
+        factor: usize::MAX,
+        ..DecodeLimits::from(1 << 26)
+    };
+    protobuf::decode(layout, &encoded, &mut decoded, limits).expect("encoded above");
     let mut again = Vec::new();
     protobuf::encode(layout, decoded.reader(), &mut again).expect("decoded above");
     assert_eq!(again, encoded);

@@ -1,60 +1,15 @@
 //! The memory of layouts made at run time: it goes with the last reference, and a hostile schema cannot
 //! make it large.
 
-#![allow(unsafe_code, reason = "a global allocator cannot be had without")]
-
 mod common;
 
 use std::alloc::System;
 use std::thread;
 
+use common::counting::{self, Counting};
 use common::{field, message_field, schema_of, structs};
-use counting::Counting;
 use starling_message::schema::{MAX_FIELDS, MAX_MESSAGES, Schema};
 use starling_message::{Kind, validate};
-
-mod counting {
-    use std::alloc::{GlobalAlloc, Layout};
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Bytes that this thread has allocated, less those that it has freed.
-        static IN_USE: Cell<isize> = const { Cell::new(0) };
-    }
-
-    /// Bytes in use of this thread.
-    pub(super) fn in_use() -> isize {
-        IN_USE.get()
-    }
-
-    /// Counts the bytes that it passes on, for each thread.
-    pub(super) struct Counting<A>(pub(super) A);
-
-    fn add(bytes: isize) {
-        IN_USE.set(IN_USE.get() + bytes);
-    }
-
-    // SAFETY: every call goes unchanged to the inner allocator, which upholds the contract.
-    unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            add(layout.size().cast_signed());
-            // SAFETY: the caller keeps the contract.
-            unsafe { self.0.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-            add(-layout.size().cast_signed());
-            // SAFETY: the caller keeps the contract.
-            unsafe { self.0.dealloc(at, layout) }
-        }
-
-        unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-            add(size.cast_signed() - layout.size().cast_signed());
-            // SAFETY: the caller keeps the contract.
-            unsafe { self.0.realloc(at, layout, size) }
-        }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);

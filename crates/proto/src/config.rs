@@ -71,9 +71,10 @@ pub struct Config {
     /// Memory for messages that are being reassembled, all sessions together, in bytes.
     /// Default 512 MiB; no less than `max_message` and the largest [`crate::Prefix`].
     pub reassembly_bytes: usize,
-    /// Memory for responses that do not fit a slot's own buffer and are not acknowledged yet, all
-    /// sessions together, in bytes. Default 576 MiB: eight of the largest, which one session may
-    /// have, and one more. No less than `max_message` and the largest [`crate::Prefix`].
+    /// Memory for responses that do not fit a slot's own buffer of 512 bytes and are not acknowledged
+    /// yet, all sessions together, in bytes. While a new one does not fit, the client that holds the most
+    /// loses its oldest one. Default 576 MiB: eight of the largest, which one session may have, and one
+    /// more. No less than `max_message` and the largest [`crate::Prefix`].
     pub retained_bytes: usize,
     /// Datagrams that the device's receive queue holds. Credits granted to others never exceed
     /// it times `overcommit`.

@@ -275,10 +275,10 @@ pub enum RespondReason {
         /// The limit.
         max: usize,
     },
-    /// The responses that are kept for their clients fill the memory.
+    /// The responses that are kept for this client, which still fetches them, fill the memory.
     #[error(
-        "the server has no memory to keep a response of {len} bytes: \
-         clients do not fetch those that it keeps; raise retained_bytes there, or answer with less"
+        "the server has no memory to keep a response of {len} bytes: it keeps others that this client \
+         still fetches; ask for less at once, raise retained_bytes there, or answer with less"
     )]
     NoMemory {
         /// The message.

@@ -44,6 +44,7 @@
 //! | How is a dead server noticed? | `client/liveness.rs` |
 //! | How are large messages cut up and put together? | `transfer.rs` |
 //! | Who may send how much? | `server/credits.rs` |
+//! | Which responses are kept, and which are forgotten first? | `kept_responses.rs`, `server/retention.rs` |
 //! | How is a congestion control added? | `congestion.rs` |
 //! | Which timers are there? | `wheel.rs`, `client/timer.rs` |
 #![forbid(unsafe_code)]
@@ -58,6 +59,7 @@ mod error;
 mod ids;
 mod incoming;
 mod inline_message;
+mod kept_responses;
 mod msgbuf_pool;
 mod peer;
 mod protocol;

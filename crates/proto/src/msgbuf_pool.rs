@@ -11,6 +11,12 @@ pub(crate) fn is_bulky(message: &Msgbuf) -> bool {
     message.capacity() > KEPT_BYTES || message.has_tail()
 }
 
+/// The memory that a kept message counts for. A vector that grew has up to twice the bytes of its message,
+/// which a large one does not touch; a buffer that was used before has up to [`SMALL_BYTES`].
+pub(crate) fn memory_of(message: &Msgbuf) -> usize {
+    message.len().max(message.capacity().min(SMALL_BYTES))
+}
+
 /// Empty buffers to use again: last in, first out, so that the next one is still in the cache.
 #[derive(Debug)]
 pub(crate) struct Pool {

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use crate::client::Client;
 use crate::cookie::CookieKey;
 use crate::incoming::{Body, Incoming};
+use crate::kept_responses::KeptResponses;
 use crate::msgbuf_pool::{FRESH_BYTES, Pool};
 use crate::peer::{Peers, preamble};
 use crate::server::Server;
@@ -85,7 +86,7 @@ impl Protocol {
                 events: VecDeque::new(),
                 stats: Stats::default(),
                 reassembling: 0,
-                retained: 0,
+                kept: KeptResponses::new(),
                 fast_path,
                 mark: 0,
             },

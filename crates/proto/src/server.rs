@@ -6,6 +6,7 @@ mod claimed;
 mod credits;
 mod fragments;
 mod handshake;
+mod retention;
 mod session;
 mod slot;
 mod teardown;
@@ -15,7 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::claims::Claims;
-use crate::msgbuf_pool::is_bulky;
+use crate::kept_responses::Kept;
+use crate::msgbuf_pool::{is_bulky, memory_of};
 use crate::peer::preamble;
 use crate::shared::Shared;
 use crate::table::Table;
@@ -30,9 +32,6 @@ use slot::{Large, Phase, Slot};
 /// A client that sends a large request or fetches a large response sends a frame within this time,
 /// even if some are lost.
 const ACTIVE_NS: u64 = 250_000_000;
-/// A response of up to this many bytes is always kept: a status that reports a refusal is one.
-const ALWAYS_KEPT: usize = 16 << 10;
-
 pub(crate) struct Server {
     pub(crate) sessions: Table<ServerSession>,
     /// By the client's incarnation and number, so that a repeated connect finds its session.
@@ -289,7 +288,9 @@ impl Server {
             return Err(RespondReason::TooLarge { len, max });
         }
         let bulky = is_bulky(message);
-        if bulky && !self.retain(shared, now, message.len()) {
+        let bytes = memory_of(message);
+        let peer = session.peer;
+        if bulky && !self.make_response_room(shared, now, peer, bytes) {
             return Err(RespondReason::NoMemory { len });
         }
         let session = self.sessions.get_mut(id.session()).expect("checked before");
@@ -301,11 +302,19 @@ impl Server {
         if !shared.config.factors.preallocated_responses {
             *message = Msgbuf::from_vec(Vec::with_capacity(session.fragment.min(4096) as usize));
         }
-        if bulky && !slot.in_retention_queue {
-            slot.in_retention_queue = true;
-            let until = now + shared.config.response_retention_ns;
-            self.retention_queue
-                .push_back((until, id.session(), id.slot()));
+        if bulky {
+            *slot.cold.extra_mut() = shared.kept.insert(Kept {
+                peer,
+                session: id.session(),
+                slot: id.slot(),
+                bytes: bytes as u32,
+            });
+            if !slot.in_retention_queue {
+                slot.in_retention_queue = true;
+                let until = now + shared.config.response_retention_ns;
+                self.retention_queue
+                    .push_back((until, id.session(), id.slot()));
+            }
         }
         let sent = session.push_response(id.slot().into(), sink);
         if sent == Err(SinkError::Full) {
@@ -398,70 +407,6 @@ impl Server {
             } else {
                 slot.flags = 0;
             }
-        }
-    }
-
-    /// Makes room to keep a response of `len` bytes: drops responses that their clients do not
-    /// fetch, oldest first. `false`: the memory is full of responses that clients want.
-    fn retain(&mut self, shared: &mut Shared, now: u64, len: usize) -> bool {
-        let limit = shared.config.retained_bytes;
-        // Each response once: those that stay go to the back of the queue.
-        for _ in 0..self.retention_queue.len() {
-            if shared.retained + len <= limit {
-                break;
-            }
-            let Some((until, id, index)) = self.retention_queue.pop_front() else {
-                break;
-            };
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let fetching = now.saturating_sub(session.active_at) < ACTIVE_NS;
-            let slot = &mut session.slots[usize::from(index)];
-            slot.in_retention_queue = false;
-            if slot.phase != Phase::Done || !slot.is_bulky() {
-                continue;
-            }
-            if fetching {
-                slot.in_retention_queue = true;
-                self.retention_queue.push_back((until, id, index));
-                continue;
-            }
-            slot.release_memory(shared);
-            slot.phase = Phase::Over;
-        }
-        let fits = shared.retained + len <= limit || len <= ALWAYS_KEPT;
-        if fits {
-            shared.retained += len;
-        }
-        fits
-    }
-
-    /// Drops large responses that were kept long enough for any client that is alive.
-    #[cold]
-    fn expire_responses(&mut self, shared: &mut Shared, now: u64) {
-        while let Some(&(until, id, index)) = self.retention_queue.front() {
-            if until > now {
-                break;
-            }
-            self.retention_queue.pop_front();
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let idle_since = session.active_at;
-            let slot = &mut session.slots[usize::from(index)];
-            slot.in_retention_queue = false;
-            if slot.phase != Phase::Done || !slot.is_bulky() {
-                continue;
-            }
-            let until = idle_since.max(slot.arrived_at) + shared.config.response_retention_ns;
-            if until > now {
-                slot.in_retention_queue = true;
-                self.retention_queue.push_back((until, id, index));
-                continue;
-            }
-            slot.release_memory(shared);
-            slot.phase = Phase::Over;
         }
     }
 

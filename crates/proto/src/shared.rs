@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::cookie::CookieKey;
+use crate::kept_responses::KeptResponses;
 use crate::msgbuf_pool::Pool;
 use crate::peer::{Peers, preamble};
 use crate::sink::push_rare;
@@ -25,8 +26,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     /// Memory promised to messages that are being reassembled.
     pub(crate) reassembling: usize,
-    /// Memory of bulky responses that are kept until they are acknowledged.
-    pub(crate) retained: usize,
+    /// Bulky responses that are kept until they are acknowledged.
+    pub(crate) kept: KeptResponses,
     /// Requests of one packet take the fast path: they are handed over in the receive buffer, and
     /// no worker may claim them.
     pub(crate) fast_path: bool,

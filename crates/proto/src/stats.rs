@@ -38,6 +38,8 @@ pub struct Stats {
     pub responses_sent: u64,
     /// Server: responses that no client waited for any more.
     pub responses_unwanted: u64,
+    /// Server: kept responses that were dropped because the memory for them was used up.
+    pub responses_evicted: u64,
     /// Frames that found the sink full and were offered again.
     pub sink_full: u64,
     /// Server: sessions refused.
@@ -56,7 +58,7 @@ pub struct Stats {
 
 impl Stats {
     /// All counts, by the names of the fields.
-    pub fn counts(&self) -> [(&'static str, u64); 18] {
+    pub fn counts(&self) -> [(&'static str, u64); 19] {
         macro_rules! named {
             ($($field:ident),*) => {{
                 let Self { $($field),* } = *self;
@@ -75,6 +77,7 @@ impl Stats {
             duplicates,
             responses_sent,
             responses_unwanted,
+            responses_evicted,
             sink_full,
             sessions_refused,
             challenges,

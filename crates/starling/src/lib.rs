@@ -315,6 +315,7 @@ pub use starling_endpoint::{
     WorkerConfigError, jbsq,
 };
 pub use starling_io::{DeviceReport, Fault, IoError, MessageMemory, Wake};
+pub use starling_message::protobuf::DecodeLimits;
 pub use starling_message::{Bytes, Message, MessageView, well_known};
 pub use stats::ThreadStats;
 pub use wait::block_on;

@@ -9,13 +9,8 @@ use starling_endpoint::{
     ResponseMessage, Status,
 };
 use starling_io::MessageMemory;
-use starling_message::{
-    Arena, Message, MessageLayout, MessageView, Reader, protobuf, reflect, validate,
-};
-
-/// The most memory that a message decoded from protobuf may take, in bytes. It has at most 64 MiB on
-/// the wire. Small elements grow when they are unpacked.
-const MAX_DECODED_BYTES: usize = 256 << 20;
+use starling_message::protobuf::{self, DecodeLimits};
+use starling_message::{Arena, Message, MessageLayout, MessageView, Reader, reflect, validate};
 
 /// A request of an inline or worker handler. The handler reads it where it was received.
 pub struct Request<'a, Q: Message> {
@@ -101,7 +96,7 @@ impl<M: Message> Kept<M> {
                 Ok(Self::Native(message))
             }
             Encoding::Protobuf => {
-                let decoded = M::from_protobuf(message.body(), MAX_DECODED_BYTES)
+                let decoded = M::from_protobuf(message.body(), DecodeLimits::default())
                     .map_err(|error| error.to_string())?;
                 Ok(Self::Decoded(decoded, message.to_metadata()))
             }
@@ -270,7 +265,8 @@ fn serve_protobuf<Q: Message, P: Message>(
     response: &mut ResponseBuilder<'_>,
     handler: impl FnOnce(Request<'_, Q>, P::Mut<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    let decoded = Q::from_protobuf(request.body(), MAX_DECODED_BYTES).map_err(malformed_request)?;
+    let decoded =
+        Q::from_protobuf(request.body(), DecodeLimits::default()).map_err(malformed_request)?;
     let request = Request::new(decoded.view(), request, memory);
     let mut built = P::default();
     handler(request, built.as_mut()).map_err(Status::with_run)?;

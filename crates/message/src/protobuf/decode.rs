@@ -1,27 +1,31 @@
 //! Decodes protobuf. Any input gives a message or a typed error, in time and memory bounded by the
-//! input's size and the given limit.
+//! input's size and the given limits. Memory is asked for before it is taken ([`Room::take`]).
 
 use super::error::{DecodeError, DecodeErrorKind};
+use super::limits::{DecodeLimits, Room};
 use super::wire::{Cursor, WireType};
-use crate::arena::{Arena, MAX_MESSAGE_BYTES};
+use crate::arena::Arena;
 use crate::layout::{FieldLayout, Kind, MAX_DEPTH, MessageLayout, Presence, Shape};
 use crate::layouts::{LayoutRef, Tables};
 use crate::writer::{Writer, set_raw};
 
 /// Decodes into `arena`, which holds a message of this layout. Fields that are already set are
-/// merged, as in protobuf. The message may take at most `max_bytes` (and a quarter of
-/// [`MAX_MESSAGE_BYTES`]) in memory. After an error the message holds what came before it.
+/// merged, as in protobuf. `limits`, or a number of bytes, bound what the message takes in memory. After an
+/// error the message holds what came before it.
 pub fn decode<'l>(
     layout: impl Into<LayoutRef<'l>>,
     bytes: &[u8],
     arena: &mut Arena,
-    max_bytes: usize,
+    limits: impl Into<DecodeLimits>,
 ) -> Result<(), DecodeError> {
     let layout = layout.into();
+    let room = limits.into().room(arena.message_len(), bytes.len());
+    room.take(arena, 0)
+        .map_err(|kind| fault(layout.table(), 0, 0, kind))?;
     let mut decoder = Decoder {
         total: bytes.len(),
         after: 0,
-        max_bytes: max_bytes.min(MAX_MESSAGE_BYTES / 4),
+        room,
         set: layout.set(),
     };
     decoder.message(layout.table(), Cursor::new(bytes), &mut arena.root(), 1)
@@ -32,7 +36,7 @@ struct Decoder<'l> {
     total: usize,
     /// Bytes that follow the message being decoded.
     after: usize,
-    max_bytes: usize,
+    room: Room,
     /// The set that the layouts belong to.
     set: &'l Tables,
 }
@@ -58,32 +62,26 @@ impl Decoder<'_> {
             let nested = self.set.nested(field);
             match nested {
                 None => {
-                    let done = value(field, wire, &mut cursor, to, self.max_bytes);
+                    let done = value(field, wire, &mut cursor, to, self.room);
                     done.map_err(|kind| fault(number, cursor.len(), kind))?;
                 }
                 Some(child) => {
                     let inner = delimited(wire, &mut cursor, depth);
                     let inner = inner.map_err(|kind| fault(number, cursor.len(), kind))?;
+                    let stride = child.stride();
+                    let room = make_room(field, stride, to, self.room);
+                    room.map_err(|kind| fault(number, cursor.len(), kind))?;
                     self.after = after + cursor.len();
                     let mut to = if field.shape == Shape::Singular {
                         set(field, to);
-                        to.reborrow().child(field.offset, child.stride())
+                        to.reborrow().child(field.offset, stride)
                     } else {
                         let slot = to.slot(field.offset);
-                        let at = to.arena().push(slot, child.stride());
+                        let at = to.arena().push(slot, stride);
                         Writer::new(to.arena(), at)
                     };
                     self.message(child, Cursor::new(inner), &mut to, depth + 1)?;
                 }
-            }
-            if to.arena().message_len() > self.max_bytes {
-                let offset = self.total - after - cursor.len();
-                return Err(self::fault(
-                    layout,
-                    number,
-                    offset,
-                    DecodeErrorKind::TooLarge,
-                ));
             }
         }
         Ok(())
@@ -115,6 +113,23 @@ fn delimited<'a>(
     cursor.delimited()
 }
 
+/// Takes memory for a sub-message of a field.
+fn make_room(
+    field: &FieldLayout,
+    stride: u32,
+    to: &mut Writer<'_>,
+    room: Room,
+) -> Result<(), DecodeErrorKind> {
+    let slot = to.slot(field.offset);
+    let more = match field.shape {
+        // One that is there already needs none. But before the case of a oneof is set, its slot does not
+        // tell.
+        Shape::Singular => stride as usize,
+        Shape::Repeated | Shape::Map => to.arena().growth_of_push(slot, stride),
+    };
+    room.take(to.arena(), more)
+}
+
 /// Marks a singular field as set. Inlined because most fields need nothing.
 #[inline(always)]
 fn set(field: &FieldLayout, to: &mut Writer<'_>) {
@@ -129,13 +144,20 @@ fn set(field: &FieldLayout, to: &mut Writer<'_>) {
     }
 }
 
+/// Appends a scalar to the array behind `slot`; returns its position.
+fn push(slot: u32, stride: u32, to: &mut Writer<'_>, room: Room) -> Result<u32, DecodeErrorKind> {
+    let more = to.arena().growth_of_push(slot, stride);
+    room.take(to.arena(), more)?;
+    Ok(to.arena().push(slot, stride))
+}
+
 /// Reads a field that holds no messages.
 fn value(
     field: &FieldLayout,
     wire: WireType,
     cursor: &mut Cursor<'_>,
     to: &mut Writer<'_>,
-    max_bytes: usize,
+    room: Room,
 ) -> Result<(), DecodeErrorKind> {
     let expected = WireType::of(field.kind);
     let repeated = field.shape != Shape::Singular;
@@ -149,9 +171,12 @@ fn value(
             return Err(DecodeErrorKind::Utf8);
         }
         if repeated {
+            let more = to.arena().growth_of_push(slot, stride) + bytes.len();
+            room.take(to.arena(), more)?;
             let at = to.arena().push(slot, stride);
             to.arena().write_bytes(at, bytes, false);
         } else {
+            room.take(to.arena(), bytes.len())?;
             set(field, to);
             to.set_bytes(field.offset, bytes, field.presence != Presence::Implicit);
         }
@@ -161,12 +186,8 @@ fn value(
         let mut packed = Cursor::new(cursor.delimited()?);
         while !packed.is_empty() {
             let bits = packed.scalar(field.kind)?;
-            let at = to.arena().push(slot, stride);
+            let at = push(slot, stride, to, room)?;
             set_raw(to, at, field.kind, bits);
-            // One byte of input becomes eight in memory, so the limit is checked on the way.
-            if to.arena().message_len() > max_bytes {
-                return Err(DecodeErrorKind::TooLarge);
-            }
         }
         return Ok(());
     }
@@ -175,7 +196,7 @@ fn value(
     }
     let bits = cursor.scalar(field.kind)?;
     let at = if repeated {
-        to.arena().push(slot, stride)
+        push(slot, stride, to, room)?
     } else {
         set(field, to);
         slot

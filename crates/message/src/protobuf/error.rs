@@ -42,7 +42,22 @@ pub enum DecodeErrorKind {
     /// Nested too deeply.
     #[error("nested more than {MAX_DEPTH} deep")]
     TooDeep,
-    /// The message would take more memory than allowed.
-    #[error("larger than allowed")]
+    /// The message would take more memory than [`DecodeLimits::max_bytes`](super::DecodeLimits).
+    #[error(
+        "it takes more memory than allowed: send less in one message, or raise `DecodeLimits::max_bytes` \
+         where it is decoded"
+    )]
     TooLarge,
+    /// The message would take more memory than its encoding may become. See
+    /// [`DecodeLimits::factor`](super::DecodeLimits).
+    #[error(
+        "its {encoded} bytes take more than the {allowed} bytes of memory that so many may become: send \
+         fewer sub-messages of which nothing is set, or raise `DecodeLimits::factor` where it is decoded"
+    )]
+    OutOfProportion {
+        /// Length of the encoding in bytes.
+        encoded: usize,
+        /// What it may take in bytes.
+        allowed: usize,
+    },
 }

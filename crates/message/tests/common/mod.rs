@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod counting;
+
 use std::collections::HashMap;
 
 use starling_message::schema::{FieldSchema, MessageSchema, MethodSchema, Schema};

@@ -36,9 +36,10 @@ impl Protocol {
         self.shared.reassembling
     }
 
-    /// Memory of large responses that are kept until they are acknowledged, in bytes.
+    /// Memory of responses that are kept until they are acknowledged, in bytes, but for those in a slot's
+    /// own memory.
     pub fn retained(&self) -> usize {
-        self.shared.retained
+        self.shared.kept.bytes()
     }
 
     /// The accounting of a client session, for checkers: credits in use, credits, busy slots.

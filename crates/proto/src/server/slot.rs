@@ -4,6 +4,7 @@ use starling_msgbuf::Msgbuf;
 use crate::RequestNumber;
 use crate::cold_state;
 use crate::inline_message::InlineMessage;
+use crate::kept_responses::KeptId;
 use crate::msgbuf_pool::is_bulky;
 use crate::shared::Shared;
 use crate::transfer::ReceiveWindow;
@@ -37,8 +38,8 @@ pub(crate) enum Large {
     },
 }
 
-/// The response, if it is not a small one.
-type ColdState = cold_state::ColdState<Large>;
+/// The response, if it is not a small one, and its name among those that are kept, if it is bulky.
+type ColdState = cold_state::ColdState<Large, KeptId>;
 
 /// A request reads only the fields before `small`, and only writes the line that is `small`.
 #[derive(Debug)]
@@ -94,9 +95,9 @@ impl Slot {
         let Some((response, large)) = self.cold.take_all() else {
             return;
         };
-        if is_bulky(&response) {
-            shared.retained -= response.len();
-        }
+        let kept = std::mem::take(self.cold.extra_mut());
+        debug_assert_eq!(is_bulky(&response), kept != KeptId::default());
+        shared.kept.remove(kept);
         shared.pool.put(response);
         if let Some(Large::Receive(window)) = large {
             shared.unreserve(window.total());

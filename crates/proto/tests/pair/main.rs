@@ -7,6 +7,7 @@ mod faults;
 mod groups;
 mod hostile;
 mod ids;
+mod kept;
 mod memory;
 mod net;
 mod ownership;

@@ -9,11 +9,14 @@
 //! 0.4 and 1.9 us with ranges of the standard library's B-tree behind locks, 2.4 and 9.8 us with a
 //! lock-free skip list (crossbeam-skiplist).
 
+mod order;
+
 use dashmap::{DashMap, Entry};
-use scc::{Guard, TreeIndex};
+use scc::Guard;
 use smallvec::SmallVec;
 
 use super::record::{self, KEY_BYTES, VALUE_BYTES};
+use order::Order;
 
 /// The longest key, in bytes.
 pub const KEY_AT_MOST: usize = 1024;
@@ -52,7 +55,7 @@ type Hasher = foldhash::fast::RandomState;
 pub struct Store {
     records: DashMap<StoredKey, StoredValue, Hasher>,
     /// The keys of all records. A writer changes it only while it holds the lock of the record's shard.
-    order: TreeIndex<StoredKey, ()>,
+    order: Order<StoredKey>,
 }
 
 impl std::fmt::Debug for Store {
@@ -73,7 +76,7 @@ impl Store {
         let hasher = Hasher::default();
         Self {
             records: DashMap::with_capacity_and_hasher_and_shard_amount(records, hasher, SHARDS),
-            order: TreeIndex::new(),
+            order: Order::new(),
         }
     }
 
@@ -92,8 +95,8 @@ impl Store {
                 record.insert(value);
             }
             Entry::Vacant(place) => {
-                let inserted = self.order.insert_sync(place.key().clone(), ());
-                assert!(inserted.is_ok(), "a key without its record is in the order");
+                let inserted = self.order.insert(place.key().clone());
+                assert!(inserted, "a key without its record is in the order");
                 place.insert(value);
             }
         }
@@ -126,7 +129,7 @@ impl Store {
         let Entry::Occupied(record) = self.records.entry(SmallVec::from_slice(key)) else {
             return Ok(false);
         };
-        let removed = self.order.remove_sync(record.key());
+        let removed = self.order.remove(record.key());
         assert!(removed, "a record's key is not in the order");
         record.remove();
         Ok(true)
@@ -148,7 +151,7 @@ impl Store {
             return Err(StoreError::KeyLength(start.len()));
         }
         let guard = Guard::new();
-        for (key, ()) in self.order.range(StoredKey::from_slice(start).., &guard) {
+        for key in self.order.range_from(StoredKey::from_slice(start), &guard) {
             if let Some(value) = self.records.get(key) {
                 take(key, &value);
                 left -= 1;
