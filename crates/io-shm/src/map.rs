@@ -330,6 +330,22 @@ unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     compiler_fence(Ordering::SeqCst);
 }
 
+impl Ring {
+    /// Whether the producer has kept what the caller has just copied out of its heap.
+    fn is_kept(&self) -> bool {
+        // With the fence in `revoke`: if a byte that was copied was written after it, this sees the word.
+        fence(Ordering::Acquire);
+        self.revocation().load(Ordering::Relaxed) == 0
+    }
+
+    /// Appends bytes of the producer's message heap. False as for [`RingMemory::read_heap`].
+    pub(crate) fn append_heap(&self, at: u64, bytes: usize, buffer: &mut Vec<u8>) -> bool {
+        let heap = self.heap.as_ref().expect("the caller knows its size");
+        heap.append(at, bytes, buffer);
+        self.is_kept()
+    }
+}
+
 impl RingMemory for Ring {
     #[inline]
     fn line_bytes(&self) -> u64 {
@@ -419,9 +435,7 @@ impl RingMemory for Ring {
     fn read_heap(&self, at: u64, into: &mut [u8]) -> bool {
         let heap = self.heap.as_ref().expect("the caller knows its size");
         heap.read(at, into);
-        // With the fence in `revoke`: if a byte above was written after it, this sees the word.
-        fence(Ordering::Acquire);
-        self.revocation().load(Ordering::Relaxed) == 0
+        self.is_kept()
     }
 
     fn revoke(&self) {
