@@ -9,12 +9,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{Ordering, compiler_fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::{SEALS, check_foreign, copy_out};
+use super::{SEALS, check_foreign, copy_out_large};
 
 /// A mapping of a whole file.
 struct Mapping {
@@ -133,8 +132,11 @@ impl ForeignHeap {
     /// If they are not all in it.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: inside the mapping, by the line above.
-        unsafe { copy_out(self.0.base.as_ptr().add(at as usize), into) }
+        // SAFETY: inside the mapping, by the line above; the slice is private memory.
+        unsafe {
+            let from = self.0.base.as_ptr().add(at as usize);
+            copy_out_large(from, into.as_mut_ptr(), into.len());
+        }
     }
 
     /// Copies bytes out of the heap to the end of a buffer.
@@ -149,11 +151,9 @@ impl ForeignHeap {
         unsafe {
             let end = buffer.as_mut_ptr().add(buffer.len());
             let from = self.0.base.as_ptr().add(at as usize);
-            ptr::copy_nonoverlapping(from, end, bytes);
+            copy_out_large(from, end, bytes);
             buffer.set_len(buffer.len() + bytes);
         }
-        // As in `copy_out`.
-        compiler_fence(Ordering::SeqCst);
     }
 
     fn check(&self, at: u64, bytes: usize) {
