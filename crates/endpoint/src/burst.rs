@@ -1,7 +1,7 @@
 //! Handles one burst of datagrams, frame by frame.
 
 use starling_io::{Clock, Ecn, IoError, Mark, PacketIo, PacketRx, PacketTx};
-use starling_proto::{Body, Frames, Incoming, Upcoming};
+use starling_proto::{Body, Frames, Incoming, Tail, Upcoming};
 
 use crate::cadence::FlushCadence;
 use crate::client::CallId;
@@ -78,8 +78,41 @@ impl<'a, I: PacketIo> Burst<'a, I> {
                 core.proto
                     .handle_datagram(core.now_ns, source, marked, datagram.bytes, sink);
             core.stats.bad_datagrams += u64::from(opened.is_err());
-            self.frames = opened.ok();
+            let tail = self.rx.tail_bytes(self.next - 1);
+            if tail == 0 {
+                self.frames = opened.ok();
+            } else if let Ok(frames) = opened {
+                let tail = LeftTail::<I> {
+                    rx: self.rx,
+                    index: self.next - 1,
+                };
+                let incoming = core.proto.handle_fragment(core.now_ns, frames, &tail, sink);
+                handle_incoming(incoming, turn, tables);
+                if cadence.is_due(turn.clock) {
+                    turn.tx.flush()?;
+                }
+            }
         }
+    }
+}
+
+/// The end of a datagram that the device has left in its sender's memory.
+struct LeftTail<'a, I: PacketIo> {
+    rx: &'a I::Rx,
+    index: usize,
+}
+
+impl<I: PacketIo> Tail for LeftTail<'_, I> {
+    fn bytes(&self) -> usize {
+        self.rx.tail_bytes(self.index)
+    }
+
+    fn append_to(&self, buffer: &mut Vec<u8>) -> bool {
+        self.rx.append_tail(self.index, buffer)
+    }
+
+    fn copy_to(&self, into: &mut [u8]) -> bool {
+        self.rx.copy_tail(self.index, into)
     }
 }
 
@@ -139,7 +172,18 @@ fn handle_other<I: PacketIo, C: Clock>(
     tables: &mut Tables<I>,
 ) {
     let (now, sink) = (turn.core.now_ns, &mut Sink(&mut *turn.tx));
-    let Some(incoming) = turn.core.proto.handle_other(now, frames, sink) else {
+    let incoming = turn.core.proto.handle_other(now, frames, sink);
+    handle_incoming(incoming, turn, tables);
+}
+
+/// Handles what a frame that is no message of one packet gave.
+#[cold]
+fn handle_incoming<I: PacketIo, C: Clock>(
+    incoming: Option<Incoming<'_>>,
+    turn: &mut TurnContext<'_, I, C>,
+    tables: &mut Tables<I>,
+) {
+    let Some(incoming) = incoming else {
         return;
     };
     let body = match incoming {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use starling_call::{CallOptions, MethodId, Status};
-use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, Wake};
+use starling_io::{Clock, Fault, IoError, MessageMemory, PacketIo, PacketRx, Wake};
 use starling_proto::{ConfigError, Msgbuf, PeerId, Protocol, Secrets, SessionId};
 
 use crate::cadence::FlushCadence;
@@ -75,7 +75,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
     /// # Errors
     /// With the setting of the session protocol that is invalid.
     pub fn new(
-        io: I,
+        mut io: I,
         clock: C,
         config: EndpointConfig,
         secrets: Secrets,
@@ -83,6 +83,7 @@ impl<I: PacketIo, C: Clock> Endpoint<I, C> {
         let now_ns = clock.now_ns();
         let protocol = config.protocol_on(io.capabilities());
         let proto = Protocol::new(protocol, secrets, now_ns)?;
+        io.split().0.leave_tails(starling_proto::is_fragment);
         let abandoned = Arc::new(Abandoned::new(io.waker()));
         let sleep = SleepState::new(io.waker());
         let shared = Shared::new(Arc::clone(&abandoned), Arc::clone(&sleep));

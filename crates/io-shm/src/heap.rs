@@ -38,6 +38,13 @@ use crate::ring::HeapRange;
 /// Messages take whole blocks.
 const BLOCK: usize = 4096;
 
+/// A message of many blocks begins so far into its first one. Received messages begin where an allocator
+/// puts them, mostly just behind the beginning of a page, and a copy to there from the beginning of a page
+/// is slow; see `copy_out_large`.
+const LEAD: usize = BLOCK / 2;
+/// Blocks of a message that has a lead.
+const LEAD_FROM: usize = 8;
+
 /// A smaller part of a message is copied: a descriptor would cost as much.
 pub(crate) const LEND_FROM: usize = 2048;
 
@@ -176,17 +183,18 @@ impl Heap {
 
 impl PacketMemory for MessageHeap {
     fn make(&self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Option<Bytes> {
-        if len < LEND_FROM || len > self.bytes {
+        let lead = if len < LEAD_FROM * BLOCK { 0 } else { LEAD };
+        if len < LEND_FROM || len > self.bytes - lead {
             return None;
         }
         let heap = self.get_or_make()?;
         if heap.forks != forks() {
             return None;
         }
-        let blocks = heap.take(len.div_ceil(BLOCK) as u32)?;
+        let blocks = heap.take((lead + len).div_ceil(BLOCK) as u32)?;
         let message = Message {
             heap: self.clone(),
-            at: blocks.start as usize * BLOCK,
+            at: blocks.start as usize * BLOCK + lead,
             blocks,
             len,
         };

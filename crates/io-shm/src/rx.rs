@@ -15,7 +15,7 @@ use std::sync::Arc;
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
 use crate::map::{ForeignHeap, MappedSleepWords, Ring};
-use crate::ring::{Consumer, LINE};
+use crate::ring::{Consumer, HeapRange, LINE};
 use crate::sleep::{Doorbell, WANTS_SPACE};
 use crate::tx::ring;
 
@@ -55,6 +55,14 @@ impl RxPeer {
     }
 }
 
+/// A tail that was left in its sender's heap.
+struct LeftTail {
+    /// The datagram of the burst.
+    index: usize,
+    peer: u32,
+    range: HeapRange,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Entry {
     peer: u32,
@@ -80,6 +88,12 @@ pub struct ShmRx {
     received: u64,
     entries: [Entry; MAX_BURST],
     count: usize,
+    /// Tails of the burst that were left where they are, in the order of their datagrams.
+    left_tails: Vec<LeftTail>,
+    /// Bytes of them.
+    left_bytes: usize,
+    /// The heads of datagrams that leave their tails.
+    leaves_tail: fn(&[u8]) -> bool,
     /// Bytes of the buffer that the burst has used.
     used: usize,
     /// Private memory for a burst; aligned to lines from `aligned` on.
@@ -106,6 +120,9 @@ impl ShmRx {
             received: 0,
             entries: [Entry::default(); MAX_BURST],
             count: 0,
+            left_tails: Vec::new(),
+            left_bytes: 0,
+            leaves_tail: |_| false,
             used: 0,
             buffer: Vec::new(),
             aligned: 0,
@@ -118,10 +135,11 @@ impl ShmRx {
     pub(crate) fn insert(
         &mut self,
         peer: u32,
-        consumer: Consumer<Ring>,
+        mut consumer: Consumer<Ring>,
         words: MappedSleepWords,
         socket: Arc<OwnedFd>,
     ) {
+        consumer.leave_tails(self.leaves_tail);
         self.make_room_for(consumer.buffer_bytes());
         let index = peer as usize;
         if self.peers.len() <= index {
@@ -155,12 +173,13 @@ impl ShmRx {
         self.aligned = aligned;
     }
 
-    /// Removes a peer. Its datagrams in the current burst stay readable.
+    /// Removes a peer. Its datagrams in the current burst stay readable, but for tails that were left.
     pub(crate) fn remove(&mut self, peer: u32) {
         self.peers[peer as usize] = None;
         self.unlist(peer);
         self.faults.retain(|&other| other != peer);
         self.need_heap.retain(|&other| other != peer);
+        self.left_tails.retain(|left| left.peer != peer);
     }
 
     /// A peer has shared its message heap.
@@ -250,7 +269,7 @@ impl ShmRx {
         }
         let was_idle = std::mem::take(&mut peer.was_idle);
         peer.last_found = self.turns;
-        while self.count < MAX_BURST && self.used < BURST_BYTES {
+        while self.count < MAX_BURST && self.used + self.left_bytes < BURST_BYTES {
             if peer.end.is_some_and(|end| peer.consumer.head() >= end) {
                 break;
             }
@@ -278,6 +297,15 @@ impl ShmRx {
                 at: (at + record.at) as u32,
                 length: record.length as u32,
             };
+            if let Some(range) = peer.consumer.poll_left_tail() {
+                let index = self.count;
+                self.left_bytes += range.bytes as usize;
+                self.left_tails.push(LeftTail {
+                    index,
+                    peer: number,
+                    range,
+                });
+            }
             self.count += 1;
             self.used = at + (record.at + record.length).next_multiple_of(LINE);
             if record.returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
@@ -289,6 +317,29 @@ impl ShmRx {
         }
         peer.consumer.prefetch();
         true
+    }
+
+    /// The burst is over: peers whose tails were left get their memory back.
+    #[cold]
+    fn return_tails(&mut self) {
+        for left in self.left_tails.drain(..) {
+            let Some(peer) = &mut self.peers[left.peer as usize] else {
+                continue;
+            };
+            let returned_space = peer.consumer.return_tails();
+            if returned_space && peer.doorbell.must_ring(&peer.words, WANTS_SPACE) {
+                ring(&peer.socket);
+            }
+        }
+        self.left_bytes = 0;
+    }
+
+    /// The tail of a datagram that was left, and the ring that its memory belongs to. None if the peer is
+    /// closed by now.
+    fn left_tail(&self, index: usize) -> Option<(&Consumer<Ring>, HeapRange)> {
+        let left = self.left_tails.iter().find(|left| left.index == index)?;
+        let peer = self.peers[left.peer as usize].as_ref()?;
+        Some((&peer.consumer, left.range))
     }
 
     /// Stops polling a peer that has broken its ring.
@@ -337,6 +388,9 @@ impl PacketRx for ShmRx {
         self.turns += 1;
         self.count = 0;
         self.used = 0;
+        if !self.left_tails.is_empty() {
+            self.return_tails();
+        }
         if !self.cold.is_empty() {
             self.poll_cold();
         }
@@ -356,7 +410,7 @@ impl PacketRx for ShmRx {
             if self.drain(peer) {
                 // The next turn begins behind the peer that was served last.
                 self.next_hot = index;
-                if self.count == MAX_BURST || self.used >= BURST_BYTES {
+                if self.count == MAX_BURST || self.used + self.left_bytes >= BURST_BYTES {
                     break;
                 }
             }
@@ -378,5 +432,31 @@ impl PacketRx for ShmRx {
             ecn: Ecn::NotCapable,
             bytes: &self.buffer[begin..begin + entry.length as usize],
         }
+    }
+
+    fn leave_tails(&mut self, takes: fn(&[u8]) -> bool) {
+        self.leaves_tail = takes;
+        for peer in self.peers.iter_mut().flatten() {
+            peer.consumer.leave_tails(takes);
+        }
+    }
+
+    #[inline]
+    fn tail_bytes(&self, index: usize) -> usize {
+        if self.left_tails.is_empty() {
+            return 0;
+        }
+        let left = self.left_tails.iter().find(|left| left.index == index);
+        left.map_or(0, |left| left.range.bytes as usize)
+    }
+
+    fn append_tail(&self, index: usize, buffer: &mut Vec<u8>) -> bool {
+        self.left_tail(index)
+            .is_some_and(|(consumer, tail)| consumer.append_tail(tail, buffer))
+    }
+
+    fn copy_tail(&self, index: usize, into: &mut [u8]) -> bool {
+        self.left_tail(index)
+            .is_some_and(|(consumer, tail)| consumer.copy_tail(tail, into))
     }
 }

@@ -4,7 +4,9 @@ mod common;
 
 use bytes::Bytes;
 use common::{Device, PREAMBLE, name};
-use starling_io::{IoEvent, MessageMemory, PacketIo, PacketTx, PeerGone, PeerId, TxError};
+use starling_io::{
+    IoEvent, MessageMemory, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, TxError,
+};
 use starling_io_shm::ShmConfig;
 
 const KIB: usize = 1 << 10;
@@ -94,6 +96,74 @@ fn parts_of_a_message_arrive_out_of_the_heap() {
     assert_eq!(pair.server.receive().1, b"small");
     assert!(pair.server.receive().1 == [b"headbody", &message[..]].concat());
     assert_eq!(pair.server.receive().1, b"small");
+}
+
+/// Has the server leave tails in the heap after an empty head. It has the heap already.
+fn leave_tails(pair: &mut Pair) {
+    let message = make(&pair.client.memory(), 9, 5000);
+    pair.client.send_tail(pair.peer, &message);
+    assert!(pair.server.receive().1 == message);
+    pair.server.split().0.leave_tails(|head| head == PREAMBLE);
+}
+
+#[test]
+fn a_tail_stays_in_the_heap_until_the_burst_is_over() {
+    let mut pair = pair("left", &small_heap());
+    leave_tails(&mut pair);
+    let memory = pair.client.memory();
+    let message = make(&memory, 1, 192 * KIB);
+    pair.client.send(pair.peer, b"small");
+    pair.client.send_tail(pair.peer, &message[..60_000]);
+    pair.client.send(pair.peer, b"small");
+    drop(message);
+    let rx = pair.server.split().0;
+    let mut seen = 0;
+    let mut tails = 0;
+    while seen < 3 {
+        let count = rx.rx_burst().unwrap();
+        assert_ne!(count, 0, "all were sent");
+        for index in 0..count {
+            let (bytes, tail) = (rx.datagram(index).bytes, rx.tail_bytes(index));
+            if tail == 0 {
+                assert_eq!(bytes, [PREAMBLE, &b"small"[..]].concat());
+                continue;
+            }
+            assert_eq!((bytes, tail), (&PREAMBLE[..], 60_000));
+            let mut copied = vec![0; tail];
+            assert!(rx.copy_tail(index, &mut copied));
+            assert!(copied == pattern(1, 60_000));
+            // What was consumed would be found now. The heap has no room for a second message.
+            pair.client.wait(Some(std::time::Duration::ZERO)).unwrap();
+            let second = make(&memory, 2, 192 * KIB);
+            let mut appended = b"first".to_vec();
+            assert!(rx.append_tail(index, &mut appended));
+            assert!(appended == [b"first", &pattern(1, 60_000)[..]].concat());
+            drop(second);
+            tails += 1;
+        }
+        seen += count;
+    }
+    assert_eq!(tails, 1);
+    let gathered = pair.client.gathered();
+    assert_eq!(rx.rx_burst().unwrap(), 0);
+    pair.client.wait(Some(std::time::Duration::ZERO)).unwrap();
+    let message = make(&memory, 3, 192 * KIB);
+    pair.client.send_tail(pair.peer, &message[..60_000]);
+    assert_eq!(pair.client.gathered(), gathered + 1, "the heap has room");
+}
+
+#[test]
+fn a_tail_that_its_sender_has_taken_back_is_lost() {
+    let mut pair = pair("taken-back", &small_heap());
+    leave_tails(&mut pair);
+    let message = make(&pair.client.memory(), 1, 100_000);
+    pair.client.send_tail(pair.peer, &message[..60_000]);
+    let rx = pair.server.split().0;
+    assert_eq!(rx.rx_burst().unwrap(), 1);
+    pair.client.close_peer(pair.peer);
+    let mut copied = vec![0; 60_000];
+    assert!(!rx.copy_tail(0, &mut copied));
+    assert!(!rx.append_tail(0, &mut Vec::new()));
 }
 
 #[test]

@@ -218,6 +218,34 @@ pub trait PacketRx {
     /// # Panics
     /// If `index` is not below the number that [`PacketRx::rx_burst`] returned.
     fn datagram(&self, index: usize) -> Datagram<'_>;
+
+    /// From now on the device may leave the tails of datagrams in their senders' memory, if `takes` is
+    /// true of the bytes in front. [`PacketRx::datagram`] then has only those, and the caller copies the
+    /// tail to where it belongs: one copy in place of two.
+    fn leave_tails(&mut self, takes: fn(&[u8]) -> bool) {
+        let _ = takes;
+    }
+
+    /// Bytes of datagram `index` that the device has left in its sender's memory.
+    #[inline]
+    fn tail_bytes(&self, index: usize) -> usize {
+        let _ = index;
+        0
+    }
+
+    /// Appends the tail of datagram `index`. False if the sender has taken its memory back: the datagram is
+    /// lost, and what was appended is worth nothing.
+    fn append_tail(&self, index: usize, buffer: &mut Vec<u8>) -> bool {
+        let _ = (index, buffer);
+        false
+    }
+
+    /// Copies the tail of datagram `index` to a slice of its length. False as for
+    /// [`PacketRx::append_tail`].
+    fn copy_tail(&self, index: usize, into: &mut [u8]) -> bool {
+        let _ = (index, into);
+        false
+    }
 }
 
 /// Why [`PacketTx::append`] took nothing.

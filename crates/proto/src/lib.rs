@@ -70,6 +70,7 @@ mod sink;
 mod slots;
 mod stats;
 mod table;
+mod tail;
 mod transfer;
 mod wheel;
 mod wire;
@@ -86,7 +87,8 @@ pub use protocol::{Frames, Protocol, Upcoming};
 pub use sink::{FrameSink, SinkError};
 pub use starling_msgbuf::Msgbuf;
 pub use stats::{QueueLengths, Stats};
+pub use tail::Tail;
 pub use wire::{
     DatagramError, FRAGMENT_BYTES, Frame, FrameError, HEADER_BYTES, MIN_DATAGRAM, PLAIN_REQUEST,
-    PREAMBLE_BYTES, Pattern, VERSION,
+    PREAMBLE_BYTES, Pattern, VERSION, is_fragment,
 };

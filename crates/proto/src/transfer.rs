@@ -13,6 +13,8 @@
 
 use starling_msgbuf::Msgbuf;
 
+use crate::tail::FragmentData;
+
 /// Fragments that may be outstanding for one message: the width of the bitmaps on the wire.
 pub(crate) const WINDOW: u32 = 64;
 /// A fragment counts as lost when one this far above it arrived. Below that it counts as reordered.
@@ -174,12 +176,12 @@ impl ReceiveWindow {
         }
     }
 
-    /// Accepts fragment `index` of a message of `total` bytes. Returns whether it is new.
+    /// Accepts fragment `index` of a message of `total` bytes. Returns whether it is new and whole.
     pub(crate) fn accept(
         &mut self,
         total: u32,
         index: u32,
-        data: &[u8],
+        data: &FragmentData<'_>,
     ) -> Result<bool, Malformed> {
         if total != self.total || index >= self.count {
             return Err(Malformed);
@@ -195,11 +197,19 @@ impl ReceiveWindow {
             return Ok(false);
         }
         let buffer = self.buffer.head_mut();
-        if offset >= buffer.len() {
+        let is_whole = if offset >= buffer.len() {
+            let former = buffer.len();
             buffer.resize(offset, 0);
-            buffer.extend_from_slice(data);
+            let is_whole = data.append_to(buffer);
+            if !is_whole {
+                buffer.truncate(former);
+            }
+            is_whole
         } else {
-            buffer[offset..offset + data.len()].copy_from_slice(data);
+            data.copy_to(&mut buffer[offset..offset + data.len()])
+        };
+        if !is_whole {
+            return Ok(false);
         }
         self.received |= 1 << (index - self.next);
         let run = self.received.trailing_ones();
@@ -273,7 +283,7 @@ impl ResponseWindow {
         &mut self,
         total: u32,
         index: u32,
-        data: &[u8],
+        data: &FragmentData<'_>,
     ) -> Result<bool, Malformed> {
         if index >= self.requested {
             return Err(Malformed);
@@ -354,6 +364,8 @@ mod tests {
 
     use super::*;
 
+    const ZEROS: [u8; 400] = [0; 400];
+
     proptest! {
         /// A request crosses a channel that loses, duplicates and reorders; the receiver gets
         /// the very bytes, and the sender's count of outstanding fragments stays true.
@@ -392,7 +404,7 @@ mod tests {
                 for index in channel.drain(..channel.len().div_ceil(2)) {
                     let from = (index * fragment) as usize;
                     let to = (from + fragment as usize).min(total as usize);
-                    receiver.accept(total, index, &message[from..to]).unwrap();
+                    receiver.accept(total, index, &(&message[from..to]).into()).unwrap();
                 }
                 sender.handle_ack(receiver.next(), receiver.sack(), now, 3);
                 prop_assert!(sender.outstanding() <= WINDOW);
@@ -419,7 +431,7 @@ mod tests {
             };
             let mut window =
                 ResponseWindow::new(ReceiveWindow::new(total, fragment, Msgbuf::new()));
-            window.accept(total, 0, slice(0)).unwrap();
+            window.accept(total, 0, &slice(0).into()).unwrap();
             // At least one in so many gets through.
             let mut roll = dice.iter().chain(&[9]).cycle();
             let mut channel = Vec::new();
@@ -445,7 +457,7 @@ mod tests {
                     prop_assert_eq!(window.outstanding(), 0);
                 }
                 for index in channel.drain(..channel.len().div_ceil(2)) {
-                    window.accept(total, index, slice(index)).unwrap();
+                    window.accept(total, index, &slice(index).into()).unwrap();
                 }
             }
             prop_assert!(window.arrived.is_complete());
@@ -455,17 +467,21 @@ mod tests {
         }
     }
 
+    fn zeros(bytes: usize) -> FragmentData<'static> {
+        FragmentData::from(&ZEROS[..bytes])
+    }
+
     #[test]
     fn fragments_that_contradict_the_message_are_malformed() {
         let mut window = ReceiveWindow::new(1000, 400, Msgbuf::new());
-        assert_eq!(window.accept(1001, 0, &[0; 400]), Err(Malformed));
-        assert_eq!(window.accept(1000, 3, &[0; 400]), Err(Malformed));
-        assert_eq!(window.accept(1000, 2, &[0; 400]), Err(Malformed));
-        assert_eq!(window.accept(1000, 0, &[0; 399]), Err(Malformed));
-        assert_eq!(window.accept(1000, 2, &[0; 200]), Ok(true));
-        assert_eq!(window.accept(1000, 2, &[0; 200]), Ok(false));
+        assert_eq!(window.accept(1001, 0, &zeros(400)), Err(Malformed));
+        assert_eq!(window.accept(1000, 3, &zeros(400)), Err(Malformed));
+        assert_eq!(window.accept(1000, 2, &zeros(400)), Err(Malformed));
+        assert_eq!(window.accept(1000, 0, &zeros(399)), Err(Malformed));
+        assert_eq!(window.accept(1000, 2, &zeros(200)), Ok(true));
+        assert_eq!(window.accept(1000, 2, &zeros(200)), Ok(false));
         let mut response = ResponseWindow::new(ReceiveWindow::new(1000, 400, Msgbuf::new()));
-        assert_eq!(response.accept(1000, 1, &[0; 400]), Err(Malformed));
+        assert_eq!(response.accept(1000, 1, &zeros(400)), Err(Malformed));
     }
 
     #[test]

@@ -21,8 +21,11 @@ mod frame;
 mod pattern;
 mod payload;
 
-pub use frame::{DatagramError, Frame, FrameError};
-pub(crate) use frame::{Header, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of};
+pub use frame::{DatagramError, Frame, FrameError, is_fragment};
+pub(crate) use frame::{
+    Header, Kind, Preamble, flags, read_preamble, split_frame, split_frame_of,
+    split_frame_with_tail,
+};
 pub use pattern::{PLAIN_REQUEST, Pattern};
 pub(crate) use payload::{
     Accept, Challenge, Connect, CreditReturn, Fragment, Limit, Refuse, Reject, RequestForResponse,

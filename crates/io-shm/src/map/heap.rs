@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::{SEALS, check_foreign, copy_out};
+use super::{SEALS, check_foreign, copy_out_large};
 
 /// A mapping of a whole file.
 struct Mapping {
@@ -131,10 +131,34 @@ impl ForeignHeap {
     /// # Panics
     /// If they are not all in it.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
-        let end = at.checked_add(into.len() as u64);
+        self.check(at, into.len());
+        // SAFETY: inside the mapping, by the line above; the slice is private memory.
+        unsafe {
+            let from = self.0.base.as_ptr().add(at as usize);
+            copy_out_large(from, into.as_mut_ptr(), into.len());
+        }
+    }
+
+    /// Copies bytes out of the heap to the end of a buffer.
+    ///
+    /// # Panics
+    /// If they are not all in it.
+    pub(crate) fn append(&self, at: u64, bytes: usize, buffer: &mut Vec<u8>) {
+        self.check(at, bytes);
+        buffer.reserve(bytes);
+        // SAFETY: the source is inside the mapping, the buffer has room behind its end, and all bytes up to
+        // its new length are written before it gets that length.
+        unsafe {
+            let end = buffer.as_mut_ptr().add(buffer.len());
+            let from = self.0.base.as_ptr().add(at as usize);
+            copy_out_large(from, end, bytes);
+            buffer.set_len(buffer.len() + bytes);
+        }
+    }
+
+    fn check(&self, at: u64, bytes: usize) {
+        let end = at.checked_add(bytes as u64);
         assert!(end.is_some_and(|end| end <= self.bytes()));
-        // SAFETY: inside the mapping, by the line above.
-        unsafe { copy_out(self.0.base.as_ptr().add(at as usize), into) }
     }
 }
 

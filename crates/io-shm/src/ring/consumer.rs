@@ -1,8 +1,8 @@
 //! The reading end of a ring.
 
 use super::{
-    BULK, HEADER_BYTES, HEAP, Heads, LENGTH_MASK, LINE, MORE, Malformed, RingMemory, VALID,
-    bulk_record_bytes, max_datagram_for, record_bytes,
+    BULK, HEADER_BYTES, HEAP, Heads, HeapRange, LENGTH_MASK, LINE, MORE, Malformed, RingMemory,
+    VALID, bulk_record_bytes, max_datagram_for, record_bytes,
 };
 
 /// A record that was copied out of a ring.
@@ -30,6 +30,12 @@ pub(crate) struct Consumer<M> {
     pub(super) max_inline: usize,
     /// The next record has a tail in the producer's message heap, which is not here.
     pub(super) needs_heap: bool,
+    /// Datagrams with such a head leave their tail in the producer's message heap.
+    pub(super) leaves_tail: fn(&[u8]) -> bool,
+    /// The tail that the last record has left there.
+    pub(super) left_tail: Option<HeapRange>,
+    /// A tail is left there that may not have been copied yet: no space is returned.
+    pub(super) holds_tail: bool,
 }
 
 impl<M: RingMemory> Consumer<M> {
@@ -43,6 +49,9 @@ impl<M: RingMemory> Consumer<M> {
             max_datagram,
             max_inline: max_inline.min(max_datagram),
             needs_heap: false,
+            leaves_tail: |_| false,
+            left_tail: None,
+            holds_tail: false,
             memory,
         }
     }
@@ -99,18 +108,26 @@ impl<M: RingMemory> Consumer<M> {
                 None => return Ok(None),
             }
         }
-        let returned_space =
-            self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
-        if returned_space {
-            self.memory.store_heads(self.heads);
-            self.return_at = Self::next_return(&self.memory, self.heads);
-        }
+        let returned_space = self.return_space();
         Ok(Some(ReceivedRecord {
             at,
             length,
             more: word & MORE != 0,
             returned_space,
         }))
+    }
+
+    /// Stores how far this end has read, if that is due. Returns whether it did.
+    #[inline]
+    pub(super) fn return_space(&mut self) -> bool {
+        let is_due =
+            self.heads.line >= self.return_at.line || self.heads.bulk >= self.return_at.bulk;
+        if is_due && !self.holds_tail {
+            self.memory.store_heads(self.heads);
+            self.return_at = Self::next_return(&self.memory, self.heads);
+            return true;
+        }
+        false
     }
 
     /// Copies a datagram of several lines, or one from the bulk ring or the heap. Returns where it

@@ -7,10 +7,11 @@
 //! ```
 //!
 //! The header's length counts what is in the line ring. The consumer copies that, checks its copy of
-//! the descriptor, and copies the tail to where the descriptor was.
+//! the descriptor, and copies the tail to where the descriptor was. Or it *leaves* the tail, for whoever
+//! handles the datagram to copy it to its final place.
 //!
-//! The producer keeps the tail as it is until the consumer has stored a `head` behind the record; the
-//! consumer stores it right after each such record. If a connection ends before that, the producer
+//! The producer keeps the tail as it is until the consumer has stored a `head` behind the record. The
+//! consumer stores it right after each such record, or, if it has left a tail, when the burst is over. If a connection ends before that, the producer
 //! *revokes* what it lent: it stores a word, then uses the memory for something else. The consumer
 //! loads the word after its copy. If the word is set, the copy may be of something else, so the record
 //! and its datagram are lost (the order is that of a sequence lock). What a killed process lent stays
@@ -154,21 +155,49 @@ impl<M: RingMemory> Consumer<M> {
         let into = &mut into[shift..];
         self.memory
             .read_lines(self.heads.line, &mut into[..HEADER_BYTES + length]);
-        let tail = &mut into[HEADER_BYTES + inline..];
+        let descriptor = &into[HEADER_BYTES + inline..];
         // From the copy: the producer cannot change it any more.
-        let range = HeapRange::decode(tail.first_chunk().expect("it was just copied"));
+        let range = HeapRange::decode(descriptor.first_chunk().expect("it was just copied"));
         let total = inline as u64 + u64::from(range.bytes);
         if total > self.max_datagram as u64 || !range.is_in(heap_bytes) {
             return Err(Malformed);
         }
-        let is_whole = self
-            .memory
-            .read_heap(range.at, &mut tail[..range.bytes as usize]);
         self.heads.line += record_bytes(length) as u64;
-        // The producer gets its memory back at once.
+        // The producer gets its memory back as soon as the tail is copied.
         self.return_at.line = self.heads.line;
+        let head = &into[HEADER_BYTES..HEADER_BYTES + inline];
+        if (self.leaves_tail)(head) {
+            self.left_tail = Some(range);
+            self.holds_tail = true;
+            return Ok(Some((shift + HEADER_BYTES, inline)));
+        }
+        let tail = &mut into[HEADER_BYTES + inline..][..range.bytes as usize];
+        let is_whole = self.memory.read_heap(range.at, tail);
         let length = if is_whole { total as usize } else { 0 };
         Ok(Some((shift + HEADER_BYTES, length)))
+    }
+
+    /// From now on datagrams with such a head leave their tail in the producer's heap.
+    pub(crate) fn leave_tails(&mut self, takes: fn(&[u8]) -> bool) {
+        self.leaves_tail = takes;
+    }
+
+    /// The tail that the last record has left in the producer's heap. It stays as it is until
+    /// [`Consumer::return_tails`].
+    #[inline]
+    pub(crate) fn poll_left_tail(&mut self) -> Option<HeapRange> {
+        self.left_tail.take()
+    }
+
+    /// All tails are copied that were left. Returns whether space was returned.
+    pub(crate) fn return_tails(&mut self) -> bool {
+        self.holds_tail = false;
+        self.return_space()
+    }
+
+    /// Copies a tail that was left. False if the producer has revoked it.
+    pub(crate) fn copy_tail(&self, tail: HeapRange, into: &mut [u8]) -> bool {
+        self.memory.read_heap(tail.at, into)
     }
 
     /// Whether the next record has a tail in the producer's heap, which is not here.
@@ -178,6 +207,12 @@ impl<M: RingMemory> Consumer<M> {
 }
 
 impl Consumer<Ring> {
+    /// Appends a tail that was left. False if the producer has revoked it.
+    pub(crate) fn append_tail(&self, tail: HeapRange, buffer: &mut Vec<u8>) -> bool {
+        self.memory
+            .append_heap(tail.at, tail.bytes as usize, buffer)
+    }
+
     /// The producer has shared its heap.
     pub(crate) fn set_heap(&mut self, heap: ForeignHeap) {
         self.memory.set_heap(heap);

@@ -7,6 +7,7 @@ use starling_msgbuf::Msgbuf;
 
 use crate::congestion::{Ack, Controller};
 use crate::shared::Shared;
+use crate::tail::{FragmentData, Tail};
 use crate::transfer::{ReceiveWindow, ResponseWindow, fragment_count};
 use crate::wire::{CreditReturn, Fragment, Frame, Limit, Reject, flags};
 use crate::{Body, FrameSink, Incoming, PeerId, Rejection, RequestError, SessionId, Stats, Tag};
@@ -122,17 +123,18 @@ impl Client {
         begins.then_some(total)
     }
 
-    /// A fragment of a response.
+    /// A fragment of a response. `tail` is the end of its data, if that is in another place.
     pub(crate) fn handle_response_fragment<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
         peer: PeerId,
         frame: Frame<'a>,
+        tail: Option<&dyn Tail>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
         let found = self.find(peer, &frame).zip(Fragment::parse(frame.payload));
-        let Some(((id, index), (fragment, data))) = found else {
+        let Some(((id, index), (fragment, head))) = found else {
             shared.stats.frames_stale += 1;
             return None;
         };
@@ -148,7 +150,7 @@ impl Client {
             unreachable!("a slot that receives fragments has a window");
         };
         let outstanding = window.outstanding();
-        match window.accept(fragment.total, fragment.index, data) {
+        match window.accept(fragment.total, fragment.index, &FragmentData { head, tail }) {
             Ok(true) => {}
             Ok(false) => return None,
             Err(_) => {

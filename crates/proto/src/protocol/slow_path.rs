@@ -3,8 +3,8 @@
 use super::{Frames, Protocol, Sender};
 use crate::incoming::Incoming;
 use crate::shared::Shared;
-use crate::wire::{Frame, Header, Kind, Reset, ResetReason, split_frame};
-use crate::{FrameSink, PeerId, SessionError, Source};
+use crate::wire::{Frame, Header, Kind, Reset, ResetReason, split_frame, split_frame_with_tail};
+use crate::{FrameSink, PeerId, SessionError, Source, Tail};
 
 impl Protocol {
     /// Handles the next frame, if [`Protocol::upcoming`] says that it is for this method.
@@ -49,6 +49,61 @@ impl Protocol {
             return None;
         }
         self.handle_frame_of_peer(now, peer, frame, sink)
+    }
+
+    /// Handles the only frame of a datagram whose end is in memory of its sender's: a fragment, by
+    /// [`is_fragment`](crate::is_fragment). The frame's data are copied from there to where they belong.
+    #[inline(never)]
+    pub fn handle_fragment<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        frames: Frames<'a>,
+        tail: &dyn Tail,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let frame = split_frame_with_tail(frames.rest, tail.bytes());
+        let (Some(frame), Sender::Peer(peer)) = (frame, frames.sender) else {
+            self.shared.stats.frames_malformed += 1;
+            return None;
+        };
+        match frame.header.kind {
+            Kind::RequestFragment => {
+                self.handle_request_fragment(now, peer, frame, Some(tail), sink)
+            }
+            _ => self.handle_response_fragment(now, peer, frame, Some(tail), sink),
+        }
+    }
+
+    fn handle_request_fragment<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        tail: Option<&dyn Tail>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let Self { shared, server, .. } = self;
+        server.handle_request_fragment(shared, now, peer, frame, tail, sink)
+    }
+
+    fn handle_response_fragment<'a, S: FrameSink>(
+        &mut self,
+        now: u64,
+        peer: PeerId,
+        frame: Frame<'a>,
+        tail: Option<&dyn Tail>,
+        sink: &mut S,
+    ) -> Option<Incoming<'a>> {
+        let Self {
+            shared,
+            client,
+            server,
+            ..
+        } = self;
+        if let Some(total) = client.begins_response(shared, peer, &frame) {
+            server.make_memory(shared, now, total, sink);
+        }
+        client.handle_response_fragment(shared, now, peer, frame, tail, sink)
     }
 
     /// Handles a connect. A peer has one incarnation at a time, for the sessions of both roles: they
@@ -96,13 +151,10 @@ impl Protocol {
                 return server.handle_request_slow_path(shared, now, peer, frame, sink);
             }
             Kind::RequestFragment => {
-                return server.handle_request_fragment(shared, now, peer, frame, sink);
+                return self.handle_request_fragment(now, peer, frame, None, sink);
             }
             Kind::ResponseFragment => {
-                if let Some(total) = client.begins_response(shared, peer, &frame) {
-                    server.make_memory(shared, now, total, sink);
-                }
-                return client.handle_response_fragment(shared, now, peer, frame, sink);
+                return self.handle_response_fragment(now, peer, frame, None, sink);
             }
             Kind::Cancel => {
                 server.claim(shared, now, peer, &frame);

@@ -4,6 +4,7 @@
 use super::slot::{Large, Phase};
 use super::{ACTIVE_NS, Server, block};
 use crate::shared::Shared;
+use crate::tail::{FragmentData, Tail};
 use crate::transfer::{ReceiveWindow, fragment_count};
 use crate::wire::{Fragment, Frame, RequestForResponse, flags};
 use crate::{Body, FrameSink, Incoming, PeerId, Rejection, SessionId};
@@ -12,13 +13,15 @@ use crate::{Body, FrameSink, Incoming, PeerId, Rejection, SessionId};
 const SEARCHED: usize = 64;
 
 impl Server {
-    /// A fragment of a request.
+    /// A fragment of a request. `tail` is the end of its data, if that is in another place.
+    #[allow(clippy::too_many_arguments, reason = "those of the frame")]
     pub(crate) fn handle_request_fragment<'a, S: FrameSink>(
         &mut self,
         shared: &mut Shared,
         now: u64,
         peer: PeerId,
         frame: Frame<'a>,
+        tail: Option<&dyn Tail>,
         sink: &mut S,
     ) -> Option<Incoming<'a>> {
         let id = SessionId::from_wire(frame.header.session);
@@ -31,7 +34,7 @@ impl Server {
         };
         let index = usize::from(frame.header.slot);
         session.active_at = now;
-        let Some((fragment, data)) = Fragment::parse(frame.payload)
+        let Some((fragment, head)) = Fragment::parse(frame.payload)
             .filter(|(fragment, _)| fragment_count(fragment.total, session.fragment) > 1)
             .filter(|_| session.slots.enter(index).is_some())
         else {
@@ -55,7 +58,7 @@ impl Server {
         let Some(Large::Receive(window)) = slot.cold.large_mut() else {
             unreachable!("a slot that receives fragments has a window");
         };
-        match window.accept(fragment.total, fragment.index, data) {
+        match window.accept(fragment.total, fragment.index, &FragmentData { head, tail }) {
             Ok(true) => slot.arrived_at = now,
             Ok(false) => {}
             Err(_) => {

@@ -90,6 +90,10 @@ impl Kind {
         })
     }
 
+    fn is_fragment(self) -> bool {
+        matches!(self, Self::RequestFragment | Self::ResponseFragment)
+    }
+
     /// A client's frame that names one of the server's sessions.
     pub(crate) fn is_for_a_server(self) -> bool {
         matches!(
@@ -268,6 +272,25 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError
     })
 }
 
+/// The only frame of `bytes`, a fragment, if `tail` bytes of its payload are not there.
+pub(crate) fn split_frame_with_tail(bytes: &[u8], tail: usize) -> Option<Frame<'_>> {
+    let (header, payload) = bytes.split_first_chunk()?;
+    let words = to_words(header);
+    let kind = Kind::from_wire(words[0] as u8).filter(|kind| kind.is_fragment())?;
+    if payload_len(words) != payload.len() + tail {
+        return None;
+    }
+    let header = to_header(words, kind);
+    Some(Frame { header, payload })
+}
+
+/// Whether the first frame of a datagram is a fragment of a message.
+pub fn is_fragment(datagram: &[u8]) -> bool {
+    let kind = datagram.get(PREAMBLE_BYTES).copied();
+    kind.and_then(Kind::from_wire)
+        .is_some_and(Kind::is_fragment)
+}
+
 /// As [`split_frame`], if the frame is well-formed and of that kind: a cheaper check.
 #[inline(always)]
 pub(crate) fn split_frame_of(kind: Kind, bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
@@ -294,15 +317,19 @@ fn payload_len([low, _]: [u64; 2]) -> usize {
 #[inline(always)]
 fn split_payload(words: [u64; 2], kind: Kind, rest: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     let (payload, rest) = rest.split_at_checked(payload_len(words))?;
-    let [low, number] = words;
-    let header = Header {
+    let header = to_header(words, kind);
+    Some((Frame { header, payload }, rest))
+}
+
+#[inline(always)]
+fn to_header([low, number]: [u64; 2], kind: Kind) -> Header {
+    Header {
         kind,
         flags: low as u8 & !flags::KIND,
         slot: (low >> 8) as u8,
         session: (low >> 32) as u32,
         number,
-    };
-    Some((Frame { header, payload }, rest))
+    }
 }
 
 #[cfg(test)]
