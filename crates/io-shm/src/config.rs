@@ -10,6 +10,10 @@ pub(crate) const MIN_RING_BYTES: usize = 64 << 10;
 /// The largest ring, in bytes per direction.
 pub(crate) const MAX_RING_BYTES: usize = 64 << 20;
 
+/// The largest that [`ShmConfig::max_datagram`] and a peer's may be, in bytes. No user of a device
+/// fills a larger one, and it bounds what one header word of a peer makes this process copy.
+pub(crate) const MAX_DATAGRAM: usize = 65_559;
+
 /// The smallest that [`ShmConfig::max_datagram`] may be, in bytes.
 pub(crate) const MIN_DATAGRAM: usize = 256;
 
@@ -32,10 +36,10 @@ pub struct ShmConfig {
     /// The largest ring, in bytes per direction, that a connecting peer may bring along: it
     /// bounds the memory that a peer can make this process map.
     ///
-    /// Default: 16 MiB.
+    /// Default: 1 MiB, which is twice what a device brings along by default.
     pub max_accepted_ring_bytes: usize,
-    /// The largest datagram this device sends, in bytes, from 256. A connection takes at most a
-    /// quarter of its ring.
+    /// The largest datagram this device sends, in bytes, from 256 to 65,559. A connection takes at
+    /// most a quarter of its ring.
     ///
     /// Default: 65,536.
     pub max_datagram: usize,
@@ -80,7 +84,7 @@ impl Default for ShmConfig {
     fn default() -> Self {
         Self {
             ring_bytes: 512 << 10,
-            max_accepted_ring_bytes: 16 << 20,
+            max_accepted_ring_bytes: 1 << 20,
             max_datagram: 64 << 10,
             max_peers: 1024,
             allow_other_users: false,
@@ -115,11 +119,10 @@ impl ShmConfig {
                 "set 64 KiB to 64 MiB",
             );
         }
-        if self.max_datagram < MIN_DATAGRAM || self.max_datagram > max_datagram_for(MAX_RING_BYTES)
-        {
+        if !(MIN_DATAGRAM..=MAX_DATAGRAM).contains(&self.max_datagram) {
             return wrong(
                 format!("max_datagram is {}", self.max_datagram),
-                "set 256 bytes to 16 MiB, and ring_bytes to at least four times as much",
+                "set 256 to 65,559 bytes, and ring_bytes to at least four times as much",
             );
         }
         if self.max_peers == 0 || self.max_peers > 1 << 16 {
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(with(|c| c.ring_bytes = 1 << 40), Fault::Caller);
         assert_eq!(with(|c| c.max_accepted_ring_bytes = 0), Fault::Caller);
         assert_eq!(with(|c| c.max_datagram = 255), Fault::Caller);
-        assert_eq!(with(|c| c.max_datagram = usize::MAX), Fault::Caller);
+        assert_eq!(with(|c| c.max_datagram = 65_560), Fault::Caller);
         assert_eq!(with(|c| c.max_peers = 0), Fault::Caller);
         assert_eq!(with(|c| c.heap_bytes = 4096), Fault::Caller);
         assert_eq!(with(|c| c.heap_bytes = 65 << 20), Fault::Caller);

@@ -240,7 +240,7 @@ impl ShmIo {
         sys::hang_up(&connection.socket);
         self.poller.remove(connection.socket.as_fd());
         self.tx.remove(number);
-        self.rx.finish(number, connection.region.line_bytes());
+        self.rx.finish(number);
         self.draining.push(number);
     }
 

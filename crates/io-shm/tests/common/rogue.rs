@@ -1,0 +1,140 @@
+//! A peer that is not a device: it uses the device's socket and memory directly, as the crate documents
+//! them.
+
+use std::fs::File;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use starling_io::PacketIo;
+
+use super::{Device, PREAMBLE};
+
+pub const LINE_RING: u64 = 32 << 10;
+pub const BULK_RING: u64 = 64 << 10;
+pub const VALID: u32 = 1 << 31;
+pub const BULK: u32 = 1 << 29;
+pub const HEAP: u32 = 1 << 28;
+pub const HEAP_BYTES: u64 = 128 << 10;
+
+/// A connection that the test makes without a device.
+pub struct Rogue {
+    pub socket: File,
+    pub memory: File,
+}
+
+pub fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+pub fn memory(bytes: u64, seals: SealFlags) -> File {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("rogue", flags).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file.into()
+}
+
+pub fn sealed_memory() -> File {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    memory(page() + 2 * (LINE_RING + BULK_RING), seals)
+}
+
+pub fn hello() -> [u8; 24] {
+    let mut hello = [0; 24];
+    hello[..8].copy_from_slice(b"STRLshm\0");
+    hello[8..10].copy_from_slice(&1u16.to_le_bytes());
+    hello[12..16].copy_from_slice(&(BULK_RING as u32 / 4).to_le_bytes());
+    hello[16..].copy_from_slice(&BULK_RING.to_le_bytes());
+    hello
+}
+
+pub fn connect(address: &str) -> OwnedFd {
+    let name = address.replace("shm://", "starling-shm/");
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    rustix::net::connect(&socket, &name).unwrap();
+    socket
+}
+
+pub fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    // The device may already have hung up.
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags);
+}
+
+impl Rogue {
+    /// Connects as an honest peer does, and checks that the device accepts.
+    pub fn connected(server: &mut Device) -> Self {
+        let memory = sealed_memory();
+        let socket = connect(&server.local_address());
+        send(&socket, &hello(), &[memory.as_fd()]);
+        server.wait(None).unwrap();
+        let mut rogue = Self {
+            socket: socket.into(),
+            memory,
+        };
+        assert_eq!(rogue.answer(), Some(0));
+        rogue
+    }
+
+    /// The code of the answer; `None` if the device hung up without one.
+    pub fn answer(&mut self) -> Option<u32> {
+        let mut answer = [0; 16];
+        match self.socket.read(&mut answer).unwrap_or(0) {
+            16 => Some(u32::from_le_bytes(answer[12..].try_into().unwrap())),
+            _ => None,
+        }
+    }
+
+    /// Writes into the line ring that the device reads.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_all_at(bytes, page() + at).unwrap();
+    }
+
+    /// Publishes a datagram in one line.
+    pub fn publish(&self, line: u64, body: &[u8]) {
+        let record = [&PREAMBLE[..], body].concat();
+        self.write(64 * line + 4, &record);
+        let header = VALID | record.len() as u32;
+        self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    /// Publishes a datagram in one line, whose tail is in the rogue's heap.
+    pub fn publish_lent(&self, line: u64, at: u64, bytes: u32) {
+        let descriptor = [&at.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
+        let record = [&PREAMBLE[..], &descriptor].concat();
+        self.write(64 * line + 4, &record);
+        let header = VALID | HEAP | record.len() as u32;
+        self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    pub fn send_heap(&self, bytes: u64, files: &[BorrowedFd<'_>]) {
+        let message = [&b"STRLheap"[..], &bytes.to_le_bytes()].concat();
+        send(&self.socket, &message, files);
+    }
+
+    /// Whether the device hangs up, after it has had a reason.
+    pub fn was_cut_off(&mut self) -> bool {
+        let mut message = [0; 16];
+        // Doorbell messages may come before the end.
+        (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
+    }
+}
