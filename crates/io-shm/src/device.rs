@@ -14,6 +14,7 @@ use starling_io::{
 };
 
 use self::connections::{Connection, ConnectionState};
+use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
 use crate::handshake::{Abilities, Hello, socket_name};
 use crate::heap::MessageHeap;
@@ -70,6 +71,7 @@ pub struct ShmIo {
     /// By peer number. `rx` and `tx` have tables with the same numbers, so no one `slab` owns them.
     connections: Vec<Option<Connection>>,
     handshakes: PendingHandshakes,
+    closer: Closer,
     poller: Poller,
     waker: Arc<EventfdWaker>,
     config: ShmConfig,
@@ -138,12 +140,13 @@ impl ShmIo {
     ) -> Result<Self, IoError> {
         sys::register_membarrier();
         let is_client = listener.is_none();
+        let closer = Closer::new();
         let setup = || {
             let poller = Poller::new()?;
             let waker = EventfdWaker::new()
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             poller.add(waker.as_fd(), WAKER_KEY)?;
-            let handshakes = PendingHandshakes::new(listener, &poller)?;
+            let handshakes = PendingHandshakes::new(listener, &closer, &poller)?;
             Ok((poller, waker, handshakes))
         };
         let has_heap = config.heap_bytes != 0 && (is_client || config.share_heap_with_clients);
@@ -163,6 +166,7 @@ impl ShmIo {
             tx: ShmTx::new(heap),
             connections: Vec::new(),
             handshakes,
+            closer,
             poller,
             waker: Arc::new(waker),
             config,
@@ -293,6 +297,7 @@ impl PacketIo for ShmIo {
             Errno::PROTOTYPE => peer_error(error, "the name is not a Starling server's"),
             _ => host_error(&attempt, error),
         })?;
+        let socket = PeerSocket::new(socket, &self.closer);
         if !self.config.allow_other_users && !sys::peer_is_ours_or_root(&socket).unwrap_or(false) {
             return Err(IoError::new(
                 Fault::Peer,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
 use crate::handshake::{Answer, HELLO_BYTES, Hello};
 use crate::map::Region;
@@ -35,20 +36,28 @@ const LISTENER_KEY: u64 = FIRST_KEY;
 
 /// A connection whose hello arrived and was accepted.
 pub(crate) struct CompletedHandshake {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: PeerSocket,
     pub(crate) hello: Hello,
     pub(crate) region: Arc<Region>,
 }
 
 struct PendingHandshake {
-    socket: OwnedFd,
+    socket: PeerSocket,
     key: u64,
     until: Instant,
+}
+
+impl PendingHandshake {
+    fn end(self, poller: &Poller) {
+        // The closer may close it late, and until then it would be ready.
+        poller.remove(self.socket.as_fd());
+    }
 }
 
 /// Accepts connections and holds them until their hello has arrived.
 pub(crate) struct PendingHandshakes {
     listener: Option<OwnedFd>,
+    closer: Closer,
     pending: VecDeque<PendingHandshake>,
     next_key: u64,
     /// Accepting pauses until then.
@@ -57,12 +66,17 @@ pub(crate) struct PendingHandshakes {
 
 impl PendingHandshakes {
     /// Pending handshakes of a listening socket; none ever if there is no such socket.
-    pub(crate) fn new(listener: Option<OwnedFd>, poller: &Poller) -> rustix::io::Result<Self> {
+    pub(crate) fn new(
+        listener: Option<OwnedFd>,
+        closer: &Closer,
+        poller: &Poller,
+    ) -> rustix::io::Result<Self> {
         if let Some(listener) = &listener {
             poller.add(listener, LISTENER_KEY)?;
         }
         Ok(Self {
             listener,
+            closer: closer.clone(),
             pending: VecDeque::new(),
             next_key: FIRST_KEY + 1,
             paused_until: None,
@@ -87,17 +101,23 @@ impl PendingHandshakes {
             .pending
             .remove(index)
             .expect("its position was just found");
-        match receive_hello(pending.socket, config) {
-            HandshakeEvent::Completed(handshake) => {
-                poller.remove(&handshake.socket);
-                vec![handshake]
+        match receive_hello(&pending.socket, config, &self.closer) {
+            HelloEvent::Complete(hello, region) => {
+                poller.remove(pending.socket.as_fd());
+                vec![CompletedHandshake {
+                    socket: pending.socket,
+                    hello,
+                    region,
+                }]
             }
-            HandshakeEvent::Incomplete(socket) => {
-                self.pending
-                    .insert(index, PendingHandshake { socket, ..pending });
+            HelloEvent::Incomplete => {
+                self.pending.insert(index, pending);
                 Vec::new()
             }
-            HandshakeEvent::Refused => Vec::new(),
+            HelloEvent::Refused => {
+                pending.end(poller);
+                Vec::new()
+            }
         }
     }
 
@@ -112,8 +132,13 @@ impl PendingHandshakes {
         };
         let mut completed = Vec::new();
         for _ in 0..MAX_ACCEPTS {
+            if self.closer.is_behind() {
+                poller.remove(listener);
+                self.paused_until = Some(now + ACCEPT_PAUSE);
+                break;
+            }
             let socket = match sys::accept(listener) {
-                Ok(socket) => socket,
+                Ok(socket) => PeerSocket::new(socket, &self.closer),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // The socket stays readable, so polling it again at once would spin.
                     poller.remove(listener);
@@ -128,11 +153,17 @@ impl PendingHandshakes {
                 let _ = sys::send(&socket, &Answer::NotPermitted.encode());
                 continue;
             }
-            match receive_hello(socket, config) {
-                HandshakeEvent::Completed(handshake) => completed.push(handshake),
-                HandshakeEvent::Incomplete(socket) => {
-                    if self.pending.len() == MAX_PENDING {
-                        self.pending.pop_front();
+            match receive_hello(&socket, config, &self.closer) {
+                HelloEvent::Complete(hello, region) => completed.push(CompletedHandshake {
+                    socket,
+                    hello,
+                    region,
+                }),
+                HelloEvent::Incomplete => {
+                    if self.pending.len() == MAX_PENDING
+                        && let Some(oldest) = self.pending.pop_front()
+                    {
+                        oldest.end(poller);
                     }
                     let key = self.next_key;
                     self.next_key += 1;
@@ -142,7 +173,7 @@ impl PendingHandshakes {
                             .push_back(PendingHandshake { socket, key, until });
                     }
                 }
-                HandshakeEvent::Refused => {}
+                HelloEvent::Refused => {}
             }
         }
         completed
@@ -150,8 +181,10 @@ impl PendingHandshakes {
 
     /// Drops connections that have waited too long, and listens again after a pause.
     pub(crate) fn handle_timeout(&mut self, now: Instant, poller: &Poller) {
-        while self.pending.front().is_some_and(|first| first.until <= now) {
-            self.pending.pop_front();
+        while self.pending.front().is_some_and(|first| first.until <= now)
+            && let Some(first) = self.pending.pop_front()
+        {
+            first.end(poller);
         }
         if self.paused_until.is_some_and(|until| until <= now)
             && let Some(listener) = &self.listener
@@ -168,40 +201,44 @@ impl PendingHandshakes {
     }
 }
 
-enum HandshakeEvent {
-    Completed(CompletedHandshake),
-    Incomplete(OwnedFd),
+enum HelloEvent {
+    Complete(Hello, Arc<Region>),
+    Incomplete,
     Refused,
 }
 
-/// Receives a hello and maps the memory that comes with it. Answers a refused peer with the reason.
-fn receive_hello(socket: OwnedFd, config: &ShmConfig) -> HandshakeEvent {
+/// Receives a hello and maps the memory that comes with it. Answers a refused peer with the reason; its
+/// message stays in the socket, with its files.
+fn receive_hello(socket: &OwnedFd, config: &ShmConfig, closer: &Closer) -> HelloEvent {
     let mut message = [0; HELLO_BYTES + 1];
-    let (length, file) = match sys::receive_with_file(&socket, &mut message) {
-        Ok(received) => received,
-        Err(Errno::AGAIN | Errno::INTR) => return HandshakeEvent::Incomplete(socket),
-        Err(Errno::MFILE) => {
-            let _ = sys::send(&socket, &Answer::Full.encode());
-            return HandshakeEvent::Refused;
-        }
-        Err(_) => return HandshakeEvent::Refused,
+    let peeked = match sys::peek(socket, &mut message) {
+        Ok(peeked) => peeked,
+        Err(Errno::AGAIN | Errno::INTR) => return HelloEvent::Incomplete,
+        Err(_) => return HelloEvent::Refused,
     };
-    let checked = Hello::decode(&message[..length], config).and_then(|hello| {
-        let file = file.ok_or(Answer::BadHello)?;
-        let region = Region::map_foreign(file.as_fd(), hello.ring_bytes);
-        let region = region.map_err(|_| Answer::BadMemory)?;
-        Ok((hello, Arc::new(region)))
+    let checked = Hello::decode(&message[..peeked.length], config).and_then(|hello| {
+        let file = match sys::peek_file(socket, closer) {
+            Ok(file) => file.ok_or(Answer::BadHello)?,
+            Err(Errno::MFILE) => return Err(Answer::Full),
+            Err(_) => return Err(Answer::BadHello),
+        };
+        match Region::map_foreign(file.as_fd(), hello.ring_bytes) {
+            Ok(region) => Ok((hello, Arc::new(region))),
+            Err(_) => {
+                closer.give(file);
+                Err(Answer::BadMemory)
+            }
+        }
     });
     match checked {
-        Ok((hello, region)) => HandshakeEvent::Completed(CompletedHandshake {
-            socket,
-            hello,
-            region,
-        }),
+        Ok((hello, region)) => {
+            sys::discard(socket);
+            HelloEvent::Complete(hello, region)
+        }
         Err(answer) => {
             // If the peer does not receive the answer, it sees the connection close.
-            let _ = sys::send(&socket, &answer.encode());
-            HandshakeEvent::Refused
+            let _ = sys::send(socket, &answer.encode());
+            HelloEvent::Refused
         }
     }
 }
@@ -212,10 +249,11 @@ mod tests {
 
     #[test]
     fn connections_without_a_hello_are_bounded_and_time_out() {
+        let closer = Closer::new();
         let name = format!("starling-shm/test-{}-handshakes", std::process::id());
         let poller = Poller::new().unwrap();
         let listener = sys::listen(name.as_bytes()).unwrap();
-        let mut handshakes = PendingHandshakes::new(Some(listener), &poller).unwrap();
+        let mut handshakes = PendingHandshakes::new(Some(listener), &closer, &poller).unwrap();
         let config = ShmConfig::default();
         let start = Instant::now();
         assert_eq!(handshakes.poll_timeout(), None);

@@ -9,11 +9,11 @@
 //! something twice in a row, datagrams arrive faster than turns, and the peer's ring is drained as
 //! far as the burst goes.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
+use crate::closer::PeerSocket;
 use crate::map::{ForeignHeap, MappedSleepWords, Ring};
 use crate::ring::{Consumer, Heads, LINE};
 use crate::sleep::{Doorbell, WANTS_SPACE};
@@ -38,7 +38,7 @@ struct RxPeer {
     consumer: Consumer<Ring>,
     words: MappedSleepWords,
     doorbell: Doorbell,
-    socket: Arc<OwnedFd>,
+    socket: Arc<PeerSocket>,
     /// The first poll of its last turn found nothing.
     was_idle: bool,
     /// The last turn that found something.
@@ -124,7 +124,7 @@ impl ShmRx {
         peer: u32,
         consumer: Consumer<Ring>,
         words: MappedSleepWords,
-        socket: Arc<OwnedFd>,
+        socket: Arc<PeerSocket>,
     ) {
         self.make_room_for(consumer.buffer_bytes());
         let index = peer as usize;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
 
+use crate::closer::PeerSocket;
 use crate::handshake::{DOORBELL, HeapMessage};
 use crate::heap::{LEND_FROM, MessageHeap, MessageId};
 use crate::map::{MappedSleepWords, Ring};
@@ -33,7 +34,7 @@ struct TxPeer {
     heap_access: HeapAccess,
     words: MappedSleepWords,
     doorbell: Doorbell,
-    socket: Arc<OwnedFd>,
+    socket: Arc<PeerSocket>,
     /// Its number is in the list of peers to flush.
     listed: bool,
 }
@@ -125,7 +126,7 @@ impl ShmTx {
         peer: u32,
         producer: Producer<Ring, MessageId>,
         words: MappedSleepWords,
-        socket: Arc<OwnedFd>,
+        socket: Arc<PeerSocket>,
     ) {
         let index = peer as usize;
         if self.peers.len() <= index {

@@ -41,9 +41,14 @@ pub fn memory(bytes: u64, seals: SealFlags) -> File {
     file.into()
 }
 
-pub fn sealed_memory() -> File {
+/// Memory of a size that is final.
+pub fn sealed(bytes: u64) -> File {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    memory(page() + 2 * (LINE_RING + BULK_RING), seals)
+    memory(bytes, seals)
+}
+
+pub fn sealed_memory() -> File {
+    sealed(page() + 2 * (LINE_RING + BULK_RING))
 }
 
 pub fn hello() -> [u8; 24] {
