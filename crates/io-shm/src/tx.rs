@@ -157,6 +157,8 @@ impl ShmTx {
 
     /// Removes a peer, and its frames that were not flushed.
     pub(crate) fn remove(&mut self, peer: u32) {
+        // The next peer with its number has broken nothing.
+        self.faults.retain(|&other| other != peer);
         if let Some(mut removed) = self.peers[peer as usize].take() {
             self.unflushed.retain(|&other| other != peer);
             if let Some(heap) = &self.heap {

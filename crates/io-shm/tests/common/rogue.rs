@@ -2,15 +2,15 @@
 //! them.
 
 use std::fs::File;
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use starling_io::PacketIo;
 
@@ -60,17 +60,19 @@ pub fn hello() -> [u8; 24] {
     hello
 }
 
-pub fn connect(address: &str) -> OwnedFd {
+fn socket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+fn socket_address(address: &str) -> SocketAddrUnix {
     let name = address.replace("shm://", "starling-shm/");
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
-    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    rustix::net::connect(&socket, &name).unwrap();
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
+}
+
+pub fn connect(address: &str) -> OwnedFd {
+    let socket = socket();
+    rustix::net::connect(&socket, &socket_address(address)).unwrap();
     socket
 }
 
@@ -141,5 +143,45 @@ impl Rogue {
         let mut message = [0; 16];
         // Doorbell messages may come before the end.
         (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
+    }
+}
+
+/// A name that is not a device's.
+pub struct RogueServer {
+    pub address: String,
+    listener: OwnedFd,
+}
+
+impl RogueServer {
+    pub fn bind(address: &str) -> Self {
+        let listener = socket();
+        rustix::net::bind(&listener, &socket_address(address)).unwrap();
+        rustix::net::listen(&listener, 8).unwrap();
+        Self {
+            address: address.to_owned(),
+            listener,
+        }
+    }
+
+    /// Accepts a peer that has sent its hello, and returns its memory.
+    pub fn accept(&self) -> (OwnedFd, File) {
+        let socket = rustix::net::accept(&self.listener).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let (mut hello, flags) = ([0; 24], RecvFlags::CMSG_CLOEXEC);
+        rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut hello)],
+            &mut control,
+            flags,
+        )
+        .unwrap();
+        let mut files = control.drain().filter_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        let memory = files.next().expect("the memory of the rings").into();
+        drop(files);
+        (socket, memory)
     }
 }
