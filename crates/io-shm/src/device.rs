@@ -25,6 +25,7 @@ use crate::rx::ShmRx;
 use crate::sleep::{EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
 use crate::sys::{self, Poller};
 use crate::tx::ShmTx;
+use crate::users;
 
 /// Poller key of the waker. Keys below it are peers' numbers.
 const WAKER_KEY: u64 = 1 << 61;
@@ -298,7 +299,8 @@ impl PacketIo for ShmIo {
             _ => host_error(&attempt, error),
         })?;
         let socket = PeerSocket::new(socket, &self.closer);
-        if !self.config.allow_other_users && !sys::peer_is_ours_or_root(&socket).unwrap_or(false) {
+        if !self.config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false)
+        {
             return Err(IoError::new(
                 Fault::Peer,
                 &attempt,

@@ -16,6 +16,7 @@ use crate::config::ShmConfig;
 use crate::handshake::{Answer, HELLO_BYTES, Hello};
 use crate::map::Region;
 use crate::sys::{self, Poller};
+use crate::users;
 
 /// The most connections without a hello.
 const MAX_PENDING: usize = 64;
@@ -148,7 +149,7 @@ impl PendingHandshakes {
                 // EAGAIN: no more. On other errors this one is gone; the next poll accepts the rest.
                 Err(_) => break,
             };
-            if !config.allow_other_users && !sys::peer_is_ours_or_root(&socket).unwrap_or(false) {
+            if !config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false) {
                 // If the peer does not receive the answer, it sees the connection close.
                 let _ = sys::send(&socket, &Answer::NotPermitted.encode());
                 continue;

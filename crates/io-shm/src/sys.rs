@@ -72,12 +72,6 @@ pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Whether the process at the other end runs as this process's user or as root.
-pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
-    let uid = rustix::net::sockopt::socket_peercred(socket)?.uid;
-    Ok(uid.is_root() || uid == rustix::process::geteuid())
-}
-
 /// Sends a message with one file.
 pub(crate) fn send_with_file(
     socket: &OwnedFd,

@@ -14,6 +14,7 @@ use crate::map::{MappedSleepWords, Ring};
 use crate::ring::Producer;
 use crate::sleep::{Doorbell, SLEEPING};
 use crate::sys;
+use crate::users;
 
 /// So many records may be lent to a peer before each further one looks for those that it consumed.
 const MAX_LENT_UNSEEN: usize = 8;
@@ -149,7 +150,7 @@ impl ShmTx {
         if let Some(heap) = &self.heap
             && let Some(Some(to)) = self.peers.get_mut(peer as usize)
             && heap.bytes() as u64 <= max_heap
-            && sys::peer_is_ours_or_root(&to.socket).unwrap_or(false)
+            && users::peer_is_ours_or_root(&to.socket).unwrap_or(false)
         {
             to.heap_access = HeapAccess::Allowed;
         }
