@@ -283,7 +283,7 @@ impl PacketIo for ShmIo {
                 Fault::Host,
                 &attempt,
                 format!("there are {} peers already", self.config.max_peers),
-                "close some, or raise max_peers",
+                "close some, or raise ShmConfig::max_peers",
             )
         })?;
         let peer_error = |error: Errno, remedy: &str| {
@@ -305,7 +305,7 @@ impl PacketIo for ShmIo {
                 Fault::Peer,
                 &attempt,
                 "another user's process has this name",
-                "run both as one user, or set allow_other_users",
+                "run both as one user, or set ShmConfig::allow_other_users at both ends",
             ));
         }
         let ring_bytes = self.config.ring_bytes;
@@ -316,8 +316,18 @@ impl PacketIo for ShmIo {
         };
         let (region, file) =
             Region::create(ring_bytes).map_err(|error| host_error(&attempt, error))?;
-        sys::send_with_file(&socket, &hello.encode(), file.as_fd())
-            .map_err(|error| peer_error(error, "the server has just gone: start it again"))?;
+        let sent = sys::send_with_file(&socket, &hello.encode(), file.as_fd());
+        // A server that has refused this end hung up, and said why: an event for the caller.
+        if let Err(error) = sent
+            && !sys::has_message(&socket)
+        {
+            return Err(match error {
+                Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => {
+                    peer_error(error, "the server has just gone: start it again")
+                }
+                _ => host_error(&attempt, error),
+            });
+        }
         let region = Arc::new(region);
         self.insert(
             number,
@@ -412,6 +422,7 @@ impl PacketIo for ShmIo {
                 ("rx_ring", self.rx.received()),
                 ("tx_gathered", self.tx.gathered()),
                 ("peers_refused", self.refused),
+                ("peers_not_permitted", self.handshakes.not_permitted),
                 ("peers_cut_off", self.cut_off),
             ],
         }

@@ -63,6 +63,8 @@ pub(crate) struct PendingHandshakes {
     next_key: u64,
     /// Accepting pauses until then.
     paused_until: Option<Instant>,
+    /// Connections of users that the device does not talk to, so far.
+    pub(crate) not_permitted: u64,
 }
 
 impl PendingHandshakes {
@@ -81,6 +83,7 @@ impl PendingHandshakes {
             pending: VecDeque::new(),
             next_key: FIRST_KEY + 1,
             paused_until: None,
+            not_permitted: 0,
         })
     }
 
@@ -150,6 +153,7 @@ impl PendingHandshakes {
                 Err(_) => break,
             };
             if !config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false) {
+                self.not_permitted += 1;
                 // If the peer does not receive the answer, it sees the connection close.
                 let _ = sys::send(&socket, &Answer::NotPermitted.encode());
                 continue;

@@ -123,6 +123,13 @@ pub(crate) fn peek(socket: &OwnedFd, message: &mut [u8]) -> rustix::io::Result<P
     })
 }
 
+/// Whether a message is in the socket, also one of a peer that has gone.
+pub(crate) fn has_message(socket: &OwnedFd) -> bool {
+    // The kernel reports once that the peer left without having read everything, and then what it sent.
+    let mut peeks = (0..2).map(|_| peek(socket, &mut [0]));
+    peeks.any(|peeked| peeked.is_ok_and(|peeked| peeked.length != 0))
+}
+
 /// Opens the one file of the next message, which stays in the socket. `None` if it has another number of
 /// files: the closer gets them. `EMFILE` if this process may open no more.
 pub(crate) fn peek_file(socket: &OwnedFd, closer: &Closer) -> rustix::io::Result<Option<OwnedFd>> {

@@ -4,33 +4,17 @@
 mod common;
 
 use std::fs::File;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::rogue::{HEAP_BYTES, Rogue, connect, hello, sealed_memory, send};
+use common::rogue::{HEAP_BYTES, Rogue, connect, hello, sealed_memory, send, slow_to_close};
 use common::{Device, name, open_files};
 use starling_io::PacketIo;
 use starling_io_shm::ShmConfig;
 use starling_io_testing::PATIENCE;
-
-/// Far longer than the test waits.
-const LINGER: Duration = Duration::from_secs(3600);
-
-/// A TCP socket whose last `close` waits until the other end has read everything, or is gone.
-fn slow_to_close() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (other, _) = listener.accept().unwrap();
-    slow.set_nonblocking(true).unwrap();
-    while slow.write(&[0; 64 << 10]).is_ok() {}
-    slow.set_nonblocking(false).unwrap();
-    rustix::net::sockopt::set_socket_linger(&slow, Some(LINGER)).unwrap();
-    (slow, other)
-}
 
 /// The server looks for peers while one sends files that are slow to close and has no copies of them.
 /// Afterwards, no file of the peer is left.

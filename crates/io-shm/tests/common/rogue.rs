@@ -2,10 +2,12 @@
 //! them.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -146,6 +148,21 @@ impl Rogue {
     }
 }
 
+/// Far longer than a test waits.
+const LINGER: Duration = Duration::from_secs(3600);
+
+/// A TCP socket whose last `close` waits until the other end has read everything, or is gone.
+pub fn slow_to_close() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    slow.set_nonblocking(true).unwrap();
+    while slow.write(&[0; 64 << 10]).is_ok() {}
+    slow.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&slow, Some(LINGER)).unwrap();
+    (slow, other)
+}
+
 /// A name that is not a device's.
 pub struct RogueServer {
     pub address: String,
@@ -161,6 +178,15 @@ impl RogueServer {
             address: address.to_owned(),
             listener,
         }
+    }
+
+    /// Refuses the next peer with this code, perhaps before it has sent its hello.
+    pub fn refuse(&self, code: u32) {
+        let socket = rustix::net::accept(&self.listener).unwrap();
+        let mut answer = [0; 16];
+        answer[..10].copy_from_slice(b"STRLshm\0\x01\0");
+        answer[12..].copy_from_slice(&code.to_le_bytes());
+        send(&socket, &answer, &[]);
     }
 
     /// Accepts a peer that has sent its hello, and returns its memory.
