@@ -45,8 +45,17 @@ pub struct ShmConfig {
     pub max_datagram: usize,
     /// The most peers at once, opened and accepted together.
     ///
-    /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used.
+    /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used. A device
+    /// that accepts peers has at most as many as leave a quarter of the process's descriptors to others.
+    ///
+    /// When a peer connects and no place is free, the one goes that has been silent for longest, of
+    /// those that have not sent anything.
     pub max_peers: usize,
+    /// The most accepted peers at once from one process; or, of users that only
+    /// [`ShmConfig::allow_other_users`] lets in, from one user.
+    ///
+    /// Default: 512, so that no process alone keeps all others out.
+    pub max_peers_of_one: usize,
     /// Talk to processes of other users as well. Without it a peer must run as this process's
     /// user or as root.
     ///
@@ -87,6 +96,7 @@ impl Default for ShmConfig {
             max_accepted_ring_bytes: 1 << 20,
             max_datagram: 64 << 10,
             max_peers: 1024,
+            max_peers_of_one: 512,
             allow_other_users: false,
             heap_bytes: 64 << 20,
             share_heap_with_clients: false,
@@ -125,11 +135,13 @@ impl ShmConfig {
                 "set 256 to 65,559 bytes, and ring_bytes to at least four times as much",
             );
         }
-        if self.max_peers == 0 || self.max_peers > 1 << 16 {
-            return wrong(
-                format!("max_peers is {}", self.max_peers),
-                "set 1 to 65,536",
-            );
+        for (name, peers) in [
+            ("max_peers", self.max_peers),
+            ("max_peers_of_one", self.max_peers_of_one),
+        ] {
+            if peers == 0 || peers > 1 << 16 {
+                return wrong(format!("{name} is {peers}"), "set 1 to 65,536");
+            }
         }
         for (name, bytes) in [
             ("heap_bytes", self.heap_bytes),
@@ -183,6 +195,7 @@ mod tests {
         assert_eq!(with(|c| c.max_datagram = 255), Fault::Caller);
         assert_eq!(with(|c| c.max_datagram = 65_560), Fault::Caller);
         assert_eq!(with(|c| c.max_peers = 0), Fault::Caller);
+        assert_eq!(with(|c| c.max_peers_of_one = 0), Fault::Caller);
         assert_eq!(with(|c| c.heap_bytes = 4096), Fault::Caller);
         assert_eq!(with(|c| c.heap_bytes = 65 << 20), Fault::Caller);
         assert_eq!(

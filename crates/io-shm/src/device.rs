@@ -1,5 +1,6 @@
 //! The device: opening it, sleeping, and the [`PacketIo`] over its halves and connections.
 
+mod admission;
 mod connections;
 
 use std::collections::VecDeque;
@@ -13,6 +14,7 @@ use starling_io::{
     PeerId, Wake,
 };
 
+use self::admission::{AdmissionCounts, places};
 use self::connections::{Connection, ConnectionState};
 use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
@@ -23,7 +25,7 @@ use crate::pending::{self, PendingHandshakes};
 use crate::ring::LINE;
 use crate::rx::ShmRx;
 use crate::sleep::{EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
-use crate::sys::{self, Poller};
+use crate::sys::{self, Poller, Ready};
 use crate::tx::ShmTx;
 use crate::users;
 
@@ -82,8 +84,12 @@ pub struct ShmIo {
     events: VecDeque<IoEvent>,
     /// Peers whose connections are in [`ConnectionState::Draining`].
     draining: Vec<u32>,
-    /// Peers refused because all numbers were in use, and peers that broke their rings, so far.
-    refused: u64,
+    /// The most peers.
+    places: usize,
+    counts: AdmissionCounts,
+    /// Peers that became silent, so far.
+    silences: u64,
+    /// Peers that broke their rings, so far.
     cut_off: u64,
     /// The number of the last sleep, in the form of a sleep word.
     epoch: u64,
@@ -142,6 +148,7 @@ impl ShmIo {
         sys::register_membarrier();
         let is_client = listener.is_none();
         let closer = Closer::new();
+        let places = places(&config, !is_client);
         let setup = || {
             let poller = Poller::new()?;
             let waker = EventfdWaker::new()
@@ -175,7 +182,9 @@ impl ShmIo {
             address,
             events: VecDeque::new(),
             draining: Vec::new(),
-            refused: 0,
+            places,
+            counts: AdmissionCounts::default(),
+            silences: 0,
             cut_off: 0,
             epoch: 0,
             calls: 0,
@@ -187,18 +196,22 @@ impl ShmIo {
     /// Polls all sockets without waiting.
     fn poll_sockets(&mut self, now: Instant) -> rustix::io::Result<()> {
         self.last_poll = now;
-        for ready in self.poller.ready()? {
+        let ready = self.poller.ready()?;
+        // Peers first: one that connects may get the number of another.
+        for ready in &ready {
             match ready.key {
                 WAKER_KEY => self.waker.drain(),
-                key if key >= pending::FIRST_KEY => {
-                    let completed =
-                        self.handshakes
-                            .handle_ready(key, now, &self.poller, &self.config);
-                    for handshake in completed {
-                        self.accept(handshake);
-                    }
-                }
+                key if key >= pending::FIRST_KEY => {}
                 number => self.handle_messages(number as u32, ready.hung_up),
+            }
+        }
+        let handshakes = |ready: &&Ready| ready.key >= pending::FIRST_KEY;
+        for Ready { key, .. } in ready.iter().filter(handshakes) {
+            let completed = self
+                .handshakes
+                .handle_ready(*key, now, &self.poller, &self.config);
+            for handshake in completed {
+                self.accept(handshake);
             }
         }
         self.handshakes.handle_timeout(now, &self.poller);
@@ -282,8 +295,8 @@ impl PacketIo for ShmIo {
             IoError::new(
                 Fault::Host,
                 &attempt,
-                format!("there are {} peers already", self.config.max_peers),
-                "close some, or raise ShmConfig::max_peers",
+                format!("there are {} peers already", self.places),
+                "close some, or raise ShmConfig::max_peers or the limit of open files",
             )
         })?;
         let peer_error = |error: Errno, remedy: &str| {
@@ -353,7 +366,7 @@ impl PacketIo for ShmIo {
             && connection.side == Side::Acceptor
             && connection.state == ConnectionState::Open
         {
-            self.rx.forget_sent(peer.0);
+            self.set_silent(peer);
             return;
         }
         let Some(connection) = place.take() else {
@@ -421,7 +434,9 @@ impl PacketIo for ShmIo {
             counts: vec![
                 ("rx_ring", self.rx.received()),
                 ("tx_gathered", self.tx.gathered()),
-                ("peers_refused", self.refused),
+                ("peers_refused", self.counts.refused),
+                ("peers_refused_files", self.handshakes.refused_files),
+                ("peers_evicted", self.counts.evicted),
                 ("peers_not_permitted", self.handshakes.not_permitted),
                 ("peers_cut_off", self.cut_off),
             ],

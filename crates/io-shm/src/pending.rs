@@ -27,6 +27,12 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most connections accepted in one poll.
 const MAX_ACCEPTS: usize = 64;
 
+/// The most connections of users that the device does not talk to, in one poll.
+const MAX_NOT_PERMITTED: usize = 4;
+
+/// So many files are kept for refusals when the process has no descriptors left.
+const RESERVED_FILES: usize = 8;
+
 /// How long accepting stops when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -65,6 +71,10 @@ pub(crate) struct PendingHandshakes {
     paused_until: Option<Instant>,
     /// Connections of users that the device does not talk to, so far.
     pub(crate) not_permitted: u64,
+    /// Connections refused because the process had no file descriptors left, so far.
+    pub(crate) refused_files: u64,
+    /// Files that are closed when the process has no descriptors left, so that it can refuse peers.
+    reserve: Vec<OwnedFd>,
 }
 
 impl PendingHandshakes {
@@ -77,14 +87,29 @@ impl PendingHandshakes {
         if let Some(listener) = &listener {
             poller.add(listener, LISTENER_KEY)?;
         }
-        Ok(Self {
+        let mut handshakes = Self {
             listener,
             closer: closer.clone(),
             pending: VecDeque::new(),
             next_key: FIRST_KEY + 1,
             paused_until: None,
             not_permitted: 0,
-        })
+            refused_files: 0,
+            reserve: Vec::new(),
+        };
+        handshakes.fill_reserve();
+        Ok(handshakes)
+    }
+
+    /// Opens files to keep, as far as there is room for them.
+    fn fill_reserve(&mut self) {
+        if let Some(listener) = &self.listener {
+            while self.reserve.len() < RESERVED_FILES
+                && let Ok(file) = rustix::io::fcntl_dupfd_cloexec(listener, 0)
+            {
+                self.reserve.push(file);
+            }
+        }
     }
 
     /// Handles that the file with this key is ready. Returns completed handshakes.
@@ -118,7 +143,8 @@ impl PendingHandshakes {
                 self.pending.insert(index, pending);
                 Vec::new()
             }
-            HelloEvent::Refused => {
+            HelloEvent::Refused(answer) => {
+                self.refused_files += u64::from(answer == Answer::Full);
                 pending.end(poller);
                 Vec::new()
             }
@@ -131,10 +157,12 @@ impl PendingHandshakes {
         poller: &Poller,
         config: &ShmConfig,
     ) -> Vec<CompletedHandshake> {
+        self.fill_reserve();
         let Some(listener) = &self.listener else {
             return Vec::new();
         };
         let mut completed = Vec::new();
+        let mut not_permitted = 0;
         for _ in 0..MAX_ACCEPTS {
             if self.closer.is_behind() {
                 poller.remove(listener);
@@ -143,6 +171,15 @@ impl PendingHandshakes {
             }
             let socket = match sys::accept(listener) {
                 Ok(socket) => PeerSocket::new(socket, &self.closer),
+                Err(Errno::MFILE | Errno::NFILE) if self.reserve.pop().is_some() => {
+                    // Another thread may have been faster, and then this is tried again.
+                    if let Ok(socket) = sys::accept(listener) {
+                        self.refused_files += 1;
+                        let _ = sys::send(&socket, &Answer::Full.encode());
+                        drop(PeerSocket::new(socket, &self.closer));
+                    }
+                    continue;
+                }
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // The socket stays readable, so polling it again at once would spin.
                     poller.remove(listener);
@@ -154,8 +191,12 @@ impl PendingHandshakes {
             };
             if !config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false) {
                 self.not_permitted += 1;
+                not_permitted += 1;
                 // If the peer does not receive the answer, it sees the connection close.
                 let _ = sys::send(&socket, &Answer::NotPermitted.encode());
+                if not_permitted == MAX_NOT_PERMITTED {
+                    break;
+                }
                 continue;
             }
             match receive_hello(&socket, config, &self.closer) {
@@ -178,7 +219,9 @@ impl PendingHandshakes {
                             .push_back(PendingHandshake { socket, key, until });
                     }
                 }
-                HelloEvent::Refused => {}
+                HelloEvent::Refused(answer) => {
+                    self.refused_files += u64::from(answer == Answer::Full);
+                }
             }
         }
         completed
@@ -209,7 +252,7 @@ impl PendingHandshakes {
 enum HelloEvent {
     Complete(Hello, Arc<Region>),
     Incomplete,
-    Refused,
+    Refused(Answer),
 }
 
 /// Receives a hello and maps the memory that comes with it. Answers a refused peer with the reason; its
@@ -219,7 +262,7 @@ fn receive_hello(socket: &OwnedFd, config: &ShmConfig, closer: &Closer) -> Hello
     let peeked = match sys::peek(socket, &mut message) {
         Ok(peeked) => peeked,
         Err(Errno::AGAIN | Errno::INTR) => return HelloEvent::Incomplete,
-        Err(_) => return HelloEvent::Refused,
+        Err(_) => return HelloEvent::Refused(Answer::BadHello),
     };
     let checked = Hello::decode(&message[..peeked.length], config).and_then(|hello| {
         let file = match sys::peek_file(socket, closer) {
@@ -243,7 +286,7 @@ fn receive_hello(socket: &OwnedFd, config: &ShmConfig, closer: &Closer) -> Hello
         Err(answer) => {
             // If the peer does not receive the answer, it sees the connection close.
             let _ = sys::send(socket, &answer.encode());
-            HelloEvent::Refused
+            HelloEvent::Refused(answer)
         }
     }
 }

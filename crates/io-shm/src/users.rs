@@ -3,10 +3,10 @@
 //! The kernel shows all users that have no id in this user namespace as one, the *overflow uid*, which is
 //! usually 65534. Two such users are not the same, though their numbers are.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::process::Uid;
+use rustix::io::Errno;
 
 /// The overflow uid of a kernel that does not say.
 const DEFAULT_OVERFLOW_UID: u32 = 65_534;
@@ -14,18 +14,63 @@ const DEFAULT_OVERFLOW_UID: u32 = 65_534;
 /// How many ids there are: all but the one that means none.
 const ALL_IDS: u64 = u32::MAX as u64;
 
-/// Whether the process at the other end runs as this process's user or as root.
-pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
-    let uid = rustix::net::sockopt::socket_peercred(socket)?.uid;
-    Ok(is_ours_or_root(
-        uid,
-        rustix::process::geteuid(),
-        unmapped_uid(),
-    ))
+/// Whose connection it is, for limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A process of this process's user or of root.
+    Process(i32),
+    /// Another user, with all processes: who has one may make more.
+    User(u32),
 }
 
-fn is_ours_or_root(uid: Uid, own: Uid, unmapped: Option<u32>) -> bool {
-    Some(uid.as_raw()) != unmapped && (uid.is_root() || uid == own)
+impl Origin {
+    /// Who is at the other end; `None` if the kernel does not say, as of a process outside of this pid
+    /// namespace.
+    pub(crate) fn of(socket: &OwnedFd) -> Option<Self> {
+        let peer = peer_of(socket).ok()?;
+        if !is_permitted(peer.uid) {
+            return Some(Self::User(peer.uid));
+        }
+        (peer.pid != 0).then_some(Self::Process(peer.pid))
+    }
+}
+
+/// Whether the process at the other end runs as this process's user or as root.
+pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    Ok(is_permitted(peer_of(socket)?.uid))
+}
+
+fn is_permitted(uid: u32) -> bool {
+    is_ours_or_root(uid, rustix::process::geteuid().as_raw(), unmapped_uid())
+}
+
+fn is_ours_or_root(uid: u32, own: u32, unmapped: Option<u32>) -> bool {
+    Some(uid) != unmapped && (uid == 0 || uid == own)
+}
+
+/// The process at the other end, as it was when it connected or began to listen. Without `rustix`, whose
+/// type has no room for the process id zero: a process outside of this pid namespace.
+fn peer_of(socket: &OwnedFd) -> rustix::io::Result<libc::ucred> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `peer`, which has so many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    match result {
+        0 => Ok(peer),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
 }
 
 /// The id that stands for all users without one in this namespace; `None` if every user has one.
@@ -55,17 +100,27 @@ mod tests {
 
     #[test]
     fn the_overflow_uid_is_nobody_unless_every_user_has_an_id() {
-        let permits =
-            |uid, own, unmapped| is_ours_or_root(Uid::from_raw(uid), Uid::from_raw(own), unmapped);
         for unmapped in [None, Some(65_534)] {
-            assert!(permits(1000, 1000, unmapped));
-            assert!(permits(0, 1000, unmapped));
-            assert!(!permits(1001, 1000, unmapped));
-            assert!(!permits(65_534, 1000, unmapped));
-            assert!(!permits(65_534, 0, unmapped));
+            assert!(is_ours_or_root(1000, 1000, unmapped));
+            assert!(is_ours_or_root(0, 1000, unmapped));
+            assert!(!is_ours_or_root(1001, 1000, unmapped));
+            assert!(!is_ours_or_root(65_534, 1000, unmapped));
+            assert!(!is_ours_or_root(65_534, 0, unmapped));
         }
-        assert!(!permits(65_534, 65_534, Some(65_534)));
-        assert!(permits(65_534, 65_534, None));
+        assert!(!is_ours_or_root(65_534, 65_534, Some(65_534)));
+        assert!(is_ours_or_root(65_534, 65_534, None));
+    }
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process() {
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let socket = OwnedFd::from(socket);
+        let own = Origin::Process(std::process::id() as i32);
+        match peer_is_ours_or_root(&socket) {
+            Ok(true) => assert_eq!(Origin::of(&socket), Some(own)),
+            // A user without an id.
+            result => assert_eq!((result, unmapped_uid().is_some()), (Ok(false), true)),
+        }
     }
 
     #[test]

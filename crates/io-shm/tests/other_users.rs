@@ -23,6 +23,9 @@ const ADDRESS: &str = "STARLING_TEST_ADDRESS";
 /// A user who owns nothing here.
 const STRANGER: u32 = 23_456;
 
+/// So many connections a stranger makes at once.
+const CROWD: u64 = 100;
+
 /// A child process, which is killed when the test ends, also by a panic.
 struct Other {
     process: Child,
@@ -139,6 +142,12 @@ fn other_process() {
             // Until it is killed.
             let _ = std::io::stdin().read(&mut [0]);
         }
+        "crowd" => {
+            let _sockets: Vec<_> = (0..CROWD).map(|_| connect(&address)).collect();
+            println!("ready");
+            // Until it is killed.
+            let _ = std::io::stdin().read(&mut [0]);
+        }
         role => panic!("no such role: {role}"),
     }
 }
@@ -233,4 +242,26 @@ fn a_file_of_another_user_that_is_slow_to_close_does_not_stop_the_device() {
         Ok(Some(1)),
         "the dispatch thread waits for the peer"
     );
+}
+
+/// The other connections wait until the device has looked at its rings again.
+#[test]
+fn a_crowd_of_other_users_is_refused_a_few_at_a_time() {
+    let address = name("crowd");
+    let mut server = Device::bind(&address, &ShmConfig::default());
+    let Some(_stranger) = start_stranger("crowd", &address) else {
+        println!("skipped: a_crowd_of_other_users_is_refused_a_few_at_a_time needs root");
+        return;
+    };
+    let mut refused = 0;
+    while refused < CROWD {
+        server.wait(None).unwrap();
+        let so_far = server.report().count("peers_not_permitted").unwrap();
+        assert!(
+            (1..=4).contains(&(so_far - refused)),
+            "{}",
+            so_far - refused
+        );
+        refused = so_far;
+    }
 }

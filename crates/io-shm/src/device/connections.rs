@@ -9,11 +9,11 @@ use starling_io::{IoEvent, PeerGone, PeerId};
 use super::ShmIo;
 use crate::closer::{Closer, PeerSocket};
 use crate::config::{ShmConfig, valid_heap_bytes};
-use crate::handshake::{ANSWER_BYTES, Abilities, Answer, HeapMessage, Hello};
+use crate::handshake::{ANSWER_BYTES, Answer, HeapMessage, Hello};
 use crate::map::{ForeignHeap, MappedSleepWords, Region, Ring, Side};
-use crate::pending::CompletedHandshake;
 use crate::ring::{Consumer, Heads, LINE, Producer};
 use crate::sys;
+use crate::users::Origin;
 
 /// The most messages received from one socket in one poll.
 const MAX_MESSAGES_PER_POLL: usize = 16;
@@ -56,6 +56,10 @@ pub(super) struct Connection {
     pub(super) gone: PeerGone,
     /// The peer may share its message heap, and has not.
     pub(super) takes_heap: bool,
+    /// Who opened it, if the peer did and the kernel says.
+    pub(super) origin: Option<Origin>,
+    /// Where in the order of silences the peer's last one began, if the peer opened it.
+    pub(super) silent_since: u64,
 }
 
 impl ShmIo {
@@ -66,7 +70,7 @@ impl ShmIo {
             .iter()
             .position(|connection| connection.is_none());
         let number = free.unwrap_or(self.connections.len());
-        (number < self.config.max_peers).then_some(number as u32)
+        (number < self.places).then_some(number as u32)
     }
 
     /// The live peer that was opened by this address. Any number of sessions share one pair of
@@ -123,6 +127,8 @@ impl ShmIo {
             opened: opened.map(Into::into),
             gone: PeerGone::Certain,
             takes_heap: self.config.max_accepted_heap_bytes != 0,
+            origin: None,
+            silent_since: 0,
         };
         let index = number as usize;
         if index == self.connections.len() {
@@ -131,35 +137,6 @@ impl ShmIo {
             self.connections[index] = Some(connection);
         }
         Ok(())
-    }
-
-    /// Makes a peer of an accepted connection.
-    pub(super) fn accept(&mut self, handshake: CompletedHandshake) {
-        let Some(number) = self.free_number() else {
-            self.refused += 1;
-            // If the peer does not receive the answer, it sees the connection close.
-            let _ = sys::send(&handshake.socket, &Answer::Full.encode());
-            return;
-        };
-        let abilities = Abilities::own(&self.config);
-        let theirs = handshake.hello.abilities;
-        if abilities.has_membarrier && theirs.has_membarrier {
-            handshake.region.use_asymmetric_fences();
-        }
-        // A peer that cannot receive the answer is already gone, which the next poll finds.
-        let _ = sys::send(&handshake.socket, &Answer::Welcome(abilities).encode());
-        let inserted = self.insert(
-            number,
-            Side::Acceptor,
-            handshake.socket,
-            handshake.region,
-            handshake.hello,
-            None,
-        );
-        // If the kernel has no memory to poll another file, the peer sees a hang-up.
-        if inserted.is_ok() {
-            self.tx.set_max_heap(number, theirs.max_heap);
-        }
     }
 
     /// Receives messages from a peer's socket.
@@ -289,9 +266,18 @@ impl ShmIo {
             self.cut_off += 1;
             self.handle_hang_up(number);
         }
+        self.draining.retain(|number| !broken.contains(number));
+        for number in broken {
+            self.end_link(number);
+        }
+        self.end_drained();
+    }
+
+    /// Ends the connections of peers that are gone and have nothing more to deliver.
+    pub(super) fn end_drained(&mut self) {
         let mut index = 0;
         while let Some(&number) = self.draining.get(index) {
-            if broken.contains(&number) || self.rx.is_drained(number) {
+            if self.rx.is_drained(number) {
                 self.draining.swap_remove(index);
                 self.end_link(number);
             } else {
@@ -305,6 +291,9 @@ impl ShmIo {
         let Some(Some(connection)) = self.connections.get_mut(number as usize) else {
             return;
         };
+        if connection.state == ConnectionState::Closed {
+            return;
+        }
         connection.state = ConnectionState::Closed;
         let unknown = connection.side == Side::Acceptor && !self.rx.has_sent(number);
         self.rx.remove(number);

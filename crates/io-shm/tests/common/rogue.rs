@@ -107,7 +107,12 @@ impl Rogue {
     /// The code of the answer; `None` if the device hung up without one.
     pub fn answer(&mut self) -> Option<u32> {
         let mut answer = [0; 16];
-        match self.socket.read(&mut answer).unwrap_or(0) {
+        // The kernel may first report once that the device has not received everything.
+        let length = self
+            .socket
+            .read(&mut answer)
+            .or_else(|_| self.socket.read(&mut answer));
+        match length.unwrap_or(0) {
             16 => Some(u32::from_le_bytes(answer[12..].try_into().unwrap())),
             _ => None,
         }
