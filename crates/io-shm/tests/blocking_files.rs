@@ -64,12 +64,12 @@ fn files_that_are_slow_to_close_do_not_stop_the_device() {
         check(server, files, what, attack)
     };
     let server = check(server, "a hello with a wrong file", &|_, slow| {
-        send(&connect(&address), &hello(), &[slow.as_fd()]);
+        send(connect(&address), &hello(), &[slow.as_fd()]);
     });
     let server = check(server, "a hello with a file too many", &|_, slow| {
         let memory = sealed_memory();
         send(
-            &connect(&address),
+            connect(&address),
             &hello(),
             &[memory.as_fd(), slow.as_fd()],
         );
@@ -81,11 +81,11 @@ fn files_that_are_slow_to_close_do_not_stop_the_device() {
             let memory = sealed_memory();
             let mut files = [memory.as_fd(); 200];
             files[199] = slow.as_fd();
-            send(&connect(&address), &hello(), &files);
+            send(connect(&address), &hello(), &files);
         },
     );
     let server = check(server, "no hello, but a file", &|_, slow| {
-        send(&connect(&address), b"hi", &[slow.as_fd()]);
+        send(connect(&address), b"hi", &[slow.as_fd()]);
     });
     let server = check(server, "a file behind the hello", &|_, slow| {
         let (socket, memory) = (connect(&address), sealed_memory());
