@@ -51,6 +51,23 @@ fn check(
     server
 }
 
+/// A device that is dropped with such a message in a socket.
+fn check_drop(mut server: Device) {
+    let rogue = Rogue::connected(&mut server);
+    let (slow, other) = slow_to_close();
+    send(&rogue.socket, &[1], &[slow.as_fd()]);
+    drop(slow);
+    let (done, is_done) = mpsc::channel();
+    let dropping = thread::spawn(move || {
+        drop(server);
+        let _ = done.send(());
+    });
+    let result = is_done.recv_timeout(PATIENCE);
+    drop::<(File, TcpStream)>((rogue.socket, other));
+    dropping.join().unwrap();
+    assert!(result.is_ok(), "a device that ends waits for a peer");
+}
+
 #[test]
 fn files_that_are_slow_to_close_do_not_stop_the_device() {
     let config = ShmConfig {
@@ -68,11 +85,7 @@ fn files_that_are_slow_to_close_do_not_stop_the_device() {
     });
     let server = check(server, "a hello with a file too many", &|_, slow| {
         let memory = sealed_memory();
-        send(
-            connect(&address),
-            &hello(),
-            &[memory.as_fd(), slow.as_fd()],
-        );
+        send(connect(&address), &hello(), &[memory.as_fd(), slow.as_fd()]);
     });
     let server = check(
         server,
@@ -118,19 +131,5 @@ fn files_that_are_slow_to_close_do_not_stop_the_device() {
     let mut server = server;
     // Still open for others.
     drop(Rogue::connected(&mut server));
-
-    // A device that is dropped with such a message in a socket.
-    let rogue = Rogue::connected(&mut server);
-    let (slow, other) = slow_to_close();
-    send(&rogue.socket, &[1], &[slow.as_fd()]);
-    drop(slow);
-    let (done, is_done) = mpsc::channel();
-    let dropping = thread::spawn(move || {
-        drop(server);
-        let _ = done.send(());
-    });
-    let result = is_done.recv_timeout(PATIENCE);
-    drop::<(File, TcpStream)>((rogue.socket, other));
-    dropping.join().unwrap();
-    assert!(result.is_ok(), "a device that ends waits for a peer");
+    check_drop(server);
 }

@@ -86,29 +86,8 @@ fn other_process() {
                 device.wait(None).unwrap();
             }
         }
-        "no-more-files" => {
-            let mut device = Device::bind(&address, &ShmConfig::default());
-            let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
-            let mut limit = getrlimit(Resource::Nofile);
-            limit.current = Some(free as u64);
-            setrlimit(Resource::Nofile, limit).unwrap();
-            while device.report().count("peers_refused_files") != Some(REFUSED) {
-                device.wait(None).unwrap();
-            }
-        }
-        "few-files" => {
-            let mut limit = getrlimit(Resource::Nofile);
-            limit.current = Some(128);
-            setrlimit(Resource::Nofile, limit).unwrap();
-            let mut device = Device::bind(&address, &ShmConfig::default());
-            loop {
-                let (from, datagram) = device.receive();
-                // There are files left for others.
-                let others: Vec<_> = (0..8).map(|_| std::fs::File::open("/dev/null")).collect();
-                assert!(others.iter().all(Result::is_ok));
-                device.send(from, &datagram);
-            }
-        }
+        "no-more-files" => refuse_without_files(&address),
+        "few-files" => serve_with_few_files(&address),
         "stream" => {
             let mut device = Device::client(&ShmConfig::default());
             let peer = device.open_peer(&address).unwrap();
@@ -144,6 +123,33 @@ fn other_process() {
             }
         }
         role => panic!("no such role: {role}"),
+    }
+}
+
+/// Ends when it has refused [`REFUSED`] peers.
+fn refuse_without_files(address: &str) {
+    let mut device = Device::bind(address, &ShmConfig::default());
+    // From now on, no free number is allowed.
+    let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(free as u64);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    while device.report().count("peers_refused_files") != Some(REFUSED) {
+        device.wait(None).unwrap();
+    }
+}
+
+fn serve_with_few_files(address: &str) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(128);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let mut device = Device::bind(address, &ShmConfig::default());
+    loop {
+        let (from, datagram) = device.receive();
+        // There are files left for others.
+        let others: Vec<_> = (0..8).map(|_| std::fs::File::open("/dev/null")).collect();
+        assert!(others.iter().all(Result::is_ok));
+        device.send(from, &datagram);
     }
 }
 
