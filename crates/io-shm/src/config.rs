@@ -60,7 +60,8 @@ pub struct ShmConfig {
     /// user or as root.
     ///
     /// Default: false. A peer can read and change what is in the rings shared with it, and
-    /// nothing else. But any process on the host may take a name.
+    /// nothing else. But any process on the host may take a name. Users that have no id in this
+    /// process's user namespace count as other users.
     pub allow_other_users: bool,
     /// Size of the device's message heap: the memory for large parts of messages
     /// ([`PacketIo::memory`](starling_io::PacketIo::memory)), out of which a peer copies them once.

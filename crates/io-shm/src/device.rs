@@ -280,7 +280,8 @@ impl PacketIo for ShmIo {
     /// # Errors
     /// If the address is malformed; if no device is bound to the name, or one of another user's
     /// process; if too many others are connecting; if this device has as many peers as it may; if
-    /// the process is out of file descriptors or memory.
+    /// the process is out of file descriptors or memory. What the device at the other end refuses is an
+    /// event, [`PeerGone::Refused`](starling_io::PeerGone::Refused).
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
         let attempt = format!("open {address}");
         let name = socket_name(&attempt, address)?;

@@ -3,6 +3,9 @@
 //! A connector sends its hello right after it connects, so connections without one are rare. At
 //! most [`MAX_PENDING`] of them are kept, for [`HELLO_TIMEOUT`] each, and a new one displaces the
 //! oldest.
+//!
+//! A hello is looked at while it is in the socket, and received only when its file is recognised as
+//! memory: to close any other file may take long ([`closer`](crate::closer)).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -325,5 +328,25 @@ mod tests {
             (0, None)
         );
         drop(silent);
+    }
+
+    #[test]
+    fn nobody_is_accepted_while_the_closer_is_behind() {
+        let closer = Closer::stuck();
+        let name = format!("starling-shm/test-{}-behind", std::process::id());
+        let poller = Poller::new().unwrap();
+        let listener = sys::listen(name.as_bytes()).unwrap();
+        let mut handshakes = PendingHandshakes::new(Some(listener), &closer, &poller).unwrap();
+        let config = ShmConfig::default();
+        let start = Instant::now();
+        let _silent = sys::connect(name.as_bytes()).unwrap();
+        handshakes.handle_ready(LISTENER_KEY, start, &poller, &config);
+        assert_eq!(handshakes.pending.len(), 0);
+        assert_eq!(handshakes.poll_timeout(), Some(start + ACCEPT_PAUSE));
+        closer.release();
+        handshakes.handle_timeout(start + ACCEPT_PAUSE, &poller);
+        assert_eq!(handshakes.poll_timeout(), None);
+        handshakes.handle_ready(LISTENER_KEY, start, &poller, &config);
+        assert_eq!(handshakes.pending.len(), 1);
     }
 }
