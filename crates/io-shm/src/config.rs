@@ -10,6 +10,10 @@ pub(crate) const MIN_RING_BYTES: usize = 64 << 10;
 /// The largest ring, in bytes per direction.
 pub(crate) const MAX_RING_BYTES: usize = 64 << 20;
 
+/// The largest that [`ShmConfig::max_datagram`] and a peer's may be, in bytes. No user of a device
+/// fills a larger one, and it bounds what one header word of a peer makes this process copy.
+pub(crate) const MAX_DATAGRAM: usize = 65_559;
+
 /// The smallest that [`ShmConfig::max_datagram`] may be, in bytes.
 pub(crate) const MIN_DATAGRAM: usize = 256;
 
@@ -32,22 +36,32 @@ pub struct ShmConfig {
     /// The largest ring, in bytes per direction, that a connecting peer may bring along: it
     /// bounds the memory that a peer can make this process map.
     ///
-    /// Default: 16 MiB.
+    /// Default: 1 MiB, which is twice what a device brings along by default.
     pub max_accepted_ring_bytes: usize,
-    /// The largest datagram this device sends, in bytes, from 256. A connection takes at most a
-    /// quarter of its ring.
+    /// The largest datagram this device sends, in bytes, from 256 to 65,559. A connection takes at
+    /// most a quarter of its ring.
     ///
     /// Default: 65,536.
     pub max_datagram: usize,
     /// The most peers at once, opened and accepted together.
     ///
-    /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used.
+    /// Default: 1,024. Each costs a file descriptor, and memory as far as its rings were used. A device
+    /// that accepts peers has at most as many as leave a quarter of the process's descriptors to others.
+    ///
+    /// When a peer connects and no place is free, the one goes that has been silent for longest, of
+    /// those that have not sent anything.
     pub max_peers: usize,
+    /// The most accepted peers at once from one process; or, of users that only
+    /// [`ShmConfig::allow_other_users`] lets in, from one user.
+    ///
+    /// Default: 512, so that no process alone keeps all others out.
+    pub max_peers_of_one: usize,
     /// Talk to processes of other users as well. Without it a peer must run as this process's
     /// user or as root.
     ///
     /// Default: false. A peer can read and change what is in the rings shared with it, and
-    /// nothing else. But any process on the host may take a name.
+    /// nothing else. But any process on the host may take a name. Users that have no id in this
+    /// process's user namespace count as other users.
     pub allow_other_users: bool,
     /// Size of the device's message heap: the memory for large parts of messages
     /// ([`PacketIo::memory`](starling_io::PacketIo::memory)), out of which a peer copies them once.
@@ -80,9 +94,10 @@ impl Default for ShmConfig {
     fn default() -> Self {
         Self {
             ring_bytes: 512 << 10,
-            max_accepted_ring_bytes: 16 << 20,
+            max_accepted_ring_bytes: 1 << 20,
             max_datagram: 64 << 10,
             max_peers: 1024,
+            max_peers_of_one: 512,
             allow_other_users: false,
             heap_bytes: 64 << 20,
             share_heap_with_clients: false,
@@ -115,18 +130,19 @@ impl ShmConfig {
                 "set 64 KiB to 64 MiB",
             );
         }
-        if self.max_datagram < MIN_DATAGRAM || self.max_datagram > max_datagram_for(MAX_RING_BYTES)
-        {
+        if !(MIN_DATAGRAM..=MAX_DATAGRAM).contains(&self.max_datagram) {
             return wrong(
                 format!("max_datagram is {}", self.max_datagram),
-                "set 256 bytes to 16 MiB, and ring_bytes to at least four times as much",
+                "set 256 to 65,559 bytes, and ring_bytes to at least four times as much",
             );
         }
-        if self.max_peers == 0 || self.max_peers > 1 << 16 {
-            return wrong(
-                format!("max_peers is {}", self.max_peers),
-                "set 1 to 65,536",
-            );
+        for (name, peers) in [
+            ("max_peers", self.max_peers),
+            ("max_peers_of_one", self.max_peers_of_one),
+        ] {
+            if peers == 0 || peers > 1 << 16 {
+                return wrong(format!("{name} is {peers}"), "set 1 to 65,536");
+            }
         }
         for (name, bytes) in [
             ("heap_bytes", self.heap_bytes),
@@ -178,8 +194,9 @@ mod tests {
         assert_eq!(with(|c| c.ring_bytes = 1 << 40), Fault::Caller);
         assert_eq!(with(|c| c.max_accepted_ring_bytes = 0), Fault::Caller);
         assert_eq!(with(|c| c.max_datagram = 255), Fault::Caller);
-        assert_eq!(with(|c| c.max_datagram = usize::MAX), Fault::Caller);
+        assert_eq!(with(|c| c.max_datagram = 65_560), Fault::Caller);
         assert_eq!(with(|c| c.max_peers = 0), Fault::Caller);
+        assert_eq!(with(|c| c.max_peers_of_one = 0), Fault::Caller);
         assert_eq!(with(|c| c.heap_bytes = 4096), Fault::Caller);
         assert_eq!(with(|c| c.heap_bytes = 65 << 20), Fault::Caller);
         assert_eq!(

@@ -1,5 +1,6 @@
 //! The device: opening it, sleeping, and the [`PacketIo`] over its halves and connections.
 
+mod admission;
 mod connections;
 
 use std::collections::VecDeque;
@@ -13,7 +14,9 @@ use starling_io::{
     PeerId, Wake,
 };
 
+use self::admission::{AdmissionCounts, places};
 use self::connections::{Connection, ConnectionState};
+use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
 use crate::handshake::{Abilities, Hello, socket_name};
 use crate::heap::MessageHeap;
@@ -22,8 +25,9 @@ use crate::pending::{self, PendingHandshakes};
 use crate::ring::LINE;
 use crate::rx::ShmRx;
 use crate::sleep::{EPOCH_STEP, SLEEPING, SleepWords, WANTS_SPACE};
-use crate::sys::{self, Poller};
+use crate::sys::{self, Poller, Ready};
 use crate::tx::ShmTx;
+use crate::users;
 
 /// Poller key of the waker. Keys below it are peers' numbers.
 const WAKER_KEY: u64 = 1 << 61;
@@ -70,6 +74,7 @@ pub struct ShmIo {
     /// By peer number. `rx` and `tx` have tables with the same numbers, so no one `slab` owns them.
     connections: Vec<Option<Connection>>,
     handshakes: PendingHandshakes,
+    closer: Closer,
     poller: Poller,
     waker: Arc<EventfdWaker>,
     config: ShmConfig,
@@ -79,8 +84,12 @@ pub struct ShmIo {
     events: VecDeque<IoEvent>,
     /// Peers whose connections are in [`ConnectionState::Draining`].
     draining: Vec<u32>,
-    /// Peers refused because all numbers were in use, and peers that broke their rings, so far.
-    refused: u64,
+    /// The most peers.
+    places: usize,
+    counts: AdmissionCounts,
+    /// Peers that became silent, so far.
+    silences: u64,
+    /// Peers that broke their rings, so far.
     cut_off: u64,
     /// The number of the last sleep, in the form of a sleep word.
     epoch: u64,
@@ -138,12 +147,14 @@ impl ShmIo {
     ) -> Result<Self, IoError> {
         sys::register_membarrier();
         let is_client = listener.is_none();
+        let closer = Closer::new();
+        let places = places(&config, !is_client);
         let setup = || {
             let poller = Poller::new()?;
             let waker = EventfdWaker::new()
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             poller.add(waker.as_fd(), WAKER_KEY)?;
-            let handshakes = PendingHandshakes::new(listener, &poller)?;
+            let handshakes = PendingHandshakes::new(listener, &closer, &poller)?;
             Ok((poller, waker, handshakes))
         };
         let has_heap = config.heap_bytes != 0 && (is_client || config.share_heap_with_clients);
@@ -163,6 +174,7 @@ impl ShmIo {
             tx: ShmTx::new(heap),
             connections: Vec::new(),
             handshakes,
+            closer,
             poller,
             waker: Arc::new(waker),
             config,
@@ -170,7 +182,9 @@ impl ShmIo {
             address,
             events: VecDeque::new(),
             draining: Vec::new(),
-            refused: 0,
+            places,
+            counts: AdmissionCounts::default(),
+            silences: 0,
             cut_off: 0,
             epoch: 0,
             calls: 0,
@@ -182,18 +196,22 @@ impl ShmIo {
     /// Polls all sockets without waiting.
     fn poll_sockets(&mut self, now: Instant) -> rustix::io::Result<()> {
         self.last_poll = now;
-        for ready in self.poller.ready()? {
+        let ready = self.poller.ready()?;
+        // Peers first: one that connects may get the number of another.
+        for ready in &ready {
             match ready.key {
                 WAKER_KEY => self.waker.drain(),
-                key if key >= pending::FIRST_KEY => {
-                    let completed =
-                        self.handshakes
-                            .handle_ready(key, now, &self.poller, &self.config);
-                    for handshake in completed {
-                        self.accept(handshake);
-                    }
-                }
+                key if key >= pending::FIRST_KEY => {}
                 number => self.handle_messages(number as u32, ready.hung_up),
+            }
+        }
+        let handshakes = |ready: &&Ready| ready.key >= pending::FIRST_KEY;
+        for Ready { key, .. } in ready.iter().filter(handshakes) {
+            let completed = self
+                .handshakes
+                .handle_ready(*key, now, &self.poller, &self.config);
+            for handshake in completed {
+                self.accept(handshake);
             }
         }
         self.handshakes.handle_timeout(now, &self.poller);
@@ -262,7 +280,8 @@ impl PacketIo for ShmIo {
     /// # Errors
     /// If the address is malformed; if no device is bound to the name, or one of another user's
     /// process; if too many others are connecting; if this device has as many peers as it may; if
-    /// the process is out of file descriptors or memory.
+    /// the process is out of file descriptors or memory. What the device at the other end refuses is an
+    /// event, [`PeerGone::Refused`](starling_io::PeerGone::Refused).
     fn open_peer(&mut self, address: &str) -> Result<PeerId, IoError> {
         let attempt = format!("open {address}");
         let name = socket_name(&attempt, address)?;
@@ -277,8 +296,8 @@ impl PacketIo for ShmIo {
             IoError::new(
                 Fault::Host,
                 &attempt,
-                format!("there are {} peers already", self.config.max_peers),
-                "close some, or raise max_peers",
+                format!("there are {} peers already", self.places),
+                "close some, or raise ShmConfig::max_peers or the limit of open files",
             )
         })?;
         let peer_error = |error: Errno, remedy: &str| {
@@ -293,12 +312,14 @@ impl PacketIo for ShmIo {
             Errno::PROTOTYPE => peer_error(error, "the name is not a Starling server's"),
             _ => host_error(&attempt, error),
         })?;
-        if !self.config.allow_other_users && !sys::peer_is_ours_or_root(&socket).unwrap_or(false) {
+        let socket = PeerSocket::new(socket, &self.closer);
+        if !self.config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false)
+        {
             return Err(IoError::new(
                 Fault::Peer,
                 &attempt,
                 "another user's process has this name",
-                "run both as one user, or set allow_other_users",
+                "run both as one user, or set ShmConfig::allow_other_users at both ends",
             ));
         }
         let ring_bytes = self.config.ring_bytes;
@@ -309,8 +330,18 @@ impl PacketIo for ShmIo {
         };
         let (region, file) =
             Region::create(ring_bytes).map_err(|error| host_error(&attempt, error))?;
-        sys::send_with_file(&socket, &hello.encode(), file.as_fd())
-            .map_err(|error| peer_error(error, "the server has just gone: start it again"))?;
+        let sent = sys::send_with_file(&socket, &hello.encode(), file.as_fd());
+        // A server that has refused this end hung up, and said why: an event for the caller.
+        if let Err(error) = sent
+            && !sys::has_message(&socket)
+        {
+            return Err(match error {
+                Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => {
+                    peer_error(error, "the server has just gone: start it again")
+                }
+                _ => host_error(&attempt, error),
+            });
+        }
         let region = Arc::new(region);
         self.insert(
             number,
@@ -336,7 +367,7 @@ impl PacketIo for ShmIo {
             && connection.side == Side::Acceptor
             && connection.state == ConnectionState::Open
         {
-            self.rx.forget_sent(peer.0);
+            self.set_silent(peer);
             return;
         }
         let Some(connection) = place.take() else {
@@ -404,7 +435,10 @@ impl PacketIo for ShmIo {
             counts: vec![
                 ("rx_ring", self.rx.received()),
                 ("tx_gathered", self.tx.gathered()),
-                ("peers_refused", self.refused),
+                ("peers_refused", self.counts.refused),
+                ("peers_refused_files", self.handshakes.refused_files),
+                ("peers_evicted", self.counts.evicted),
+                ("peers_not_permitted", self.handshakes.not_permitted),
                 ("peers_cut_off", self.cut_off),
             ],
         }

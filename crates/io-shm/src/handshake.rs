@@ -26,7 +26,7 @@
 
 use starling_io::{Fault, IoError, PeerRefusal};
 
-use crate::config::{MIN_DATAGRAM, ShmConfig, valid_ring_bytes};
+use crate::config::{MAX_DATAGRAM, MIN_DATAGRAM, ShmConfig, valid_ring_bytes};
 use crate::ring::max_datagram_for;
 use crate::sys;
 
@@ -122,7 +122,8 @@ impl Hello {
             return Err(Answer::BadRing);
         }
         let max_datagram = max_datagram as usize;
-        if max_datagram < MIN_DATAGRAM || max_datagram > max_datagram_for(ring_bytes) {
+        let largest = max_datagram_for(ring_bytes).min(MAX_DATAGRAM);
+        if !(MIN_DATAGRAM..=largest).contains(&max_datagram) {
             return Err(Answer::BadHello);
         }
         Ok(Self {
@@ -325,11 +326,14 @@ mod tests {
         assert_eq!(changed(|b| b[8] = 2), Answer::OtherVersion);
         assert_eq!(changed(|b| b[12..16].fill(0)), Answer::BadHello);
         assert_eq!(changed(|b| b[12..16].fill(0xff)), Answer::BadHello);
+        let larger_than_any =
+            |b: &mut [u8; HELLO_BYTES]| b[12..16].copy_from_slice(&65_560u32.to_le_bytes());
+        assert_eq!(changed(larger_than_any), Answer::BadHello);
         assert_eq!(changed(|b| b[16..].fill(0)), Answer::BadRing);
         assert_eq!(changed(|b| b[16..].fill(0xff)), Answer::BadRing);
         assert_eq!(changed(|b| b[16] = 64), Answer::BadRing);
         let too_large = |b: &mut [u8; HELLO_BYTES]| {
-            b[16..].copy_from_slice(&(32u64 << 20).to_le_bytes());
+            b[16..].copy_from_slice(&(2u64 << 20).to_le_bytes());
         };
         assert_eq!(changed(too_large), Answer::BadRing);
     }
@@ -389,7 +393,7 @@ mod tests {
                 let heap = HeapMessage::decode(bytes);
                 assert!(heap.is_none_or(|heap| heap.encode() == *bytes));
                 if let Ok(hello) = Hello::decode(bytes, &config) {
-                    assert!(hello.max_datagram <= hello.ring_bytes / 4);
+                    assert!(hello.max_datagram <= (hello.ring_bytes / 4).min(65_559));
                 }
             });
     }

@@ -26,13 +26,16 @@
 //! | [`heap`] | messages that peers read where they were made |
 //! | [`map`] | the shared memory itself, and nearly all `unsafe` of this crate |
 //! | [`sys`] | system calls, in the form that this crate uses |
+//! | [`closer`] | a thread that closes files of peers, which may take long |
 //! | [`handshake`], [`pending`] | how two devices connect, and what is refused |
+//! | [`users`] | whose processes it talks to |
 //! | [`rx`], [`tx`] | the two halves of the device: all peers' consumers, all peers' producers |
 //! | [`device`] | [`ShmIo`]: connections to peers, events, sleeping |
 
 #![allow(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod closer;
 mod config;
 mod device;
 mod handshake;
@@ -45,6 +48,7 @@ mod rx;
 mod sleep;
 mod sys;
 mod tx;
+mod users;
 
 pub use config::ShmConfig;
 pub use device::ShmIo;

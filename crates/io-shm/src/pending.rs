@@ -3,6 +3,9 @@
 //! A connector sends its hello right after it connects, so connections without one are rare. At
 //! most [`MAX_PENDING`] of them are kept, for [`HELLO_TIMEOUT`] each, and a new one displaces the
 //! oldest.
+//!
+//! A hello is looked at while it is in the socket, and received only when its file is recognised as
+//! memory: to close any other file may take long ([`closer`](crate::closer)).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::closer::{Closer, PeerSocket};
 use crate::config::ShmConfig;
 use crate::handshake::{Answer, HELLO_BYTES, Hello};
 use crate::map::Region;
 use crate::sys::{self, Poller};
+use crate::users;
 
 /// The most connections without a hello.
 const MAX_PENDING: usize = 64;
@@ -24,6 +29,12 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most connections accepted in one poll.
 const MAX_ACCEPTS: usize = 64;
+
+/// The most connections of users that the device does not talk to, in one poll.
+const MAX_NOT_PERMITTED: usize = 4;
+
+/// So many files are kept for refusals when the process has no descriptors left.
+const RESERVED_FILES: usize = 8;
 
 /// How long accepting stops when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -35,38 +46,73 @@ const LISTENER_KEY: u64 = FIRST_KEY;
 
 /// A connection whose hello arrived and was accepted.
 pub(crate) struct CompletedHandshake {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: PeerSocket,
     pub(crate) hello: Hello,
     pub(crate) region: Arc<Region>,
 }
 
 struct PendingHandshake {
-    socket: OwnedFd,
+    socket: PeerSocket,
     key: u64,
     until: Instant,
+}
+
+impl PendingHandshake {
+    fn end(self, poller: &Poller) {
+        // The closer may close it late, and until then it would be ready.
+        poller.remove(self.socket.as_fd());
+    }
 }
 
 /// Accepts connections and holds them until their hello has arrived.
 pub(crate) struct PendingHandshakes {
     listener: Option<OwnedFd>,
+    closer: Closer,
     pending: VecDeque<PendingHandshake>,
     next_key: u64,
     /// Accepting pauses until then.
     paused_until: Option<Instant>,
+    /// Connections of users that the device does not talk to, so far.
+    pub(crate) not_permitted: u64,
+    /// Connections refused because the process had no file descriptors left, so far.
+    pub(crate) refused_files: u64,
+    /// Files that are closed when the process has no descriptors left, so that it can refuse peers.
+    reserve: Vec<OwnedFd>,
 }
 
 impl PendingHandshakes {
     /// Pending handshakes of a listening socket; none ever if there is no such socket.
-    pub(crate) fn new(listener: Option<OwnedFd>, poller: &Poller) -> rustix::io::Result<Self> {
+    pub(crate) fn new(
+        listener: Option<OwnedFd>,
+        closer: &Closer,
+        poller: &Poller,
+    ) -> rustix::io::Result<Self> {
         if let Some(listener) = &listener {
             poller.add(listener, LISTENER_KEY)?;
         }
-        Ok(Self {
+        let mut handshakes = Self {
             listener,
+            closer: closer.clone(),
             pending: VecDeque::new(),
             next_key: FIRST_KEY + 1,
             paused_until: None,
-        })
+            not_permitted: 0,
+            refused_files: 0,
+            reserve: Vec::new(),
+        };
+        handshakes.fill_reserve();
+        Ok(handshakes)
+    }
+
+    /// Opens files to keep, as far as there is room for them.
+    fn fill_reserve(&mut self) {
+        if let Some(listener) = &self.listener {
+            while self.reserve.len() < RESERVED_FILES
+                && let Ok(file) = rustix::io::fcntl_dupfd_cloexec(listener, 0)
+            {
+                self.reserve.push(file);
+            }
+        }
     }
 
     /// Handles that the file with this key is ready. Returns completed handshakes.
@@ -87,17 +133,24 @@ impl PendingHandshakes {
             .pending
             .remove(index)
             .expect("its position was just found");
-        match receive_hello(pending.socket, config) {
-            HandshakeEvent::Completed(handshake) => {
-                poller.remove(&handshake.socket);
-                vec![handshake]
+        match receive_hello(&pending.socket, config, &self.closer) {
+            HelloEvent::Complete(hello, region) => {
+                poller.remove(pending.socket.as_fd());
+                vec![CompletedHandshake {
+                    socket: pending.socket,
+                    hello,
+                    region,
+                }]
             }
-            HandshakeEvent::Incomplete(socket) => {
-                self.pending
-                    .insert(index, PendingHandshake { socket, ..pending });
+            HelloEvent::Incomplete => {
+                self.pending.insert(index, pending);
                 Vec::new()
             }
-            HandshakeEvent::Refused => Vec::new(),
+            HelloEvent::Refused(answer) => {
+                self.refused_files += u64::from(answer == Answer::Full);
+                pending.end(poller);
+                Vec::new()
+            }
         }
     }
 
@@ -107,13 +160,29 @@ impl PendingHandshakes {
         poller: &Poller,
         config: &ShmConfig,
     ) -> Vec<CompletedHandshake> {
+        self.fill_reserve();
         let Some(listener) = &self.listener else {
             return Vec::new();
         };
         let mut completed = Vec::new();
+        let mut not_permitted = 0;
         for _ in 0..MAX_ACCEPTS {
+            if self.closer.is_behind() {
+                poller.remove(listener);
+                self.paused_until = Some(now + ACCEPT_PAUSE);
+                break;
+            }
             let socket = match sys::accept(listener) {
-                Ok(socket) => socket,
+                Ok(socket) => PeerSocket::new(socket, &self.closer),
+                Err(Errno::MFILE | Errno::NFILE) if self.reserve.pop().is_some() => {
+                    // Another thread may have been faster, and then this is tried again.
+                    if let Ok(socket) = sys::accept(listener) {
+                        self.refused_files += 1;
+                        let _ = sys::send(&socket, &Answer::Full.encode());
+                        drop(PeerSocket::new(socket, &self.closer));
+                    }
+                    continue;
+                }
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // The socket stays readable, so polling it again at once would spin.
                     poller.remove(listener);
@@ -123,16 +192,27 @@ impl PendingHandshakes {
                 // EAGAIN: no more. On other errors this one is gone; the next poll accepts the rest.
                 Err(_) => break,
             };
-            if !config.allow_other_users && !sys::peer_is_ours_or_root(&socket).unwrap_or(false) {
+            if !config.allow_other_users && !users::peer_is_ours_or_root(&socket).unwrap_or(false) {
+                self.not_permitted += 1;
+                not_permitted += 1;
                 // If the peer does not receive the answer, it sees the connection close.
                 let _ = sys::send(&socket, &Answer::NotPermitted.encode());
+                if not_permitted == MAX_NOT_PERMITTED {
+                    break;
+                }
                 continue;
             }
-            match receive_hello(socket, config) {
-                HandshakeEvent::Completed(handshake) => completed.push(handshake),
-                HandshakeEvent::Incomplete(socket) => {
-                    if self.pending.len() == MAX_PENDING {
-                        self.pending.pop_front();
+            match receive_hello(&socket, config, &self.closer) {
+                HelloEvent::Complete(hello, region) => completed.push(CompletedHandshake {
+                    socket,
+                    hello,
+                    region,
+                }),
+                HelloEvent::Incomplete => {
+                    if self.pending.len() == MAX_PENDING
+                        && let Some(oldest) = self.pending.pop_front()
+                    {
+                        oldest.end(poller);
                     }
                     let key = self.next_key;
                     self.next_key += 1;
@@ -142,7 +222,9 @@ impl PendingHandshakes {
                             .push_back(PendingHandshake { socket, key, until });
                     }
                 }
-                HandshakeEvent::Refused => {}
+                HelloEvent::Refused(answer) => {
+                    self.refused_files += u64::from(answer == Answer::Full);
+                }
             }
         }
         completed
@@ -150,8 +232,10 @@ impl PendingHandshakes {
 
     /// Drops connections that have waited too long, and listens again after a pause.
     pub(crate) fn handle_timeout(&mut self, now: Instant, poller: &Poller) {
-        while self.pending.front().is_some_and(|first| first.until <= now) {
-            self.pending.pop_front();
+        while self.pending.front().is_some_and(|first| first.until <= now)
+            && let Some(first) = self.pending.pop_front()
+        {
+            first.end(poller);
         }
         if self.paused_until.is_some_and(|until| until <= now)
             && let Some(listener) = &self.listener
@@ -168,40 +252,44 @@ impl PendingHandshakes {
     }
 }
 
-enum HandshakeEvent {
-    Completed(CompletedHandshake),
-    Incomplete(OwnedFd),
-    Refused,
+enum HelloEvent {
+    Complete(Hello, Arc<Region>),
+    Incomplete,
+    Refused(Answer),
 }
 
-/// Receives a hello and maps the memory that comes with it. Answers a refused peer with the reason.
-fn receive_hello(socket: OwnedFd, config: &ShmConfig) -> HandshakeEvent {
+/// Receives a hello and maps the memory that comes with it. Answers a refused peer with the reason; its
+/// message stays in the socket, with its files.
+fn receive_hello(socket: &OwnedFd, config: &ShmConfig, closer: &Closer) -> HelloEvent {
     let mut message = [0; HELLO_BYTES + 1];
-    let (length, file) = match sys::receive_with_file(&socket, &mut message) {
-        Ok(received) => received,
-        Err(Errno::AGAIN | Errno::INTR) => return HandshakeEvent::Incomplete(socket),
-        Err(Errno::MFILE) => {
-            let _ = sys::send(&socket, &Answer::Full.encode());
-            return HandshakeEvent::Refused;
-        }
-        Err(_) => return HandshakeEvent::Refused,
+    let peeked = match sys::peek(socket, &mut message) {
+        Ok(peeked) => peeked,
+        Err(Errno::AGAIN | Errno::INTR) => return HelloEvent::Incomplete,
+        Err(_) => return HelloEvent::Refused(Answer::BadHello),
     };
-    let checked = Hello::decode(&message[..length], config).and_then(|hello| {
-        let file = file.ok_or(Answer::BadHello)?;
-        let region = Region::map_foreign(file.as_fd(), hello.ring_bytes);
-        let region = region.map_err(|_| Answer::BadMemory)?;
-        Ok((hello, Arc::new(region)))
+    let checked = Hello::decode(&message[..peeked.length], config).and_then(|hello| {
+        let file = match sys::peek_file(socket, closer) {
+            Ok(file) => file.ok_or(Answer::BadHello)?,
+            Err(Errno::MFILE) => return Err(Answer::Full),
+            Err(_) => return Err(Answer::BadHello),
+        };
+        match Region::map_foreign(file.as_fd(), hello.ring_bytes) {
+            Ok(region) => Ok((hello, Arc::new(region))),
+            Err(_) => {
+                closer.give(file);
+                Err(Answer::BadMemory)
+            }
+        }
     });
     match checked {
-        Ok((hello, region)) => HandshakeEvent::Completed(CompletedHandshake {
-            socket,
-            hello,
-            region,
-        }),
+        Ok((hello, region)) => {
+            sys::discard(socket);
+            HelloEvent::Complete(hello, region)
+        }
         Err(answer) => {
             // If the peer does not receive the answer, it sees the connection close.
-            let _ = sys::send(&socket, &answer.encode());
-            HandshakeEvent::Refused
+            let _ = sys::send(socket, &answer.encode());
+            HelloEvent::Refused(answer)
         }
     }
 }
@@ -212,10 +300,11 @@ mod tests {
 
     #[test]
     fn connections_without_a_hello_are_bounded_and_time_out() {
+        let closer = Closer::new();
         let name = format!("starling-shm/test-{}-handshakes", std::process::id());
         let poller = Poller::new().unwrap();
         let listener = sys::listen(name.as_bytes()).unwrap();
-        let mut handshakes = PendingHandshakes::new(Some(listener), &poller).unwrap();
+        let mut handshakes = PendingHandshakes::new(Some(listener), &closer, &poller).unwrap();
         let config = ShmConfig::default();
         let start = Instant::now();
         assert_eq!(handshakes.poll_timeout(), None);
@@ -239,5 +328,25 @@ mod tests {
             (0, None)
         );
         drop(silent);
+    }
+
+    #[test]
+    fn nobody_is_accepted_while_the_closer_is_behind() {
+        let closer = Closer::stuck();
+        let name = format!("starling-shm/test-{}-behind", std::process::id());
+        let poller = Poller::new().unwrap();
+        let listener = sys::listen(name.as_bytes()).unwrap();
+        let mut handshakes = PendingHandshakes::new(Some(listener), &closer, &poller).unwrap();
+        let config = ShmConfig::default();
+        let start = Instant::now();
+        let _silent = sys::connect(name.as_bytes()).unwrap();
+        handshakes.handle_ready(LISTENER_KEY, start, &poller, &config);
+        assert_eq!(handshakes.pending.len(), 0);
+        assert_eq!(handshakes.poll_timeout(), Some(start + ACCEPT_PAUSE));
+        closer.release();
+        handshakes.handle_timeout(start + ACCEPT_PAUSE, &poller);
+        assert_eq!(handshakes.poll_timeout(), None);
+        handshakes.handle_ready(LISTENER_KEY, start, &poller, &config);
+        assert_eq!(handshakes.pending.len(), 1);
     }
 }

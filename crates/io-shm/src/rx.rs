@@ -9,13 +9,13 @@
 //! something twice in a row, datagrams arrive faster than turns, and the peer's ring is drained as
 //! far as the burst goes.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use starling_io::{Datagram, Ecn, IoError, MAX_BURST, PacketRx, PeerId, Source};
 
+use crate::closer::PeerSocket;
 use crate::map::{ForeignHeap, MappedSleepWords, Ring};
-use crate::ring::{Consumer, HeapRange, LINE};
+use crate::ring::{Consumer, Heads, HeapRange, LINE};
 use crate::sleep::{Doorbell, WANTS_SPACE};
 use crate::tx::ring;
 
@@ -38,7 +38,7 @@ struct RxPeer {
     consumer: Consumer<Ring>,
     words: MappedSleepWords,
     doorbell: Doorbell,
-    socket: Arc<OwnedFd>,
+    socket: Arc<PeerSocket>,
     /// The first poll of its last turn found nothing.
     was_idle: bool,
     /// The last turn that found something.
@@ -46,12 +46,16 @@ struct RxPeer {
     /// A datagram from it was received.
     has_sent: bool,
     /// The peer is gone; datagrams that it published up to here are still delivered.
-    end: Option<u64>,
+    end: Option<Heads>,
 }
 
 impl RxPeer {
     fn is_ready(&self) -> bool {
-        self.end.is_none_or(|end| self.consumer.head() < end) && self.consumer.is_ready()
+        !self.is_at_end() && self.consumer.is_ready()
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.end.is_some_and(|end| self.consumer.is_past(end))
     }
 }
 
@@ -137,7 +141,7 @@ impl ShmRx {
         peer: u32,
         mut consumer: Consumer<Ring>,
         words: MappedSleepWords,
-        socket: Arc<OwnedFd>,
+        socket: Arc<PeerSocket>,
     ) {
         consumer.leave_tails(self.leaves_tail);
         self.make_room_for(consumer.buffer_bytes());
@@ -211,10 +215,11 @@ impl ShmRx {
         self.cold.retain(|&other| other != peer);
     }
 
-    /// The peer is gone: at most one more ring of its datagrams is delivered.
-    pub(crate) fn finish(&mut self, peer: u32, line_bytes: usize) {
+    /// The peer is gone: what one pass of its rings can hold is delivered. A peer that has written
+    /// more headers than that is not listened to for longer.
+    pub(crate) fn finish(&mut self, peer: u32) {
         if let Some(peer) = &mut self.peers[peer as usize] {
-            peer.end = Some(peer.consumer.head() + line_bytes as u64);
+            peer.end = Some(peer.consumer.end_of_published());
         }
     }
 
@@ -270,7 +275,7 @@ impl ShmRx {
         let was_idle = std::mem::take(&mut peer.was_idle);
         peer.last_found = self.turns;
         while self.count < MAX_BURST && self.used + self.left_bytes < BURST_BYTES {
-            if peer.end.is_some_and(|end| peer.consumer.head() >= end) {
+            if peer.is_at_end() {
                 break;
             }
             let at = self.used;

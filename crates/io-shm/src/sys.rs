@@ -15,6 +15,8 @@ use rustix::net::{
 };
 use rustix::thread::MembarrierCommand;
 
+use crate::closer::Closer;
+
 /// The most connections that wait to be accepted; the kernel may lower it.
 const BACKLOG: i32 = 4096;
 
@@ -70,12 +72,6 @@ pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Whether the process at the other end runs as this process's user or as root.
-pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
-    let uid = rustix::net::sockopt::socket_peercred(socket)?.uid;
-    Ok(uid.is_root() || uid == rustix::process::geteuid())
-}
-
 /// Sends a message with one file.
 pub(crate) fn send_with_file(
     socket: &OwnedFd,
@@ -95,21 +91,56 @@ pub(crate) fn send_with_file(
     Ok(())
 }
 
-/// Receives a message and the one file that must come with it. Returns the message's length, and
-/// the file if there was exactly one; others are closed. `EAGAIN` if there is no message; `EMFILE`
-/// if a file came and this process may open no more.
-pub(crate) fn receive_with_file(
-    socket: &OwnedFd,
-    message: &mut [u8],
-) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
-    // Room for two: a second file is noticed and refused; the kernel closes the rest.
+/// Sends a short message without waiting.
+pub(crate) fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<()> {
+    rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
+}
+
+/// The next message of a socket, which stays there.
+pub(crate) struct Peeked {
+    /// Its length; at most that of the buffer. Zero is the end, or a message that counts as the end.
+    pub(crate) length: usize,
+    /// It has files.
+    pub(crate) has_files: bool,
+}
+
+/// Looks at the next message of a socket without waiting, and opens none of its files. `EAGAIN` if there
+/// is none.
+///
+/// A message that is received is closed with its files, which may take as long as the sender likes. As
+/// long as it is only looked at, the kernel keeps them.
+pub(crate) fn peek(socket: &OwnedFd, message: &mut [u8]) -> rustix::io::Result<Peeked> {
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(message)],
+        &mut RecvAncillaryBuffer::default(),
+        RecvFlags::DONTWAIT | RecvFlags::PEEK,
+    )?;
+    Ok(Peeked {
+        length: received.bytes,
+        // There is no room for any.
+        has_files: received.flags.contains(ReturnFlags::CTRUNC),
+    })
+}
+
+/// Whether a message is in the socket, also one of a peer that has gone.
+pub(crate) fn has_message(socket: &OwnedFd) -> bool {
+    // The kernel reports once that the peer left without having read everything, and then what it sent.
+    let mut peeks = (0..2).map(|_| peek(socket, &mut [0]));
+    peeks.any(|peeked| peeked.is_ok_and(|peeked| peeked.length != 0))
+}
+
+/// Opens the one file of the next message, which stays in the socket. `None` if it has another number of
+/// files: the closer gets them. `EMFILE` if this process may open no more.
+pub(crate) fn peek_file(socket: &OwnedFd, closer: &Closer) -> rustix::io::Result<Option<OwnedFd>> {
+    // Room for two: a second file is noticed and refused.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(
         socket,
-        &mut [IoSliceMut::new(message)],
+        &mut [IoSliceMut::new(&mut [0])],
         &mut control,
-        RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
+        RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC,
     )?;
     let mut files = Vec::new();
     for part in control.drain() {
@@ -117,30 +148,25 @@ pub(crate) fn receive_with_file(
             files.extend(more);
         }
     }
-    if files.is_empty() && received.flags.contains(ReturnFlags::CTRUNC) {
+    let truncated = received.flags.contains(ReturnFlags::CTRUNC);
+    if files.is_empty() && truncated {
         // There was room for two, so the process is at its limit.
         return Err(Errno::MFILE);
     }
-    let truncated = received
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    let file = if files.len() == 1 && !truncated {
-        files.pop()
-    } else {
-        None
-    };
-    Ok((received.bytes, file))
+    if files.len() == 1 && !truncated {
+        return Ok(files.pop());
+    }
+    for file in files {
+        closer.give(file);
+    }
+    Ok(None)
 }
 
-/// Sends a short message without waiting.
-pub(crate) fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<()> {
-    rustix::net::send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
-}
-
-/// Receives a short message without waiting. It never opens files that come with it. An empty
-/// message counts as the end.
-pub(crate) fn receive(socket: &OwnedFd, message: &mut [u8]) -> rustix::io::Result<usize> {
-    rustix::net::recv(socket, message, RecvFlags::DONTWAIT).map(|(received, _)| received)
+/// Takes the next message out of a socket. Only for one without files, or with files that are memory:
+/// they are closed.
+pub(crate) fn discard(socket: &OwnedFd) {
+    // It was there a moment ago, and nobody else receives it.
+    let _ = rustix::net::recv(socket, &mut [0], RecvFlags::DONTWAIT);
 }
 
 /// Closes this connection for both ends.

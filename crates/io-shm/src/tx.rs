@@ -7,12 +7,14 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use starling_io::{Fault, IoError, PacketTx, PeerId, TxError};
 
+use crate::closer::PeerSocket;
 use crate::handshake::{DOORBELL, HeapMessage};
 use crate::heap::{LEND_FROM, MessageHeap, MessageId};
 use crate::map::{MappedSleepWords, Ring};
 use crate::ring::Producer;
 use crate::sleep::{Doorbell, SLEEPING};
 use crate::sys;
+use crate::users;
 
 /// So many records may be lent to a peer before each further one looks for those that it consumed.
 const MAX_LENT_UNSEEN: usize = 8;
@@ -33,7 +35,7 @@ struct TxPeer {
     heap_access: HeapAccess,
     words: MappedSleepWords,
     doorbell: Doorbell,
-    socket: Arc<OwnedFd>,
+    socket: Arc<PeerSocket>,
     /// Its number is in the list of peers to flush.
     listed: bool,
 }
@@ -125,7 +127,7 @@ impl ShmTx {
         peer: u32,
         producer: Producer<Ring, MessageId>,
         words: MappedSleepWords,
-        socket: Arc<OwnedFd>,
+        socket: Arc<PeerSocket>,
     ) {
         let index = peer as usize;
         if self.peers.len() <= index {
@@ -148,7 +150,7 @@ impl ShmTx {
         if let Some(heap) = &self.heap
             && let Some(Some(to)) = self.peers.get_mut(peer as usize)
             && heap.bytes() as u64 <= max_heap
-            && sys::peer_is_ours_or_root(&to.socket).unwrap_or(false)
+            && users::peer_is_ours_or_root(&to.socket).unwrap_or(false)
         {
             to.heap_access = HeapAccess::Allowed;
         }
@@ -156,6 +158,8 @@ impl ShmTx {
 
     /// Removes a peer, and its frames that were not flushed.
     pub(crate) fn remove(&mut self, peer: u32) {
+        // The next peer with its number has broken nothing.
+        self.faults.retain(|&other| other != peer);
         if let Some(mut removed) = self.peers[peer as usize].take() {
             self.unflushed.retain(|&other| other != peer);
             if let Some(heap) = &self.heap {

@@ -4,143 +4,16 @@
 mod common;
 
 use std::fs::File;
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
-use common::{Device, PREAMBLE, name, open_files};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+use common::rogue::{
+    BULK, BULK_RING, HEAP_BYTES, Rogue, VALID, connect, hello, memory, sealed, sealed_memory, send,
 };
+use common::{Device, PREAMBLE, name, open_files};
+use rustix::fs::SealFlags;
 use starling_io::{IoEvent, PacketIo, PacketRx, PacketTx, PeerGone, PeerId, TxError};
 use starling_io_shm::ShmConfig;
-
-const LINE_RING: u64 = 32 << 10;
-const BULK_RING: u64 = 64 << 10;
-const VALID: u32 = 1 << 31;
-const BULK: u32 = 1 << 29;
-const HEAP: u32 = 1 << 28;
-const HEAP_BYTES: u64 = 128 << 10;
-
-/// A connection that the test makes without a device.
-struct Rogue {
-    socket: File,
-    memory: File,
-}
-
-fn page() -> u64 {
-    rustix::param::page_size() as u64
-}
-
-fn memory(bytes: u64, seals: SealFlags) -> File {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("rogue", flags).unwrap();
-    rustix::fs::ftruncate(&file, bytes).unwrap();
-    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-    file.into()
-}
-
-fn sealed_memory() -> File {
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    memory(page() + 2 * (LINE_RING + BULK_RING), seals)
-}
-
-fn hello() -> [u8; 24] {
-    let mut hello = [0; 24];
-    hello[..8].copy_from_slice(b"STRLshm\0");
-    hello[8..10].copy_from_slice(&1u16.to_le_bytes());
-    hello[12..16].copy_from_slice(&(BULK_RING as u32 / 4).to_le_bytes());
-    hello[16..].copy_from_slice(&BULK_RING.to_le_bytes());
-    hello
-}
-
-fn connect(address: &str) -> OwnedFd {
-    let name = address.replace("shm://", "starling-shm/");
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
-    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    rustix::net::connect(&socket, &name).unwrap();
-    socket
-}
-
-fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    // The device may already have hung up.
-    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags);
-}
-
-impl Rogue {
-    /// Connects as an honest peer does, and checks that the device accepts.
-    fn connected(server: &mut Device) -> Self {
-        let memory = sealed_memory();
-        let socket = connect(&server.local_address());
-        send(&socket, &hello(), &[memory.as_fd()]);
-        server.wait(None).unwrap();
-        let mut rogue = Self {
-            socket: socket.into(),
-            memory,
-        };
-        assert_eq!(rogue.answer(), Some(0));
-        rogue
-    }
-
-    /// The code of the answer; `None` if the device hung up without one.
-    fn answer(&mut self) -> Option<u32> {
-        let mut answer = [0; 16];
-        match self.socket.read(&mut answer).unwrap_or(0) {
-            16 => Some(u32::from_le_bytes(answer[12..].try_into().unwrap())),
-            _ => None,
-        }
-    }
-
-    /// Writes into the line ring that the device reads.
-    fn write(&self, at: u64, bytes: &[u8]) {
-        self.memory.write_all_at(bytes, page() + at).unwrap();
-    }
-
-    /// Publishes a datagram in one line.
-    fn publish(&self, line: u64, body: &[u8]) {
-        let record = [&PREAMBLE[..], body].concat();
-        self.write(64 * line + 4, &record);
-        let header = VALID | record.len() as u32;
-        self.write(64 * line, &header.to_ne_bytes());
-    }
-
-    /// Publishes a datagram in one line, whose tail is in the rogue's heap.
-    fn publish_lent(&self, line: u64, at: u64, bytes: u32) {
-        let descriptor = [&at.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
-        let record = [&PREAMBLE[..], &descriptor].concat();
-        self.write(64 * line + 4, &record);
-        let header = VALID | HEAP | record.len() as u32;
-        self.write(64 * line, &header.to_ne_bytes());
-    }
-
-    fn send_heap(&self, bytes: u64, files: &[BorrowedFd<'_>]) {
-        let message = [&b"STRLheap"[..], &bytes.to_le_bytes()].concat();
-        send(&self.socket, &message, files);
-    }
-
-    /// Whether the device hangs up, after it has had a reason.
-    fn was_cut_off(&mut self) -> bool {
-        let mut message = [0; 16];
-        // Doorbell messages may come before the end.
-        (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
-    }
-}
 
 /// Checks that the device refuses a hello with this code, or without an answer.
 fn check_refused(server: &mut Device, message: &[u8], files: &[BorrowedFd<'_>], code: Option<u32>) {
@@ -173,6 +46,15 @@ fn wrong_hellos(server: &mut Device) {
     let mut too_large = hello;
     too_large[16..].copy_from_slice(&(1u64 << 40).to_le_bytes());
     check_refused(server, &too_large, &[file], Some(3));
+    // A size that a careful device does not need, and datagrams that none sends.
+    let mut ring_of_16_mib = hello;
+    ring_of_16_mib[12..16].copy_from_slice(&(4u32 << 20).to_le_bytes());
+    ring_of_16_mib[16..].copy_from_slice(&(16u64 << 20).to_le_bytes());
+    check_refused(server, &ring_of_16_mib, &[file], Some(3));
+    let mut large_datagrams = hello;
+    large_datagrams[12..16].copy_from_slice(&65_560u32.to_le_bytes());
+    large_datagrams[16..].copy_from_slice(&(1u64 << 20).to_le_bytes());
+    check_refused(server, &large_datagrams, &[file], Some(1));
     let mut other_size = hello;
     other_size[16..].copy_from_slice(&(2 * BULK_RING).to_le_bytes());
     check_refused(server, &other_size, &[file], Some(4));
@@ -199,15 +81,12 @@ fn silent_connections(server: &mut Device, files_before: usize) {
             socket
         })
         .collect();
-    let held = open_files() - files_before - silent.len();
-    assert!(held <= 64, "{held} files for silent connections");
+    server.wait_for_files(files_before + silent.len() + 64);
     // A peer that does send a hello is still accepted. It leaves without a datagram, so without an
     // event.
     drop(Rogue::connected(server));
     drop(silent);
-    while open_files() > files_before {
-        server.wait(Some(Duration::from_millis(1))).unwrap();
-    }
+    server.wait_for_files(files_before);
     assert_eq!(server.event(), None);
 }
 
@@ -380,15 +259,13 @@ fn changing_memory(server: &mut Device) {
     leave(server, rogue);
 }
 
-/// Endless doorbell messages, files that the device does not expect, and a sleep word that always
-/// changes.
+/// Endless doorbell messages and a sleep word that always changes.
 fn noise(server: &mut Device) {
     let rogue = Rogue::connected(server);
     rogue.publish(0, b"hello");
     let (peer, _) = server.receive();
-    let file = rogue.memory.as_fd();
     for number in 0..5000u64 {
-        send(&rogue.socket, b"bell?", &[file; 3]);
+        send(&rogue.socket, b"bell?", &[]);
         let word = number << 2 | 3;
         rogue.memory.write_all_at(&word.to_ne_bytes(), 256).unwrap();
         let (_, tx) = server.split();
@@ -400,6 +277,23 @@ fn noise(server: &mut Device) {
         }
     }
     leave(server, rogue);
+}
+
+/// Files that the device does not expect, before and after the heap.
+fn unexpected_files(server: &mut Device) -> u64 {
+    let heap = sealed(HEAP_BYTES);
+    for has_heap in [false, true] {
+        let mut rogue = Rogue::connected(server);
+        if has_heap {
+            rogue.send_heap(HEAP_BYTES, &[heap.as_fd()]);
+        }
+        send(&rogue.socket, b"bell?", &[]);
+        send(&rogue.socket, b"bell?", &[heap.as_fd(); 3]);
+        server.wait(None).unwrap();
+        assert_eq!(server.event(), None);
+        assert!(rogue.was_cut_off(), "{has_heap}");
+    }
+    2
 }
 
 fn leave(server: &mut Device, rogue: Rogue) {
@@ -429,27 +323,33 @@ fn peers_that_break_the_rules_are_disconnected_and_honest_peers_are_not_affected
         server.send(from, b"indeed");
         assert_eq!(honest.receive(), (to_server, b"indeed".to_vec()));
         assert_eq!(server.event(), None);
-        open_files()
     };
-    let files_before = check(&mut server);
+    check(&mut server);
+    let files_before = open_files();
+    let mut check = |server: &mut Device| {
+        check(server);
+        server.wait_for_files(files_before);
+    };
     wrong_hellos(&mut server);
-    assert_eq!(check(&mut server), files_before);
+    check(&mut server);
     silent_connections(&mut server, files_before);
-    assert_eq!(check(&mut server), files_before);
+    check(&mut server);
     broken_headers(&mut server);
     assert_eq!(server.report().count("peers_cut_off"), Some(12));
-    assert_eq!(check(&mut server), files_before);
+    check(&mut server);
     broken_heads(&mut server);
     assert_eq!(server.report().count("peers_cut_off"), Some(15));
-    assert_eq!(check(&mut server), files_before);
+    check(&mut server);
     let cut_off = 15 + broken_heaps(&mut server);
     assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
-    assert_eq!(check(&mut server), files_before);
+    check(&mut server);
     let cut_off = cut_off + broken_descriptors(&mut server);
     assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
-    assert_eq!(check(&mut server), files_before);
+    check(&mut server);
     changing_heap(&mut server);
     changing_memory(&mut server);
     noise(&mut server);
-    assert_eq!(check(&mut server), files_before);
+    let cut_off = cut_off + unexpected_files(&mut server);
+    assert_eq!(server.report().count("peers_cut_off"), Some(cut_off));
+    check(&mut server);
 }

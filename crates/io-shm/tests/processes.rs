@@ -16,6 +16,9 @@ use starling_io::{Fault, IoEvent, PacketIo, PacketTx, PeerGone, PeerId, PeerRefu
 use starling_io_shm::{ShmConfig, ShmIo};
 
 const ROLE: &str = "STARLING_TEST_ROLE";
+/// So many peers a server refuses before it ends.
+const REFUSED: u64 = 20;
+
 const ADDRESS: &str = "STARLING_TEST_ADDRESS";
 
 /// A child process, which is killed when the test ends, also by a panic.
@@ -83,6 +86,8 @@ fn other_process() {
                 device.wait(None).unwrap();
             }
         }
+        "no-more-files" => refuse_without_files(&address),
+        "few-files" => serve_with_few_files(&address),
         "stream" => {
             let mut device = Device::client(&ShmConfig::default());
             let peer = device.open_peer(&address).unwrap();
@@ -118,6 +123,33 @@ fn other_process() {
             }
         }
         role => panic!("no such role: {role}"),
+    }
+}
+
+/// Ends when it has refused [`REFUSED`] peers.
+fn refuse_without_files(address: &str) {
+    let mut device = Device::bind(address, &ShmConfig::default());
+    // From now on, no free number is allowed.
+    let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(free as u64);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    while device.report().count("peers_refused_files") != Some(REFUSED) {
+        device.wait(None).unwrap();
+    }
+}
+
+fn serve_with_few_files(address: &str) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(128);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let mut device = Device::bind(address, &ShmConfig::default());
+    loop {
+        let (from, datagram) = device.receive();
+        // There are files left for others.
+        let others: Vec<_> = (0..8).map(|_| std::fs::File::open("/dev/null")).collect();
+        assert!(others.iter().all(Result::is_ok));
+        device.send(from, &datagram);
     }
 }
 
@@ -181,6 +213,85 @@ fn a_server_at_its_limit_of_files_refuses_as_full() {
     let peer = open(&mut client, &address);
     let refused = PeerGone::Refused(PeerRefusal::Full);
     assert_eq!(client.wait_for_event(), IoEvent::PeerGone(peer, refused));
+}
+
+/// The server cannot even accept the connections, but for the files that it keeps for that.
+#[test]
+fn a_server_without_files_refuses_everybody_as_full_and_counts_them() {
+    let address = name("no-more-files");
+    let mut server = Other::start("no-more-files", &address);
+    let mut client = Device::client(&ShmConfig::default());
+    for _ in 0..REFUSED {
+        let peer = open(&mut client, &address);
+        let refused = PeerGone::Refused(PeerRefusal::Full);
+        assert_eq!(client.wait_for_event(), IoEvent::PeerGone(peer, refused));
+        client.close_peer(peer);
+    }
+    assert!(server.0.wait().unwrap().success());
+}
+
+/// With a limit of 128 files, there are 96 places.
+#[test]
+fn peers_leave_a_quarter_of_the_files_to_others() {
+    let address = name("few-files");
+    let _server = Other::start("few-files", &address);
+    let config = ShmConfig {
+        ring_bytes: 64 << 10,
+        ..ShmConfig::default()
+    };
+    let mut clients: Vec<Device> = (0..100).map(|_| Device::client(&config)).collect();
+    let served = clients.iter_mut().filter_map(|client| {
+        let peer = open(client, &address);
+        client.send(peer, b"hello");
+        loop {
+            if client.poll() != 0 {
+                return Some(());
+            }
+            if let Some(event) = client.event() {
+                let refused = PeerGone::Refused(PeerRefusal::Full);
+                assert_eq!(event, IoEvent::PeerGone(peer, refused));
+                return None;
+            }
+            client.wait(None).unwrap();
+        }
+    });
+    assert_eq!(served.count(), 96);
+}
+
+#[test]
+fn a_process_has_no_more_places_than_one_process_may_have() {
+    let address = name("one-process");
+    let config = ShmConfig {
+        ring_bytes: 64 << 10,
+        max_peers_of_one: 2,
+        ..ShmConfig::default()
+    };
+    let mut server = Device::bind(&address, &config);
+    let mut clients = [0, 1, 2].map(|_| Device::client(&config));
+    let [peer, _, third] = clients.each_mut().map(|client| {
+        let peer = client.open_peer(&address).unwrap();
+        client.send(peer, b"hello");
+        peer
+    });
+    for _ in 0..2 {
+        assert_eq!(server.receive().1, b"hello");
+    }
+    let refused = PeerGone::Refused(PeerRefusal::Full);
+    let event = IoEvent::PeerGone(third, refused);
+    assert_eq!(clients[2].wait_for_event(), event);
+    let _other = Other::start("three-words", &address);
+    assert_eq!(server.receive().1, b"one");
+    assert_eq!(server.report().count("peers_refused"), Some(1));
+    // A place that the process gives back is its own again.
+    clients[0].close_peer(peer);
+    let IoEvent::PeerGone(left, PeerGone::Certain) = server.wait_for_event() else {
+        panic!("another event");
+    };
+    server.close_peer(left);
+    clients[2].close_peer(third);
+    let again = clients[2].open_peer(&address).unwrap();
+    clients[2].send(again, b"again");
+    while server.receive().1 != b"again" {}
 }
 
 #[test]

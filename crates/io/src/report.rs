@@ -20,8 +20,11 @@
 /// | `misrouted_lost` | xdp | were to be forwarded, but the other device had no room |
 /// | `dropped_...` | xdp | it dropped, by reason: the fields of `starling_io_xdp::Drops` |
 /// | `rx_invalid_descs`, `tx_invalid_descs` | xdp | had a descriptor that the kernel found invalid: a defect of the device |
-/// | `peers_refused` | shm | (peers, not datagrams) it refused because it had as many as it may |
-/// | `peers_cut_off` | shm | (peers) it cut off because they broke their rings |
+/// | `peers_refused` | shm | (peers, not datagrams) it refused because it had as many as it may, in all or of one process or user |
+/// | `peers_refused_files` | shm | (peers) it refused because the process had no file descriptors left |
+/// | `peers_not_permitted` | shm | (peers) it refused because of their user |
+/// | `peers_evicted` | shm | (peers) it disconnected to make room: they had been silent for longest |
+/// | `peers_cut_off` | shm | (peers) it cut off because they broke their rings or sent files where none belong |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceReport {
     /// How packets get to the network card, if the device has several ways: `zero-copy`, `driver`

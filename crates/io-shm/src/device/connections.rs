@@ -7,12 +7,13 @@ use rustix::io::Errno;
 use starling_io::{IoEvent, PeerGone, PeerId};
 
 use super::ShmIo;
+use crate::closer::{Closer, PeerSocket};
 use crate::config::{ShmConfig, valid_heap_bytes};
-use crate::handshake::{ANSWER_BYTES, Abilities, Answer, HeapMessage, Hello};
+use crate::handshake::{ANSWER_BYTES, Answer, HeapMessage, Hello};
 use crate::map::{ForeignHeap, MappedSleepWords, Region, Ring, Side};
-use crate::pending::CompletedHandshake;
 use crate::ring::{Consumer, Heads, LINE, Producer};
 use crate::sys;
+use crate::users::Origin;
 
 /// The most messages received from one socket in one poll.
 const MAX_MESSAGES_PER_POLL: usize = 16;
@@ -32,9 +33,19 @@ pub(super) enum ConnectionState {
     Closed,
 }
 
+/// What a message means for its connection.
+enum Verdict {
+    /// It goes on.
+    Fine,
+    /// The peer has ended it.
+    Over,
+    /// The peer has broken the rules.
+    Broken,
+}
+
 /// The connection to one peer.
 pub(super) struct Connection {
-    pub(super) socket: Arc<OwnedFd>,
+    pub(super) socket: Arc<PeerSocket>,
     pub(super) region: Arc<Region>,
     pub(super) words: MappedSleepWords,
     pub(super) side: Side,
@@ -45,6 +56,10 @@ pub(super) struct Connection {
     pub(super) gone: PeerGone,
     /// The peer may share its message heap, and has not.
     pub(super) takes_heap: bool,
+    /// Who opened it, if the peer did and the kernel says.
+    pub(super) origin: Option<Origin>,
+    /// Where in the order of silences the peer's last one began, if the peer opened it.
+    pub(super) silent_since: u64,
 }
 
 impl ShmIo {
@@ -55,7 +70,7 @@ impl ShmIo {
             .iter()
             .position(|connection| connection.is_none());
         let number = free.unwrap_or(self.connections.len());
-        (number < self.config.max_peers).then_some(number as u32)
+        (number < self.places).then_some(number as u32)
     }
 
     /// The live peer that was opened by this address. Any number of sessions share one pair of
@@ -79,12 +94,12 @@ impl ShmIo {
         &mut self,
         number: u32,
         side: Side,
-        socket: OwnedFd,
+        socket: PeerSocket,
         region: Arc<Region>,
         hello: Hello,
         opened: Option<&str>,
     ) -> rustix::io::Result<()> {
-        self.poller.add(&socket, number.into())?;
+        self.poller.add(socket.as_fd(), number.into())?;
         let socket = Arc::new(socket);
         let words = MappedSleepWords::new(&region, side);
         let max_sent = self
@@ -112,6 +127,8 @@ impl ShmIo {
             opened: opened.map(Into::into),
             gone: PeerGone::Certain,
             takes_heap: self.config.max_accepted_heap_bytes != 0,
+            origin: None,
+            silent_since: 0,
         };
         let index = number as usize;
         if index == self.connections.len() {
@@ -122,81 +139,32 @@ impl ShmIo {
         Ok(())
     }
 
-    /// Makes a peer of an accepted connection.
-    pub(super) fn accept(&mut self, handshake: CompletedHandshake) {
-        let Some(number) = self.free_number() else {
-            self.refused += 1;
-            // If the peer does not receive the answer, it sees the connection close.
-            let _ = sys::send(&handshake.socket, &Answer::Full.encode());
-            return;
-        };
-        let abilities = Abilities::own(&self.config);
-        let theirs = handshake.hello.abilities;
-        if abilities.has_membarrier && theirs.has_membarrier {
-            handshake.region.use_asymmetric_fences();
-        }
-        // A peer that cannot receive the answer is already gone, which the next poll finds.
-        let _ = sys::send(&handshake.socket, &Answer::Welcome(abilities).encode());
-        let inserted = self.insert(
-            number,
-            Side::Acceptor,
-            handshake.socket,
-            handshake.region,
-            handshake.hello,
-            None,
-        );
-        // If the kernel has no memory to poll another file, the peer sees a hang-up.
-        if inserted.is_ok() {
-            self.tx.set_max_heap(number, theirs.max_heap);
-        }
-    }
-
     /// Receives messages from a peer's socket.
     pub(super) fn handle_messages(&mut self, number: u32, mut hung_up: bool) {
-        let Some(Some(connection)) = self.connections.get_mut(number as usize) else {
-            return;
-        };
         for _ in 0..MAX_MESSAGES_PER_POLL {
-            let mut message = [0; ANSWER_BYTES + 1];
-            // Files are received only while one may come.
-            let received = match connection.takes_heap {
-                true => sys::receive_with_file(&connection.socket, &mut message),
-                false => sys::receive(&connection.socket, &mut message).map(|got| (got, None)),
+            let Some(Some(connection)) = self.connections.get(number as usize) else {
+                return;
             };
-            match received {
-                Ok((length, _))
-                    if length != 0 && connection.state == ConnectionState::Connecting =>
-                {
-                    let answer = Answer::decode(&message[..length]);
-                    let Some(Answer::Welcome(theirs)) = answer else {
-                        connection.gone = PeerGone::Refused(Answer::refusal(answer));
-                        hung_up = true;
-                        break;
-                    };
-                    connection.state = ConnectionState::Open;
-                    if theirs.has_membarrier && sys::register_membarrier() {
-                        connection.region.use_asymmetric_fences();
-                    }
-                    self.tx.set_max_heap(number, theirs.max_heap);
-                }
-                Ok((length @ 1.., file)) => {
-                    // Else a doorbell message: its arrival was its purpose.
-                    if connection.takes_heap
-                        && let Some(heap) = HeapMessage::decode(&message[..length])
-                    {
-                        connection.takes_heap = false;
-                        match map_heap(heap, file, &self.config) {
-                            Some(heap) => self.rx.set_heap(number, heap),
-                            None => self.rx.record_fault(number),
+            let socket = Arc::clone(&connection.socket);
+            let mut message = [0; ANSWER_BYTES + 1];
+            match sys::peek(&socket, &mut message) {
+                Ok(peeked) if peeked.length != 0 => {
+                    match self.handle_message(number, &message[..peeked.length], peeked.has_files) {
+                        Verdict::Fine => sys::discard(&socket),
+                        Verdict::Over => {
+                            hung_up = true;
+                            break;
+                        }
+                        Verdict::Broken => {
+                            self.rx.record_fault(number);
+                            break;
                         }
                     }
                 }
-                // A file came, and this process may open no more. It is lost.
-                Err(Errno::MFILE) => {}
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 // The peer left without having read everything. Its earlier messages are still there.
                 Err(Errno::CONNRESET) => hung_up = true,
-                Ok((0, _)) | Err(_) => {
+                Ok(_) | Err(_) => {
                     hung_up = true;
                     break;
                 }
@@ -205,6 +173,44 @@ impl ShmIo {
         if hung_up {
             self.handle_hang_up(number);
         }
+    }
+
+    /// Handles one message, which is still in the socket. A file that does not belong there stays in it
+    /// and is closed with it, by the closer.
+    fn handle_message(&mut self, number: u32, message: &[u8], has_files: bool) -> Verdict {
+        let connection = self.connections[number as usize]
+            .as_mut()
+            .expect("its caller looked");
+        if connection.state == ConnectionState::Connecting {
+            let answer = Answer::decode(message).filter(|_| !has_files);
+            let Some(Answer::Welcome(theirs)) = answer else {
+                connection.gone = PeerGone::Refused(Answer::refusal(answer));
+                return Verdict::Over;
+            };
+            connection.state = ConnectionState::Open;
+            if theirs.has_membarrier && sys::register_membarrier() {
+                connection.region.use_asymmetric_fences();
+            }
+            self.tx.set_max_heap(number, theirs.max_heap);
+            return Verdict::Fine;
+        }
+        let heap = HeapMessage::decode(message).filter(|_| connection.takes_heap);
+        let Some(heap) = heap else {
+            // A doorbell message: its arrival was its purpose.
+            return if has_files {
+                Verdict::Broken
+            } else {
+                Verdict::Fine
+            };
+        };
+        connection.takes_heap = false;
+        // A file that this process may not open counts as none.
+        let file = sys::peek_file(&connection.socket, &self.closer).unwrap_or(None);
+        match file.and_then(|file| map_heap(heap, file, &self.config, &self.closer)) {
+            Some(heap) => self.rx.set_heap(number, heap),
+            None => return Verdict::Broken,
+        }
+        Verdict::Fine
     }
 
     /// Receives the message heaps that peers have sent records for. Each was sent before its record.
@@ -240,7 +246,7 @@ impl ShmIo {
         sys::hang_up(&connection.socket);
         self.poller.remove(connection.socket.as_fd());
         self.tx.remove(number);
-        self.rx.finish(number, connection.region.line_bytes());
+        self.rx.finish(number);
         self.draining.push(number);
     }
 
@@ -260,9 +266,18 @@ impl ShmIo {
             self.cut_off += 1;
             self.handle_hang_up(number);
         }
+        self.draining.retain(|number| !broken.contains(number));
+        for number in broken {
+            self.end_link(number);
+        }
+        self.end_drained();
+    }
+
+    /// Ends the connections of peers that are gone and have nothing more to deliver.
+    pub(super) fn end_drained(&mut self) {
         let mut index = 0;
         while let Some(&number) = self.draining.get(index) {
-            if broken.contains(&number) || self.rx.is_drained(number) {
+            if self.rx.is_drained(number) {
                 self.draining.swap_remove(index);
                 self.end_link(number);
             } else {
@@ -276,6 +291,9 @@ impl ShmIo {
         let Some(Some(connection)) = self.connections.get_mut(number as usize) else {
             return;
         };
+        if connection.state == ConnectionState::Closed {
+            return;
+        }
         connection.state = ConnectionState::Closed;
         let unknown = connection.side == Side::Acceptor && !self.rx.has_sent(number);
         self.rx.remove(number);
@@ -291,12 +309,15 @@ impl ShmIo {
 /// Maps the message heap of a peer; `None` if it is not one that this device accepts.
 fn map_heap(
     message: HeapMessage,
-    file: Option<OwnedFd>,
+    file: OwnedFd,
     config: &ShmConfig,
+    closer: &Closer,
 ) -> Option<ForeignHeap> {
-    let bytes = usize::try_from(message.bytes).ok()?;
-    if !valid_heap_bytes(bytes, config.max_accepted_heap_bytes) {
-        return None;
+    let bytes = usize::try_from(message.bytes).ok();
+    let bytes = bytes.filter(|&bytes| valid_heap_bytes(bytes, config.max_accepted_heap_bytes));
+    let heap = bytes.and_then(|bytes| ForeignHeap::map(file.as_fd(), bytes).ok());
+    if heap.is_none() {
+        closer.give(file);
     }
-    ForeignHeap::map(file?.as_fd(), bytes).ok()
+    heap
 }

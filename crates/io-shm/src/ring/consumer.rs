@@ -70,9 +70,20 @@ impl<M: RingMemory> Consumer<M> {
         record_bytes(self.max_datagram) + LINE
     }
 
-    /// How far this end has read the line ring.
-    pub(crate) fn head(&self) -> u64 {
-        self.heads.line
+    /// What the rings can hold of datagrams from here on. Returns how far this end reads at most if
+    /// the producer publishes nothing more.
+    pub(crate) fn end_of_published(&self) -> Heads {
+        Heads {
+            line: self.heads.line + self.memory.line_bytes(),
+            bulk: self.heads.bulk + self.memory.bulk_bytes(),
+        }
+    }
+
+    /// Whether this end has read more than [`Consumer::end_of_published`] said, or all of the line
+    /// ring. Records without bytes in the bulk ring may follow the last one with some.
+    #[inline]
+    pub(crate) fn is_past(&self, end: Heads) -> bool {
+        self.heads.line >= end.line || self.heads.bulk > end.bulk
     }
 
     /// Whether something is published, valid or not.

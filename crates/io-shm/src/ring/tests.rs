@@ -289,7 +289,7 @@ fn arbitrary_shared_memory_does_no_harm() {
                 } else {
                     word
                 };
-                let at = consumer.head() as usize % pair.region.line_bytes();
+                let at = consumer.heads.line as usize % pair.region.line_bytes();
                 pair.region
                     .scribble(Some(Side::Connector), at, &word.to_ne_bytes());
                 match consumer.receive(&mut pair.buffer) {

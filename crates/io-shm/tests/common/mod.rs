@@ -3,6 +3,8 @@
 // Each test binary uses some of these.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod rogue;
+
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::thread::sleep;
@@ -79,6 +81,22 @@ impl Device {
                 .push_back((peer, datagram.bytes[8..].to_vec()));
         }
         count
+    }
+
+    /// One burst of any datagrams, which are only counted.
+    pub fn count_burst(&mut self) -> usize {
+        self.io.split().0.rx_burst().unwrap()
+    }
+
+    /// Waits until no more than so many files are open: a device has what came from peers closed by
+    /// another thread.
+    pub fn wait_for_files(&mut self, count: usize) {
+        let start = Instant::now();
+        while open_files() > count {
+            let open = open_files();
+            assert!(start.elapsed() < PATIENCE, "{open} files, not {count}");
+            self.wait(Some(Duration::from_millis(1))).unwrap();
+        }
     }
 
     /// The next datagram, without its preamble; waits for it.

@@ -1,0 +1,124 @@
+//! Who gets a place: peers that connect, up to the limits, and who goes for them.
+//!
+//! A peer is *silent* while it has sent nothing since it connected, or since the device's user has closed
+//! it. Nobody knows a silent peer, and it may be one that only takes places. When a place is wanted and
+//! none is free, the peer that has been silent for longest is evicted.
+
+use rustix::process::{Resource, getrlimit};
+use starling_io::PeerId;
+
+use super::ShmIo;
+use super::connections::{Connection, ConnectionState};
+use crate::config::ShmConfig;
+use crate::handshake::{Abilities, Answer};
+use crate::map::Side;
+use crate::pending::CompletedHandshake;
+use crate::sys;
+use crate::users::Origin;
+
+/// What became of peers that connected, so far.
+#[derive(Default)]
+pub(super) struct AdmissionCounts {
+    /// Refused for lack of a place.
+    pub(super) refused: u64,
+    /// Evicted for others.
+    pub(super) evicted: u64,
+}
+
+/// The most peers of a device with this configuration. One that accepts peers leaves a quarter of the
+/// process's files to others, because each peer takes one.
+pub(super) fn places(config: &ShmConfig, accepts: bool) -> usize {
+    match getrlimit(Resource::Nofile).current {
+        Some(files) if accepts => {
+            let most = usize::try_from(files - files / 4).unwrap_or(usize::MAX);
+            config.max_peers.min(most)
+        }
+        _ => config.max_peers,
+    }
+}
+
+impl ShmIo {
+    /// Makes a peer of an accepted connection.
+    pub(super) fn accept(&mut self, handshake: CompletedHandshake) {
+        let origin = Origin::of(&handshake.socket);
+        let Some(number) = self.place_for(origin) else {
+            self.counts.refused += 1;
+            // If the peer does not receive the answer, it sees the connection close.
+            let _ = sys::send(&handshake.socket, &Answer::Full.encode());
+            return;
+        };
+        let abilities = Abilities::own(&self.config);
+        let theirs = handshake.hello.abilities;
+        if abilities.has_membarrier && theirs.has_membarrier {
+            handshake.region.use_asymmetric_fences();
+        }
+        // A peer that cannot receive the answer is already gone, which the next poll finds.
+        let _ = sys::send(&handshake.socket, &Answer::Welcome(abilities).encode());
+        let inserted = self.insert(
+            number,
+            Side::Acceptor,
+            handshake.socket,
+            handshake.region,
+            handshake.hello,
+            None,
+        );
+        // If the kernel has no memory to poll another file, the peer sees a hang-up.
+        if inserted.is_ok() {
+            self.tx.set_max_heap(number, theirs.max_heap);
+            self.set_silent(PeerId(number));
+            if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
+                connection.origin = origin;
+            }
+        }
+    }
+
+    /// The peer counts as silent from now on.
+    pub(super) fn set_silent(&mut self, peer: PeerId) {
+        self.rx.forget_sent(peer.0);
+        self.silences += 1;
+        if let Some(Some(connection)) = self.connections.get_mut(peer.0 as usize) {
+            connection.silent_since = self.silences;
+        }
+    }
+
+    /// A number for a peer of this origin; a silent peer goes for it if necessary.
+    fn place_for(&mut self, origin: Option<Origin>) -> Option<u32> {
+        let is_of_origin = |connection: &Connection| connection.origin == origin;
+        // Those that are gone already.
+        self.end_drained();
+        let connections = self.connections.iter().flatten();
+        let held = connections
+            .filter(|&connection| is_of_origin(connection))
+            .count();
+        if origin.is_some() && held >= self.config.max_peers_of_one {
+            self.evict(is_of_origin)?;
+        }
+        if self.free_number().is_none() {
+            self.evict(|_| true)?;
+        }
+        self.free_number()
+    }
+
+    /// Ends the connection of the peer that has been silent for longest, among some; `None` if none of
+    /// them is silent.
+    fn evict(&mut self, may_go: impl Fn(&Connection) -> bool) -> Option<()> {
+        let silent = |&(number, connection): &(u32, &Connection)| {
+            connection.side == Side::Acceptor
+                && connection.state == ConnectionState::Open
+                && may_go(connection)
+                && !self.rx.has_sent(number)
+                && self.rx.is_drained(number)
+        };
+        let connections = (0u32..).zip(&self.connections);
+        let open = connections.filter_map(|(number, place)| Some((number, place.as_ref()?)));
+        let longest = open
+            .filter(silent)
+            .min_by_key(|(_, connection)| connection.silent_since);
+        let (number, _) = longest?;
+        self.handle_hang_up(number);
+        // If it has sent something just now, it goes when that is delivered.
+        self.counts.evicted += 1;
+        self.end_drained();
+        self.connections[number as usize].is_none().then_some(())
+    }
+}

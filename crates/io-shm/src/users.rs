@@ -1,0 +1,134 @@
+//! Whom a device talks to: processes of its own user and of root, unless it is set to talk to all.
+//!
+//! The kernel shows all users that have no id in this user namespace as one, the *overflow uid*, which is
+//! usually 65534. Two such users are not the same, though their numbers are.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+
+/// The overflow uid of a kernel that does not say.
+const DEFAULT_OVERFLOW_UID: u32 = 65_534;
+
+/// How many ids there are: all but the one that means none.
+const ALL_IDS: u64 = u32::MAX as u64;
+
+/// Whose connection it is, for limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A process of this process's user or of root.
+    Process(i32),
+    /// Another user, with all processes: who has one may make more.
+    User(u32),
+}
+
+impl Origin {
+    /// Who is at the other end; `None` if the kernel does not say, as of a process outside of this pid
+    /// namespace.
+    pub(crate) fn of(socket: &OwnedFd) -> Option<Self> {
+        let peer = peer_of(socket).ok()?;
+        if !is_permitted(peer.uid) {
+            return Some(Self::User(peer.uid));
+        }
+        (peer.pid != 0).then_some(Self::Process(peer.pid))
+    }
+}
+
+/// Whether the process at the other end runs as this process's user or as root.
+pub(crate) fn peer_is_ours_or_root(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    Ok(is_permitted(peer_of(socket)?.uid))
+}
+
+fn is_permitted(uid: u32) -> bool {
+    is_ours_or_root(uid, rustix::process::geteuid().as_raw(), unmapped_uid())
+}
+
+fn is_ours_or_root(uid: u32, own: u32, unmapped: Option<u32>) -> bool {
+    Some(uid) != unmapped && (uid == 0 || uid == own)
+}
+
+/// The process at the other end, as it was when it connected or began to listen. Without `rustix`, whose
+/// type has no room for the process id zero: a process outside of this pid namespace.
+fn peer_of(socket: &OwnedFd) -> rustix::io::Result<libc::ucred> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `peer`, which has so many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    match result {
+        0 => Ok(peer),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// The id that stands for all users without one in this namespace; `None` if every user has one.
+fn unmapped_uid() -> Option<u32> {
+    static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
+    *UNMAPPED.get_or_init(|| {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        if maps_all(&read("/proc/self/uid_map")) {
+            return None;
+        }
+        let overflow = read("/proc/sys/kernel/overflowuid");
+        Some(overflow.trim().parse().unwrap_or(DEFAULT_OVERFLOW_UID))
+    })
+}
+
+/// Whether a `uid_map` has an id for every user. Its lines are: the first id in this namespace, the first
+/// one outside, and how many.
+fn maps_all(uid_map: &str) -> bool {
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    let mapped: Option<u64> = uid_map.lines().map(count).sum();
+    mapped == Some(ALL_IDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_overflow_uid_is_nobody_unless_every_user_has_an_id() {
+        for unmapped in [None, Some(65_534)] {
+            assert!(is_ours_or_root(1000, 1000, unmapped));
+            assert!(is_ours_or_root(0, 1000, unmapped));
+            assert!(!is_ours_or_root(1001, 1000, unmapped));
+            assert!(!is_ours_or_root(65_534, 1000, unmapped));
+            assert!(!is_ours_or_root(65_534, 0, unmapped));
+        }
+        assert!(!is_ours_or_root(65_534, 65_534, Some(65_534)));
+        assert!(is_ours_or_root(65_534, 65_534, None));
+    }
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process() {
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let socket = OwnedFd::from(socket);
+        let own = Origin::Process(std::process::id() as i32);
+        match peer_is_ours_or_root(&socket) {
+            Ok(true) => assert_eq!(Origin::of(&socket), Some(own)),
+            // A user without an id.
+            result => assert_eq!((result, unmapped_uid().is_some()), (Ok(false), true)),
+        }
+    }
+
+    #[test]
+    fn a_map_of_all_users_is_told_from_others() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(maps_all("0 0 1000\n1000 1000 4294966295\n"));
+        for map in ["", "nonsense", "0 1000 1\n", "0 100000 65536\n", "0 0\n"] {
+            assert!(!maps_all(map), "{map:?}");
+        }
+    }
+}

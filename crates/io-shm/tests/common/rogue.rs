@@ -1,0 +1,218 @@
+//! A peer that is not a device: it uses the device's socket and memory directly, as the crate documents
+//! them.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use starling_io::PacketIo;
+
+use super::{Device, PREAMBLE};
+
+pub const LINE_RING: u64 = 32 << 10;
+pub const BULK_RING: u64 = 64 << 10;
+pub const VALID: u32 = 1 << 31;
+pub const BULK: u32 = 1 << 29;
+pub const HEAP: u32 = 1 << 28;
+pub const HEAP_BYTES: u64 = 128 << 10;
+
+/// A connection that the test makes without a device.
+pub struct Rogue {
+    pub socket: File,
+    pub memory: File,
+}
+
+pub fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+pub fn memory(bytes: u64, seals: SealFlags) -> File {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("rogue", flags).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file.into()
+}
+
+/// Memory of a size that is final.
+pub fn sealed(bytes: u64) -> File {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    memory(bytes, seals)
+}
+
+pub fn sealed_memory() -> File {
+    sealed(page() + 2 * (LINE_RING + BULK_RING))
+}
+
+pub fn hello() -> [u8; 24] {
+    let mut hello = [0; 24];
+    hello[..8].copy_from_slice(b"STRLshm\0");
+    hello[8..10].copy_from_slice(&1u16.to_le_bytes());
+    hello[12..16].copy_from_slice(&(BULK_RING as u32 / 4).to_le_bytes());
+    hello[16..].copy_from_slice(&BULK_RING.to_le_bytes());
+    hello
+}
+
+fn socket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+fn socket_address(address: &str) -> SocketAddrUnix {
+    let name = address.replace("shm://", "starling-shm/");
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
+}
+
+pub fn connect(address: &str) -> OwnedFd {
+    let socket = socket();
+    rustix::net::connect(&socket, &socket_address(address)).unwrap();
+    socket
+}
+
+pub fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    // The device may already have hung up.
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags);
+}
+
+impl Rogue {
+    /// Connects as an honest peer does, and checks that the device accepts.
+    pub fn connected(server: &mut Device) -> Self {
+        let memory = sealed_memory();
+        let socket = connect(&server.local_address());
+        send(&socket, &hello(), &[memory.as_fd()]);
+        server.wait(None).unwrap();
+        let mut rogue = Self {
+            socket: socket.into(),
+            memory,
+        };
+        assert_eq!(rogue.answer(), Some(0));
+        rogue
+    }
+
+    /// The code of the answer; `None` if the device hung up without one.
+    pub fn answer(&mut self) -> Option<u32> {
+        let mut answer = [0; 16];
+        // The kernel may first report once that the device has not received everything.
+        let length = self
+            .socket
+            .read(&mut answer)
+            .or_else(|_| self.socket.read(&mut answer));
+        match length.unwrap_or(0) {
+            16 => Some(u32::from_le_bytes(answer[12..].try_into().unwrap())),
+            _ => None,
+        }
+    }
+
+    /// Writes into the line ring that the device reads.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_all_at(bytes, page() + at).unwrap();
+    }
+
+    /// Publishes a datagram in one line.
+    pub fn publish(&self, line: u64, body: &[u8]) {
+        let record = [&PREAMBLE[..], body].concat();
+        self.write(64 * line + 4, &record);
+        let header = VALID | record.len() as u32;
+        self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    /// Publishes a datagram in one line, whose tail is in the rogue's heap.
+    pub fn publish_lent(&self, line: u64, at: u64, bytes: u32) {
+        let descriptor = [&at.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
+        let record = [&PREAMBLE[..], &descriptor].concat();
+        self.write(64 * line + 4, &record);
+        let header = VALID | HEAP | record.len() as u32;
+        self.write(64 * line, &header.to_ne_bytes());
+    }
+
+    pub fn send_heap(&self, bytes: u64, files: &[BorrowedFd<'_>]) {
+        let message = [&b"STRLheap"[..], &bytes.to_le_bytes()].concat();
+        send(&self.socket, &message, files);
+    }
+
+    /// Whether the device hangs up, after it has had a reason.
+    pub fn was_cut_off(&mut self) -> bool {
+        let mut message = [0; 16];
+        // Doorbell messages may come before the end.
+        (0..100_000).any(|_| self.socket.read(&mut message).unwrap_or(0) == 0)
+    }
+}
+
+/// Far longer than a test waits.
+const LINGER: Duration = Duration::from_secs(3600);
+
+/// A TCP socket whose last `close` waits until the other end has read everything, or is gone.
+pub fn slow_to_close() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    slow.set_nonblocking(true).unwrap();
+    while slow.write(&[0; 64 << 10]).is_ok() {}
+    slow.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&slow, Some(LINGER)).unwrap();
+    (slow, other)
+}
+
+/// A name that is not a device's.
+pub struct RogueServer {
+    pub address: String,
+    listener: OwnedFd,
+}
+
+impl RogueServer {
+    pub fn bind(address: &str) -> Self {
+        let listener = socket();
+        rustix::net::bind(&listener, &socket_address(address)).unwrap();
+        rustix::net::listen(&listener, 8).unwrap();
+        Self {
+            address: address.to_owned(),
+            listener,
+        }
+    }
+
+    /// Refuses the next peer with this code, perhaps before it has sent its hello.
+    pub fn refuse(&self, code: u32) {
+        let socket = rustix::net::accept(&self.listener).unwrap();
+        let mut answer = [0; 16];
+        answer[..10].copy_from_slice(b"STRLshm\0\x01\0");
+        answer[12..].copy_from_slice(&code.to_le_bytes());
+        send(&socket, &answer, &[]);
+    }
+
+    /// Accepts a peer that has sent its hello, and returns its memory.
+    pub fn accept(&self) -> (OwnedFd, File) {
+        let socket = rustix::net::accept(&self.listener).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let (mut hello, flags) = ([0; 24], RecvFlags::CMSG_CLOEXEC);
+        rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut hello)],
+            &mut control,
+            flags,
+        )
+        .unwrap();
+        let mut files = control.drain().filter_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        let memory = files.next().expect("the memory of the rings").into();
+        drop(files);
+        (socket, memory)
+    }
+}
