@@ -13,10 +13,10 @@
 //! The producer keeps the tail as it is until the consumer has stored a `head` behind the record. The
 //! consumer stores it right after each such record, or, if it has left a tail, when the burst is over.
 //!
-//! If a connection ends before that, the producer *revokes* what it lent: it stores a word, then uses the memory for something else. The consumer
-//! loads the word after its copy. If the word is set, the copy may be of something else, so the record
-//! and its datagram are lost (the order is that of a sequence lock). What a killed process lent stays
-//! as it is, because nobody writes to it any more.
+//! If a connection ends before that, the producer *revokes* what it lent: it stores a word, then uses the
+//! memory for something else. The consumer loads the word after its copy. If the word is set, the copy may
+//! be of something else, so the record and its datagram are lost (the order is that of a sequence lock).
+//! What a killed process lent stays as it is, because nobody writes to it any more.
 //!
 //! A hostile producer can change the tail while it is copied, as it can with a ring. A hostile consumer
 //! can return a record early, and then reads something else.
