@@ -137,6 +137,8 @@ pub(super) fn xdp(host: &Host, interfaces: &[Interface]) -> Findings {
         ),
         _ => all.ok("memory for packets may be locked"),
     }
+    // No fault of the host, but nobody should have to find it out.
+    all.ok("netfilter is passed by: rules of iptables and nftables do not see what is received and sent");
     let ethernet = interfaces.iter().filter(|interface| interface.is_ethernet);
     if !ethernet.clone().any(|interface| interface.is_up) {
         all.note(
@@ -303,6 +305,7 @@ mod tests {
             assert_eq!(of_level(&findings, Level::Note), "");
         }
         let ok = of_level(&xdp(&host, &interfaces), Level::Ok);
+        assert!(ok.contains("iptables and nftables do not see"), "{ok}");
         assert!(
             ok.contains(
                 "eth0: MTU 1500, up to 1472 bytes in a datagram, 2 queues: a device on each; datagrams of \

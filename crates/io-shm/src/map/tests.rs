@@ -75,3 +75,27 @@ fn files_that_could_fault_are_refused() {
     let no_memory = std::fs::File::open("/dev/zero").unwrap();
     assert!(Region::map_foreign(no_memory.as_fd(), BULK).is_err());
 }
+
+/// Every offset of the target behind the source that the copy treats apart, and its neighbours.
+#[test]
+fn large_copies_are_whole_wherever_source_and_target_begin_in_their_pages() {
+    const PAGE: usize = 4096;
+    let from: Vec<u8> = (0..8 * PAGE).map(|at| (at * 7 + at / 251) as u8).collect();
+    let mut to = vec![0; 8 * PAGE];
+    let base = to.as_ptr() as usize;
+    for begin in [0, 1, 100] {
+        for behind in [0, 1, 2, 4, 8, 15, 16, 17, PAGE / 2, PAGE - 1] {
+            for bytes in [1, PAGE, PAGE + 1, 3 * PAGE, 4 * PAGE + 77] {
+                let source = &from[begin..begin + bytes];
+                let at = (source.as_ptr() as usize + behind).wrapping_sub(base) % PAGE;
+                to.fill(0xee);
+                let target = &mut to[at..at + bytes];
+                // SAFETY: both slices have so many bytes.
+                unsafe { copy_out_large(source.as_ptr(), target.as_mut_ptr(), bytes) };
+                assert!(target == source, "{begin}, {behind}, {bytes}");
+                let others = [&to[..at], &to[at + bytes..]].concat();
+                assert!(others.iter().all(|byte| *byte == 0xee));
+            }
+        }
+    }
+}
