@@ -68,22 +68,11 @@ impl Protocol {
         };
         match frame.header.kind {
             Kind::RequestFragment => {
-                self.handle_request_fragment(now, peer, frame, Some(tail), sink)
+                let Self { shared, server, .. } = self;
+                server.handle_request_fragment(shared, now, peer, frame, Some(tail), sink)
             }
             _ => self.handle_response_fragment(now, peer, frame, Some(tail), sink),
         }
-    }
-
-    fn handle_request_fragment<'a, S: FrameSink>(
-        &mut self,
-        now: u64,
-        peer: PeerId,
-        frame: Frame<'a>,
-        tail: Option<&dyn Tail>,
-        sink: &mut S,
-    ) -> Option<Incoming<'a>> {
-        let Self { shared, server, .. } = self;
-        server.handle_request_fragment(shared, now, peer, frame, tail, sink)
     }
 
     fn handle_response_fragment<'a, S: FrameSink>(
@@ -151,7 +140,7 @@ impl Protocol {
                 return server.handle_request_slow_path(shared, now, peer, frame, sink);
             }
             Kind::RequestFragment => {
-                return self.handle_request_fragment(now, peer, frame, None, sink);
+                return server.handle_request_fragment(shared, now, peer, frame, None, sink);
             }
             Kind::ResponseFragment => {
                 return self.handle_response_fragment(now, peer, frame, None, sink);
