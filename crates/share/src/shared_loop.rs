@@ -187,7 +187,7 @@ impl<L: EventLoop> SharedLoop<L> {
     fn wait_or_drive(&self, waiter: &Arc<Waiter>) {
         // Whether the waiter may be in the list.
         let mut listed = false;
-        // What this thread is in while others may rely on it; see `handover_check`.
+        // Kept while this thread is in transit; see `handover_check`.
         let mut transit: Option<Transit<'_>> = None;
         while !waiter.is_notified() {
             if waiter.take_offered() {

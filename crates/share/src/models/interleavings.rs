@@ -336,6 +336,21 @@ fn loom_a_task_a_caller_and_the_keeper_all_end() {
 }
 
 #[test]
+fn loom_a_task_that_leaves_while_the_keeper_lists_it_holds_up_no_future() {
+    check(|| {
+        let (shared, executed) = shared_that_needs(2);
+        with_keeper(&shared, || {
+            beside(
+                &shared,
+                |shared| calls_in_a_runtime(shared, 1),
+                || call_of_future(&shared),
+            )
+        });
+        assert_eq!(*executed.lock().expect("no panic"), 2);
+    });
+}
+
+#[test]
 fn loom_the_calls_of_two_runtimes_that_need_each_other_end() {
     check(|| {
         let (shared, executed) = shared_that_needs(2);
