@@ -105,6 +105,14 @@ impl ServerBuilder {
     }
 
     fn check_steering(&self) -> Result<(), IoError> {
+        if !self.listeners.is_empty() {
+            return Err(IoError::new(
+                Fault::Caller,
+                "have listeners of other planes hand requests to workers",
+                "only network interfaces do that",
+                "bind xdp:// addresses only, or have the server hand them out itself",
+            ));
+        }
         let most = |address: &Address| address.device().max_steered_workers();
         if let Some(address) = self.addresses.iter().find(|it| most(it) == 0) {
             return Err(IoError::new(

@@ -187,6 +187,19 @@ fn line() -> (Line, LineListener, [Arc<AtomicUsize>; 2]) {
 }
 
 #[test]
+fn a_plane_of_ones_own_cannot_be_steered() {
+    let (_, listener, _) = line();
+    let builder = Server::builder()
+        .listen(listener)
+        .add_service(TestServer::new(Service(Arc::default())));
+    let error = builder.steered().build().expect_err("no network interface");
+    assert!(
+        matches!(&error, Error::Device(error) if error.remedy.contains("xdp://")),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_plane_of_ones_own_carries_all_kinds_of_calls_of_generated_code() {
     let (line, listener, [started, _]) = line();
     let gate = Arc::<Gate>::default();
